@@ -1,0 +1,239 @@
+//! The compact form of a plan: what `nearpage run` hands to the preload library.
+//!
+//! The command has already turned threads into nodes for the machine at hand, symbols into module
+//! offsets, and size units into bytes, so that the library only compares numbers. The file is
+//! written once, read-only, and mapped by every process of the run.
+//!
+//! # Layout (version 1), little-endian, every table 8-byte aligned
+//! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
+//! whose fields are stored in order. Offsets are from the start of the file.
+//!
+//! A reader checks magic, version, page sizes and that every table lies inside the file; a rule that
+//! points outside a table is ignored and named in the summary.
+//!
+//! What a process did with its section is said in a line of JSON, appended to the file of
+//! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
+
+/// First eight bytes; the last is the version.
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x01";
+/// "No index", "any" in 32-bit fields.
+pub const NONE: u32 = u32::MAX;
+
+/// Flag of a header: say at exit what was placed, appended to the file of `NEARPAGE_SUMMARY`.
+pub const FLAG_SUMMARY: u32 = 1;
+
+/// How pages come to their nodes.
+pub mod mechanism {
+    /// Memory policies; pages that are there already are moved.
+    pub const BIND: u32 = 0;
+    /// A thread on each node touches its pages before anyone else does.
+    pub const TOUCH: u32 = 1;
+}
+
+/// Where a table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Table {
+    /// Offset of its first entry.
+    pub offset: u32,
+    /// Number of entries.
+    pub count: u32,
+}
+
+/// The first bytes of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// Granularity of placement for ordinary mappings, in bytes (the system's page size); a power of
+    /// two, as is `huge_page_bytes`.
+    pub page_bytes: u32,
+    /// Granularity where transparent or explicit huge pages are in use.
+    pub huge_page_bytes: u32,
+    /// Mappings that placement may add to a process; beyond it pieces are coarsened.
+    pub mappings_max: u32,
+    /// One of [`mechanism`].
+    pub mechanism: u32,
+    /// `touch`: pages of one object that are touched at the most; the rest is left alone.
+    pub touch_pages_max: u64,
+    /// `touch`: heap allocations gathered before the nodes are visited; 1 visits at once. A group
+    /// that is not full is visited when a thread is created.
+    pub touch_group: u32,
+    /// [`FLAG_SUMMARY`].
+    pub flags: u32,
+    /// [`Section`]s.
+    pub sections: Table,
+    /// [`Module`]s.
+    pub modules: Table,
+    /// [`Rule`]s.
+    pub rules: Table,
+    /// [`FrameRange`]s.
+    pub frames: Table,
+    /// [`Run`]s.
+    pub runs: Table,
+    /// Node sequences: `u16` node numbers.
+    pub nodes: Table,
+    /// [`Weight`]s.
+    pub weights: Table,
+    /// [`Pin`]s.
+    pub pins: Table,
+    /// Names: bytes, not terminated.
+    pub names: Table,
+}
+
+/// The rules and pins of one executable, and of one rank where a launcher numbers processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Section {
+    /// Module index of the executable; [`NONE`]: any process of the run.
+    pub executable: u32,
+    /// Rank ([`crate::RANK_VARIABLES`]); [`NONE`]: any.
+    pub rank: u32,
+    /// First rule and how many.
+    pub rules: [u32; 2],
+    /// First pin and how many.
+    pub pins: [u32; 2],
+}
+
+/// A program or library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Module {
+    /// GNU build-id, zero-padded.
+    pub build_id: [u8; 32],
+    /// Its length; 0: compare `name` alone.
+    pub build_id_bytes: u32,
+    /// File name without folders: offset and length in `names`.
+    pub name: [u32; 2],
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What a rule recognises.
+pub mod subject {
+    /// A static object: `module`, `offset` (virtual address in the ELF file), `size`.
+    pub const STATIC: u32 = 1;
+    /// A heap object by call site: `frames`, then size, order and thread.
+    pub const CALL_SITE: u32 = 2;
+    /// Any heap object within the size bounds.
+    pub const HEAP: u32 = 3;
+    /// Any anonymous mapping of the program's own (`mmap`) within the size bounds.
+    pub const MAPPING: u32 = 4;
+}
+
+/// Where the pages of a recognised object go.
+pub mod placement {
+    /// Round-robin by page over `nodes`.
+    pub const INTERLEAVE: u32 = 1;
+    /// `nodes` are the owners' nodes in order: share k of the object (size ÷ count, at whole
+    /// pages) goes to nodes\[k\].
+    pub const BLOCK: u32 = 2;
+    /// Pieces of `block_bytes`, dealt to `nodes` in order, over and over.
+    pub const BLOCK_CYCLIC: u32 = 3;
+    /// All of it to nodes\[0\].
+    pub const NODE: u32 = 4;
+    /// Explicit page runs in ascending order of `first_page`; pages between runs follow the run
+    /// before them, pages before the first run follow that one.
+    pub const RUNS: u32 = 5;
+    /// Interleave by `weights`.
+    pub const WEIGHTED_INTERLEAVE: u32 = 6;
+    /// Left to first touch: recognised so that no later, wider rule takes it.
+    pub const LEAVE: u32 = 7;
+}
+
+/// The rule is the second, weaker key of a rebuilt program: its use is reported.
+pub const RULE_WEAK: u32 = 1;
+
+/// Recognises objects and says where their pages go. The first rule that fits wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rule {
+    /// One of [`subject`].
+    pub subject: u32,
+    /// One of [`placement`].
+    pub placement: u32,
+    /// [`RULE_WEAK`] and no more so far.
+    pub flags: u32,
+    /// Number that the summary reports it under.
+    pub number: u32,
+    /// STATIC: module index.
+    pub module: u32,
+    /// CALL_SITE: the allocating thread's creation order in its process; [`NONE`]: any.
+    pub thread: u32,
+    /// CALL_SITE: first and last order of the allocation among those of this call site, size range
+    /// and thread, from 0. `[0, NONE]`: any.
+    pub order: [u32; 2],
+    /// STATIC: virtual address in the ELF file.
+    pub offset: u64,
+    /// STATIC: bytes. CALL_SITE: bytes of the object the plan was made from.
+    pub size_bytes: u64,
+    /// CALL_SITE, HEAP, MAPPING: least and greatest size in bytes.
+    pub size_bounds_bytes: [u64; 2],
+    /// CALL_SITE: first frame and how many; compared innermost first against the stack without
+    /// frames of runtime modules ([`crate::is_runtime_module`]).
+    pub frames: [u32; 2],
+    /// BLOCK_CYCLIC: bytes of one piece.
+    pub block_bytes: u64,
+    /// First entry in `nodes` and how many.
+    pub nodes: [u32; 2],
+    /// RUNS: first run and how many.
+    pub runs: [u32; 2],
+    /// WEIGHTED_INTERLEAVE: first weight and how many.
+    pub weights: [u32; 2],
+}
+
+/// A frame of a call site: a return address in `module` between `low` and `high`, inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct FrameRange {
+    /// Module index.
+    pub module: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Lowest offset (virtual address in the ELF file).
+    pub low: u64,
+    /// Highest. A module that was rebuilt is matched by 0 to `u64::MAX`.
+    pub high: u64,
+}
+
+/// Consecutive pages of an object (units of `page_bytes`) on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Run {
+    /// First page, from the page that holds the object's first byte.
+    pub first_page: u64,
+    /// How many.
+    pub pages: u32,
+    /// Node.
+    pub node: u32,
+}
+
+/// A node's part in a weighted interleave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Weight {
+    /// Node.
+    pub node: u32,
+    /// Pages in a row, at least 1.
+    pub pages: u32,
+}
+
+/// A thread to pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Pin {
+    /// Module index of the start routine; [`NONE`]: threads are counted whatever they start
+    /// (`--threads` without a plan).
+    pub module: u32,
+    /// Number among the threads with that start routine, in order of creation. Where the start
+    /// routine belongs to an OpenMP runtime the main thread is 0 and the first created one is 1;
+    /// with `module` [`NONE`] the main thread is 0 too.
+    pub index: u32,
+    /// Offset of the start routine (virtual address in the ELF file).
+    pub offset: u64,
+    /// CPU.
+    pub cpu: u32,
+    /// Zero.
+    pub reserved: u32,
+}
