@@ -1,0 +1,98 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::{CpuId, NodeId};
+
+/// Why there is no machine. Every message names the file and what to do about it, where something
+/// can be done.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: expected {expected}, found `{found}`", path.display())]
+    Sysfs {
+        path: PathBuf,
+        expected: &'static str,
+        found: String,
+    },
+    #[error("{origin}: line {line}: {message}")]
+    Syntax {
+        origin: String,
+        line: usize,
+        message: String,
+    },
+    #[error("{origin}: {fault}")]
+    Invalid { origin: String, fault: Fault },
+    #[error(
+        "{argument}: no such machine; there are `local`, {presets}, or the path of a TOML file"
+    )]
+    Unknown { argument: String, presets: String },
+}
+
+/// What is impossible about a machine.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Fault {
+    #[error("a machine has at least one `[[node]]`")]
+    NoNode,
+    #[error("node {0} is there twice")]
+    NodeTwice(NodeId),
+    #[error("nodes must be in ascending order, but node {1} follows node {0}")]
+    NodesUnordered(NodeId, NodeId),
+    #[error("CPU {cpu} is on node {first} and on node {second}; a CPU is on one node")]
+    CpuTwice {
+        cpu: CpuId,
+        first: NodeId,
+        second: NodeId,
+    },
+    #[error("no node has a CPU")]
+    NoCpu,
+    #[error("`{key}` is {value}; expected a power of two, in bytes, of at least 4096")]
+    PageSize { key: &'static str, value: u64 },
+    #[error("`huge_page_bytes` {huge} is smaller than `page_bytes` {page}")]
+    HugeSmallerThanPage { huge: u64, page: u64 },
+    #[error("`{key}` has {found} rows; expected {expected}, one for each node")]
+    Rows {
+        key: &'static str,
+        found: usize,
+        expected: usize,
+    },
+    #[error("row {row} of `{key}` has {found} numbers; expected {expected}, one for each node")]
+    Columns {
+        key: &'static str,
+        row: usize,
+        found: usize,
+        expected: usize,
+    },
+    #[error("`{key}`[{row}][{column}] is {value}; expected a positive number")]
+    NotPositive {
+        key: &'static str,
+        row: usize,
+        column: usize,
+        value: f64,
+    },
+    #[error("`distance`[{row}][{column}] is {value}; the least there is, a node's own, is 10")]
+    DistanceTooShort {
+        row: usize,
+        column: usize,
+        value: u32,
+    },
+    #[error(
+        "`distance`[{row}][{column}] is {value}, nearer than the node itself ({own}); rows are CPUs' nodes, columns memory nodes"
+    )]
+    NearerThanSelf {
+        row: usize,
+        column: usize,
+        value: u32,
+        own: u32,
+    },
+    #[error("a core of `cores` names CPU {0}, which is on no node")]
+    CoreOfUnknownCpu(CpuId),
+    #[error("CPU {0} is in two of `cores`")]
+    CoreTwice(CpuId),
+    #[error("cache {0}: level, size, line and sharing CPUs are at least 1")]
+    Cache(usize),
+}

@@ -1,0 +1,388 @@
+//! A machine as nearpage sees it: memory nodes, the CPUs on them, caches, and what it costs to
+//! reach the memory of one node from the CPUs of another.
+//!
+//! A [`Machine`] is read from the running system ([`Machine::local`]), from a TOML file
+//! ([`Machine::from_toml`]), or taken from the [presets](preset); nothing here decides anything,
+//! measures anything or talks to a live process.
+//!
+//! ```
+//! use nearpage_machine::{Machine, NodeId, NodeList, ThreadPlacement, preset, thread_cpus};
+//!
+//! let machine: Machine = preset("opteron-4").unwrap();
+//! // A CPU on node 1 waits 172 ns for memory on node 3: two hops.
+//! assert_eq!(machine.weight(NodeId(1), NodeId(3)), Some(172.0));
+//! // Eight threads on four CPUs, neighbours together.
+//! let cpus = thread_cpus(&machine, 8, ThreadPlacement::Compact, None);
+//! assert_eq!(machine.node_of(cpus[7]), Some(NodeId(3)));
+//! let nodes = NodeList::parse_among("!0", &machine.node_ids()).unwrap();
+//! assert_eq!(nodes.to_string(), "1-3");
+//! ```
+
+mod error;
+mod list;
+mod local;
+mod placement;
+mod presets;
+mod text;
+mod toml_file;
+
+pub use error::{Error, Fault};
+pub use list::{CpuList, List, ListError, NodeList, Number};
+pub use placement::{ThreadPlacement, thread_cpus};
+pub use presets::{PRESET_NAMES, preset};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// A memory node, numbered as the kernel does. A node may have no CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u16);
+
+/// A logical CPU, numbered as the kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CpuId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for CpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One memory node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its number.
+    pub id: NodeId,
+    /// Its CPUs, ascending; empty for a memory-only node. In TOML a list of numbers, or a text in
+    /// the kernel's format: `"0-5,24-29"`.
+    #[serde(default, deserialize_with = "toml_file::cpus")]
+    pub cpus: Vec<CpuId>,
+    /// Memory installed, in bytes; absent where unknown, 0 for a node that has CPUs only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+/// One kind of cache, as every CPU (or group of CPUs) of the machine has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// 1 is nearest to the CPU.
+    pub level: u8,
+    /// What it holds.
+    pub kind: CacheKind,
+    /// Capacity in bytes.
+    pub size_bytes: u64,
+    /// Line size in bytes.
+    pub line_bytes: u32,
+    /// Ways; 0 where unknown.
+    #[serde(default)]
+    pub associativity: u32,
+    /// CPUs that share one of them.
+    pub shared_by_cpus: u32,
+}
+
+/// Where the kernel uses huge pages by itself, as `transparent_hugepage/enabled` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransparentHugePages {
+    /// For all anonymous memory.
+    Always,
+    /// Where a program asks for them.
+    Madvise,
+    /// Nowhere.
+    Never,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheKind {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// A machine. All matrices are indexed by *position* in `nodes`, `[CPU's node][memory's node]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// `local`, a preset's name, or what a file says.
+    pub name: String,
+    /// Where the figures come from, in words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
+    /// Page size in bytes.
+    pub page_bytes: u64,
+    /// Huge page size in bytes, where the machine has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_page_bytes: Option<u64>,
+    /// Where the kernel uses huge pages by itself; absent where unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transparent_huge_pages: Option<TransparentHugePages>,
+    /// Unloaded load latency in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<Vec<Vec<f64>>>,
+    /// The firmware's relative distances (ACPI SLIT): 10 is local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<Vec<Vec<u32>>>,
+    /// SMT siblings: the CPUs of each core that has more than one, the one to use first first.
+    #[serde(
+        default,
+        deserialize_with = "toml_file::cores",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub cores: Vec<Vec<CpuId>>,
+    /// Caches, nearest first.
+    #[serde(default, rename = "cache")]
+    pub caches: Vec<Cache>,
+    /// Memory nodes, ascending by number.
+    #[serde(default, rename = "node")]
+    pub nodes: Vec<Node>,
+}
+
+/// ACPI's distance of a node to itself.
+const DISTANCE_LOCAL: u32 = 10;
+/// What Linux takes for the distance of two nodes where the firmware has no table
+/// (`REMOTE_DISTANCE` in include/linux/topology.h).
+const DISTANCE_REMOTE: u32 = 20;
+
+impl Machine {
+    /// The machine that `argument` names: `local` (read from `sys_root`, `/sys` but in tests), a
+    /// preset, or the path of a TOML file.
+    ///
+    /// # Errors
+    /// A name that is none of these, or a file that is damaged.
+    pub fn by_name_or_path(argument: &str, sys_root: &Path) -> Result<Self, Error> {
+        if argument == "local" {
+            return Self::local(sys_root);
+        }
+        if let Some(machine) = preset(argument) {
+            return Ok(machine);
+        }
+        let path = Path::new(argument);
+        // What looks like a path is meant as one, so that the message says why it cannot be read.
+        let looks_like_path = argument.contains('/')
+            || path
+                .extension()
+                .is_some_and(|extension| extension == "toml");
+        if !looks_like_path && !path.exists() {
+            return Err(Error::Unknown {
+                argument: argument.to_owned(),
+                presets: PRESET_NAMES.map(|name| format!("`{name}`")).join(", "),
+            });
+        }
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::from_toml(&text, argument)
+    }
+
+    /// Position of a node in [`Machine::nodes`] and in the matrices.
+    pub fn position(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|candidate| candidate.id == node)
+    }
+
+    /// The node that a CPU is on.
+    pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        self.nodes
+            .iter()
+            .find(|node| node.cpus.contains(&cpu))
+            .map(|node| node.id)
+    }
+
+    /// All nodes' numbers, ascending.
+    pub fn node_ids(&self) -> Vec<NodeId> {
+        self.nodes.iter().map(|node| node.id).collect()
+    }
+
+    /// Nodes that pages can be put on: all but those that are known to have no memory.
+    pub fn nodes_with_memory(&self) -> Vec<NodeId> {
+        self.nodes
+            .iter()
+            .filter(|node| node.memory_bytes != Some(0))
+            .map(|node| node.id)
+            .collect()
+    }
+
+    /// All CPUs.
+    pub fn cpus(&self) -> CpuList {
+        self.nodes
+            .iter()
+            .flat_map(|node| node.cpus.iter().copied())
+            .collect()
+    }
+
+    /// What an access from a CPU on `cpu_node` to memory on `memory_node` costs: nanoseconds where
+    /// latencies are known, otherwise distances, otherwise Linux's 10 and 20. Figures of one machine
+    /// compare with each other only. `None`: no such node.
+    pub fn weight(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<f64> {
+        let (row, column) = (self.position(cpu_node)?, self.position(memory_node)?);
+        if let Some(latency_ns) = &self.latency_ns {
+            return latency_ns.get(row)?.get(column).copied();
+        }
+        if let Some(distance) = &self.distance {
+            return distance.get(row)?.get(column).copied().map(f64::from);
+        }
+        Some(f64::from(if row == column {
+            DISTANCE_LOCAL
+        } else {
+            DISTANCE_REMOTE
+        }))
+    }
+
+    /// [`Machine::weight`] of every pair, by position, `[CPU's node][memory's node]`.
+    pub fn weights(&self) -> Vec<Vec<f64>> {
+        let ids = self.node_ids();
+        ids.iter()
+            .map(|&cpu| {
+                ids.iter()
+                    .map(|&memory| self.weight(cpu, memory).unwrap_or(0.0))
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// Checks what the types cannot: square matrices of positive numbers, every CPU on one node,
+    /// nodes in order, a node nearest to itself.
+    ///
+    /// # Errors
+    /// The first thing that is impossible.
+    pub fn validate(&self) -> Result<(), Fault> {
+        for (key, value) in [
+            ("page_bytes", Some(self.page_bytes)),
+            ("huge_page_bytes", self.huge_page_bytes),
+        ] {
+            if let Some(value) = value
+                && (!value.is_power_of_two() || value < 4096)
+            {
+                return Err(Fault::PageSize { key, value });
+            }
+        }
+        if let Some(huge) = self.huge_page_bytes
+            && huge < self.page_bytes
+        {
+            return Err(Fault::HugeSmallerThanPage {
+                huge,
+                page: self.page_bytes,
+            });
+        }
+        if self.nodes.is_empty() {
+            return Err(Fault::NoNode);
+        }
+        for pair in self.nodes.windows(2) {
+            if pair[0].id == pair[1].id {
+                return Err(Fault::NodeTwice(pair[0].id));
+            }
+            if pair[0].id > pair[1].id {
+                return Err(Fault::NodesUnordered(pair[0].id, pair[1].id));
+            }
+        }
+        let mut seen = BTreeMap::new();
+        for node in &self.nodes {
+            for &cpu in &node.cpus {
+                if let Some(first) = seen.insert(cpu, node.id) {
+                    return Err(Fault::CpuTwice {
+                        cpu,
+                        first,
+                        second: node.id,
+                    });
+                }
+            }
+        }
+        if seen.is_empty() {
+            return Err(Fault::NoCpu);
+        }
+        let mut on_core = BTreeSet::new();
+        for &cpu in self.cores.iter().flatten() {
+            if !seen.contains_key(&cpu) {
+                return Err(Fault::CoreOfUnknownCpu(cpu));
+            }
+            if !on_core.insert(cpu) {
+                return Err(Fault::CoreTwice(cpu));
+            }
+        }
+        if let Some(latency_ns) = &self.latency_ns {
+            square("latency_ns", latency_ns, self.nodes.len())?;
+            for (row, column, &value) in entries(latency_ns) {
+                if !(value > 0.0 && value.is_finite()) {
+                    return Err(Fault::NotPositive {
+                        key: "latency_ns",
+                        row,
+                        column,
+                        value,
+                    });
+                }
+            }
+        }
+        if let Some(distance) = &self.distance {
+            square("distance", distance, self.nodes.len())?;
+            for (row, column, &value) in entries(distance) {
+                if value < DISTANCE_LOCAL {
+                    return Err(Fault::DistanceTooShort { row, column, value });
+                }
+                if value < distance[row][row] {
+                    return Err(Fault::NearerThanSelf {
+                        row,
+                        column,
+                        value,
+                        own: distance[row][row],
+                    });
+                }
+            }
+        }
+        let impossible = |cache: &Cache| {
+            cache.level == 0
+                || cache.size_bytes == 0
+                || cache.line_bytes == 0
+                || cache.shared_by_cpus == 0
+        };
+        match self.caches.iter().position(impossible) {
+            Some(position) => Err(Fault::Cache(position)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn square<T>(key: &'static str, matrix: &[Vec<T>], expected: usize) -> Result<(), Fault> {
+    if matrix.len() != expected {
+        return Err(Fault::Rows {
+            key,
+            found: matrix.len(),
+            expected,
+        });
+    }
+    match matrix.iter().position(|row| row.len() != expected) {
+        Some(row) => Err(Fault::Columns {
+            key,
+            row,
+            found: matrix[row].len(),
+            expected,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn entries<T>(matrix: &[Vec<T>]) -> impl Iterator<Item = (usize, usize, &T)> {
+    matrix.iter().enumerate().flat_map(|(row, values)| {
+        values
+            .iter()
+            .enumerate()
+            .map(move |(column, value)| (row, column, value))
+    })
+}

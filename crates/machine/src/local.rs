@@ -1,0 +1,362 @@
+//! The machine at hand, from the kernel's `/sys/devices/system/{node,cpu}` and `/sys/kernel/mm`.
+//!
+//! Whatever is missing narrows the result: no `node` folder (containers, kernels without NUMA) is
+//! one node, no `cache` folders no caches. What is there and cannot be read is an error.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::{
+    Cache, CacheKind, CpuId, CpuList, Error, List, ListError, Machine, Node, NodeId, NodeList,
+    Number, TransparentHugePages,
+};
+
+/// Where the auxiliary vector's page size is not to be had.
+const PAGE_BYTES_USUAL: u64 = 4096;
+
+impl Machine {
+    /// Reads the running machine; `sys_root` is `/sys` but in tests.
+    ///
+    /// # Errors
+    /// A file that is there but cannot be read or says something unexpected, or a machine that
+    /// cannot be ([`Machine::validate`]).
+    pub fn local(sys_root: &Path) -> Result<Self, Error> {
+        let system = sys_root.join("devices/system");
+        let online = online_cpus(&system)?;
+        let node_folder = system.join("node");
+        let nodes = numa_nodes(&node_folder, &online)?;
+        let (nodes, distance, source) = match nodes {
+            Some((nodes, distance)) => (nodes, distance, node_folder.display().to_string()),
+            None => {
+                let node = Node {
+                    id: NodeId(0),
+                    cpus: online.as_slice().to_vec(),
+                    memory_bytes: None,
+                };
+                let source = format!("{}: not there, so taken as one node", node_folder.display());
+                (vec![node], None, source)
+            }
+        };
+        let mut caches: Vec<Cache> = Vec::new();
+        let mut cores: BTreeMap<CpuId, Vec<CpuId>> = BTreeMap::new();
+        for &cpu in online.as_slice() {
+            let folder = system.join(format!("cpu/cpu{cpu}"));
+            for cache in caches_of(&folder, &online)? {
+                if !caches.contains(&cache) {
+                    caches.push(cache);
+                }
+            }
+            if let Some(core) = core_of(&folder, &online)?
+                && let [first, _, ..] = core.as_slice()
+            {
+                cores
+                    .entry(*first)
+                    .or_insert_with(|| core.as_slice().to_vec());
+            }
+        }
+        caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
+        let machine = Self {
+            name: "local".to_owned(),
+            source,
+            page_bytes: page_bytes(),
+            huge_page_bytes: huge_page_bytes(sys_root)?,
+            transparent_huge_pages: transparent_huge_pages(sys_root)?,
+            latency_ns: None,
+            distance,
+            cores: cores.into_values().collect(),
+            caches,
+            nodes,
+        };
+        machine.validate().map_err(|fault| Error::Invalid {
+            origin: system.display().to_string(),
+            fault,
+        })?;
+        Ok(machine)
+    }
+}
+
+/// A file's text without white space around it; `None` where it is not there.
+fn read(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        // An attribute of a CPU that goes off-line meanwhile is no longer there, or no longer a device.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(source) => Err(Error::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn unexpected(path: &Path, expected: &'static str, found: &str) -> Error {
+    let found: String = found.chars().take(80).collect();
+    Error::Sysfs {
+        path: path.to_owned(),
+        expected,
+        found,
+    }
+}
+
+fn read_list<T: Number>(path: &Path) -> Result<Option<List<T>>, Error> {
+    let Some(text) = read(path)? else {
+        return Ok(None);
+    };
+    let list: Result<List<T>, ListError> = text.parse();
+    list.map(Some)
+        .map_err(|_| unexpected(path, "a list such as `0,2-3`", &text))
+}
+
+fn read_number<N: std::str::FromStr>(path: &Path) -> Result<Option<N>, Error> {
+    let Some(text) = read(path)? else {
+        return Ok(None);
+    };
+    text.parse()
+        .map(Some)
+        .map_err(|_| unexpected(path, "a number", &text))
+}
+
+/// Members of a folder that are a word and a number, as `node0`, `cpu3`, `index2`.
+fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, Error> {
+    let failed = |source: io::Error| Error::Read {
+        path: folder.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if let Some(number) = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(word))
+            .and_then(|rest| rest.parse().ok())
+        {
+            found.push((number, entry.path()));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// `cpu/online`; without it every `cpu/cpuN`; without these what the process may use.
+fn online_cpus(system: &Path) -> Result<CpuList, Error> {
+    if let Some(online) = read_list::<CpuId>(&system.join("cpu/online"))?
+        && !online.as_slice().is_empty()
+    {
+        return Ok(online);
+    }
+    let folders = numbered(&system.join("cpu"), "cpu")?;
+    if !folders.is_empty() {
+        return Ok(folders
+            .into_iter()
+            .filter(|(cpu, _)| *cpu <= CpuId::MAX)
+            .map(|(cpu, _)| CpuId(cpu))
+            .collect());
+    }
+    let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    Ok((0..count).map(CpuId).collect())
+}
+
+type NodesAndDistances = (Vec<Node>, Option<Vec<Vec<u32>>>);
+
+fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistances>, Error> {
+    let ids = match read_list::<NodeId>(&folder.join("online"))? {
+        Some(online) => online,
+        None => numbered(folder, "node")?
+            .into_iter()
+            .filter(|(node, _)| *node <= NodeId::MAX)
+            .map(|(node, _)| NodeId::from_number(node))
+            .collect::<NodeList>(),
+    };
+    if ids.as_slice().is_empty() {
+        return Ok(None);
+    }
+    let mut nodes = Vec::new();
+    let mut distance = Vec::new();
+    for &id in ids.as_slice() {
+        let node = folder.join(format!("node{id}"));
+        let cpus = read_list::<CpuId>(&node.join("cpulist"))?.unwrap_or_default();
+        let cpus = cpus
+            .as_slice()
+            .iter()
+            .copied()
+            .filter(|&cpu| online.contains(cpu))
+            .collect();
+        nodes.push(Node {
+            id,
+            cpus,
+            memory_bytes: memory_bytes(&node.join("meminfo"))?,
+        });
+        let path = node.join("distance");
+        if let Some(text) = read(&path)? {
+            let row: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
+            let row = row.map_err(|_| unexpected(&path, "distances such as `10 20`", &text))?;
+            if row.len() != ids.as_slice().len() {
+                return Err(unexpected(
+                    &path,
+                    "one distance for each node that is on-line",
+                    &text,
+                ));
+            }
+            distance.push(row);
+        }
+    }
+    let distance = (distance.len() == nodes.len()).then_some(distance);
+    Ok(Some((nodes, distance)))
+}
+
+/// `Node 0 MemTotal:  16313148 kB`.
+fn memory_bytes(path: &Path) -> Result<Option<u64>, Error> {
+    let Some(text) = read(path)? else {
+        return Ok(None);
+    };
+    let Some(line) = text.lines().find(|line| line.contains("MemTotal:")) else {
+        return Ok(None);
+    };
+    let mut words = line.split_whitespace().rev();
+    let kibibytes = match (words.next(), words.next()) {
+        (Some("kB"), Some(number)) => number.parse::<u64>().ok(),
+        _ => None,
+    };
+    let bytes = kibibytes.and_then(|number| number.checked_mul(1024));
+    bytes
+        .map(Some)
+        .ok_or_else(|| unexpected(path, "`Node N MemTotal: M kB`", line))
+}
+
+fn core_of(cpu: &Path, online: &CpuList) -> Result<Option<CpuList>, Error> {
+    let topology = cpu.join("topology");
+    // The second is the name before Linux 5.3.
+    let mut list = read_list::<CpuId>(&topology.join("core_cpus_list"))?;
+    if list.is_none() {
+        list = read_list(&topology.join("thread_siblings_list"))?;
+    }
+    Ok(list.map(|list| {
+        list.as_slice()
+            .iter()
+            .copied()
+            .filter(|&sibling| online.contains(sibling))
+            .collect()
+    }))
+}
+
+fn caches_of(cpu: &Path, online: &CpuList) -> Result<Vec<Cache>, Error> {
+    let mut caches = Vec::new();
+    for (_, folder) in numbered(&cpu.join("cache"), "index")? {
+        // Virtual machines leave out what they do not know.
+        let (Some(level), Some(kind), Some(size_bytes), Some(line_bytes)) = (
+            read_number(&folder.join("level"))?,
+            cache_kind(&folder.join("type"))?,
+            cache_size(&folder.join("size"))?,
+            read_number(&folder.join("coherency_line_size"))?,
+        ) else {
+            continue;
+        };
+        let shared = read_list::<CpuId>(&folder.join("shared_cpu_list"))?.unwrap_or_default();
+        let shared = shared
+            .as_slice()
+            .iter()
+            .filter(|&&cpu| online.contains(cpu))
+            .count();
+        caches.push(Cache {
+            level,
+            kind,
+            size_bytes,
+            line_bytes,
+            associativity: read_number(&folder.join("ways_of_associativity"))?.unwrap_or(0),
+            shared_by_cpus: shared.max(1) as u32,
+        });
+    }
+    Ok(caches)
+}
+
+fn cache_kind(path: &Path) -> Result<Option<CacheKind>, Error> {
+    match read(path)?.as_deref() {
+        None => Ok(None),
+        Some("Data") => Ok(Some(CacheKind::Data)),
+        Some("Instruction") => Ok(Some(CacheKind::Instruction)),
+        Some("Unified") => Ok(Some(CacheKind::Unified)),
+        Some(other) => Err(unexpected(
+            path,
+            "`Data`, `Instruction` or `Unified`",
+            other,
+        )),
+    }
+}
+
+/// `32K`; the kernel writes kibibytes only.
+fn cache_size(path: &Path) -> Result<Option<u64>, Error> {
+    let Some(text) = read(path)? else {
+        return Ok(None);
+    };
+    let kibibytes = text
+        .strip_suffix('K')
+        .and_then(|number| number.parse::<u64>().ok());
+    let bytes = kibibytes.and_then(|number| number.checked_mul(1024));
+    bytes
+        .map(Some)
+        .ok_or_else(|| unexpected(path, "a size such as `32K`", &text))
+}
+
+/// What transparent huge pages have; without them the smallest of `hugepages/hugepages-2048kB`….
+fn huge_page_bytes(sys_root: &Path) -> Result<Option<u64>, Error> {
+    let memory = sys_root.join("kernel/mm");
+    if let Some(bytes) = read_number(&memory.join("transparent_hugepage/hpage_pmd_size"))? {
+        return Ok(Some(bytes));
+    }
+    let Ok(entries) = fs::read_dir(memory.join("hugepages")) else {
+        return Ok(None);
+    };
+    let size = |name: &str| {
+        name.strip_prefix("hugepages-")?
+            .strip_suffix("kB")?
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
+    };
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| size(entry.file_name().to_str()?))
+        .min())
+}
+
+/// `always [madvise] never`.
+fn transparent_huge_pages(sys_root: &Path) -> Result<Option<TransparentHugePages>, Error> {
+    let path = sys_root.join("kernel/mm/transparent_hugepage/enabled");
+    let Some(text) = read(&path)? else {
+        return Ok(None);
+    };
+    let chosen = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    match chosen {
+        Some("always") => Ok(Some(TransparentHugePages::Always)),
+        Some("madvise") => Ok(Some(TransparentHugePages::Madvise)),
+        Some("never") => Ok(Some(TransparentHugePages::Never)),
+        _ => Err(unexpected(
+            &path,
+            "`always`, `madvise` and `never`, one in brackets",
+            &text,
+        )),
+    }
+}
+
+/// The page size of this process, from its auxiliary vector (getauxval(3), AT_PAGESZ).
+fn page_bytes() -> u64 {
+    const AT_PAGESZ: u64 = 6;
+    const WORD: usize = size_of::<usize>();
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, usize::from_ne_bytes) as u64;
+    let vector = fs::read("/proc/self/auxv").unwrap_or_default();
+    vector
+        .chunks_exact(2 * WORD)
+        .find(|entry| word(&entry[..WORD]) == AT_PAGESZ)
+        .map_or(PAGE_BYTES_USUAL, |entry| word(&entry[WORD..]))
+}

@@ -1,0 +1,64 @@
+//! Machines of the literature. Each file says where its numbers come from.
+
+use crate::Machine;
+
+/// Names of the presets.
+pub const PRESET_NAMES: [&str; 4] = ["opteron-4", "altix-4", "amd48", "intel32"];
+
+/// The machine of that name, if there is one: `opteron-4` and `altix-4` of Marathe, Thakkar and
+/// Mueller, `amd48` and `intel32` of NumaMMA.
+pub fn preset(name: &str) -> Option<Machine> {
+    let text = match name {
+        "opteron-4" => include_str!("../presets/opteron-4.toml"),
+        "altix-4" => include_str!("../presets/altix-4.toml"),
+        "amd48" => include_str!("../presets/amd48.toml"),
+        "intel32" => include_str!("../presets/intel32.toml"),
+        _ => return None,
+    };
+    let machine = Machine::from_toml(text, name);
+    Some(machine.expect("presets are read by a test"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeId;
+
+    #[test]
+    fn every_preset_can_be_read() {
+        for name in PRESET_NAMES {
+            let machine = preset(name).expect(name);
+            assert_eq!(machine.name, name);
+            assert!(
+                !machine.source.is_empty(),
+                "{name} says where its figures come from"
+            );
+        }
+        assert_eq!(preset("local"), None);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_papers() {
+        let shape = |name: &str| {
+            let machine = preset(name).expect(name);
+            (machine.nodes.len(), machine.cpus().as_slice().len())
+        };
+        assert_eq!(shape("opteron-4"), (4, 4));
+        assert_eq!(shape("altix-4"), (4, 8));
+        assert_eq!(shape("amd48"), (8, 48));
+        assert_eq!(shape("intel32"), (2, 32));
+    }
+
+    #[test]
+    fn opteron_is_table_2() {
+        // "it takes about 30% more time to access memory on nodes 0 and 2, but it takes 60% longer
+        // to access memory on node 3" (CPUs on node 1, section 9.2).
+        let machine = preset("opteron-4").expect("preset");
+        let relative = |memory| {
+            machine.weight(NodeId(1), NodeId(memory)).expect("node")
+                / machine.weight(NodeId(1), NodeId(1)).expect("node")
+        };
+        assert!((1.29..1.35).contains(&relative(0)) && (1.29..1.35).contains(&relative(2)));
+        assert!((1.55..1.65).contains(&relative(3)));
+    }
+}

@@ -1,0 +1,233 @@
+//! A machine in words and tables.
+
+use std::fmt::Write;
+
+use crate::{CacheKind, CpuList, Machine, TransparentHugePages};
+
+impl TransparentHugePages {
+    /// As the kernel and the machine file write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        }
+    }
+}
+
+impl CacheKind {
+    /// As the machine file writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Instruction => "instruction",
+            Self::Unified => "unified",
+        }
+    }
+}
+
+impl Machine {
+    /// The machine for people, in lines of at most `width` characters where words allow it; matrices
+    /// that do not fit are left out with a note.
+    pub fn to_text(&self, width: usize) -> String {
+        let mut out = String::new();
+        let cpus = self.cpus().as_slice().len();
+        let nodes = self.nodes.len();
+        let threads_per_core = self.cores.iter().map(Vec::len).max().unwrap_or(1);
+        let smt = if threads_per_core > 1 {
+            format!(" ({threads_per_core} a core)")
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            out,
+            "{}: {nodes} {}, {cpus} {}{smt}",
+            self.name,
+            plural(nodes, "node"),
+            plural(cpus, "CPU")
+        );
+        if !self.source.is_empty() {
+            wrap(&mut out, &format!("source: {}", self.source), width);
+        }
+        let mut pages = format!("pages: {}", bytes(self.page_bytes));
+        if let Some(huge) = self.huge_page_bytes {
+            let _ = write!(pages, ", huge {}", bytes(huge));
+        }
+        if let Some(mode) = self.transparent_huge_pages {
+            let _ = write!(pages, ", transparent: {}", mode.as_str());
+        }
+        let _ = writeln!(out, "{pages}\n");
+
+        for node in &self.nodes {
+            let cpus: CpuList = node.cpus.iter().copied().collect();
+            let cpus = if node.cpus.is_empty() {
+                "no CPUs".to_owned()
+            } else {
+                format!("CPUs {cpus}")
+            };
+            let memory = match node.memory_bytes {
+                Some(0) => ", no memory".to_owned(),
+                Some(size) => format!(", {}", bytes(size)),
+                None => String::new(),
+            };
+            wrap(
+                &mut out,
+                &format!("node {}: {cpus}{memory}", node.id),
+                width,
+            );
+        }
+        if let Some(latency_ns) = &self.latency_ns {
+            let title = "latency in ns (rows: CPU's node, columns: memory's)";
+            self.matrix(&mut out, title, width, |row, column| {
+                format!("{:.0}", latency_ns[row][column])
+            });
+        }
+        if let Some(distance) = &self.distance {
+            let title = "distance (10 is local; rows: CPU's node, columns: memory's)";
+            self.matrix(&mut out, title, width, |row, column| {
+                distance[row][column].to_string()
+            });
+        }
+        if !self.caches.is_empty() {
+            out.push('\n');
+        }
+        for cache in &self.caches {
+            let kind = match cache.kind {
+                CacheKind::Data => "d",
+                CacheKind::Instruction => "i",
+                CacheKind::Unified => "",
+            };
+            let ways = if cache.associativity > 0 {
+                format!(", {} ways", cache.associativity)
+            } else {
+                String::new()
+            };
+            let shared = cache.shared_by_cpus as usize;
+            let _ = writeln!(
+                out,
+                "L{}{kind}: {}, lines of {} B{ways}, shared by {shared} {}",
+                cache.level,
+                bytes(cache.size_bytes),
+                cache.line_bytes,
+                plural(shared, "CPU"),
+            );
+        }
+        out
+    }
+
+    fn matrix(
+        &self,
+        out: &mut String,
+        title: &str,
+        width: usize,
+        cell: impl Fn(usize, usize) -> String,
+    ) {
+        let count = self.nodes.len();
+        let cells: Vec<Vec<String>> = (0..count)
+            .map(|row| (0..count).map(|column| cell(row, column)).collect())
+            .collect();
+        let heads: Vec<String> = self.nodes.iter().map(|node| node.id.to_string()).collect();
+        let column_width = 2 + cells
+            .iter()
+            .flatten()
+            .chain(&heads)
+            .map(String::len)
+            .max()
+            .unwrap_or(1);
+        let _ = writeln!(out, "\n{title}");
+        if column_width * (count + 1) > width {
+            let _ = writeln!(
+                out,
+                "  {count} × {count}: too wide to print here; `--toml` has it"
+            );
+            return;
+        }
+        let line = |out: &mut String, head: &str, row: &[String]| {
+            let _ = write!(out, "{head:>column_width$}");
+            for cell in row {
+                let _ = write!(out, "{cell:>column_width$}");
+            }
+            out.push('\n');
+        };
+        line(out, "", &heads);
+        for (head, row) in heads.iter().zip(&cells) {
+            line(out, head, row);
+        }
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 {
+        noun.to_owned()
+    } else {
+        format!("{noun}s")
+    }
+}
+
+/// In the largest binary unit that leaves at least 1, with one decimal where it is not whole.
+fn bytes(size: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (size.max(1).ilog2() as usize / 10).min(units.len() - 1);
+    let value = size as f64 / (1u64 << (10 * power)) as f64;
+    if value.fract() == 0.0 {
+        format!("{value} {}", units[power])
+    } else {
+        format!("{value:.1} {}", units[power])
+    }
+}
+
+fn wrap(out: &mut String, text: &str, width: usize) {
+    let mut used = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > width {
+            out.push_str("\n  ");
+            used = 2;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{PRESET_NAMES, preset};
+
+    #[test]
+    fn opteron_in_text() {
+        let text = preset("opteron-4").expect("preset").to_text(80);
+        let expected = "\
+opteron-4: 4 nodes, 4 CPUs
+source: Marathe, Thakkar, Mueller 2010, Table 2
+pages: 4 KiB, huge 2 MiB
+
+node 0: CPUs 0
+node 1: CPUs 1
+node 2: CPUs 2
+node 3: CPUs 3
+
+latency in ns (rows: CPU's node, columns: memory's)
+         0    1    2    3
+    0  102  138  172  140
+    1  143  107  141  172
+    2  179  141  102  141
+    3  141  175  142  108
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn keeps_within_the_width() {
+        for name in PRESET_NAMES {
+            let text = preset(name).expect(name).to_text(72);
+            assert!(
+                text.lines().all(|line| line.chars().count() <= 72),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The machine file: TOML that people can read and edit, with a row of a matrix to a line.
+
+use std::fmt::{Display, Write};
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::{CpuId, CpuList, Error, Machine, Number};
+
+impl Machine {
+    /// Reads a machine file; `origin` names it in messages.
+    ///
+    /// # Errors
+    /// Text that is not TOML, keys that are unknown or missing, and machines that cannot be
+    /// ([`Machine::validate`]).
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, Error> {
+        let machine: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = 1 + text.as_bytes()[..before]
+                .iter()
+                .filter(|&&byte| byte == b'\n')
+                .count();
+            Error::Syntax {
+                origin: origin.to_owned(),
+                line,
+                message: error.message().replace('\n', ", "),
+            }
+        })?;
+        machine.validate().map_err(|fault| Error::Invalid {
+            origin: origin.to_owned(),
+            fault,
+        })?;
+        Ok(machine)
+    }
+
+    /// Writes a machine file that [`Machine::from_toml`] reads back as it was.
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        pair(&mut out, "name", quoted(&self.name));
+        if !self.source.is_empty() {
+            pair(&mut out, "source", quoted(&self.source));
+        }
+        pair(&mut out, "page_bytes", self.page_bytes);
+        if let Some(bytes) = self.huge_page_bytes {
+            pair(&mut out, "huge_page_bytes", bytes);
+        }
+        if let Some(mode) = self.transparent_huge_pages {
+            pair(&mut out, "transparent_huge_pages", quoted(mode.as_str()));
+        }
+        if let Some(latency_ns) = &self.latency_ns {
+            out.push_str("\n# Nanoseconds; rows are the CPU's node, columns the memory's.\n");
+            rows(&mut out, "latency_ns", latency_ns, |&value| number(value));
+        }
+        if let Some(distance) = &self.distance {
+            out.push_str("\n# ACPI SLIT; rows are the CPU's node, columns the memory's.\n");
+            rows(&mut out, "distance", distance, u32::to_string);
+        }
+        if !self.cores.is_empty() {
+            out.push_str("\n# SMT siblings.\n");
+            let cores: Vec<String> = self
+                .cores
+                .iter()
+                .map(|core| quoted(&in_order(core)))
+                .collect();
+            let lines: Vec<Vec<String>> = cores.chunks(8).map(<[String]>::to_vec).collect();
+            out.push_str("cores = [\n");
+            for line in lines {
+                let _ = writeln!(out, "  {},", line.join(", "));
+            }
+            out.push_str("]\n");
+        }
+        for node in &self.nodes {
+            out.push_str("\n[[node]]\n");
+            pair(&mut out, "id", node.id);
+            pair(
+                &mut out,
+                "cpus",
+                quoted(&node.cpus.iter().copied().collect::<CpuList>().to_string()),
+            );
+            if let Some(bytes) = node.memory_bytes {
+                pair(&mut out, "memory_bytes", bytes);
+            }
+        }
+        for cache in &self.caches {
+            out.push_str("\n[[cache]]\n");
+            pair(&mut out, "level", cache.level);
+            pair(&mut out, "kind", quoted(cache.kind.as_str()));
+            pair(&mut out, "size_bytes", cache.size_bytes);
+            pair(&mut out, "line_bytes", cache.line_bytes);
+            if cache.associativity > 0 {
+                pair(&mut out, "associativity", cache.associativity);
+            }
+            pair(&mut out, "shared_by_cpus", cache.shared_by_cpus);
+        }
+        out
+    }
+}
+
+fn pair(out: &mut String, key: &str, value: impl Display) {
+    let _ = writeln!(out, "{key} = {value}");
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// Whole numbers without a fraction, all others so that they read back exactly.
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        format!("{value}")
+    } else {
+        format!("{value:?}")
+    }
+}
+
+fn rows<T>(out: &mut String, key: &str, matrix: &[Vec<T>], format: impl Fn(&T) -> String) {
+    let _ = writeln!(out, "{key} = [");
+    for row in matrix {
+        let cells: Vec<String> = row.iter().map(&format).collect();
+        let _ = writeln!(out, "  [{}],", cells.join(", "));
+    }
+    out.push_str("]\n");
+}
+
+/// A core's CPUs, the first one first (so not in the kernel's format, which is ascending).
+fn in_order(core: &[CpuId]) -> String {
+    core.iter()
+        .map(CpuId::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Cpus {
+    Text(String),
+    Numbers(Vec<CpuId>),
+}
+
+impl Cpus {
+    fn read<E: de::Error>(self) -> Result<Vec<CpuId>, E> {
+        let cpus = match self {
+            Self::Text(text) => text
+                .parse::<CpuList>()
+                .map_err(E::custom)?
+                .as_slice()
+                .to_vec(),
+            Self::Numbers(cpus) => cpus,
+        };
+        match cpus.iter().find(|cpu| cpu.number() > CpuId::MAX) {
+            Some(cpu) => Err(E::custom(format!("CPU {cpu} is beyond {}", CpuId::MAX))),
+            None => Ok(cpus),
+        }
+    }
+}
+
+pub(crate) fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CpuId>, D::Error> {
+    let mut cpus = Cpus::deserialize(deserializer)?.read()?;
+    cpus.sort_unstable();
+    Ok(cpus)
+}
+
+/// Cores keep their order where it is written out one by one.
+pub(crate) fn cores<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Vec<CpuId>>, D::Error> {
+    Vec::<Cpus>::deserialize(deserializer)?
+        .into_iter()
+        .map(|core| match core {
+            Cpus::Text(text) if !text.contains('-') => text
+                .split(',')
+                .map(|cpu| cpu.trim().parse().map(CpuId))
+                .collect::<Result<_, _>>()
+                .map_err(|_| {
+                    de::Error::custom(format!("`{text}`: expected CPU numbers such as `0,16`"))
+                }),
+            other => other.read(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Cache, CacheKind, Node, NodeId, PRESET_NAMES, TransparentHugePages, preset};
+
+    const TWO_NODES: &str = "\
+name = \"two\"
+page_bytes = 4096
+distance = [[10, 20], [20, 10]]
+[[node]]
+id = 0
+cpus = \"0-1\"
+[[node]]
+id = 1
+cpus = [2, 3]
+";
+
+    fn fault(from: &str, to: &str) -> String {
+        assert!(TWO_NODES.contains(from), "{from}");
+        Machine::from_toml(&TWO_NODES.replace(from, to), "two.toml")
+            .expect_err(to)
+            .to_string()
+    }
+
+    #[test]
+    fn reads_cpus_as_text_and_as_numbers() {
+        let machine = Machine::from_toml(TWO_NODES, "two.toml").expect("reads");
+        assert_eq!(machine.nodes[0].cpus, [CpuId(0), CpuId(1)]);
+        assert_eq!(machine.nodes[1].cpus, [CpuId(2), CpuId(3)]);
+    }
+
+    #[test]
+    fn messages_name_the_place_and_the_fault() {
+        for (from, to, message) in [
+            ("[20, 10]]", "[20, 10]", "two.toml: line 4: "),
+            (
+                "page_bytes = 4096",
+                "pages = 4096",
+                "two.toml: line 2: unknown field `pages`",
+            ),
+            (
+                "page_bytes = 4096",
+                "page_bytes = 5000",
+                "two.toml: `page_bytes` is 5000; expected a power of two",
+            ),
+            (
+                "[20, 10]]",
+                "[20, 10], [1, 1]]",
+                "two.toml: `distance` has 3 rows; expected 2, one for each node",
+            ),
+            (
+                "[20, 10]",
+                "[20]",
+                "two.toml: row 1 of `distance` has 1 numbers; expected 2",
+            ),
+            (
+                "[10, 20]",
+                "[10, 9]",
+                "two.toml: `distance`[0][1] is 9; the least there is, a node's own, is 10",
+            ),
+            (
+                "[10, 20]",
+                "[15, 12]",
+                "two.toml: `distance`[0][1] is 12, nearer than the node itself (15)",
+            ),
+            ("id = 1", "id = 0", "two.toml: node 0 is there twice"),
+            (
+                "[2, 3]",
+                "[1, 3]",
+                "two.toml: CPU 1 is on node 0 and on node 1; a CPU is on one node",
+            ),
+            (
+                "\"0-1\"",
+                "\"0-\"",
+                "expected a list of CPU numbers such as `0,2-3`, found ``",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "latency_ns = [[1, 2], [0, 1]]",
+                "`latency_ns`[1][0] is 0; expected a positive number",
+            ),
+            ("[2, 3]", "[99999999]", "CPU 99999999 is beyond 65535"),
+        ] {
+            let found = fault(from, to);
+            assert!(found.contains(message), "{to}: {found}");
+            assert!(!found.contains('\n'), "one line: {found}");
+        }
+    }
+
+    #[test]
+    fn presets_survive_writing() {
+        for name in PRESET_NAMES {
+            let machine = preset(name).expect(name);
+            assert_eq!(
+                Machine::from_toml(&machine.to_toml(), name).expect(name),
+                machine
+            );
+        }
+        assert!(
+            preset("opteron-4")
+                .expect("preset")
+                .to_toml()
+                .contains("\n  [102, 138, 172, 140],\n")
+        );
+    }
+
+    fn machines() -> impl Strategy<Value = Machine> {
+        let latency = prop::collection::vec(0.1f64..1e18, 16);
+        (1usize..5, 1u32..5, latency, any::<bool>(), ".{0,20}").prop_map(
+            |(nodes, cpus, latency, smt, name)| Machine {
+                name,
+                source: "a \"source\"\\\n".to_owned(),
+                page_bytes: 4096,
+                huge_page_bytes: smt.then_some(1 << 21),
+                transparent_huge_pages: smt.then_some(TransparentHugePages::Madvise),
+                latency_ns: Some(
+                    (0..nodes)
+                        .map(|row| latency[row * 4..row * 4 + nodes].to_vec())
+                        .collect(),
+                ),
+                distance: None,
+                cores: if smt && cpus > 1 {
+                    vec![vec![CpuId(1), CpuId(0)]]
+                } else {
+                    Vec::new()
+                },
+                caches: vec![Cache {
+                    level: 1,
+                    kind: CacheKind::Data,
+                    size_bytes: 32768,
+                    line_bytes: 64,
+                    associativity: u32::from(smt),
+                    shared_by_cpus: 1,
+                }],
+                nodes: (0..nodes as u32)
+                    .map(|id| Node {
+                        id: NodeId(id as u16 * 3),
+                        cpus: (id * cpus..(id + 1) * cpus).map(CpuId).collect(),
+                        memory_bytes: smt.then_some(u64::from(id) << 30),
+                    })
+                    .collect(),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn any_machine_survives_writing(machine in machines()) {
+            let read = Machine::from_toml(&machine.to_toml(), "written");
+            prop_assert!(read.is_ok(), "{:?}\n{}", read, machine.to_toml());
+            prop_assert_eq!(read.unwrap(), machine);
+        }
+
+        #[test]
+        fn damage_is_an_error_and_never_a_panic(at in 0usize..200, byte in any::<u8>()) {
+            let mut bytes = TWO_NODES.as_bytes().to_vec();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = Machine::from_toml(&String::from_utf8_lossy(&bytes), "damaged");
+        }
+    }
+}
