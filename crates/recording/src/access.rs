@@ -1,0 +1,240 @@
+//! Accesses, one and many.
+
+use nearpage_machine::{CpuId, NodeId};
+
+use crate::ThreadIndex;
+
+/// What an access does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AccessKind {
+    /// Reads.
+    Load = 0,
+    /// Writes, or reads and writes.
+    Store = 1,
+    /// An instruction fetch.
+    Fetch = 2,
+}
+
+impl AccessKind {
+    /// The kind with this number, as files have it.
+    pub fn from_number(number: u8) -> Option<Self> {
+        use AccessKind::*;
+        [Load, Store, Fetch].get(usize::from(number)).copied()
+    }
+}
+
+/// What served an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// The source cannot tell (the clock).
+    Unknown = 0,
+    /// First-level cache.
+    L1 = 1,
+    /// Second-level cache.
+    L2 = 2,
+    /// Third-level cache.
+    L3 = 3,
+    /// Line fill buffer: the line was on its way.
+    LineFillBuffer = 4,
+    /// Memory of the CPU's own node.
+    LocalMemory = 5,
+    /// Memory of another node.
+    RemoteMemory = 6,
+    /// Another node's cache.
+    RemoteCache = 7,
+}
+
+impl Level {
+    /// The level with this number, as files have it.
+    pub fn from_number(number: u8) -> Option<Self> {
+        use Level::*;
+        [
+            Unknown,
+            L1,
+            L2,
+            L3,
+            LineFillBuffer,
+            LocalMemory,
+            RemoteMemory,
+            RemoteCache,
+        ]
+        .get(usize::from(number))
+        .copied()
+    }
+}
+
+/// Where a recording's accesses come from; decides what `weight` and `cost_ns` mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Source {
+    /// Clock samples: `cost_ns` is elapsed time lost to the access (the sampling period); `weight`
+    /// is 1 per sample, shared among the candidates under [`Resolution::Block`].
+    Clock = 0,
+    /// Hardware samples: `weight` is the period, `cost_ns` measured latency × weight.
+    Pmu = 1,
+    /// Misses that the tracer's cache filter let through: `weight` is 1.
+    Tracer = 2,
+}
+
+/// How surely the instruction is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Resolution {
+    /// One instruction.
+    Exact = 0,
+    /// One of the memory instructions of a straight-line run, which share the weight (emulators).
+    Block = 1,
+}
+
+impl Resolution {
+    /// The resolution with this number, as files have it.
+    pub fn from_number(number: u8) -> Option<Self> {
+        use Resolution::*;
+        [Exact, Block].get(usize::from(number)).copied()
+    }
+}
+
+/// One observed memory access.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Access {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Thread that made it.
+    pub thread: ThreadIndex,
+    /// CPU it ran on.
+    pub cpu: CpuId,
+    /// Virtual address accessed.
+    pub address: u64,
+    /// Address of the instruction that accessed it.
+    pub instruction: u64,
+    /// Load, store or fetch.
+    pub kind: AccessKind,
+    /// What served it.
+    pub level: Level,
+    /// How surely the instruction is known.
+    pub resolution: Resolution,
+    /// Bytes from the sampled instruction pointer back to `instruction` (0: the sampled one itself).
+    pub distance_bytes: i8,
+    /// How many accesses it stands for.
+    pub weight: f32,
+    /// Time lost to it, in nanoseconds.
+    pub cost_ns: f32,
+    /// Node of the page when it was sampled, where it was asked for.
+    pub page_node: Option<NodeId>,
+}
+
+/// Accesses in columns, all of the same length; see [`Access`] for each.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "a column per field of Access")]
+pub struct AccessBatch {
+    pub time_ns: Vec<u64>,
+    pub thread: Vec<ThreadIndex>,
+    pub cpu: Vec<CpuId>,
+    pub address: Vec<u64>,
+    pub instruction: Vec<u64>,
+    pub kind: Vec<AccessKind>,
+    pub level: Vec<Level>,
+    pub resolution: Vec<Resolution>,
+    pub distance_bytes: Vec<i8>,
+    pub weight: Vec<f32>,
+    pub cost_ns: Vec<f32>,
+    pub page_node: Vec<Option<NodeId>>,
+}
+
+impl AccessBatch {
+    /// Number of accesses: the length of the columns that were read.
+    pub fn len(&self) -> usize {
+        let wide = [
+            self.time_ns.len(),
+            self.thread.len(),
+            self.cpu.len(),
+            self.address.len(),
+            self.instruction.len(),
+        ];
+        let narrow = [
+            self.kind.len(),
+            self.level.len(),
+            self.resolution.len(),
+            self.distance_bytes.len(),
+        ];
+        let figures = [self.weight.len(), self.cost_ns.len(), self.page_node.len()];
+        wide.into_iter()
+            .chain(narrow)
+            .chain(figures)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends all of `other`.
+    pub fn append(&mut self, other: &Self) {
+        self.time_ns.extend_from_slice(&other.time_ns);
+        self.thread.extend_from_slice(&other.thread);
+        self.cpu.extend_from_slice(&other.cpu);
+        self.address.extend_from_slice(&other.address);
+        self.instruction.extend_from_slice(&other.instruction);
+        self.kind.extend_from_slice(&other.kind);
+        self.level.extend_from_slice(&other.level);
+        self.resolution.extend_from_slice(&other.resolution);
+        self.distance_bytes.extend_from_slice(&other.distance_bytes);
+        self.weight.extend_from_slice(&other.weight);
+        self.cost_ns.extend_from_slice(&other.cost_ns);
+        self.page_node.extend_from_slice(&other.page_node);
+    }
+
+    /// Appends one.
+    pub fn push(&mut self, access: Access) {
+        self.time_ns.push(access.time_ns);
+        self.thread.push(access.thread);
+        self.cpu.push(access.cpu);
+        self.address.push(access.address);
+        self.instruction.push(access.instruction);
+        self.kind.push(access.kind);
+        self.level.push(access.level);
+        self.resolution.push(access.resolution);
+        self.distance_bytes.push(access.distance_bytes);
+        self.weight.push(access.weight);
+        self.cost_ns.push(access.cost_ns);
+        self.page_node.push(access.page_node);
+    }
+
+    /// The `row`th access. Panics past the end, as slices do.
+    pub fn get(&self, row: usize) -> Access {
+        Access {
+            time_ns: self.time_ns[row],
+            thread: self.thread[row],
+            cpu: self.cpu[row],
+            address: self.address[row],
+            instruction: self.instruction[row],
+            kind: self.kind[row],
+            level: self.level[row],
+            resolution: self.resolution[row],
+            distance_bytes: self.distance_bytes[row],
+            weight: self.weight[row],
+            cost_ns: self.cost_ns[row],
+            page_node: self.page_node[row],
+        }
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.time_ns.clear();
+        self.thread.clear();
+        self.cpu.clear();
+        self.address.clear();
+        self.instruction.clear();
+        self.kind.clear();
+        self.level.clear();
+        self.resolution.clear();
+        self.distance_bytes.clear();
+        self.weight.clear();
+        self.cost_ns.clear();
+        self.page_node.clear();
+    }
+}

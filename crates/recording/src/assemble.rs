@@ -1,0 +1,170 @@
+//! From logs to tables: replays the kernel's events and the allocation logs, and says which
+//! threads, modules, objects and call sites there were.
+
+mod address_space;
+mod areas;
+mod call_sites;
+mod heap;
+mod images;
+mod modules;
+mod statics;
+mod threads;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use self::address_space::AddressSpaces;
+use self::call_sites::CallSites;
+use self::images::Image;
+use self::modules::Modules;
+use self::threads::Threads;
+use crate::allocation_log::{Damage, ImageLog};
+use crate::convert::ModulePaths;
+use crate::log::LogReader;
+use crate::{Error, Event, Mark, Metadata, Object, SampleCounts, Tables};
+
+/// What the logs add up to.
+#[derive(Debug, Default)]
+pub(crate) struct Assembled {
+    pub tables: Tables,
+    allocations: u64,
+    small_unlogged: u64,
+    stacks_omitted: u64,
+    damaged_blocks: u64,
+    lost: u64,
+    marks: Vec<Mark>,
+    notes: Vec<String>,
+}
+
+impl Assembled {
+    /// Brings what the logs say into the recording's metadata.
+    pub(crate) fn complete(&mut self, metadata: &mut Metadata) {
+        metadata.allocations = self.allocations;
+        metadata.small_unlogged = self.small_unlogged;
+        metadata.stacks_omitted = self.stacks_omitted;
+        metadata.damaged_blocks = self.damaged_blocks;
+        metadata.marks = std::mem::take(&mut self.marks);
+        for note in self.notes.drain(..) {
+            if !metadata.notes.contains(&note) {
+                metadata.notes.push(note);
+            }
+        }
+        if metadata.counts == SampleCounts::default() {
+            for thread in &self.tables.threads {
+                let (sum, part) = (&mut metadata.counts, &thread.counts);
+                for (sum, part) in [
+                    (&mut sum.samples, part.samples),
+                    (&mut sum.accesses, part.accesses),
+                    (&mut sum.compute, part.compute),
+                    (&mut sum.undecoded, part.undecoded),
+                    (&mut sum.kernel, part.kernel),
+                    (&mut sum.lost, part.lost),
+                ] {
+                    *sum = sum.saturating_add(part);
+                }
+            }
+            metadata.counts.lost = metadata.counts.lost.max(self.lost);
+        }
+    }
+}
+
+/// Assembles the tables. Call sites get their frames; names come later ([`crate::Symbols`]).
+pub(crate) fn assemble(
+    log: &LogReader,
+    image_logs: &[ImageLog],
+    paths: &ModulePaths,
+    page_bytes: u64,
+) -> Result<Assembled, Error> {
+    let mut events: Vec<Event> = log.events.clone();
+    events.sort_by_key(time_ns);
+    let spaces = AddressSpaces::new(&events);
+    let modules = Modules::new(&spaces, paths, page_bytes);
+    let mut threads = Threads::new(&events, log);
+    let active: FxHashSet<u32> = log
+        .accesses_by_cpu
+        .keys()
+        .filter_map(|(thread, _)| threads.get(*thread))
+        .map(|thread| thread.pid)
+        .collect();
+
+    let mut damage = Damage::default();
+    let images = images::read(image_logs, &spaces, &active, &mut damage)?;
+    for image in &images {
+        threads.join_records(image);
+    }
+    threads.name_teams(&modules, &spaces);
+
+    let mut call_sites = CallSites::default();
+    let mut objects: Vec<Object> = Vec::new();
+    let logged: FxHashSet<u32> = image_logs.iter().map(|image| image.pid).collect();
+    heap::objects(
+        &images,
+        &spaces,
+        &modules,
+        &threads,
+        &mut call_sites,
+        &mut objects,
+    );
+    statics::objects(&modules, &active, &mut objects);
+    areas::objects(&spaces, &modules, &threads, &logged, &events, &mut objects);
+
+    let mut first_touches = log.first_touches.clone();
+    first_touches.sort_by_key(|touch| touch.time_ns);
+    let mut notes = modules.notes().to_vec();
+    notes.append(&mut damage.notes);
+    if log.torn {
+        notes.push("the recorder was killed while it wrote: the last block of its log is torn and left out".into());
+    }
+    let totals = |value: fn(&Image) -> u64| images.iter().map(value).fold(0, u64::saturating_add);
+    let dropped = totals(|image| image.counters.dropped);
+    if dropped > 0 {
+        notes.push(format!("{dropped} records of the allocation log were dropped (log off, full, or no room for a sample)"));
+    }
+    let (modules, mappings) = modules.into_tables();
+    Ok(Assembled {
+        allocations: totals(|image| image.counters.allocations),
+        small_unlogged: totals(|image| image.counters.small_unlogged),
+        stacks_omitted: totals(|image| image.counters.stacks_omitted),
+        damaged_blocks: log.damaged_blocks + damage.blocks,
+        lost: log.lost,
+        marks: marks(&images),
+        notes,
+        tables: Tables {
+            objects,
+            threads: threads.into_table(),
+            modules,
+            mappings,
+            call_sites: call_sites.into_table(),
+            first_touches,
+        },
+    })
+}
+
+fn marks(images: &[Image]) -> Vec<Mark> {
+    let mut marks: Vec<Mark> = images
+        .iter()
+        .flat_map(|image| image.marks.iter().copied())
+        .collect();
+    marks.sort_by_key(|mark| mark.time_ns);
+    marks
+}
+
+/// When an event was; totals have no time.
+fn time_ns(event: &Event) -> u64 {
+    match event {
+        Event::Map { time_ns, .. }
+        | Event::Name { time_ns, .. }
+        | Event::Fork { time_ns, .. }
+        | Event::Exit { time_ns, .. }
+        | Event::FirstTouch { time_ns, .. }
+        | Event::Lost { time_ns, .. } => *time_ns,
+        Event::Counts { .. } => 0,
+    }
+}
+
+/// File name of a path.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Positions of threads by (process, kernel thread id), each with the time it began.
+type ByTid = FxHashMap<(u32, u32), Vec<(u64, crate::ThreadIndex)>>;

@@ -1,0 +1,300 @@
+//! Threads and their teams.
+
+use nearpage_machine::CpuId;
+use rustc_hash::FxHashMap;
+
+use super::address_space::AddressSpaces;
+use super::images::Image;
+use super::modules::Modules;
+use super::{ByTid, file_name};
+use crate::log::LogReader;
+use crate::{Event, Thread, ThreadIndex};
+
+/// Libraries whose threads form an OpenMP team.
+const OPENMP_LIBRARIES: [&str; 3] = ["libgomp", "libomp", "libiomp"];
+/// Start routines of the same, where they are linked into the program.
+const OPENMP_ROUTINES: [&str; 2] = ["gomp_thread_start", "__kmp_launch_worker"];
+/// Team of threads whose start routine was not seen.
+const UNKNOWN_TEAM: &str = "threads";
+
+/// The table of threads while it is made.
+#[derive(Debug)]
+pub(super) struct Threads {
+    table: Vec<Thread>,
+    by_tid: ByTid,
+    /// Address of the start routine where the preload library saw it, and when; 0: main.
+    starts: FxHashMap<ThreadIndex, (u64, u64)>,
+}
+
+impl Threads {
+    /// From events sorted by time, and the samples.
+    pub(super) fn new(events: &[Event], log: &LogReader) -> Self {
+        let mut threads = Self {
+            table: vec![],
+            by_tid: FxHashMap::default(),
+            starts: FxHashMap::default(),
+        };
+        let mut created: FxHashMap<u32, u32> = FxHashMap::default();
+        for event in events {
+            match event {
+                Event::Fork {
+                    time_ns,
+                    pid,
+                    tid,
+                    thread,
+                    parent_pid,
+                } => {
+                    let main = pid == tid;
+                    let created = created.entry(*pid).or_default();
+                    *created = if main { 0 } else { *created + 1 };
+                    let name = threads.main_name(*parent_pid, *time_ns);
+                    threads.begin(*thread, *pid, *tid, *time_ns, *created);
+                    if let Some(thread) = threads.get_mut(*thread)
+                        && thread.name.is_empty()
+                    {
+                        thread.name = name;
+                    }
+                }
+                Event::Name {
+                    time_ns,
+                    pid,
+                    thread,
+                    name,
+                    exec,
+                } => {
+                    if threads.get(*thread).is_none() {
+                        threads.begin(*thread, *pid, *pid, *time_ns, 0);
+                    }
+                    if let Some(thread) = threads.get_mut(*thread) {
+                        thread.name.clone_from(name);
+                        if *exec {
+                            thread.order = 0;
+                            created.insert(*pid, 0);
+                        }
+                    }
+                }
+                Event::Exit { time_ns, thread } => {
+                    if let Some(thread) = threads.get_mut(*thread) {
+                        thread.died_ns = *time_ns;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (thread, counts) in &log.counts {
+            if let Some(thread) = threads.get_mut(*thread) {
+                thread.counts = *counts;
+            }
+        }
+        threads.add_samples(log);
+        threads
+    }
+
+    fn add_samples(&mut self, log: &LogReader) {
+        let mut by_cpu: Vec<_> = log
+            .accesses_by_cpu
+            .iter()
+            .map(|(key, samples)| (*key, *samples))
+            .collect();
+        by_cpu.sort_unstable();
+        for ((thread, cpu), samples) in by_cpu {
+            if let Some(thread) = self.get_mut(thread) {
+                let cpus: &mut Vec<(CpuId, u64)> = &mut thread.cpus;
+                cpus.push((cpu, samples));
+            }
+        }
+        // A killed recorder may have left no totals.
+        for thread in &mut self.table {
+            let accesses = thread.cpus.iter().map(|(_, samples)| samples).sum();
+            if thread.counts.samples == 0 {
+                (thread.counts.samples, thread.counts.accesses) = (accesses, accesses);
+            }
+        }
+    }
+
+    /// Thread numbers come from a log that may be damaged: numbers far beyond the number of events
+    /// that could have made them are left out.
+    fn begin(&mut self, index: ThreadIndex, pid: u32, tid: u32, born_ns: u64, order: u32) {
+        const GAP_MAX: usize = 1 << 16;
+        let position = index.0 as usize;
+        if position > self.table.len() + GAP_MAX {
+            return;
+        }
+        if position >= self.table.len() {
+            self.table.resize_with(position + 1, Thread::unknown);
+        }
+        let thread = &mut self.table[position];
+        (thread.pid, thread.tid, thread.born_ns, thread.order) = (pid, tid, born_ns, order);
+        self.by_tid
+            .entry((pid, tid))
+            .or_default()
+            .push((born_ns, index));
+    }
+
+    /// Name of a process's main thread so far. The kernel gives a new thread its creator's name; which
+    /// thread of the process that was, events don't tell.
+    fn main_name(&self, pid: u32, time_ns: u64) -> String {
+        let main = self.find(pid, pid, time_ns);
+        main.and_then(|main| self.get(main))
+            .map_or_else(String::new, |main| main.name.clone())
+    }
+
+    pub(super) fn get(&self, index: ThreadIndex) -> Option<&Thread> {
+        self.table
+            .get(index.0 as usize)
+            .filter(|thread| thread.pid != 0)
+    }
+
+    fn get_mut(&mut self, index: ThreadIndex) -> Option<&mut Thread> {
+        self.table
+            .get_mut(index.0 as usize)
+            .filter(|thread| thread.pid != 0)
+    }
+
+    /// The thread that had this kernel id at `time_ns`: ids are used again.
+    pub(super) fn find(&self, pid: u32, tid: u32, time_ns: u64) -> Option<ThreadIndex> {
+        let with_tid = self.by_tid.get(&(pid, tid))?;
+        let after = with_tid.partition_point(|(born_ns, _)| *born_ns <= time_ns);
+        with_tid
+            .get(after.saturating_sub(1))
+            .map(|(_, index)| *index)
+    }
+
+    /// Takes start routines and order of creation from what the preload library logged.
+    pub(super) fn join_records(&mut self, image: &Image) {
+        for record in &image.threads {
+            let Some(index) = self.find(image.pid, record.tid, record.time_ns) else {
+                continue;
+            };
+            self.starts.insert(index, (record.start, record.time_ns));
+            self.table[index.0 as usize].order = record.order;
+        }
+    }
+
+    /// Names the start routines and numbers the teams: threads of a process with the same start
+    /// routine, in order of creation. The main thread is 0 of its OpenMP team, so that the threads
+    /// created count from 1 there; other threads never shift the numbering.
+    pub(super) fn name_teams(&mut self, modules: &Modules, spaces: &AddressSpaces) {
+        self.resolve_starts(modules);
+        let mut openmp_processes: FxHashMap<u32, bool> = FxHashMap::default();
+        let mut assumed_openmp = |thread: &Thread| {
+            *openmp_processes
+                .entry(thread.pid)
+                .or_insert_with(|| runs_openmp(thread, modules))
+        };
+        let mut team_of = |index: usize, thread: &Thread| {
+            if thread.order == 0 {
+                return None;
+            }
+            Some(match thread.start {
+                Some((module, _)) if is_openmp(modules.name(module), &thread.start_function) => {
+                    "openmp".to_owned()
+                }
+                Some(_) => thread.start_function.clone(),
+                None if self.starts.contains_key(&ThreadIndex(index as u32)) => {
+                    UNKNOWN_TEAM.to_owned()
+                }
+                None if assumed_openmp(thread) => "openmp".to_owned(),
+                None => UNKNOWN_TEAM.to_owned(),
+            })
+        };
+        let teams: Vec<Option<String>> = self
+            .table
+            .iter()
+            .enumerate()
+            .map(|(index, thread)| team_of(index, thread))
+            .collect();
+
+        // Programs of one process (before and after `exec`) are told apart by when their memory went.
+        let image_of = |thread: &Thread| {
+            (
+                thread.pid,
+                spaces.end(thread.pid, thread.died_ns.saturating_sub(1)),
+            )
+        };
+        let mut created: Vec<usize> = (0..self.table.len())
+            .filter(|index| teams[*index].is_some())
+            .collect();
+        created.sort_by_key(|index| (self.table[*index].order, *index));
+        let mut sizes: FxHashMap<((u32, u64), String), u32> = FxHashMap::default();
+        for index in created {
+            let team = teams[index].clone().unwrap_or_default();
+            let first = u32::from(team == "openmp");
+            let next = sizes
+                .entry((image_of(&self.table[index]), team.clone()))
+                .or_insert(first);
+            (self.table[index].team_index, self.table[index].team) = (*next, team);
+            *next += 1;
+        }
+        let main_threads = self
+            .table
+            .iter_mut()
+            .zip(&teams)
+            .filter(|(_, team)| team.is_none());
+        for (thread, _) in main_threads {
+            let openmp = sizes.contains_key(&(image_of(thread), "openmp".to_owned()));
+            thread.team = if openmp { "openmp" } else { "main" }.to_owned();
+        }
+    }
+
+    fn resolve_starts(&mut self, modules: &Modules) {
+        let mut names: FxHashMap<_, String> = FxHashMap::default();
+        for (index, (start, time_ns)) in &self.starts {
+            let thread = &mut self.table[index.0 as usize];
+            thread.start = if *start == 0 {
+                None
+            } else {
+                modules.resolve(thread.pid, *time_ns, *start)
+            };
+            if let Some((module, offset)) = thread.start {
+                let name = names
+                    .entry((module, offset))
+                    .or_insert_with(|| modules.function(module, offset));
+                thread.start_function.clone_from(name);
+            }
+        }
+    }
+
+    pub(super) fn into_table(self) -> Vec<Thread> {
+        self.table
+    }
+}
+
+impl Thread {
+    /// A place in the table that no event filled.
+    fn unknown() -> Self {
+        Self {
+            pid: 0,
+            tid: 0,
+            name: String::new(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order: 0,
+            start: None,
+            start_function: String::new(),
+            team_index: 0,
+            team: String::new(),
+            cpus: Vec::new(),
+            counts: Default::default(),
+        }
+    }
+}
+
+fn is_openmp(module: &str, function: &str) -> bool {
+    OPENMP_LIBRARIES
+        .iter()
+        .any(|library| module.starts_with(library))
+        || OPENMP_ROUTINES.contains(&function)
+}
+
+/// Without the preload library (static programs): does the thread's program have an OpenMP runtime?
+fn runs_openmp(thread: &Thread, modules: &Modules) -> bool {
+    modules.of_process(thread.pid).iter().any(|mapping| {
+        is_openmp(file_name(modules.name(mapping.module)), "")
+            || modules.file(mapping.module).is_some_and(|file| {
+                file.functions()
+                    .iter()
+                    .any(|function| OPENMP_ROUTINES.contains(&function.name.as_str()))
+            })
+    })
+}

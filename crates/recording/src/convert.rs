@@ -1,0 +1,130 @@
+//! From the log to tables: at the end of a recording where that is quick, else when it is first
+//! opened.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearpage_machine::Machine;
+use rustc_hash::FxHashMap;
+
+use crate::assemble::{Assembled, assemble};
+use crate::error::IoContext;
+use crate::folder::{self, LOG_FOLDER};
+use crate::log::LogReader;
+use crate::storage::TablesWriter;
+use crate::symbols::Symbols;
+use crate::{AccessBatch, Error, Frame, Metadata, allocation_log};
+
+/// Real paths of modules by (path as recorded, build-id).
+pub(crate) type ModulePaths = FxHashMap<(String, String), PathBuf>;
+
+/// A conversion that is estimated to take longer waits until the recording is first opened.
+pub const BUDGET: Duration = Duration::from_millis(200);
+
+/// Cost of a conversion on the development machine while it was busy, as
+/// `examples/conversion_cost.rs` measures it (`benches/recording_reading.md`). The larger
+/// of differing figures stand here; that of modules is raised for programs with many call sites.
+const NS_PER_ACCESS: u64 = 1250;
+const NS_PER_ALLOCATION_LOG_BYTE: u64 = 37;
+const NS_PER_MODULE_BYTE: u64 = 1;
+const NS_FIXED: u64 = 12_000_000;
+
+/// How long converting will take, from sizes alone.
+pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> Duration {
+    use std::os::unix::fs::MetadataExt;
+    // Segments are allocated ahead of use; blocks that were never claimed cost as much to read.
+    let log_bytes: u64 = std::fs::read_dir(folder.join(LOG_FOLDER))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            entry
+                .ok()
+                .filter(|entry| entry.file_name().to_string_lossy().starts_with("alloc-"))
+        })
+        .filter_map(|entry| entry.metadata().ok())
+        .map(|metadata| metadata.size())
+        .sum();
+    let module_bytes: u64 = modules
+        .values()
+        .filter_map(|path| path.metadata().ok())
+        .map(|metadata| metadata.size())
+        .sum();
+    let cost = [
+        accesses.saturating_mul(NS_PER_ACCESS),
+        log_bytes.saturating_mul(NS_PER_ALLOCATION_LOG_BYTE),
+        module_bytes.saturating_mul(NS_PER_MODULE_BYTE),
+        NS_FIXED,
+    ];
+    Duration::from_nanos(cost.into_iter().fold(0, u64::saturating_add))
+}
+
+/// Reads the logs of the recording in `folder` into tables, call sites named, and brings `metadata`
+/// up to date.
+pub(crate) fn from_logs(
+    folder: &Path,
+    machine: &Machine,
+    metadata: &mut Metadata,
+    paths: &ModulePaths,
+) -> Result<(LogReader, Assembled), Error> {
+    let log = LogReader::open(folder)?;
+    let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
+    let mut assembled = assemble(&log, &images, paths, machine.page_bytes)?;
+    assembled.complete(metadata);
+    name_call_sites(&mut assembled, metadata, paths);
+    if metadata.redacted {
+        redact(&mut assembled, metadata, paths);
+    }
+    Ok((log, assembled))
+}
+
+/// Turns the logs into tables and removes them. Until all tables are in place the logs count; the
+/// accesses come last.
+pub(crate) fn convert(folder: &Path, paths: &ModulePaths) -> Result<(), Error> {
+    let mut metadata = folder::read_metadata(folder)?;
+    let machine = folder::read_machine(folder)?;
+    let (log, assembled) = from_logs(folder, &machine, &mut metadata, paths)?;
+    let mut writer = TablesWriter::create(folder)?;
+    let mut batch = AccessBatch::default();
+    for chunk in 0..log.chunks() {
+        log.read_chunk(chunk, &mut batch)?;
+        writer.accesses(&batch)?;
+    }
+    writer.finish(&assembled.tables, &metadata)?;
+    let logs = folder.join(LOG_FOLDER);
+    std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")
+}
+
+fn name_call_sites(assembled: &mut Assembled, metadata: &mut Metadata, paths: &ModulePaths) {
+    let tables = &mut assembled.tables;
+    let mut symbols = Symbols::with_paths(&tables.modules, paths);
+    for call_site in &mut tables.call_sites {
+        let named = call_site
+            .frames
+            .drain(..)
+            .flat_map(|frame| match frame.module {
+                Some(module) => symbols.return_address(module, frame.offset),
+                None => vec![frame],
+            });
+        call_site.frames = named.collect::<Vec<Frame>>();
+    }
+    metadata.notes.extend(symbols.notes().iter().cloned());
+}
+
+/// Cuts what the tables say of paths down to file names.
+fn redact(assembled: &mut Assembled, metadata: &mut Metadata, paths: &ModulePaths) {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    for call_site in &mut assembled.tables.call_sites {
+        for frame in &mut call_site.frames {
+            frame.file = file_name(&frame.file);
+        }
+    }
+    for module in &mut assembled.tables.modules {
+        module.path = file_name(&module.path);
+    }
+    for note in &mut metadata.notes {
+        for path in paths.values() {
+            let path = path.to_string_lossy();
+            *note = note.replace(&*path, &file_name(&path));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a module's file says: build-id, load segments, data symbols, functions.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
+    SymbolSection,
+};
+
+use crate::Error;
+use crate::error::IoContext;
+
+/// An ELF file, mapped.
+#[derive(Debug)]
+pub struct ElfFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// A segment that is loaded into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadSegment {
+    /// Virtual address in the file's terms.
+    pub address: u64,
+    /// Bytes in memory.
+    pub size_bytes: u64,
+    /// Offset in the file.
+    pub file_offset: u64,
+    /// Bytes in the file.
+    pub file_bytes: u64,
+    /// May be executed.
+    pub executable: bool,
+    /// May be written.
+    pub writable: bool,
+}
+
+/// A named piece of a module's memory: a data symbol, a function, or a section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// As the file has it (mangled).
+    pub name: String,
+    /// Virtual address in the file's terms.
+    pub address: u64,
+    /// Bytes; 0 where the file doesn't say.
+    pub size_bytes: u64,
+}
+
+impl ElfFile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Damaged`] where it is no ELF file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).at(path, "open")?;
+        // SAFETY: the map is only read. A program that shortens its own file under a running
+        // analysis makes that analysis fail; linkers and package managers replace files instead.
+        let map = unsafe { Mmap::map(&file) }.at(path, "map")?;
+        let elf = Self {
+            path: path.to_owned(),
+            map,
+        };
+        object::File::parse(&*elf.map)
+            .map_err(|cause| Error::damaged(path, format!("not an ELF file: {cause}")))?;
+        Ok(elf)
+    }
+
+    fn parsed(&self) -> Option<object::File<'_>> {
+        object::File::parse(&*self.map).ok()
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// GNU build-id, lower-case hexadecimal; empty where there is none.
+    pub fn build_id(&self) -> String {
+        let build_id = self
+            .parsed()
+            .and_then(|file| file.build_id().ok().flatten().map(hexadecimal));
+        build_id.unwrap_or_default()
+    }
+
+    /// Name of the file with its debug information, from `.gnu_debuglink`.
+    pub fn debug_link(&self) -> Option<String> {
+        let file = self.parsed()?;
+        let (name, _) = file.gnu_debuglink().ok()??;
+        String::from_utf8(name.to_vec()).ok()
+    }
+
+    /// Has it DWARF line information of its own?
+    pub fn has_debug_information(&self) -> bool {
+        self.parsed()
+            .is_some_and(|file| file.section_by_name(".debug_info").is_some())
+    }
+
+    /// Segments that are loaded, in the file's order.
+    pub fn segments(&self) -> Vec<LoadSegment> {
+        let segment = |segment: object::Segment<'_, '_>| {
+            let (file_offset, file_bytes) = segment.file_range();
+            let permissions = segment.permissions();
+            let SegmentFlags::Elf { .. } = segment.flags() else {
+                return None;
+            };
+            Some(LoadSegment {
+                address: segment.address(),
+                size_bytes: segment.size(),
+                file_offset,
+                file_bytes,
+                executable: permissions.executable(),
+                writable: permissions.writable(),
+            })
+        };
+        self.parsed()
+            .map(|file| file.segments().filter_map(segment).collect())
+            .unwrap_or_default()
+    }
+
+    /// Load bias of a mapping of this file: mapped address − virtual address (wrapping). `None`
+    /// where no segment lies at `file_offset`.
+    pub fn bias(
+        &self,
+        address: u64,
+        file_offset: u64,
+        executable: bool,
+        page_bytes: u64,
+    ) -> Option<u64> {
+        let page = !(page_bytes.max(1) - 1);
+        let segments = self.segments();
+        let covers = |segment: &&LoadSegment| {
+            let end = segment.file_offset.saturating_add(segment.file_bytes);
+            (segment.file_offset & page..end).contains(&file_offset)
+        };
+        // Segments may share a page of the file: permissions tell them apart.
+        let segment = segments.iter().filter(covers).max_by_key(|segment| {
+            (
+                segment.executable == executable,
+                segment.file_offset & page == file_offset,
+            )
+        })?;
+        let virtual_address = segment
+            .address
+            .wrapping_add(file_offset.wrapping_sub(segment.file_offset));
+        Some(address.wrapping_sub(virtual_address))
+    }
+
+    /// Sections that are loaded and hold data (no code, no thread-local templates).
+    pub fn data_sections(&self) -> Vec<Symbol> {
+        let section = |section: object::Section<'_, '_>| {
+            let holds_data = !matches!(
+                section.kind(),
+                SectionKind::Text | SectionKind::Tls | SectionKind::UninitializedTls
+            );
+            (section.address() != 0 && section.size() != 0 && holds_data).then(|| Symbol {
+                name: section.name().unwrap_or_default().to_owned(),
+                address: section.address(),
+                size_bytes: section.size(),
+            })
+        };
+        self.parsed()
+            .map(|file| file.sections().filter_map(section).collect())
+            .unwrap_or_default()
+    }
+
+    /// Data symbols with a size, one per address, by address. Of several names for one address the
+    /// largest, then global before local, then the first in the alphabet is kept.
+    pub fn data_symbols(&self) -> Vec<Symbol> {
+        self.symbols(|kind, size| {
+            matches!(kind, SymbolKind::Data | SymbolKind::Unknown) && size != 0
+        })
+    }
+
+    /// Functions, one per address, by address; chosen as data symbols are.
+    pub fn functions(&self) -> Vec<Symbol> {
+        self.symbols(|kind, _| matches!(kind, SymbolKind::Text))
+    }
+
+    fn symbols(&self, wanted: impl Fn(SymbolKind, u64) -> bool) -> Vec<Symbol> {
+        let Some(file) = self.parsed() else {
+            return Vec::new();
+        };
+        let mut found: Vec<(Symbol, bool)> = file
+            .symbols()
+            .chain(file.dynamic_symbols())
+            .filter(|symbol| wanted(symbol.kind(), symbol.size()))
+            .filter(|symbol| matches!(symbol.section(), SymbolSection::Section(_)))
+            .filter_map(|symbol| {
+                let name = symbol
+                    .name()
+                    .ok()
+                    .filter(|name| !name.is_empty())?
+                    .to_owned();
+                let found = Symbol {
+                    name,
+                    address: symbol.address(),
+                    size_bytes: symbol.size(),
+                };
+                Some((found, symbol.is_local()))
+            })
+            .collect();
+        found.sort_unstable_by(|(left, left_local), (right, right_local)| {
+            let key = |symbol: &Symbol, local: bool| {
+                (symbol.address, u64::MAX - symbol.size_bytes, local)
+            };
+            key(left, *left_local)
+                .cmp(&key(right, *right_local))
+                .then_with(|| left.name.cmp(&right.name))
+        });
+        found.dedup_by_key(|(symbol, _)| symbol.address);
+        found.into_iter().map(|(symbol, _)| symbol).collect()
+    }
+}
+
+/// `name` as people write it.
+pub fn demangle(name: &str) -> String {
+    // Versions (`stdout@@GLIBC_2.2.5`) are no part of the name.
+    let name = name.split_once('@').map_or(name, |(name, _)| name);
+    addr2line::demangle_auto(name.into(), None).into_owned()
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

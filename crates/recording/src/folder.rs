@@ -1,0 +1,152 @@
+//! The folder of a recording: which files it has, and how they are put in place.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::Machine;
+
+use crate::error::IoContext;
+use crate::storage::checksums::TableChecksums;
+use crate::{Error, Metadata};
+
+/// Format version of `recording.json` and of the tables.
+pub const FORMAT_VERSION: u32 = 1;
+/// What holds for the whole recording.
+pub const METADATA_FILE: &str = "recording.json";
+/// The machine it was made on.
+pub const MACHINE_FILE: &str = "machine.toml";
+/// Folder of the logs, gone once they have become tables.
+pub const LOG_FOLDER: &str = "log";
+/// The recorder's own log, in [`LOG_FOLDER`].
+pub const RECORDER_LOG_FILE: &str = "recorder.log";
+
+/// Makes `folder`, mode 0700, or takes an empty one.
+pub(crate) fn create(folder: &Path) -> Result<(), Error> {
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent).at(parent, "create the folder")?;
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && folder.is_dir() => {
+            if fs::read_dir(folder)
+                .at(folder, "read the folder")?
+                .next()
+                .is_some()
+            {
+                return Err(Error::FolderInUse(folder.to_owned()));
+            }
+            fs::set_permissions(folder, Permissions::from_mode(0o700))
+                .at(folder, "set the mode of")?;
+        }
+        other => other.at(folder, "create the folder")?,
+    }
+    let logs = folder.join(LOG_FOLDER);
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&logs)
+        .at(&logs, "create the folder")
+}
+
+/// Where a file is written before it takes `file`'s name.
+pub(crate) fn unfinished(file: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(file.file_name().unwrap_or_default());
+    name.push(".unfinished");
+    file.with_file_name(name)
+}
+
+pub(crate) fn create_file(file: &Path) -> Result<File, Error> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file)
+        .at(file, "create")
+}
+
+/// Puts `contents` in `file` at once: whoever opens it sees the old or the new, whole.
+fn replace(file: &Path, contents: &[u8]) -> Result<(), Error> {
+    let unfinished = unfinished(file);
+    create_file(&unfinished)?
+        .write_all(contents)
+        .at(&unfinished, "write")?;
+    fs::rename(&unfinished, file).at(file, "put in place")
+}
+
+/// Writes `recording.json`. `checksums`: of the tables, once there are any.
+pub(crate) fn write_metadata(
+    folder: &Path,
+    metadata: &Metadata,
+    checksums: &TableChecksums,
+) -> Result<(), Error> {
+    #[derive(serde::Serialize)]
+    struct Whole<'a> {
+        #[serde(flatten)]
+        metadata: &'a Metadata,
+        #[serde(skip_serializing_if = "TableChecksums::is_empty")]
+        tables: &'a TableChecksums,
+    }
+    let whole = Whole {
+        metadata,
+        tables: checksums,
+    };
+    let mut text =
+        serde_json::to_string_pretty(&whole).map_err(|error| Error::damaged(folder, error))?;
+    text.push('\n');
+    replace(&folder.join(METADATA_FILE), text.as_bytes())
+}
+
+pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
+    /// Read before all else, so that a later version is named rather than called damaged.
+    #[derive(serde::Deserialize)]
+    struct VersionOnly {
+        version: u32,
+    }
+    let file = folder.join(METADATA_FILE);
+    if !file.exists() {
+        return Err(Error::NotARecording {
+            folder: folder.to_owned(),
+            file: METADATA_FILE,
+        });
+    }
+    let text = fs::read_to_string(&file).at(&file, "read")?;
+    let VersionOnly { version } =
+        serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
+    if version != FORMAT_VERSION {
+        return Err(Error::Version {
+            file,
+            found: version,
+            expected: FORMAT_VERSION,
+        });
+    }
+    serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))
+}
+
+/// The tables' checksums in `recording.json`.
+pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
+    #[derive(serde::Deserialize)]
+    struct ChecksumsOnly {
+        #[serde(default)]
+        tables: TableChecksums,
+    }
+    let file = folder.join(METADATA_FILE);
+    let text = fs::read_to_string(&file).at(&file, "read")?;
+    let ChecksumsOnly { tables } =
+        serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
+    Ok(tables)
+}
+
+pub(crate) fn write_machine(folder: &Path, machine: &Machine) -> Result<(), Error> {
+    let file = folder.join(MACHINE_FILE);
+    let text = toml::to_string(machine).map_err(|error| Error::damaged(&file, error))?;
+    replace(&file, text.as_bytes())
+}
+
+pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
+    let file = folder.join(MACHINE_FILE);
+    let text = fs::read_to_string(&file).at(&file, "read")?;
+    toml::from_str(&text).map_err(|error| Error::damaged(&file, error.message()))
+}

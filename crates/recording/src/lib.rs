@@ -1,0 +1,48 @@
+//! What was observed in one run of a program: accesses, objects, threads, call sites, and the
+//! machine it ran on, in memory and on disk.
+//!
+//! The types of this crate are the nouns that every later stage works on. It samples nothing and
+//! decides nothing. A recording is a folder; while a run lasts it is an append-only framed log
+//! ([`log`]), afterwards Parquet tables. Readers take both. `docs/formats.md` has every file and
+//! column.
+//!
+//! Writing one takes a [`LogWriter`], reading one [`Recording::open`]:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! let recording = nearpage_recording::Recording::open(Path::new("program.nearpage"))?;
+//! for batch in recording.accesses() {
+//!     let batch = batch?;
+//!     println!("{} accesses from {} ns on", batch.len(), batch.time_ns[0]);
+//! }
+//! let mut symbols = recording.symbols();
+//! if let Some((module, offset)) = recording.resolve(1234, recording.metadata.begin_ns, 0x5555_5555_5139) {
+//!     println!("{}", symbols.instruction(module, offset)[0].function);
+//! }
+//! # Ok::<(), nearpage_recording::Error>(())
+//! ```
+
+mod access;
+pub mod allocation_log;
+mod assemble;
+pub mod convert;
+pub mod elf;
+mod error;
+pub mod folder;
+pub mod log;
+mod recording;
+mod storage;
+mod symbols;
+mod tables;
+
+pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
+pub use error::Error;
+pub use log::{Finished, LogWriter};
+pub use recording::{ColumnSelection, Recording};
+pub use storage::TablesWriter;
+pub use symbols::Symbols;
+pub use tables::{
+    CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
+    ModuleMapping, Object, ObjectId, ObjectKind, SampleCounts, Status, Tables, Thread, ThreadIndex,
+};

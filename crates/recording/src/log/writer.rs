@@ -1,0 +1,188 @@
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::Machine;
+use rustc_hash::FxHashMap;
+
+use super::{
+    ACCESSES, EVENTS, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAGIC, VERSION, accesses,
+    events,
+};
+use crate::convert::{self, ModulePaths};
+use crate::error::IoContext;
+use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
+use crate::storage::checksums::TableChecksums;
+use crate::{AccessBatch, Error, Event, Metadata, Status};
+
+/// Writes a recording while it is made.
+///
+/// Every call appends at most one frame with one `write`; memory is used again from call to call. A
+/// recorder that is killed leaves a folder that [`crate::Recording::open`] opens as incomplete.
+#[derive(Debug)]
+pub struct LogWriter {
+    folder: PathBuf,
+    file: File,
+    path: PathBuf,
+    metadata: Metadata,
+    frame: Vec<u8>,
+    accesses: u64,
+    /// Full paths of what was mapped, for the tables: a redacted log has file names alone.
+    paths: ModulePaths,
+}
+
+/// What became of the log when the recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It became tables.
+    Converted,
+    /// It stays until the recording is first opened: converting would have taken too long.
+    Deferred,
+}
+
+impl LogWriter {
+    /// Makes the folder (mode 0700), `recording.json` (status incomplete), `machine.toml` and an
+    /// empty log. With `metadata.redacted`, command and arguments are left out and paths are cut to
+    /// file names, before anything reaches the disk.
+    ///
+    /// # Errors
+    /// [`Error::FolderInUse`] where the folder exists and is not empty; [`Error::Io`].
+    pub fn create(folder: &Path, mut metadata: Metadata, machine: &Machine) -> Result<Self, Error> {
+        folder::create(folder)?;
+        metadata.version = folder::FORMAT_VERSION;
+        metadata.status = Status::Incomplete;
+        if metadata.redacted {
+            metadata.command.clear();
+        }
+        folder::write_machine(folder, machine)?;
+        let path = folder.join(LOG_FOLDER).join(RECORDER_LOG_FILE);
+        let mut file = folder::create_file(&path)?;
+        let mut header = [0; FILE_HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        file.write_all(&header).at(&path, "write")?;
+        folder::write_metadata(folder, &metadata, &TableChecksums::new())?;
+        let (folder, paths) = (folder.to_owned(), FxHashMap::default());
+        Ok(Self {
+            folder,
+            file,
+            path,
+            metadata,
+            frame: Vec::new(),
+            accesses: 0,
+            paths,
+        })
+    }
+
+    /// Where the preload library is to write its allocation log (`NEARPAGE_LOG`).
+    pub fn allocation_log_folder(&self) -> PathBuf {
+        self.folder.join(LOG_FOLDER)
+    }
+
+    /// What holds for the whole recording; written again by [`LogWriter::finish`].
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// Number of accesses written.
+    pub fn access_count(&self) -> u64 {
+        self.accesses
+    }
+
+    /// Appends accesses. An empty batch writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`], say where the disk is full.
+    pub fn accesses(&mut self, batch: &AccessBatch) -> Result<(), Error> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.begin_frame();
+        accesses::encode(batch, &mut self.frame);
+        self.accesses += batch.len() as u64;
+        self.write_frame(ACCESSES)
+    }
+
+    /// Appends events.
+    ///
+    /// # Errors
+    /// [`Error::Io`], say where the disk is full.
+    pub fn events(&mut self, events: &[Event]) -> Result<(), Error> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.begin_frame();
+        for event in events {
+            match event {
+                Event::Map { path, build_id, .. } if path.starts_with('/') => {
+                    let logged = self.remember(path, build_id);
+                    if self.metadata.redacted {
+                        let mut event = event.clone();
+                        if let Event::Map { path, .. } = &mut event {
+                            *path = logged;
+                        }
+                        events::encode(&event, &mut self.frame);
+                    } else {
+                        events::encode(event, &mut self.frame);
+                    }
+                }
+                _ => events::encode(event, &mut self.frame),
+            }
+        }
+        self.write_frame(EVENTS)
+    }
+
+    /// Ends the recording: `metadata` says complete, and the log becomes tables where that takes no
+    /// longer than [`convert::BUDGET`], as estimated from sizes (always under redaction, since the
+    /// paths are known only now).
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the log then stays, and the recording opens.
+    pub fn finish(mut self, exit_status: Option<i32>, end_ns: u64) -> Result<Finished, Error> {
+        self.metadata.exit_status = exit_status;
+        self.metadata.end_ns = end_ns;
+        self.metadata.status = Status::Complete;
+        folder::write_metadata(&self.folder, &self.metadata, &TableChecksums::new())?;
+        let worthwhile =
+            convert::estimate(&self.folder, self.accesses, &self.paths) <= convert::BUDGET;
+        if !worthwhile && !self.metadata.redacted {
+            return Ok(Finished::Deferred);
+        }
+        convert::convert(&self.folder, &self.paths)?;
+        Ok(Finished::Converted)
+    }
+
+    /// Notes a path; returns what a redacted log has in its place.
+    fn remember(&mut self, path: &str, build_id: &str) -> String {
+        let name = Path::new(path)
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let logged = if self.metadata.redacted {
+            name
+        } else {
+            path.to_owned()
+        };
+        let key = (logged.clone(), build_id.to_owned());
+        self.paths.entry(key).or_insert_with(|| PathBuf::from(path));
+        logged
+    }
+
+    fn begin_frame(&mut self) {
+        self.frame.clear();
+        self.frame.resize(FRAME_HEADER_BYTES, 0);
+    }
+
+    fn write_frame(&mut self, kind: u32) -> Result<(), Error> {
+        let payload = &self.frame[FRAME_HEADER_BYTES..];
+        let length = u32::try_from(payload.len())
+            .map_err(|_| std::io::Error::other("more than 4 GiB in one batch"))
+            .at(&self.path, "write")?;
+        let header = FrameHeader {
+            kind,
+            length,
+            checksum: crc32fast::hash(payload),
+        };
+        self.frame[..FRAME_HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        self.file.write_all(&self.frame).at(&self.path, "write")
+    }
+}

@@ -1,0 +1,235 @@
+//! Opening a recording.
+
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::Machine;
+
+use crate::convert::{self, ModulePaths};
+use crate::error::IoContext;
+use crate::folder;
+use crate::log::LogReader;
+use crate::storage::{self, TablesWriter, accesses};
+use crate::symbols::Symbols;
+use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
+
+/// A recording: everything but the accesses in memory, the accesses in chunks on disk.
+#[derive(Debug)]
+pub struct Recording {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// What holds for the whole.
+    pub metadata: Metadata,
+    /// The machine it was made on.
+    pub machine: Machine,
+    /// Objects, threads, modules, call sites.
+    pub tables: Tables,
+    accesses: Accesses,
+}
+
+/// Where the accesses are.
+#[derive(Debug)]
+enum Accesses {
+    Table(accesses::Reader),
+    Log(LogReader),
+}
+
+/// Columns to read; the others of a batch stay empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "a flag per column of AccessBatch")]
+pub struct ColumnSelection {
+    pub time_ns: bool,
+    pub thread: bool,
+    pub cpu: bool,
+    pub address: bool,
+    pub instruction: bool,
+    pub kind: bool,
+    pub level: bool,
+    pub resolution: bool,
+    pub distance_bytes: bool,
+    pub weight: bool,
+    pub cost_ns: bool,
+    pub page_node: bool,
+}
+
+impl ColumnSelection {
+    /// All columns.
+    pub const ALL: Self = Self::uniform(true);
+    /// No column.
+    pub const NONE: Self = Self::uniform(false);
+
+    const fn uniform(wanted: bool) -> Self {
+        Self {
+            time_ns: wanted,
+            thread: wanted,
+            cpu: wanted,
+            address: wanted,
+            instruction: wanted,
+            kind: wanted,
+            level: wanted,
+            resolution: wanted,
+            distance_bytes: wanted,
+            weight: wanted,
+            cost_ns: wanted,
+            page_node: wanted,
+        }
+    }
+}
+
+impl Recording {
+    /// Opens the recording in `folder`. One that ended and is still a log becomes tables first,
+    /// where the folder may be written; one whose recorder is running or was killed is read from its
+    /// log.
+    ///
+    /// # Errors
+    /// [`Error::NotARecording`], [`Error::Version`], [`Error::Damaged`] (say, a truncated table, by
+    /// name), [`Error::Io`].
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        let metadata = folder::read_metadata(folder)?;
+        let (has_tables, has_log) = (folder.join(accesses::FILE).exists(), has_log(folder));
+        if !has_tables && !has_log {
+            return Err(Error::NotARecording {
+                folder: folder.to_owned(),
+                file: accesses::FILE,
+            });
+        }
+        let paths = ModulePaths::default();
+        if !has_tables && metadata.status == Status::Complete {
+            match convert::convert(folder, &paths) {
+                Ok(()) => return Self::open_tables(folder, folder::read_metadata(folder)?),
+                Err(Error::Io { .. }) => {} // A folder that can't be written to, or a full disk.
+                Err(other) => return Err(other),
+            }
+        }
+        if has_tables {
+            Self::open_tables(folder, metadata)
+        } else {
+            Self::open_log(folder, metadata, &paths)
+        }
+    }
+
+    fn open_tables(folder: &Path, metadata: Metadata) -> Result<Self, Error> {
+        let checksums = folder::read_checksums(folder)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            metadata,
+            machine: folder::read_machine(folder)?,
+            tables: storage::read(folder, &checksums)?,
+            accesses: Accesses::Table(accesses::Reader::open(folder, &checksums)?),
+        })
+    }
+
+    fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
+        let machine = folder::read_machine(folder)?;
+        let (log, assembled) = convert::from_logs(folder, &machine, &mut metadata, paths)?;
+        let tables = assembled.tables;
+        Ok(Self {
+            folder: folder.to_owned(),
+            metadata,
+            machine,
+            tables,
+            accesses: Accesses::Log(log),
+        })
+    }
+
+    /// Has the recording ended properly?
+    pub fn is_complete(&self) -> bool {
+        self.metadata.status == Status::Complete
+    }
+
+    /// Number of accesses.
+    pub fn access_count(&self) -> u64 {
+        match &self.accesses {
+            Accesses::Table(table) => table.access_count(),
+            Accesses::Log(log) => log.access_count,
+        }
+    }
+
+    /// Number of chunks that the accesses come in.
+    pub fn access_chunks(&self) -> usize {
+        match &self.accesses {
+            Accesses::Table(table) => table.chunks(),
+            Accesses::Log(log) => log.chunks(),
+        }
+    }
+
+    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all).
+    /// Several threads may read at once. Panics where there is no such chunk.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Io`].
+    pub fn read_chunk(
+        &self,
+        number: usize,
+        columns: ColumnSelection,
+        batch: &mut AccessBatch,
+    ) -> Result<(), Error> {
+        match &self.accesses {
+            Accesses::Table(table) => table.read_chunk(number, columns, batch),
+            Accesses::Log(log) => log.read_chunk(number, batch),
+        }
+    }
+
+    /// All accesses, chunk by chunk, all columns; in the order they were recorded, which is that of
+    /// time but for neighbours on different CPUs.
+    pub fn accesses(&self) -> impl Iterator<Item = Result<AccessBatch, Error>> {
+        (0..self.access_chunks()).map(|chunk| {
+            let mut batch = AccessBatch::default();
+            self.read_chunk(chunk, ColumnSelection::ALL, &mut batch)
+                .map(|()| batch)
+        })
+    }
+
+    /// Module and virtual address in its file of an address of process `pid` at `time_ns`. For many
+    /// look-ups, go through `tables.mappings` instead, which are sorted.
+    pub fn resolve(&self, pid: u32, time_ns: u64, address: u64) -> Option<(ModuleId, u64)> {
+        let first = self
+            .tables
+            .mappings
+            .partition_point(|mapping| mapping.pid < pid);
+        let of_process = self.tables.mappings[first..]
+            .iter()
+            .take_while(|mapping| mapping.pid == pid);
+        of_process
+            .filter_map(|mapping| {
+                mapping
+                    .offset(pid, time_ns, address)
+                    .map(|offset| (mapping.module, offset))
+            })
+            .next()
+    }
+
+    /// Looks up functions and lines in this recording's modules.
+    pub fn symbols(&self) -> Symbols {
+        Symbols::new(&self.tables.modules)
+    }
+}
+
+fn has_log(folder: &Path) -> bool {
+    folder
+        .join(folder::LOG_FOLDER)
+        .join(folder::RECORDER_LOG_FILE)
+        .exists()
+}
+
+impl Recording {
+    /// Writes a recording that no recorder made: folder (mode 0700), machine, tables, with accesses
+    /// from `write_accesses`.
+    ///
+    /// # Errors
+    /// [`Error::FolderInUse`], [`Error::Io`].
+    pub fn write(
+        folder: &Path,
+        metadata: &Metadata,
+        machine: &Machine,
+        tables: &Tables,
+        write_accesses: impl FnOnce(&mut TablesWriter) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        folder::create(folder)?;
+        folder::write_machine(folder, machine)?;
+        let mut writer = TablesWriter::create(folder)?;
+        write_accesses(&mut writer)?;
+        let logs = folder.join(folder::LOG_FOLDER);
+        std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")?;
+        writer.finish(tables, metadata)
+    }
+}

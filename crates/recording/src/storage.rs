@@ -1,0 +1,101 @@
+//! The tables on disk: one Parquet file each, read and written column by column.
+//!
+//! A table's columns stand at the top of its module, `docs/formats.md` says what they mean. A file
+//! is written under a name of its own and renamed when the whole recording is ready.
+
+pub(crate) mod accesses;
+pub(crate) mod call_sites;
+pub(crate) mod checksums;
+mod file;
+pub(crate) mod first_touches;
+pub(crate) mod modules;
+pub(crate) mod objects;
+mod reader;
+pub(crate) mod threads;
+
+use std::path::Path;
+
+use self::checksums::TableChecksums;
+use self::file::Unfinished;
+use crate::{AccessBatch, Error, Metadata, Tables, folder};
+
+/// Writes the tables of a recording, accesses first, in bounded memory. For what doesn't come from
+/// a recorder's log: conversions, and recordings made up for tests.
+pub struct TablesWriter {
+    folder: std::path::PathBuf,
+    accesses: accesses::Writer,
+}
+
+impl std::fmt::Debug for TablesWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TablesWriter")
+            .field("folder", &self.folder)
+            .finish()
+    }
+}
+
+impl TablesWriter {
+    /// Begins in `folder`, which exists. What is written before [`TablesWriter::finish`] has other
+    /// names, and is removed where it is never called.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn create(folder: &Path) -> Result<Self, Error> {
+        Ok(Self {
+            folder: folder.to_owned(),
+            accesses: accesses::Writer::create(folder)?,
+        })
+    }
+
+    /// Appends accesses.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn accesses(&mut self, batch: &AccessBatch) -> Result<(), Error> {
+        self.accesses.write(batch)
+    }
+
+    /// Writes the other tables and puts everything in place, the accesses last: where they are, the
+    /// recording has all its tables.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn finish(self, tables: &Tables, metadata: &Metadata) -> Result<(), Error> {
+        let accesses = self.accesses.finish()?;
+        let others = write(&self.folder, tables)?;
+        let all = others.iter().chain([&accesses]);
+        let checksums: TableChecksums = all
+            .map(|table| (table.name(), table.checksums().clone()))
+            .collect();
+        for table in others {
+            table.put_in_place()?;
+        }
+        folder::write_metadata(&self.folder, metadata, &checksums)?;
+        accesses.put_in_place()
+    }
+}
+
+/// Writes all tables but the accesses. Nothing is in place before [`Unfinished::put_in_place`].
+fn write(folder: &Path, tables: &Tables) -> Result<Vec<Unfinished>, Error> {
+    Ok(vec![
+        objects::write(folder, &tables.objects)?,
+        threads::write(folder, &tables.threads)?,
+        threads::write_cpus(folder, &tables.threads)?,
+        modules::write(folder, &tables.modules)?,
+        modules::write_mappings(folder, &tables.mappings)?,
+        call_sites::write(folder, &tables.call_sites)?,
+        first_touches::write(folder, &tables.first_touches)?,
+    ])
+}
+
+/// Reads all tables but the accesses.
+pub(crate) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Tables, Error> {
+    Ok(Tables {
+        objects: objects::read(folder, checksums)?,
+        threads: threads::read(folder, checksums)?,
+        modules: modules::read(folder, checksums)?,
+        mappings: modules::read_mappings(folder, checksums)?,
+        call_sites: call_sites::read(folder, checksums)?,
+        first_touches: first_touches::read(folder, checksums)?,
+    })
+}

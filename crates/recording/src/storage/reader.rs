@@ -1,0 +1,456 @@
+//! Reading one table, row group by row group.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use bytes::buf::Reader;
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
+};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::file::statistics::Statistics;
+
+use super::checksums::{Checksums, TableChecksums};
+use super::file::{Format, VERSION_KEY};
+use crate::error::IoContext;
+use crate::{Error, folder};
+
+/// Most rows that a reader takes for one row group: a file must not make it allocate without bound.
+const ROWS_MAX: i64 = 1 << 24;
+
+/// Reads one table. Shared by threads: every read names its own position.
+pub(super) struct TableReader {
+    path: PathBuf,
+    file: File,
+    format: &'static Format,
+    checksums: Checksums,
+    metadata: ParquetMetaData,
+    /// Position in the file of each column of the format.
+    positions: Vec<usize>,
+}
+
+impl TableReader {
+    /// Opens the table and checks its footer, version and columns. Columns that a later minor change
+    /// added are ignored.
+    pub(super) fn open(
+        folder: &Path,
+        format: &'static Format,
+        checksums: &TableChecksums,
+    ) -> Result<Self, Error> {
+        let path = folder.join(format.file);
+        let file = File::open(&path).at(&path, "open")?;
+        let Some(checksums) = checksums.get(format.file).cloned() else {
+            return Err(Error::damaged(
+                &folder.join(folder::METADATA_FILE),
+                format!("it has no checksum of {}", format.file),
+            ));
+        };
+        let (_, footer) = checksums.read(&file, &path, checksums.last())?;
+        let metadata = ParquetMetaDataReader::new()
+            .parse_and_finish(&footer)
+            .map_err(|error| Error::damaged(&path, error))?;
+        let positions = positions(&metadata, format, &path)?;
+        let table = Self {
+            path,
+            file,
+            format,
+            checksums,
+            metadata,
+            positions,
+        };
+        for (group, row_group) in table.metadata.row_groups().iter().enumerate() {
+            if !(0..=ROWS_MAX).contains(&row_group.num_rows()) {
+                return Err(Error::damaged(
+                    &table.path,
+                    format!("row group {group} has an impossible number of rows"),
+                ));
+            }
+        }
+        Ok(table)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of row groups.
+    pub(super) fn groups(&self) -> usize {
+        self.metadata.num_row_groups()
+    }
+
+    /// Number of rows of a group.
+    pub(super) fn rows(&self, group: usize) -> usize {
+        self.metadata.row_group(group).num_rows() as usize
+    }
+
+    /// Reads a row group into memory, encoded, and checks it.
+    pub(super) fn group(&self, number: usize) -> Result<RowGroup<'_>, Error> {
+        let (offset, bytes) = self.checksums.read(&self.file, &self.path, number)?;
+        Ok(RowGroup {
+            table: self,
+            number,
+            section: Arc::new(Section { offset, bytes }),
+        })
+    }
+}
+
+/// Checks what file this is; the position in it of each column of `format`.
+fn positions(
+    metadata: &ParquetMetaData,
+    format: &Format,
+    path: &Path,
+) -> Result<Vec<usize>, Error> {
+    let metadata = metadata.file_metadata();
+    let version = metadata.key_value_metadata().and_then(|pairs| {
+        let pair = pairs.iter().find(|pair| pair.key == VERSION_KEY)?;
+        pair.value.as_ref()?.parse().ok()
+    });
+    let Some(found) = version else {
+        return Err(Error::damaged(
+            path,
+            "expected a table of a recording, found another Parquet file",
+        ));
+    };
+    if found != folder::FORMAT_VERSION {
+        return Err(Error::Version {
+            file: path.to_owned(),
+            found,
+            expected: folder::FORMAT_VERSION,
+        });
+    }
+    let schema = metadata.schema_descr();
+    let position = |(name, kind, _): &(&str, super::file::Kind, _)| {
+        let fits = |column: &Arc<parquet::schema::types::ColumnDescriptor>| {
+            column.name() == *name
+                && column.physical_type() == kind.physical()
+                && column.max_def_level() == i16::from(kind.optional())
+                && column.max_rep_level() == 0
+        };
+        let position = schema.columns().iter().position(fits);
+        position.ok_or_else(|| {
+            Error::damaged(path, format!("column {name} is missing or of another type"))
+        })
+    };
+    format.columns.iter().map(position).collect()
+}
+
+/// A row group, checked.
+pub(super) struct RowGroup<'table> {
+    table: &'table TableReader,
+    number: usize,
+    section: Arc<Section>,
+}
+
+impl RowGroup<'_> {
+    fn rows(&self) -> usize {
+        self.table.rows(self.number)
+    }
+
+    fn statistics(&self, position: usize) -> Option<&Statistics> {
+        self.table
+            .metadata
+            .row_group(self.number)
+            .column(position)
+            .statistics()
+    }
+
+    /// Decodes a column: its values, and where it is optional, a level for each row.
+    fn decode<T: DataType>(
+        &self,
+        position: usize,
+        levels: Option<&mut Vec<i16>>,
+    ) -> Result<Vec<T::T>, Error> {
+        let rows = self.rows();
+        let column = self.table.metadata.row_group(self.number).column(position);
+        let decode = || -> Result<Vec<T::T>, ParquetError> {
+            let pages = SerializedPageReader::new(self.section.clone(), column, rows, None)?;
+            let mut column = ColumnReaderImpl::<T>::new(column.column_descr_ptr(), Box::new(pages));
+            let mut values = Vec::with_capacity(rows);
+            column.read_records(rows, levels, None, &mut values)?;
+            Ok(values)
+        };
+        decode().map_err(|error| Error::damaged(&self.table.path, error))
+    }
+
+    /// Appends column `name` to `out`, each value through `convert`.
+    fn required<T: DataType, V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<V>,
+        convert: impl Fn(&T::T) -> V,
+    ) -> Result<(), Error>
+    where
+        T::T: Constant,
+    {
+        let (rows, position) = (self.rows(), self.position(name));
+        // A clock's samples are all worth the same: most of such columns need no decoding.
+        if let Some(value) = self.statistics(position).and_then(T::T::constant) {
+            out.extend(std::iter::repeat_n(convert(&value), rows));
+            return Ok(());
+        }
+        let values = self.decode::<T>(position, None)?;
+        if values.len() != rows {
+            return Err(self.short(name));
+        }
+        out.extend(values.iter().map(convert));
+        Ok(())
+    }
+
+    /// The same where `convert` knows values that are not of this column (`None`).
+    fn checked<T: DataType, V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<V>,
+        convert: impl Fn(&T::T) -> Option<V>,
+    ) -> Result<(), Error>
+    where
+        T::T: Constant,
+    {
+        let (rows, position) = (self.rows(), self.position(name));
+        if let Some(value) = self.statistics(position).and_then(T::T::constant) {
+            let value = convert(&value).ok_or_else(|| self.out_of_range(name))?;
+            out.extend(std::iter::repeat_n(value, rows));
+            return Ok(());
+        }
+        let values = self.decode::<T>(position, None)?;
+        if values.len() != rows {
+            return Err(self.short(name));
+        }
+        let before = out.len();
+        out.reserve(rows);
+        out.extend(values.iter().map_while(convert));
+        if out.len() - before != rows {
+            return Err(self.out_of_range(name));
+        }
+        Ok(())
+    }
+
+    fn optional<T: DataType, V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<Option<V>>,
+        convert: impl Fn(&T::T) -> Option<V>,
+    ) -> Result<(), Error> {
+        let (rows, position) = (self.rows(), self.position(name));
+        let nulls = self
+            .statistics(position)
+            .and_then(|statistics| statistics.null_count_opt());
+        if nulls == Some(rows as u64) {
+            out.extend(std::iter::repeat_n(None, rows));
+            return Ok(());
+        }
+        let mut levels = Vec::with_capacity(rows);
+        let values = self.decode::<T>(position, Some(&mut levels))?;
+        let present = levels.iter().filter(|level| **level != 0).count();
+        if levels.len() != rows || values.len() != present {
+            return Err(self.short(name));
+        }
+        let before = out.len();
+        out.reserve(rows);
+        if present == rows {
+            out.extend(values.iter().map_while(|value| convert(value).map(Some)));
+        } else {
+            let mut values = values.iter();
+            out.extend(levels.iter().map_while(|level| match level {
+                0 => Some(None),
+                _ => values.next().and_then(&convert).map(Some),
+            }));
+        }
+        if out.len() - before != rows {
+            return Err(self.out_of_range(name));
+        }
+        Ok(())
+    }
+
+    pub(super) fn u64<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<V>,
+        convert: impl Fn(u64) -> V,
+    ) -> Result<(), Error> {
+        self.required::<Int64Type, V>(name, out, |value| convert(value.cast_unsigned()))
+    }
+
+    pub(super) fn u32<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<V>,
+        convert: impl Fn(u32) -> V,
+    ) -> Result<(), Error> {
+        self.required::<Int32Type, V>(name, out, |value| convert(value.cast_unsigned()))
+    }
+
+    /// A column of codes: `convert` gives `None` for one that it doesn't know.
+    pub(super) fn code<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<V>,
+        convert: impl Fn(u8) -> Option<V>,
+    ) -> Result<(), Error> {
+        self.checked::<Int32Type, V>(name, out, |value| convert(u8::try_from(*value).ok()?))
+    }
+
+    pub(super) fn i8(&self, name: &str, out: &mut Vec<i8>) -> Result<(), Error> {
+        self.checked::<Int32Type, i8>(name, out, |value| i8::try_from(*value).ok())
+    }
+
+    pub(super) fn f32(&self, name: &str, out: &mut Vec<f32>) -> Result<(), Error> {
+        self.required::<FloatType, f32>(name, out, |value| *value)
+    }
+
+    pub(super) fn bool(&self, name: &str, out: &mut Vec<bool>) -> Result<(), Error> {
+        self.required::<BoolType, bool>(name, out, |value| *value)
+    }
+
+    pub(super) fn text(&self, name: &str, out: &mut Vec<String>) -> Result<(), Error> {
+        self.checked::<ByteArrayType, String>(name, out, |value| {
+            Some(value.as_utf8().ok()?.to_owned())
+        })
+    }
+
+    pub(super) fn optional_u64<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<Option<V>>,
+        convert: impl Fn(u64) -> V,
+    ) -> Result<(), Error> {
+        self.optional::<Int64Type, V>(name, out, |value| Some(convert(value.cast_unsigned())))
+    }
+
+    pub(super) fn optional_u32<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<Option<V>>,
+        convert: impl Fn(u32) -> V,
+    ) -> Result<(), Error> {
+        self.optional::<Int32Type, V>(name, out, |value| Some(convert(value.cast_unsigned())))
+    }
+
+    pub(super) fn optional_u16<V: Clone>(
+        &self,
+        name: &str,
+        out: &mut Vec<Option<V>>,
+        convert: impl Fn(u16) -> V,
+    ) -> Result<(), Error> {
+        self.optional::<Int32Type, V>(name, out, |value| {
+            Some(convert(u16::try_from(*value).ok()?))
+        })
+    }
+
+    /// Panics where the format has no such column: a slip in this crate.
+    fn position(&self, name: &str) -> usize {
+        let column = self
+            .table
+            .format
+            .columns
+            .iter()
+            .position(|(column, ..)| *column == name);
+        self.table.positions
+            [column.unwrap_or_else(|| panic!("no column {name} in {}", self.table.format.file))]
+    }
+
+    fn short(&self, name: &str) -> Error {
+        Error::damaged(
+            &self.table.path,
+            format!("column {name} has fewer values than rows"),
+        )
+    }
+
+    fn out_of_range(&self, name: &str) -> Error {
+        Error::damaged(
+            &self.table.path,
+            format!("column {name} has a value that means nothing"),
+        )
+    }
+}
+
+/// Values that a row group's statistics tell, where all are the same.
+trait Constant: Sized {
+    fn constant(statistics: &Statistics) -> Option<Self>;
+}
+
+impl Constant for i32 {
+    fn constant(statistics: &Statistics) -> Option<Self> {
+        let Statistics::Int32(values) = statistics else {
+            return None;
+        };
+        values
+            .max_opt()
+            .filter(|max| values.min_opt() == Some(max))
+            .copied()
+    }
+}
+
+impl Constant for i64 {
+    fn constant(statistics: &Statistics) -> Option<Self> {
+        let Statistics::Int64(values) = statistics else {
+            return None;
+        };
+        values
+            .max_opt()
+            .filter(|max| values.min_opt() == Some(max))
+            .copied()
+    }
+}
+
+impl Constant for f32 {
+    fn constant(statistics: &Statistics) -> Option<Self> {
+        let Statistics::Float(values) = statistics else {
+            return None;
+        };
+        values
+            .max_opt()
+            .filter(|max| values.min_opt() == Some(max))
+            .copied()
+    }
+}
+
+impl Constant for bool {
+    fn constant(_: &Statistics) -> Option<Self> {
+        None
+    }
+}
+
+impl Constant for ByteArray {
+    /// Statistics of texts may be cut short.
+    fn constant(_: &Statistics) -> Option<Self> {
+        None
+    }
+}
+
+/// A section of a file, which readers address as if they had all of it.
+struct Section {
+    offset: u64,
+    bytes: Bytes,
+}
+
+impl Length for Section {
+    fn len(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for Section {
+    type T = Reader<Bytes>;
+
+    fn get_read(&self, position: u64) -> Result<Self::T, ParquetError> {
+        self.bytes.get_read(self.within(position)?)
+    }
+
+    fn get_bytes(&self, position: u64, length: usize) -> Result<Bytes, ParquetError> {
+        self.bytes.get_bytes(self.within(position)?, length)
+    }
+}
+
+impl Section {
+    fn within(&self, position: u64) -> Result<u64, ParquetError> {
+        let within = position.checked_sub(self.offset);
+        within.ok_or_else(|| ParquetError::EOF(format!("byte {position} is of another row group")))
+    }
+}

@@ -1,0 +1,303 @@
+//! From module offsets to functions, files and lines.
+
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use rustc_hash::FxHashMap;
+
+use crate::elf::{ElfFile, Symbol, demangle};
+use crate::{Frame, Module, ModuleId};
+
+/// Where distributions put separate debug files.
+const DEBUG_FOLDER: &str = "/usr/lib/debug";
+/// Where a module is looked for by name when its path was left out of the recording.
+const LIBRARY_FOLDERS: [&str; 7] = [
+    ".",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/bin",
+];
+
+/// Looks up functions and lines. Files are opened when first asked about, debug information is
+/// parsed only as far as needed, answers are kept.
+#[derive(Default)]
+pub struct Symbols {
+    modules: Vec<Module>,
+    loaded: FxHashMap<ModuleId, Option<Loaded>>,
+    answers: FxHashMap<(ModuleId, u64, bool), Vec<Frame>>,
+    /// Real paths, where the recording has file names alone.
+    paths: FxHashMap<(String, String), PathBuf>,
+    notes: Vec<String>,
+}
+
+struct Loaded {
+    dwarf: Option<Loader>,
+    functions: Vec<Symbol>,
+}
+
+impl std::fmt::Debug for Symbols {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Symbols")
+            .field("modules", &self.modules.len())
+            .field("notes", &self.notes)
+            .finish()
+    }
+}
+
+impl Symbols {
+    /// Looks up in the files of `modules`.
+    pub fn new(modules: &[Module]) -> Self {
+        Self {
+            modules: modules.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// With real paths by (path as recorded, build-id).
+    pub(crate) fn with_paths(
+        modules: &[Module],
+        paths: &FxHashMap<(String, String), PathBuf>,
+    ) -> Self {
+        Self {
+            paths: paths.clone(),
+            ..Self::new(modules)
+        }
+    }
+
+    /// The function at virtual address `offset` of a module's file, innermost first: inlined
+    /// functions are frames of their own, before the one they were inlined into. One frame without
+    /// names where nothing is known.
+    pub fn instruction(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
+        self.look_up(module, offset, false)
+    }
+
+    /// As [`Symbols::instruction`], for an address that a call returns to: the call itself is the
+    /// instruction before.
+    pub fn return_address(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
+        self.look_up(module, offset, true)
+    }
+
+    /// What could not be looked up, and why: a line for each module.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn look_up(&mut self, module: ModuleId, offset: u64, returned: bool) -> Vec<Frame> {
+        if let Some(frames) = self.answers.get(&(module, offset, returned)) {
+            return frames.clone();
+        }
+        let loaded = match self.loaded.remove(&module) {
+            Some(loaded) => loaded,
+            None => self.load(module),
+        };
+        let probe = offset.saturating_sub(u64::from(returned));
+        let mut frames = loaded
+            .as_ref()
+            .map(|loaded| loaded.frames(probe))
+            .unwrap_or_default();
+        if frames.is_empty() {
+            frames.push(Frame::unknown(module, offset));
+        }
+        for frame in &mut frames {
+            (frame.module, frame.offset) = (Some(module), offset);
+        }
+        self.loaded.insert(module, loaded);
+        self.answers
+            .insert((module, offset, returned), frames.clone());
+        frames
+    }
+
+    fn load(&mut self, module: ModuleId) -> Option<Loaded> {
+        let recorded = self.modules.get(module.0 as usize)?;
+        if recorded.path.starts_with('[') {
+            return None;
+        }
+        match open_module(recorded, &self.paths) {
+            Ok(file) => Some(Loaded::new(&file, &recorded.build_id)),
+            Err(cause) => {
+                self.notes
+                    .push(format!("no names for {}: {cause}", recorded.path));
+                None
+            }
+        }
+    }
+}
+
+impl Frame {
+    pub(crate) fn unknown(module: ModuleId, offset: u64) -> Self {
+        let (function, file) = (String::new(), String::new());
+        Self {
+            module: Some(module),
+            offset,
+            function,
+            file,
+            line: 0,
+            inlined: false,
+        }
+    }
+}
+
+/// Opens the file of a module, if it is still the one that was recorded.
+pub(crate) fn open_module(
+    module: &Module,
+    paths: &FxHashMap<(String, String), PathBuf>,
+) -> Result<ElfFile, String> {
+    let key = (module.path.clone(), module.build_id.clone());
+    let path = paths
+        .get(&key)
+        .cloned()
+        .unwrap_or_else(|| PathBuf::from(&module.path));
+    if path.is_absolute() {
+        return open_checked(&path, &module.build_id);
+    }
+    // A redacted recording: only a build-id tells that a file of this name is the right one.
+    if module.build_id.is_empty() {
+        return Err("its path was left out, and it has no build-id to find it by".into());
+    }
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let folders = LIBRARY_FOLDERS
+        .iter()
+        .map(PathBuf::from)
+        .chain(std::env::split_paths(&search));
+    folders
+        .map(|folder| folder.join(&path))
+        .find_map(|candidate| open_checked(&candidate, &module.build_id).ok())
+        .ok_or_else(|| {
+            "its path was left out, and no file of that name and build-id was found".into()
+        })
+}
+
+fn open_checked(path: &Path, build_id: &str) -> Result<ElfFile, String> {
+    let file = ElfFile::open(path).map_err(|error| error.to_string())?;
+    let found = file.build_id();
+    if !build_id.is_empty() && found != build_id {
+        return Err(format!(
+            "the file was rebuilt since (build-id {build_id} recorded, {found} found)"
+        ));
+    }
+    Ok(file)
+}
+
+impl Loaded {
+    fn new(file: &ElfFile, build_id: &str) -> Self {
+        let debug = if file.has_debug_information() {
+            None
+        } else {
+            find_debug_file(file, build_id)
+        };
+        let mut functions = file.functions();
+        if let Some(debug) = &debug {
+            functions.extend(debug.functions());
+            functions.sort_by_key(|function| function.address);
+        }
+        let source = debug.as_ref().unwrap_or(file);
+        let dwarf = source
+            .has_debug_information()
+            .then(|| Loader::new(source.path()).ok())
+            .flatten();
+        Self { dwarf, functions }
+    }
+
+    fn frames(&self, probe: u64) -> Vec<Frame> {
+        let mut frames = self
+            .dwarf
+            .as_ref()
+            .and_then(|dwarf| dwarf_frames(dwarf, probe))
+            .unwrap_or_default();
+        let symbol = self.function(probe);
+        match (frames.last_mut(), symbol) {
+            (Some(outermost), Some(symbol)) if outermost.function.is_empty() => {
+                outermost.function = demangle(&symbol.name)
+            }
+            (None, Some(symbol)) => {
+                frames.push(Frame {
+                    function: demangle(&symbol.name),
+                    ..Frame::unknown(ModuleId(0), 0)
+                });
+            }
+            _ => {}
+        }
+        frames
+    }
+
+    fn function(&self, probe: u64) -> Option<&Symbol> {
+        let after = self
+            .functions
+            .partition_point(|function| function.address <= probe);
+        let function = self.functions[..after].last()?;
+        (function.size_bytes == 0 || probe - function.address < function.size_bytes)
+            .then_some(function)
+    }
+}
+
+fn dwarf_frames(dwarf: &Loader, probe: u64) -> Option<Vec<Frame>> {
+    let mut found = dwarf.find_frames(probe).ok()?;
+    let mut frames: Vec<Frame> = Vec::new();
+    while let Ok(Some(frame)) = found.next() {
+        let function = frame
+            .function
+            .as_ref()
+            .and_then(|name| name.demangle().ok())
+            .unwrap_or_default()
+            .into_owned();
+        let file = frame
+            .location
+            .as_ref()
+            .and_then(|location| location.file)
+            .unwrap_or_default()
+            .to_owned();
+        let line = frame
+            .location
+            .as_ref()
+            .and_then(|location| location.line)
+            .unwrap_or_default();
+        if let Some(inner) = frames.last_mut() {
+            inner.inlined = true;
+        }
+        frames.push(Frame {
+            function,
+            file,
+            line,
+            ..Frame::unknown(ModuleId(0), 0)
+        });
+    }
+    let known = frames
+        .iter()
+        .any(|frame| !frame.function.is_empty() || frame.line != 0);
+    known.then_some(frames)
+}
+
+/// By build-id first, then by `.gnu_debuglink` in the places where gdb looks.
+fn find_debug_file(file: &ElfFile, build_id: &str) -> Option<ElfFile> {
+    let own = if build_id.is_empty() {
+        file.build_id()
+    } else {
+        build_id.to_owned()
+    };
+    let same_build = |candidate: PathBuf| {
+        let debug = ElfFile::open(&candidate).ok()?;
+        (own.is_empty() || debug.build_id() == own).then_some(debug)
+    };
+    if let Some((folder, rest)) = own.split_at_checked(2).filter(|(_, rest)| !rest.is_empty()) {
+        let by_id = Path::new(DEBUG_FOLDER)
+            .join(".build-id")
+            .join(folder)
+            .join(format!("{rest}.debug"));
+        if let Some(debug) = same_build(by_id) {
+            return Some(debug);
+        }
+    }
+    let link = file.debug_link()?;
+    let folder = file.path().parent()?;
+    let elsewhere = Path::new(DEBUG_FOLDER).join(folder.strip_prefix("/").unwrap_or(folder));
+    [
+        folder.join(&link),
+        folder.join(".debug").join(&link),
+        elsewhere.join(&link),
+    ]
+    .into_iter()
+    .find_map(same_build)
+}

@@ -1,0 +1,425 @@
+//! From events and allocation logs to objects, threads and teams.
+
+mod making;
+
+use std::path::Path;
+
+use making::{Block, access, exit, fork, map, name, record, segment};
+use nearpage_recording::{Access, Event, Object, ObjectKind, Recording};
+use nearpage_wire::allocation_log::Kind;
+
+const CODE: u32 = 5;
+const DATA: u32 = 3;
+
+/// Records, adds segments of process `pid`, and opens the log.
+fn open(events: &[Event], accesses: &[Access], segments: &[(u32, u64, Vec<Block>)]) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    let log = record(&folder, events, accesses);
+    write_segments(&log.allocation_log_folder(), segments);
+    drop(log);
+    Recording::open(&folder).unwrap()
+}
+
+fn write_segments(folder: &Path, segments: &[(u32, u64, Vec<Block>)]) {
+    for (pid, start_ns, blocks) in segments {
+        segment(
+            folder,
+            *pid,
+            *start_ns,
+            &blocks.iter().map(Block::bytes).collect::<Vec<_>>(),
+        );
+    }
+}
+
+fn of_kind(recording: &Recording, kind: ObjectKind) -> Vec<&Object> {
+    recording
+        .tables
+        .objects
+        .iter()
+        .filter(|object| object.kind == kind)
+        .collect()
+}
+
+/// A program of one process, 100, that began at 1 with a library of start routines at 0x100000.
+fn program() -> Vec<Event> {
+    vec![
+        fork(1, 100, 100, 0, 1),
+        name(2, 100, 0, "program", true),
+        map(3, 100, 0x10_0000, 0x1000, CODE, "/nonexistent/program"),
+        map(3, 100, 0x20_0000, 0x1000, CODE, "/nonexistent/libgomp.so.1"),
+    ]
+}
+
+#[test]
+fn heap_objects_live_from_allocation_to_free_and_addresses_are_used_again() {
+    let blocks = vec![
+        Block::of(100)
+            .thread(10, 0, 0)
+            .record(Kind::CallSite, 1, &[0x10_0100, 0x10_0200])
+            .allocate(20, 0xa000, 4096, 1)
+            .free(30, 0xa000)
+            .allocate(40, 0xa000, 8192, 1),
+        // Another thread's block, written out of order of time.
+        Block::of(101).allocate(35, 0xa000, 100, 1).free(36, 0xa000),
+    ];
+    let mut events = program();
+    events.push(fork(5, 100, 101, 1, 100));
+    let recording = open(&events, &[], &[(100, 4, blocks)]);
+    let heap = of_kind(&recording, ObjectKind::Heap);
+    let lives: Vec<_> = heap
+        .iter()
+        .map(|object| (object.born_ns, object.died_ns, object.size_bytes))
+        .collect();
+    assert_eq!(lives, [(20, 30, 4096), (35, 36, 100), (40, u64::MAX, 8192)]);
+    let orders: Vec<_> = heap
+        .iter()
+        .map(|object| (object.thread.unwrap().0, object.order))
+        .collect();
+    assert_eq!(orders, [(0, 0), (1, 0), (0, 1)]);
+    let frames = &recording.tables.call_sites[heap[0].call_site.unwrap().0 as usize].frames;
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.module.unwrap().0, frame.offset))
+        .collect();
+    assert_eq!(frames, [(0, 0x100), (0, 0x200)]);
+}
+
+#[test]
+fn an_allocation_over_a_living_one_ends_it() {
+    let blocks = vec![
+        Block::of(100)
+            .allocate(20, 0xa000, 64, 0)
+            .allocate(30, 0xa000, 64, 0),
+    ];
+    let recording = open(&program(), &[], &[(100, 4, blocks)]);
+    let lives: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| object.died_ns)
+        .collect();
+    assert_eq!(lives, [30, u64::MAX]);
+}
+
+#[test]
+fn the_main_thread_joins_its_openmp_team_and_helpers_never_shift_it() {
+    let mut events = program();
+    for (thread, tid) in [(1, 101), (2, 102), (3, 103), (4, 104)] {
+        events.push(fork(10 + u64::from(thread), 100, tid, thread, 100));
+    }
+    let (helper, gomp) = (0x10_0040, 0x20_0080);
+    let blocks = vec![
+        Block::of(100).thread(4, 0, 0),
+        Block::of(101).thread(12, helper, 1),
+        Block::of(102).thread(13, gomp, 2),
+        Block::of(103).thread(14, helper, 3),
+        Block::of(104).thread(15, gomp, 4),
+    ];
+    let recording = open(&events, &[], &[(100, 4, blocks)]);
+    let teams: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| (thread.team.as_str(), thread.team_index))
+        .collect();
+    let helpers = "program+0x40";
+    assert_eq!(
+        teams,
+        [
+            ("openmp", 0),
+            (helpers, 0),
+            ("openmp", 1),
+            (helpers, 1),
+            ("openmp", 2)
+        ]
+    );
+    assert_eq!(of_kind(&recording, ObjectKind::Stack).len(), 5);
+    let tls = of_kind(&recording, ObjectKind::Tls);
+    assert_eq!(
+        (tls[4].name.as_str(), tls[4].thread.unwrap().0),
+        ("thread-local storage of 104", 4)
+    );
+}
+
+#[test]
+fn without_openmp_the_main_thread_is_a_team_of_its_own() {
+    let recording = open(&program()[..3], &[], &[]);
+    assert_eq!(recording.tables.threads[0].team, "main");
+}
+
+#[test]
+fn a_thread_without_a_name_of_its_own_has_its_creators() {
+    let mut events = program();
+    events.extend([
+        fork(10, 100, 101, 1, 100),
+        name(11, 100, 0, "renamed", false),
+        fork(12, 100, 102, 2, 100),
+        fork(13, 100, 103, 3, 100),
+        name(14, 100, 3, "helper", false),
+        fork(15, 200, 200, 4, 100),
+        name(16, 100, 0, "again", false),
+    ]);
+    let recording = open(&events, &[], &[]);
+    let names: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| &*thread.name)
+        .collect();
+    assert_eq!(names, ["again", "program", "renamed", "helper", "renamed"]);
+}
+
+#[test]
+fn a_kernel_thread_id_that_is_used_again_is_another_thread() {
+    let mut events = program();
+    events.extend([
+        fork(10, 100, 101, 1, 100),
+        exit(20, 1),
+        fork(30, 100, 101, 2, 100),
+    ]);
+    let blocks = vec![
+        Block::of(101)
+            .thread(11, 0x10_0010, 1)
+            .allocate(12, 0xa000, 64, 0),
+        Block::of(101)
+            .thread(31, 0x10_0020, 2)
+            .allocate(32, 0xb000, 64, 0),
+    ];
+    let recording = open(&events, &[], &[(100, 4, blocks)]);
+    let owners: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| object.thread.unwrap().0)
+        .collect();
+    assert_eq!(owners, [1, 2]);
+    let starts: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .filter_map(|thread| thread.start)
+        .map(|start| start.1)
+        .collect();
+    assert_eq!(starts, [0x10, 0x20]);
+    assert_eq!(of_kind(&recording, ObjectKind::Stack)[0].died_ns, 20);
+}
+
+#[test]
+fn fork_copies_the_address_space_and_exec_clears_it() {
+    let mut events = program();
+    events.extend([
+        fork(50, 200, 200, 1, 100),
+        // The child's child runs another program.
+        fork(60, 300, 300, 2, 200),
+        name(70, 300, 2, "other", true),
+        map(71, 300, 0x60_0000, 0x1000, CODE, "/nonexistent/other"),
+    ]);
+    let blocks = vec![
+        Block::of(100)
+            .record(Kind::CallSite, 1, &[0x10_0100])
+            .allocate(20, 0xa000, 4096, 1)
+            .allocate(21, 0xb000, 4096, 1)
+            .free(40, 0xb000)
+            .free(90, 0xa000),
+    ];
+    // The child logs under its own name and uses a call site that its parent defined.
+    let child = vec![Block::of(200).allocate(55, 0xc000, 64, 1).free(80, 0xa000)];
+    let accesses = [access(56, 1, 0xa010), access(75, 2, 0x60_0000)];
+    let recording = open(&events, &accesses, &[(100, 4, blocks), (200, 51, child)]);
+    let lives: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| (object.pid, object.address, object.born_ns, object.died_ns))
+        .collect();
+    let never = u64::MAX;
+    assert_eq!(
+        lives,
+        [
+            (100, 0xa000, 20, 90),
+            (100, 0xb000, 21, 40),
+            (200, 0xa000, 50, 80),
+            (200, 0xc000, 55, never),
+            // Until it ran the other program.
+            (300, 0xa000, 60, 70),
+            (300, 0xc000, 60, 70),
+        ]
+    );
+    let sites: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| object.call_site)
+        .collect();
+    assert!(
+        sites.iter().all(|site| *site == sites[0] && site.is_some()),
+        "{sites:?}"
+    );
+
+    let program_at = |pid, time_ns| {
+        recording
+            .resolve(pid, time_ns, 0x10_0010)
+            .map(|(module, offset)| (module.0, offset))
+    };
+    assert_eq!(program_at(200, 55), Some((0, 0x10)), "copied by fork");
+    assert_eq!(program_at(300, 65), Some((0, 0x10)), "copied again");
+    assert_eq!(program_at(300, 75), None, "cleared by exec");
+    let (module, _) = recording.resolve(300, 75, 0x60_0000).unwrap();
+    assert_eq!(
+        recording.tables.modules[module.0 as usize].path,
+        "/nonexistent/other"
+    );
+}
+
+#[test]
+fn an_image_ends_with_exec() {
+    let mut events = program();
+    events.extend([name(50, 100, 0, "second", true)]);
+    let first = vec![Block::of(100).allocate(20, 0xa000, 64, 0)];
+    let second = vec![Block::of(100).allocate(60, 0xa000, 64, 0)];
+    let recording = open(&events, &[], &[(100, 4, first), (100, 51, second)]);
+    let lives: Vec<_> = of_kind(&recording, ObjectKind::Heap)
+        .iter()
+        .map(|object| (object.born_ns, object.died_ns))
+        .collect();
+    assert_eq!(lives, [(20, 50), (60, u64::MAX)]);
+}
+
+#[test]
+fn mappings_of_the_programs_own_are_cut_by_what_is_unmapped() {
+    let mut events = program();
+    events.push(map(19, 100, 0x70_0000, 0x3000, DATA, "/data/matrix.bin"));
+    let file = 5;
+    let blocks = vec![
+        Block::of(100)
+            .record(Kind::Map, 0, &[20, 0x70_0000, 0x3000, 3, file])
+            .record(Kind::Unmap, 0, &[30, 0x70_1000, 0x1000])
+            .record(Kind::Map, 0, &[40, 0x90_0000, 0x1000, 3, u64::MAX]),
+    ];
+    let recording = open(&events, &[], &[(100, 4, blocks)]);
+    let pieces: Vec<_> = of_kind(&recording, ObjectKind::Mapping)
+        .iter()
+        .map(|object| {
+            (
+                object.name.as_str(),
+                object.address,
+                object.size_bytes,
+                object.born_ns,
+                object.died_ns,
+                object.order,
+            )
+        })
+        .collect();
+    let never = u64::MAX;
+    assert_eq!(
+        pieces,
+        [
+            ("matrix.bin", 0x70_0000, 0x3000, 20, 30, 0),
+            ("matrix.bin", 0x70_0000, 0x1000, 30, never, 0),
+            ("matrix.bin", 0x70_2000, 0x1000, 30, never, 0),
+            ("", 0x90_0000, 0x1000, 40, never, 1),
+        ]
+    );
+}
+
+#[test]
+fn the_allocators_memory_is_an_area_and_generated_code_is_code() {
+    let mut events = program();
+    events.extend([
+        map(10, 100, 0x80_0000, 0x2_1000, DATA, "[heap]"),
+        map(11, 100, 0x80_0000, 0x4_2000, DATA, "[heap]"),
+        map(12, 100, 0x7000_0000, 0x400_0000, 0, "//anon"),
+        map(13, 100, 0x7000_0000, 0x2_1000, DATA, "//anon"),
+        map(14, 100, 0x9000_0000, 0x1000, CODE | 2, "//anon"),
+    ]);
+    let recording = open(
+        &events,
+        &[],
+        &[(100, 4, vec![Block::of(100).thread(5, 0, 0)])],
+    );
+    let areas: Vec<_> = of_kind(&recording, ObjectKind::HeapArea)
+        .iter()
+        .map(|object| (object.name.as_str(), object.address, object.size_bytes))
+        .collect();
+    assert_eq!(
+        areas,
+        [
+            ("[heap]", 0x80_0000, 0x4_2000),
+            ("allocator", 0x7000_0000, 0x400_0000)
+        ]
+    );
+    assert!(
+        of_kind(&recording, ObjectKind::Code)
+            .iter()
+            .any(|object| object.name == "[jit]")
+    );
+}
+
+#[test]
+fn a_static_program_is_known_from_events_alone() {
+    let mut events = program();
+    events.extend([
+        map(4, 100, 0x7fff_0000_0000, 0x1000, CODE, "[vdso]"),
+        map(5, 100, 0x6000_0000, 0x100_0000, DATA, "//anon"),
+        map(6, 100, 0x6800_0000, 0x80_1000, 0, "//anon"),
+        map(7, 100, 0x6800_1000, 0x80_0000, DATA, "//anon"),
+        fork(8, 100, 101, 1, 100),
+    ]);
+    let recording = open(&events, &[], &[]);
+    let stacks: Vec<_> = of_kind(&recording, ObjectKind::Stack);
+    assert_eq!(
+        (stacks[0].address, stacks[0].thread.unwrap().0),
+        (0x6800_1000, 1)
+    );
+    assert_eq!(
+        stacks[1].address + stacks[1].size_bytes,
+        0x7fff_0000_0000,
+        "the main stack lies below the vDSO"
+    );
+    let mappings: Vec<_> = of_kind(&recording, ObjectKind::Mapping)
+        .iter()
+        .map(|object| object.address)
+        .collect();
+    assert!(mappings.contains(&0x6000_0000));
+    assert_eq!(
+        recording.tables.threads[1].team, "openmp",
+        "the program has an OpenMP runtime"
+    );
+}
+
+#[test]
+fn damaged_allocation_blocks_are_counted_and_the_others_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    let log = record(&folder, &program(), &[]);
+    let mut damaged = Block::of(100).allocate(20, 0xa000, 64, 0).bytes();
+    damaged[30] ^= 1;
+    let sound = Block::of(100).allocate(21, 0xb000, 64, 0).record(
+        Kind::Counters,
+        100,
+        &[22, 50, 40, 30, 0, 0, 7],
+    );
+    segment(
+        &log.allocation_log_folder(),
+        100,
+        4,
+        &[damaged, sound.bytes()],
+    );
+    std::fs::write(
+        log.allocation_log_folder().join("alloc-9-9-0.log"),
+        vec![7; 9000],
+    )
+    .unwrap();
+    drop(log);
+    let recording = Recording::open(&folder).unwrap();
+    assert_eq!(of_kind(&recording, ObjectKind::Heap).len(), 1);
+    let metadata = &recording.metadata;
+    assert_eq!(
+        (
+            metadata.damaged_blocks,
+            metadata.allocations,
+            metadata.small_unlogged,
+            metadata.stacks_omitted
+        ),
+        (1, 50, 30, 7)
+    );
+    assert!(
+        metadata
+            .notes
+            .iter()
+            .any(|note| note.contains("alloc-9-9-0.log"))
+    );
+}

@@ -1,0 +1,210 @@
+//! Parts of recordings for tests.
+#![allow(dead_code, reason = "each test file uses some")]
+
+use std::path::Path;
+
+use nearpage_machine::{CpuId, Machine, NodeId};
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, Event, Level, LogWriter, Metadata, Resolution, SampleCounts,
+    Status, ThreadIndex,
+};
+use nearpage_wire::allocation_log::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_MAGIC, Kind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, head,
+};
+
+pub fn machine() -> Machine {
+    toml::from_str("name = \"test\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = [0, 1]\n").unwrap()
+}
+
+pub fn metadata() -> Metadata {
+    Metadata {
+        version: 1,
+        status: Status::Complete,
+        recorder: "test".into(),
+        command: vec!["program".into(), "--secret=argument".into()],
+        build_id: String::new(),
+        exit_status: None,
+        started_unix_ns: 1,
+        begin_ns: 10,
+        end_ns: 0,
+        source: "clock".into(),
+        rate_hz: 997.0,
+        thread_placement: "none".into(),
+        calibration: "before".into(),
+        notes: Vec::new(),
+        counts: SampleCounts::default(),
+        allocations: 0,
+        small_unlogged: 0,
+        stacks_omitted: 0,
+        damaged_blocks: 0,
+        marks: Vec::new(),
+        nodes: vec![NodeId(0)],
+        redacted: false,
+        rank: None,
+    }
+}
+
+/// An access of thread `thread` at `time_ns`.
+pub fn access(time_ns: u64, thread: u32, address: u64) -> Access {
+    Access {
+        time_ns,
+        thread: ThreadIndex(thread),
+        cpu: CpuId(thread % 2),
+        address,
+        instruction: 0x40_1000 + time_ns % 16,
+        kind: AccessKind::Load,
+        level: Level::Unknown,
+        resolution: Resolution::Exact,
+        distance_bytes: 4,
+        weight: 1.0,
+        cost_ns: 1000.0,
+        page_node: (!time_ns.is_multiple_of(3)).then_some(NodeId(1)),
+    }
+}
+
+pub fn batch(accesses: &[Access]) -> AccessBatch {
+    let mut batch = AccessBatch::default();
+    accesses.iter().for_each(|access| batch.push(*access));
+    batch
+}
+
+pub fn fork(time_ns: u64, pid: u32, tid: u32, thread: u32, parent_pid: u32) -> Event {
+    Event::Fork {
+        time_ns,
+        pid,
+        tid,
+        thread: ThreadIndex(thread),
+        parent_pid,
+    }
+}
+
+pub fn name(time_ns: u64, pid: u32, thread: u32, name: &str, exec: bool) -> Event {
+    Event::Name {
+        time_ns,
+        pid,
+        thread: ThreadIndex(thread),
+        name: name.into(),
+        exec,
+    }
+}
+
+pub fn exit(time_ns: u64, thread: u32) -> Event {
+    Event::Exit {
+        time_ns,
+        thread: ThreadIndex(thread),
+    }
+}
+
+pub fn map(
+    time_ns: u64,
+    pid: u32,
+    address: u64,
+    length: u64,
+    protection: u32,
+    path: &str,
+) -> Event {
+    Event::Map {
+        time_ns,
+        pid,
+        address,
+        length,
+        file_offset: 0,
+        protection,
+        path: path.into(),
+        build_id: String::new(),
+    }
+}
+
+/// A recorder's log in `folder` with these events and accesses, not finished.
+pub fn record(folder: &Path, events: &[Event], accesses: &[Access]) -> LogWriter {
+    let mut log = LogWriter::create(folder, metadata(), &machine()).unwrap();
+    log.events(events).unwrap();
+    log.accesses(&batch(accesses)).unwrap();
+    log
+}
+
+/// Records of one thread's block, as the preload library writes them.
+pub struct Block {
+    tid: u32,
+    words: Vec<u64>,
+}
+
+impl Block {
+    pub fn of(tid: u32) -> Self {
+        Self {
+            tid,
+            words: Vec::new(),
+        }
+    }
+
+    pub fn record(mut self, kind: Kind, argument: u32, words: &[u64]) -> Self {
+        self.words
+            .push(head(kind, words.len() as u8 + 1, 0, argument));
+        self.words.extend_from_slice(words);
+        self
+    }
+
+    pub fn thread(self, time_ns: u64, start: u64, order: u64) -> Self {
+        let (tid, stack) = (self.tid, 0x7000_0000 + 0x10_0000 * order);
+        let words = [
+            time_ns,
+            start,
+            order,
+            stack,
+            stack + 0x8_0000,
+            stack + 0x7_f000,
+            stack + 0x8_0000,
+            1,
+        ];
+        self.record(Kind::Thread, tid, &words)
+    }
+
+    pub fn allocate(self, time_ns: u64, address: u64, size_bytes: u64, call_site: u32) -> Self {
+        self.record(
+            Kind::Allocate,
+            call_site,
+            &[time_ns, address, size_bytes, 1000],
+        )
+    }
+
+    pub fn free(self, time_ns: u64, address: u64) -> Self {
+        self.record(Kind::Free, 0, &[time_ns, address])
+    }
+
+    /// Bytes that it takes so far, header included.
+    pub fn bytes_used(&self) -> usize {
+        BLOCK_HEADER_BYTES + 8 * self.words.len()
+    }
+
+    /// The block's bytes, closed.
+    pub fn bytes(&self) -> Vec<u8> {
+        let records: Vec<u8> = self
+            .words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let mut bytes = vec![0; BLOCK_BYTES];
+        bytes[..4].copy_from_slice(&BLOCK_MAGIC);
+        bytes[4..8].copy_from_slice(&self.tid.to_le_bytes());
+        bytes[8..12].copy_from_slice(&(records.len() as u32).to_le_bytes());
+        bytes[12..16].copy_from_slice(&crc32fast::hash(&records).to_le_bytes());
+        bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + records.len()].copy_from_slice(&records);
+        bytes
+    }
+}
+
+/// Writes a segment of process `pid`, as the preload library does.
+pub fn segment(log_folder: &Path, pid: u32, start_ns: u64, blocks: &[Vec<u8>]) {
+    let mut bytes = vec![0; SEGMENT_HEADER_BYTES];
+    bytes[..8].copy_from_slice(&SEGMENT_MAGIC);
+    bytes[8..12].copy_from_slice(&pid.to_le_bytes());
+    bytes[16..24].copy_from_slice(&start_ns.to_le_bytes());
+    bytes[32..40].copy_from_slice(&(BLOCK_BYTES as u64).to_le_bytes());
+    bytes.extend(blocks.concat());
+    bytes.resize(bytes.len() + BLOCK_BYTES, 0);
+    std::fs::write(
+        log_folder.join(format!("alloc-{pid}-{start_ns}-0.log")),
+        bytes,
+    )
+    .unwrap();
+}
