@@ -1,0 +1,185 @@
+//! Records a command and prints what became of its samples: `samples [--rate HZ] [--top N]
+//! [--after S] [--for S] [--fault-period N] COMMAND…`. For looking at the sampler by itself.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use nearpage_recording::{AccessBatch, Event, SampleCounts};
+use nearpage_sampler::{Options, Sampler, Sink, State};
+
+#[derive(Default)]
+struct Tally {
+    accesses: usize,
+    cost_ns: f64,
+    megabytes: HashMap<u64, f64>,
+    instructions: HashMap<(u64, i8), f64>,
+    events: HashMap<&'static str, usize>,
+    dump: Option<BufWriter<File>>,
+    maps: Vec<(u64, u64, u64, String)>,
+}
+
+impl Sink for Tally {
+    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
+        for row in 0..batch.len() {
+            let access = batch.get(row);
+            self.accesses += 1;
+            self.cost_ns += f64::from(access.cost_ns);
+            let weight = f64::from(access.weight);
+            *self.megabytes.entry(access.address >> 20).or_default() += weight;
+            *self
+                .instructions
+                .entry((access.instruction, access.distance_bytes))
+                .or_default() += weight;
+            if let Some(dump) = &mut self.dump {
+                writeln!(dump, "{} {weight}", access.address)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, events: &[Event]) -> io::Result<()> {
+        for event in events {
+            let kind = match event {
+                Event::Map {
+                    address,
+                    length,
+                    file_offset,
+                    path,
+                    ..
+                } => {
+                    self.maps
+                        .push((*address, *length, *file_offset, path.clone()));
+                    "map"
+                }
+                Event::Name { .. } => "name",
+                Event::Fork { .. } => "fork",
+                Event::Exit { .. } => "exit",
+                Event::FirstTouch { .. } => "first touch",
+                Event::Counts { .. } => "counts",
+                Event::Lost { .. } => "lost",
+            };
+            *self.events.entry(kind).or_default() += 1;
+        }
+        Ok(())
+    }
+}
+
+fn main() {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut option =
+        |name: &str, default: f64| match arguments.iter().position(|argument| argument == name) {
+            Some(at) => {
+                let value = arguments.remove(at + 1);
+                arguments.remove(at);
+                value
+                    .to_str()
+                    .and_then(|text| text.parse().ok())
+                    .expect("a number")
+            }
+            None => default,
+        };
+    let rate_hz = option("--rate", nearpage_sampler::DEFAULT_RATE_HZ);
+    let top = option("--top", 12.0) as usize;
+    let after = option("--after", 0.0);
+    let duration = option("--for", 0.0);
+    let fault_period = option(
+        "--fault-period",
+        nearpage_sampler::DEFAULT_FAULT_PERIOD as f64,
+    ) as u64;
+    let mut options = Options::new(arguments);
+    options.rate_hz = rate_hz;
+    options.fault_period = fault_period;
+    options.after = std::time::Duration::from_secs_f64(after);
+    options.duration = (duration > 0.0).then(|| std::time::Duration::from_secs_f64(duration));
+    // Every address with its weight, one a line.
+    let dump = std::env::var_os("SAMPLES_DUMP")
+        .map(|path| BufWriter::new(File::create(path).expect("a new file")));
+    let mut tally = Tally {
+        dump,
+        ..Tally::default()
+    };
+    let result = Sampler::start(&options).and_then(|sampler| {
+        eprintln!(
+            "calibration: {}; notes: {:?}",
+            sampler.calibration(),
+            sampler.notes()
+        );
+        sampler.run(&mut tally)
+    });
+    let summary = match result {
+        Ok(summary) => summary,
+        Err(error) => {
+            eprintln!("samples: {error}");
+            std::process::exit(1);
+        }
+    };
+    print(&tally, &summary, top);
+    if let State::Ended(status) = summary.state {
+        std::process::exit(status);
+    }
+}
+
+fn print(tally: &Tally, summary: &nearpage_sampler::Summary, top: usize) {
+    let mut total = SampleCounts::default();
+    for thread in &summary.threads {
+        total.samples += thread.counts.samples;
+        total.accesses += thread.counts.accesses;
+        total.compute += thread.counts.compute;
+        total.undecoded += thread.counts.undecoded;
+        total.kernel += thread.counts.kernel;
+        total.lost += thread.counts.lost;
+    }
+    eprintln!(
+        "{:?} after {:.3} s",
+        summary.state,
+        (summary.end_ns - summary.begin_ns) as f64 / 1e9
+    );
+    eprintln!("threads {}, {total:?}", summary.threads.len());
+    eprintln!("{:?}\n{:?}", summary.undecoded, summary.records);
+    eprintln!(
+        "events {:?}, {} rows, {:.3} s of cost",
+        tally.events,
+        tally.accesses,
+        tally.cost_ns / 1e9
+    );
+    let place = |address: u64| {
+        let map = tally
+            .maps
+            .iter()
+            .rev()
+            .find(|map| (map.0..map.0 + map.1).contains(&address));
+        map.map_or(String::new(), |map| {
+            format!("{}+{:#x}", map.3, address - map.0 + map.2)
+        })
+    };
+    for undecoded in summary.undecoded_places.iter().take(top) {
+        eprintln!(
+            "  {:10} undecoded at {:#x} {}",
+            undecoded.samples,
+            undecoded.sampled,
+            place(undecoded.sampled)
+        );
+    }
+    for ((instruction, distance), weight) in largest(&tally.instructions, top) {
+        eprintln!(
+            "  {weight:10.1} at {instruction:#x} (sample {distance:+}) {}",
+            place(instruction)
+        );
+    }
+    for (megabyte, weight) in largest(&tally.megabytes, top) {
+        eprintln!(
+            "  {weight:10.1} in {:#x}… {}",
+            megabyte << 20,
+            place(megabyte << 20)
+        );
+    }
+}
+
+fn largest<K: Copy + Ord>(table: &HashMap<K, f64>, top: usize) -> Vec<(K, f64)> {
+    let mut rows: Vec<_> = table.iter().map(|(key, weight)| (*key, *weight)).collect();
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    rows.truncate(top);
+    rows
+}

@@ -1,0 +1,226 @@
+//! Which code is where in a process, and what samples there mean.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use crate::architecture::{Code, Judge};
+use crate::calibrate::Side;
+use crate::image::{AFTER_BYTES, BEFORE_BYTES, Image, Stretch};
+use crate::verdict::{Undecoded, Verdict};
+
+/// Where the bytes of a mapping come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A file, with its build-id (empty: not known).
+    File { path: Rc<str>, build_id: Rc<[u8]> },
+    /// Memory alone: generated code, the vdso.
+    Memory,
+}
+
+#[derive(Clone, Debug)]
+struct CodeMap {
+    end: u64,
+    file_offset: u64,
+    origin: Origin,
+}
+
+/// Executable mappings of one process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AddressSpace {
+    maps: BTreeMap<u64, CodeMap>,
+    verdicts: FxHashMap<u64, Verdict>,
+}
+
+impl AddressSpace {
+    /// The address space of a process that was forked from this one.
+    pub fn forked(&self) -> Self {
+        Self {
+            maps: self.maps.clone(),
+            verdicts: FxHashMap::default(),
+        }
+    }
+
+    /// Something was mapped over `address..address + length`; `origin` if it can be executed.
+    pub fn map(&mut self, address: u64, length: u64, file_offset: u64, origin: Option<Origin>) {
+        let end = address.saturating_add(length);
+        let overlapping: Vec<u64> = self
+            .maps
+            .range(..end)
+            .rev()
+            .take_while(|(_, map)| map.end > address)
+            .map(|(at, _)| *at)
+            .collect();
+        if !overlapping.is_empty() {
+            self.verdicts.retain(|ip, _| !(address..end).contains(ip));
+        }
+        for begin in overlapping {
+            let Some(map) = self.maps.remove(&begin) else {
+                continue;
+            };
+            if end < map.end {
+                let file_offset = map.file_offset.wrapping_add(end - begin);
+                self.maps.insert(
+                    end,
+                    CodeMap {
+                        file_offset,
+                        ..map.clone()
+                    },
+                );
+            }
+            if begin < address {
+                self.maps.insert(
+                    begin,
+                    CodeMap {
+                        end: address,
+                        ..map
+                    },
+                );
+            }
+        }
+        if let Some(origin) = origin
+            && address < end
+        {
+            self.maps.insert(
+                address,
+                CodeMap {
+                    end,
+                    file_offset,
+                    origin,
+                },
+            );
+        }
+    }
+
+    /// What samples at `ip` of process `pid` mean.
+    pub fn verdict(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) -> &Verdict {
+        let maps = &self.maps;
+        self.verdicts.entry(ip).or_insert_with(|| {
+            let map = maps
+                .range(..=ip)
+                .next_back()
+                .filter(|(_, map)| ip < map.end);
+            codes.judge(pid, ip, map, if compatible { 32 } else { 64 })
+        })
+    }
+}
+
+/// Code of all processes.
+pub(crate) struct Codes {
+    side: Side,
+    judge: Judge,
+    images: FxHashMap<Rc<str>, Option<Image>>,
+}
+
+impl Codes {
+    pub fn new(side: Side) -> Self {
+        Self {
+            side,
+            judge: Judge::new(),
+            images: FxHashMap::default(),
+        }
+    }
+
+    fn judge(&mut self, pid: u32, ip: u64, map: Option<(&u64, &CodeMap)>, bitness: u32) -> Verdict {
+        let no_code = Verdict::Undecoded(Undecoded::NoCode);
+        let Some((begin, map)) = map else {
+            return no_code;
+        };
+        let (stretch, at) = match &map.origin {
+            Origin::File { path, build_id } => {
+                let image = self
+                    .images
+                    .entry(Rc::clone(path))
+                    .or_insert_with(|| open(path, pid));
+                let at = map.file_offset.wrapping_add(ip - begin);
+                // A file that was replaced since it was mapped holds other code.
+                let same =
+                    |image: &&mut Image| build_id.is_empty() || *image.build_id == **build_id;
+                let Some(image) = image.as_mut().filter(same) else {
+                    return no_code;
+                };
+                (image.stretch(at), at)
+            }
+            Origin::Memory => {
+                let from = ip.saturating_sub(BEFORE_BYTES).max(*begin);
+                let Some(bytes) =
+                    read_memory(pid, from, map.end.min(ip.saturating_add(AFTER_BYTES)))
+                else {
+                    return no_code;
+                };
+                (Stretch::around(from, bytes, ip, bitness).map(Rc::new), ip)
+            }
+        };
+        let Some(stretch) = stretch else {
+            return Verdict::Undecoded(Undecoded::Ambiguous);
+        };
+        let at = at - stretch.begin;
+        let code = Code {
+            address: ip.wrapping_sub(at),
+            bytes: &stretch.bytes,
+            bitness,
+        };
+        self.judge
+            .judge(code, &stretch.flow, at as usize, self.side)
+    }
+}
+
+fn open(path: &str, pid: u32) -> Option<Image> {
+    // The process may live in another mount namespace.
+    let inside = || Image::open(&PathBuf::from(format!("/proc/{pid}/root{path}")));
+    Image::open(path.as_ref()).or_else(inside)
+}
+
+/// Copies memory of a live process; `None` once it has gone.
+fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0u8; usize::try_from(end.checked_sub(begin)?).ok()?];
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: begin as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` is our own buffer of that length; `remote` is only read, and only in the
+    // other process.
+    let copied = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
+    bytes.truncate(usize::try_from(copied).ok()?);
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_replace_what_they_cover() {
+        let mut space = AddressSpace::default();
+        let origin = |name: &str| {
+            Some(Origin::File {
+                path: name.into(),
+                build_id: [].into(),
+            })
+        };
+        space.map(0x1000, 0x4000, 0, origin("a"));
+        space.map(0x2000, 0x1000, 0x7000, origin("b"));
+        space.map(0x4800, 0x1000, 0, None);
+        let maps: Vec<_> = space
+            .maps
+            .iter()
+            .map(|(at, map)| (*at, map.end, map.file_offset))
+            .collect();
+        assert_eq!(
+            maps,
+            [
+                (0x1000, 0x2000, 0),
+                (0x2000, 0x3000, 0x7000),
+                (0x3000, 0x4800, 0x2000)
+            ]
+        );
+        space.map(0, u64::MAX, 0, None);
+        assert!(space.maps.is_empty());
+    }
+}

@@ -1,0 +1,162 @@
+//! What can go wrong, with cause and remedy.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why sampling cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such command.
+    #[error("{command:?}: command not found")]
+    CommandNotFound {
+        /// As it was given.
+        command: OsString,
+    },
+    /// The command is there and cannot be executed.
+    #[error("{command:?}: cannot be executed: {source}")]
+    NotExecutable {
+        /// As it was given.
+        command: OsString,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The process for the command could not be made.
+    #[error("cannot start a process: {source}")]
+    Launch {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The kernel refused an event.
+    #[error("perf_event_open: {}: {}; {}", .0.source, .0.cause, .0.remedy)]
+    Refused(Refusal),
+    /// The kernel refused the memory for records.
+    #[error(
+        "cannot map {bytes} bytes for the records of a CPU: {source}; raise \
+         /proc/sys/kernel/perf_event_mlock_kb or the limit on locked memory (ulimit -l)"
+    )]
+    RingRefused {
+        /// The smallest size that was tried.
+        bytes: usize,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The list of CPUs could not be read.
+    #[error("{}: expected a list of CPUs such as `0-3,8`: {reason}", path.display())]
+    Cpus {
+        /// File that was read.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Machine instructions of this architecture are not decoded yet.
+    #[error("clock samples cannot be decoded on {architecture} yet: only x86_64 is supported")]
+    Architecture {
+        /// As Rust names it.
+        architecture: &'static str,
+    },
+    /// Options that make no sense.
+    #[error("{0}")]
+    Options(String),
+    /// The receiver of accesses and events failed.
+    #[error("cannot write the recording: {0}")]
+    Sink(#[source] io::Error),
+    /// Waiting for records or for the command failed.
+    #[error("cannot wait for samples: {0}")]
+    Wait(#[source] io::Error),
+}
+
+/// A refused `perf_event_open`, explained.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The kernel's error.
+    pub source: io::Error,
+    /// What it comes from.
+    pub cause: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Refusal {
+    /// Explains the error of an attempt to open an event. `proc_root` is `/proc` but in tests.
+    pub fn explain(source: io::Error, proc_root: &Path) -> Self {
+        let (cause, remedy) = match source.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => match paranoid_level(proc_root) {
+                Some(level) if level > 2 => (
+                    format!(
+                        "kernel.perf_event_paranoid is {level}, which reserves perf events for administrators"
+                    ),
+                    "run `sysctl kernel.perf_event_paranoid=2`, or give nearpage CAP_PERFMON"
+                        .to_owned(),
+                ),
+                _ => (
+                    "a security filter forbids the system call (container seccomp profiles do)"
+                        .to_owned(),
+                    "allow perf_event_open in the container's seccomp profile, or add CAP_PERFMON"
+                        .to_owned(),
+                ),
+            },
+            Some(libc::EMFILE | libc::ENFILE) => (
+                "too many open files: two are needed per CPU".to_owned(),
+                "raise the limit on open files (ulimit -n)".to_owned(),
+            ),
+            Some(libc::ENOSYS) => (
+                "this kernel, or the sandbox the program runs in, has no perf events".to_owned(),
+                "use a kernel with CONFIG_PERF_EVENTS, outside the sandbox".to_owned(),
+            ),
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
+                "this machine has no such event".to_owned(),
+                "virtual machines need a PMU passed through for hardware events".to_owned(),
+            ),
+            Some(libc::ESRCH) => (
+                "the process has ended".to_owned(),
+                "start it again".to_owned(),
+            ),
+            _ => (
+                "the kernel does not take the event's attributes".to_owned(),
+                "Linux 4.1 or later is needed".to_owned(),
+            ),
+        };
+        Self {
+            source,
+            cause,
+            remedy,
+        }
+    }
+}
+
+/// `kernel.perf_event_paranoid`; `None` where it is not to be had (it may read empty).
+pub fn paranoid_level(proc_root: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(proc_root.join("sys/kernel/perf_event_paranoid")).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc_with(level: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("sys/kernel")).unwrap();
+        std::fs::write(root.path().join("sys/kernel/perf_event_paranoid"), level).unwrap();
+        root
+    }
+
+    fn explained(errno: i32, level: &str) -> String {
+        let root = proc_with(level);
+        Error::Refused(Refusal::explain(
+            io::Error::from_raw_os_error(errno),
+            root.path(),
+        ))
+        .to_string()
+    }
+
+    #[test]
+    fn refusals_name_cause_and_remedy() {
+        assert!(explained(libc::EACCES, "4\n").contains("perf_event_paranoid is 4"));
+        assert!(explained(libc::EPERM, "2\n").contains("seccomp"));
+        assert!(explained(libc::EPERM, "").contains("seccomp"));
+        assert!(explained(libc::EMFILE, "2").contains("ulimit -n"));
+        assert!(explained(libc::ENOSYS, "2").contains("CONFIG_PERF_EVENTS"));
+    }
+}

@@ -1,0 +1,65 @@
+//! SIGINT and SIGTERM while recording: they end the recording, not the recorder.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+// Signal handlers have no other state than statics.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static TO_FORWARD: AtomicI32 = AtomicI32::new(0);
+
+const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
+
+/// Signals are taken as long as this lives; afterwards they do what they did before.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    previous: [libc::sigaction; 2],
+}
+
+impl Interrupts {
+    pub fn take() -> Self {
+        COUNT.store(0, Ordering::Relaxed);
+        TO_FORWARD.store(0, Ordering::Relaxed);
+        // SAFETY: zero is a valid sigaction; the handler only touches atomics and lives as long as
+        // the program.
+        let previous = SIGNALS.map(|signal| unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            let mut previous: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, &action, &mut previous);
+            previous
+        });
+        Self { previous }
+    }
+
+    /// How many came so far.
+    pub fn count(&self) -> u32 {
+        COUNT.load(Ordering::Relaxed)
+    }
+
+    /// A signal that was sent to this process alone and that the command should get as well. One
+    /// that came from the terminal went to both.
+    pub fn to_forward(&self) -> Option<libc::c_int> {
+        match TO_FORWARD.swap(0, Ordering::Relaxed) {
+            0 => None,
+            signal => Some(signal),
+        }
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        for (signal, previous) in SIGNALS.iter().zip(&self.previous) {
+            // SAFETY: restores what `take` found.
+            unsafe { libc::sigaction(*signal, previous, std::ptr::null_mut()) };
+        }
+    }
+}
+
+extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the kernel passes a valid siginfo to handlers installed with SA_SIGINFO.
+    let sent_by_process = unsafe { (*info).si_code } <= 0;
+    if sent_by_process {
+        TO_FORWARD.store(signal, Ordering::Relaxed);
+    }
+}

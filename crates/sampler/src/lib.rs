@@ -1,0 +1,69 @@
+//! From `perf_event_open` to accesses: starts a command, samples the clock of all its threads, and
+//! says which memory each sample was waiting for.
+//!
+//! One event and one ring per CPU are inherited by every thread and child process. A sample
+//! carries the general registers; the instruction that the clock interrupted, or the one just
+//! before it (which side is [measured](calibrate())), is decoded once per place and its address
+//! computed from them. A place without a memory instruction is computation, and one whose address
+//! cannot be told is counted as undecoded: nothing is forced onto some other access.
+//!
+//! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
+//! [`Sink`].
+//!
+//! ```no_run
+//! use nearpage_recording::{AccessBatch, Event};
+//! use nearpage_sampler::{Options, Sampler, Sink};
+//!
+//! struct Count(usize);
+//! impl Sink for Count {
+//!     fn accesses(&mut self, batch: &AccessBatch) -> std::io::Result<()> {
+//!         self.0 += batch.len();
+//!         Ok(())
+//!     }
+//!     fn events(&mut self, _: &[Event]) -> std::io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let mut count = Count(0);
+//! let sampler = Sampler::start(&Options::new(vec!["ls".into()]))?;
+//! let summary = sampler.run(&mut count)?;
+//! println!("{} accesses in {} threads", count.0, summary.threads.len());
+//! # Ok::<(), nearpage_sampler::Error>(())
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod architecture;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "undecoded.rs"]
+mod architecture;
+
+mod address_space;
+mod calibrate;
+mod cpus;
+mod error;
+mod follower;
+#[doc(hidden)]
+pub mod fuzz;
+mod image;
+mod interrupts;
+mod launch;
+mod merge;
+mod page_nodes;
+mod perf_event;
+mod probe;
+mod record;
+mod ring;
+mod sampler;
+mod threads;
+mod verdict;
+
+pub use calibrate::{Calibration, Side, calibrate};
+pub use error::{Error, Refusal, paranoid_level};
+pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+pub use probe::{Finding, probe};
+pub use sampler::{
+    DEFAULT_FAULT_PERIOD, DEFAULT_RATE_HZ, MAX_RATE_HZ, Options, Sampler, State, Summary,
+};
+pub use threads::SampledThread;

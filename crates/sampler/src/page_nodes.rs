@@ -1,0 +1,58 @@
+//! On which node pages are, asked from the kernel.
+
+use nearpage_machine::NodeId;
+use nearpage_recording::AccessBatch;
+use rustc_hash::FxHashMap;
+
+/// Pages asked for at once. Later accesses of a round beyond it stay without a node.
+const PAGES_MAX: usize = 8192;
+
+/// Fills in `batch.page_node` as far as the kernel tells. `pids` are the processes of the accesses.
+pub(crate) fn look_up(batch: &mut AccessBatch, pids: &[u32], page_bytes: usize) {
+    let page = |address: u64| address & !(page_bytes as u64 - 1);
+    let mut by_process: FxHashMap<u32, FxHashMap<u64, Option<NodeId>>> = FxHashMap::default();
+    let mut pages = 0;
+    for (address, pid) in batch.address.iter().zip(pids) {
+        if pages == PAGES_MAX {
+            break;
+        }
+        let known = by_process.entry(*pid).or_default();
+        pages += usize::from(known.insert(page(*address), None).is_none());
+    }
+    for (pid, nodes) in &mut by_process {
+        let addresses: Vec<u64> = nodes.keys().copied().collect();
+        for (address, node) in addresses.iter().zip(nodes_of(*pid, &addresses)) {
+            nodes.insert(*address, node);
+        }
+    }
+    for (row, pid) in pids.iter().enumerate() {
+        let nodes = by_process.get(pid);
+        batch.page_node[row] =
+            nodes.and_then(|nodes| nodes.get(&page(batch.address[row])).copied().flatten());
+    }
+}
+
+/// Nodes of pages of a process; none where a page is not there, or may not be asked for.
+fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
+    let mut status = vec![-1i32; pages.len()];
+    // SAFETY: both arrays have as many elements as the count says; without target nodes the call
+    // moves nothing and writes to `status` alone.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            pid as libc::pid_t,
+            pages.len(),
+            pages.as_ptr(),
+            std::ptr::null::<libc::c_int>(),
+            status.as_mut_ptr(),
+            0,
+        )
+    };
+    if result != 0 {
+        return vec![None; pages.len()];
+    }
+    status
+        .into_iter()
+        .map(|node| u16::try_from(node).ok().map(NodeId))
+        .collect()
+}

@@ -1,0 +1,134 @@
+//! What this machine allows the sampler, for `nearpage doctor`.
+
+use std::path::Path;
+
+use crate::calibrate::page_bytes;
+use crate::error::{Refusal, paranoid_level};
+use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::ring::Ring;
+
+/// One thing that is there or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is, in a few words.
+    pub subject: &'static str,
+    /// Is it there?
+    pub available: bool,
+    /// What was found.
+    pub found: String,
+    /// Why it is missing; empty where it is not.
+    pub cause: String,
+    /// What to do about it; empty where nothing can be or need be done.
+    pub remedy: String,
+}
+
+impl Finding {
+    fn there(subject: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            subject,
+            available: true,
+            found: found.into(),
+            cause: String::new(),
+            remedy: String::new(),
+        }
+    }
+
+    fn refused(subject: &'static str, refusal: Refusal) -> Self {
+        Self {
+            subject,
+            available: false,
+            found: refusal.source.to_string(),
+            cause: refusal.cause,
+            remedy: refusal.remedy,
+        }
+    }
+}
+
+/// Tries each thing the sampler uses. `proc_root` is `/proc` but in tests.
+pub fn probe(proc_root: &Path) -> Vec<Finding> {
+    let open = |counted, kernel: bool| {
+        let mut attributes = Attributes::new(counted);
+        attributes.sample_period = 1_000_000;
+        if !kernel {
+            attributes.flags |= flag::EXCLUDE_KERNEL;
+        }
+        PerfEvent::open(&attributes, Scope::ThisThread)
+            .map_err(|error| Refusal::explain(error, proc_root))
+    };
+    let clock = open(Counted::CpuClock, false);
+    let mut findings = vec![paranoid(proc_root)];
+    if let Ok(event) = &clock {
+        findings.push(ring(event));
+    }
+    findings.insert(
+        0,
+        finding(
+            "clock samples",
+            clock,
+            "PERF_COUNT_SW_CPU_CLOCK with user registers",
+        ),
+    );
+    findings.push(finding(
+        "page-fault samples",
+        open(Counted::PageFaults, false),
+        "PERF_COUNT_SW_PAGE_FAULTS with address",
+    ));
+    findings.push(match open(Counted::CpuClock, true) {
+        Ok(_) => Finding::there("samples in the kernel", "allowed"),
+        Err(refusal) => Finding {
+            remedy: "run `sysctl kernel.perf_event_paranoid=1`, or give nearpage CAP_PERFMON"
+                .to_owned(),
+            ..Finding::refused("samples in the kernel", refusal)
+        },
+    });
+    findings.push(finding(
+        "hardware samples (PMU)",
+        open(Counted::Cycles, false),
+        "cycles can be counted",
+    ));
+    findings
+}
+
+fn finding(subject: &'static str, opened: Result<PerfEvent, Refusal>, found: &str) -> Finding {
+    match opened {
+        Ok(_) => Finding::there(subject, found),
+        Err(refusal) => Finding::refused(subject, refusal),
+    }
+}
+
+fn paranoid(proc_root: &Path) -> Finding {
+    match paranoid_level(proc_root) {
+        Some(level) => Finding::there("kernel.perf_event_paranoid", level.to_string()),
+        None => Finding {
+            available: false,
+            cause: "the file is empty or missing, as in some containers and sandboxes".to_owned(),
+            ..Finding::there("kernel.perf_event_paranoid", "unknown")
+        },
+    }
+}
+
+fn ring(event: &PerfEvent) -> Finding {
+    let page_bytes = page_bytes();
+    let mut data_bytes = 512 << 10;
+    loop {
+        match Ring::map(event, page_bytes, data_bytes) {
+            Ok(_) => {
+                return Finding::there(
+                    "memory for samples",
+                    format!("{} KiB per CPU", data_bytes >> 10),
+                );
+            }
+            Err(_) if data_bytes > 4 * page_bytes => data_bytes /= 2,
+            Err(error) => {
+                return Finding {
+                    subject: "memory for samples",
+                    available: false,
+                    found: error.to_string(),
+                    cause: "no memory may be locked for samples".to_owned(),
+                    remedy: "raise kernel.perf_event_mlock_kb, or the limit on locked memory (ulimit -l)"
+                        .to_owned(),
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Ring bytes to records: a pure function, total on any input.
+//!
+//! A record is `type: u32, misc: u16, size: u16` and a body of `size - 8` bytes, native byte order
+//! (`perf_event_open(2)`, "MMAP layout"). The sampler's events are opened with these fields, so
+//! that bodies are:
+//!
+//! ```text
+//! clock sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 abi:u64 registers:[u64; n]
+//! fault sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 address:u64 cpu:u32 -:u32
+//! others        what their type has, then pid:u32 tid:u32 time:u64 cpu:u32 -:u32 id:u64
+//! ```
+
+use nearpage_machine::CpuId;
+
+use crate::perf_event::sample_type as st;
+
+/// What clock samples carry.
+pub(crate) const CLOCK_SAMPLE: u64 =
+    st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::REGS_USER;
+/// What fault samples carry.
+pub(crate) const FAULT_SAMPLE: u64 =
+    st::IDENTIFIER | st::IP | st::TID | st::TIME | st::ADDR | st::CPU;
+
+const HEADER_BYTES: usize = 8;
+/// Trailer of records that are not samples (`sample_id_all`).
+const TRAILER_BYTES: usize = 32;
+const TIME_IN_SAMPLE: usize = 24;
+
+const RECORD_MMAP2: u32 = 10;
+const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_EXIT: u32 = 4;
+const RECORD_THROTTLE: u32 = 5;
+const RECORD_FORK: u32 = 7;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_LOST_SAMPLES: u32 = 13;
+
+const MISC_CPUMODE_MASK: u16 = 7;
+const MISC_USER: u16 = 2;
+const MISC_COMM_EXEC: u16 = 1 << 13;
+const MISC_MMAP_BUILD_ID: u16 = 1 << 14;
+
+/// Who and when, as every record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub pid: u32,
+    pub tid: u32,
+    pub time_ns: u64,
+    pub cpu: CpuId,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    pub origin: Origin,
+    pub body: Body<'a>,
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body<'a> {
+    Sample(Sample<'a>),
+    Fault {
+        address: u64,
+    },
+    Map(Map<'a>),
+    Name {
+        pid: u32,
+        tid: u32,
+        name: &'a [u8],
+        exec: bool,
+    },
+    Fork {
+        pid: u32,
+        tid: u32,
+        parent_pid: u32,
+    },
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
+    /// Records that found no room in the ring.
+    Lost {
+        records: u64,
+    },
+    /// The kernel stopped an event for the rest of a tick because it came too often.
+    Throttle,
+    Other,
+}
+
+/// A clock sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample<'a> {
+    pub ip: u64,
+    pub user: bool,
+    /// 32-bit code.
+    pub compatible: bool,
+    /// User registers in the kernel's order, 8 bytes each; empty where there are none.
+    registers: &'a [u8],
+}
+
+impl Sample<'_> {
+    /// The first `N` registers; `None` where the sample has fewer.
+    pub fn registers<const N: usize>(&self) -> Option<[u64; N]> {
+        let mut registers = [0; N];
+        let bytes = self.registers.get(..8 * N)?;
+        for (register, bytes) in registers.iter_mut().zip(bytes.chunks_exact(8)) {
+            *register = u64::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        Some(registers)
+    }
+}
+
+/// A mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Map<'a> {
+    pub pid: u32,
+    pub address: u64,
+    pub length: u64,
+    pub file_offset: u64,
+    pub protection: u32,
+    pub path: &'a [u8],
+    /// Empty where the kernel gave none.
+    pub build_id: &'a [u8],
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Which of the sampler's events have which numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Identifiers {
+    /// Numbers of the page-fault events, ascending.
+    pub faults: Vec<u64>,
+}
+
+/// The length of the record at the beginning of `bytes`.
+pub(crate) fn length(bytes: &[u8]) -> Result<usize, Malformed> {
+    let size = usize::from(u16_at(bytes, 6)?);
+    if size < HEADER_BYTES || size > bytes.len() {
+        Err(Malformed)
+    } else {
+        Ok(size)
+    }
+}
+
+/// When a record was made; `record` is exactly one.
+pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
+    let offset = match u32_at(record, 0)? {
+        RECORD_SAMPLE => HEADER_BYTES + TIME_IN_SAMPLE,
+        _ => record
+            .len()
+            .checked_sub(TRAILER_BYTES - 8)
+            .ok_or(Malformed)?,
+    };
+    u64_at(record, offset)
+}
+
+/// Parses exactly one record.
+pub(crate) fn parse<'a>(
+    record: &'a [u8],
+    identifiers: &Identifiers,
+) -> Result<Record<'a>, Malformed> {
+    let kind = u32_at(record, 0)?;
+    let misc = u16_at(record, 4)?;
+    let body = record.get(HEADER_BYTES..).ok_or(Malformed)?;
+    if kind == RECORD_SAMPLE {
+        return parse_sample(body, misc, identifiers);
+    }
+    let (body, trailer) = body
+        .split_at_checked(body.len().wrapping_sub(TRAILER_BYTES))
+        .ok_or(Malformed)?;
+    let origin = Origin {
+        pid: u32_at(trailer, 0)?,
+        tid: u32_at(trailer, 4)?,
+        time_ns: u64_at(trailer, 8)?,
+        cpu: CpuId(u32_at(trailer, 16)?),
+    };
+    let body = match kind {
+        RECORD_MMAP2 => Body::Map(parse_map(body, misc)?),
+        RECORD_COMM => Body::Name {
+            pid: u32_at(body, 0)?,
+            tid: u32_at(body, 4)?,
+            name: text(body, 8)?,
+            exec: misc & MISC_COMM_EXEC != 0,
+        },
+        RECORD_FORK => Body::Fork {
+            pid: u32_at(body, 0)?,
+            parent_pid: u32_at(body, 4)?,
+            tid: u32_at(body, 8)?,
+        },
+        RECORD_EXIT => Body::Exit {
+            pid: u32_at(body, 0)?,
+            tid: u32_at(body, 8)?,
+        },
+        RECORD_LOST => Body::Lost {
+            records: u64_at(body, 8)?,
+        },
+        RECORD_LOST_SAMPLES => Body::Lost {
+            records: u64_at(body, 0)?,
+        },
+        RECORD_THROTTLE => Body::Throttle,
+        _ => Body::Other,
+    };
+    Ok(Record { origin, body })
+}
+
+fn parse_sample<'a>(
+    body: &'a [u8],
+    misc: u16,
+    identifiers: &Identifiers,
+) -> Result<Record<'a>, Malformed> {
+    let fault = identifiers.faults.binary_search(&u64_at(body, 0)?).is_ok();
+    let after_time = TIME_IN_SAMPLE + 8;
+    let cpu_offset = if fault { after_time + 8 } else { after_time };
+    let origin = Origin {
+        pid: u32_at(body, 16)?,
+        tid: u32_at(body, 20)?,
+        time_ns: u64_at(body, TIME_IN_SAMPLE)?,
+        cpu: CpuId(u32_at(body, cpu_offset)?),
+    };
+    if fault {
+        return Ok(Record {
+            origin,
+            body: Body::Fault {
+                address: u64_at(body, after_time)?,
+            },
+        });
+    }
+    const ABI_32: u64 = 1;
+    let abi = u64_at(body, cpu_offset + 8)?;
+    let sample = Sample {
+        ip: u64_at(body, 8)?,
+        user: misc & MISC_CPUMODE_MASK == MISC_USER,
+        compatible: abi == ABI_32,
+        registers: &body[cpu_offset + 16..],
+    };
+    Ok(Record {
+        origin,
+        body: Body::Sample(sample),
+    })
+}
+
+fn parse_map(body: &[u8], misc: u16) -> Result<Map<'_>, Malformed> {
+    let build_id = if misc & MISC_MMAP_BUILD_ID != 0 {
+        let length = usize::from(*body.get(32).ok_or(Malformed)?);
+        body.get(36..36 + length.min(20)).ok_or(Malformed)?
+    } else {
+        &[]
+    };
+    Ok(Map {
+        pid: u32_at(body, 0)?,
+        address: u64_at(body, 8)?,
+        length: u64_at(body, 16)?,
+        file_offset: u64_at(body, 24)?,
+        protection: u32_at(body, 56)?,
+        path: text(body, 64)?,
+        build_id,
+    })
+}
+
+/// Bytes from `offset` up to the first zero.
+fn text(body: &[u8], offset: usize) -> Result<&[u8], Malformed> {
+    let text = body.get(offset..).ok_or(Malformed)?;
+    Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+    array_at(bytes, offset).map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+    array_at(bytes, offset).map(u32::from_ne_bytes)
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
+    array_at(bytes, offset).map(u64::from_ne_bytes)
+}
+
+fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed> {
+    let bytes = bytes.get(offset..).and_then(|bytes| bytes.first_chunk());
+    bytes.copied().ok_or(Malformed)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A record as the kernel would write it.
+    pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(misc.to_ne_bytes());
+        bytes.extend(((HEADER_BYTES + body.len()) as u16).to_ne_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    pub(crate) fn trailer(pid: u32, tid: u32, time_ns: u64, cpu: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(pid.to_ne_bytes());
+        bytes.extend(tid.to_ne_bytes());
+        bytes.extend(time_ns.to_ne_bytes());
+        bytes.extend(u64::from(cpu).to_ne_bytes());
+        bytes.extend(77u64.to_ne_bytes());
+        bytes
+    }
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn reads_a_clock_sample() {
+        let tids = 12 | 13 << 32;
+        let bytes = record(
+            RECORD_SAMPLE,
+            MISC_USER,
+            &words(&[7, 0x401000, tids, 99, 3, 2, 10, 11, 12]),
+        );
+        assert_eq!(time_ns(&bytes), Ok(99));
+        let read = parse(&bytes, &Identifiers { faults: vec![8] }).unwrap();
+        assert_eq!(
+            read.origin,
+            Origin {
+                pid: 12,
+                tid: 13,
+                time_ns: 99,
+                cpu: CpuId(3)
+            }
+        );
+        let Body::Sample(sample) = read.body else {
+            panic!("{read:?}")
+        };
+        assert!(sample.user && !sample.compatible && sample.ip == 0x401000);
+        assert_eq!(sample.registers::<3>(), Some([10, 11, 12]));
+        assert_eq!(sample.registers::<4>(), None);
+    }
+
+    #[test]
+    fn reads_a_fault() {
+        let bytes = record(
+            RECORD_SAMPLE,
+            MISC_USER,
+            &words(&[8, 0x401000, 12 | 13 << 32, 99, 0x7000, 1]),
+        );
+        let read = parse(&bytes, &Identifiers { faults: vec![8] }).unwrap();
+        assert_eq!(read.origin.cpu, CpuId(1));
+        assert_eq!(read.body, Body::Fault { address: 0x7000 });
+    }
+
+    #[test]
+    fn reads_a_map_with_its_build_id() {
+        let mut body = words(&[12 | 13 << 32, 0x1000, 0x2000, 0x3000]);
+        body.extend([4, 0, 0, 0, 0xde, 0xad, 0xbe, 0xef]);
+        body.extend([0; 16]);
+        body.extend(words(&[5]));
+        body.extend(b"/lib/x.so\0\0\0\0\0\0\0");
+        body.extend(trailer(12, 13, 55, 0));
+        let bytes = record(RECORD_MMAP2, MISC_USER | MISC_MMAP_BUILD_ID, &body);
+        assert_eq!(time_ns(&bytes), Ok(55));
+        let Body::Map(map) = parse(&bytes, &Identifiers::default()).unwrap().body else {
+            panic!()
+        };
+        assert_eq!(
+            (map.pid, map.address, map.length, map.file_offset),
+            (12, 0x1000, 0x2000, 0x3000)
+        );
+        assert_eq!((map.protection, map.path), (5, &b"/lib/x.so"[..]));
+        assert_eq!(map.build_id, [0xde, 0xad, 0xbe, 0xef]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_malformed(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u32..16) {
+            let identifiers = Identifiers { faults: vec![8] };
+            let _ = (length(&bytes), time_ns(&bytes), parse(&bytes, &identifiers));
+            let bytes = record(kind, 0xffff, &bytes);
+            prop_assert_eq!(length(&bytes), Ok(bytes.len()));
+            let _ = (time_ns(&bytes), parse(&bytes, &identifiers));
+        }
+
+        #[test]
+        fn every_truncation_is_told(cut in 0usize..80) {
+            let bytes = record(RECORD_SAMPLE, MISC_USER, &words(&[7, 1, 2, 99, 3, 2, 10, 11, 12]));
+            prop_assert_eq!(length(&bytes[..cut]), Err(Malformed));
+        }
+    }
+}

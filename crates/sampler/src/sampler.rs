@@ -1,0 +1,529 @@
+//! The sampler: one inherited event and ring per CPU, drained until the command ends.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearpage_machine::CpuId;
+
+use crate::architecture::{REGISTER_MASK, supported};
+use crate::calibrate::{Calibration, calibrate, page_bytes};
+use crate::cpus::online_cpus;
+use crate::error::{Error, Refusal};
+use crate::follower::{Follower, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+use crate::interrupts::Interrupts;
+use crate::launch::Child;
+use crate::merge::Window;
+use crate::page_nodes;
+use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
+use crate::ring::Ring;
+use crate::threads::SampledThread;
+
+/// Samples per second of a thread's time, where nothing else is asked for: at 19 µs a sample, which
+/// virtual machines with slow timer interrupts take (bare ones 5 µs), 0.6 % of a program's time. A
+/// prime: not in step with timers, which like round numbers.
+pub const DEFAULT_RATE_HZ: f64 = 311.0;
+
+/// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
+/// be in step with the program's loops.
+pub const DEFAULT_FAULT_PERIOD: u64 = 61;
+
+/// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).
+pub const MAX_RATE_HZ: f64 = 100_000.0;
+
+/// What to record, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Command and arguments; the command is looked for in PATH.
+    pub command: Vec<OsString>,
+    /// Variables added to the environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Samples per second of every thread's CPU time.
+    pub rate_hz: f64,
+    /// Time after the start of the command when sampling begins.
+    pub after: Duration,
+    /// How long sampling lasts; `None`: to the end.
+    pub duration: Option<Duration>,
+    /// One page fault in so many becomes a first touch; 0: none.
+    pub fault_period: u64,
+    /// Ask the kernel on which node sampled pages are. Of use on more than one node only.
+    pub page_nodes: bool,
+    /// Where the sampled instruction is; `None`: measure it at the start.
+    pub calibration: Option<Calibration>,
+    /// `/sys`, but in tests.
+    pub sys_root: PathBuf,
+    /// `/proc`, but in tests.
+    pub proc_root: PathBuf,
+}
+
+impl Options {
+    /// The defaults, for a command.
+    pub fn new(command: Vec<OsString>) -> Self {
+        Self {
+            command,
+            environment: Vec::new(),
+            rate_hz: DEFAULT_RATE_HZ,
+            after: Duration::ZERO,
+            duration: None,
+            fault_period: DEFAULT_FAULT_PERIOD,
+            page_nodes: false,
+            calibration: None,
+            sys_root: "/sys".into(),
+            proc_root: "/proc".into(),
+        }
+    }
+}
+
+/// How a recording stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The command is running.
+    Running,
+    /// It has ended, with this status as a shell shows it (128 + signal).
+    Ended(i32),
+    /// Recording was interrupted; the command goes on without it.
+    Detached,
+}
+
+/// What a recording amounts to.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How it ended.
+    pub state: State,
+    /// All threads, by [`ThreadIndex`](nearpage_recording::ThreadIndex).
+    pub threads: Vec<SampledThread>,
+    /// Why samples are undecoded.
+    pub undecoded: UndecodedCounts,
+    /// Where most of them are, most first; at most 16.
+    pub undecoded_places: Vec<UndecodedPlace>,
+    /// Records that are not what they should be.
+    pub records: RecordCounts,
+    /// Where it began, CLOCK_MONOTONIC.
+    pub begin_ns: u64,
+    /// Where it ended.
+    pub end_ns: u64,
+}
+
+struct CpuRing {
+    clock: PerfEvent,
+    /// Kept open for its records; they go to the same ring.
+    _tracking: PerfEvent,
+    ring: Ring,
+}
+
+/// A running recording.
+pub struct Sampler {
+    child: Child,
+    rings: Vec<CpuRing>,
+    window: Window,
+    follower: Follower,
+    interrupts: Interrupts,
+    calibration: Calibration,
+    notes: Vec<String>,
+    page_nodes: bool,
+    page_bytes: usize,
+    period_ns: u64,
+    begin_ns: u64,
+    /// Clock switches ahead, CLOCK_MONOTONIC.
+    enable_at_ns: Option<u64>,
+    disable_at_ns: Option<u64>,
+    /// When the last round of draining began: records older than it are complete.
+    round_ns: u64,
+    give_up_at_ns: Option<u64>,
+}
+
+/// How long an interrupted command may take to end before it is left alone.
+const GRACE: Duration = Duration::from_secs(2);
+
+impl Sampler {
+    /// Starts the command and samples it.
+    pub fn start(options: &Options) -> Result<Self, Error> {
+        supported()?;
+        if !(options.rate_hz >= 1.0 && options.rate_hz <= MAX_RATE_HZ) {
+            return Err(Error::Options(format!(
+                "a rate of {} Hz: expected 1 to {MAX_RATE_HZ}",
+                options.rate_hz
+            )));
+        }
+        let cpus = online_cpus(&options.sys_root)?;
+        raise_open_files_limit();
+        let calibration = match options.calibration {
+            Some(calibration) => calibration,
+            None => calibrate(Duration::from_millis(100))?,
+        };
+        let mut child = Child::waiting(&options.command, &options.environment)?;
+        let interrupts = Interrupts::take();
+        let mut opening = Opening::new(options, child.pid);
+        let rings = cpus
+            .iter()
+            .map(|cpu| opening.open(*cpu))
+            .collect::<Result<Vec<_>, _>>()?;
+        let identifiers = opening.identifiers;
+        let mut follower = Follower::new(calibration.side, identifiers, opening.period_ns);
+        let begin_ns = now_ns();
+        follower.begin(
+            begin_ns,
+            child.pid as u32,
+            child.pid as u32,
+            std::process::id(),
+        );
+        child.go()?;
+        let enable_at_ns = opening
+            .deferred
+            .then(|| begin_ns + nanoseconds(options.after));
+        let disable_at_ns = options
+            .duration
+            .map(|duration| begin_ns + nanoseconds(options.after) + nanoseconds(duration));
+        Ok(Self {
+            child,
+            rings,
+            window: Window::default(),
+            follower,
+            interrupts,
+            calibration,
+            notes: opening.notes,
+            page_nodes: options.page_nodes,
+            page_bytes: page_bytes(),
+            period_ns: opening.period_ns,
+            begin_ns,
+            enable_at_ns,
+            disable_at_ns,
+            round_ns: 0,
+            give_up_at_ns: None,
+        })
+    }
+
+    /// The command's process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid as u32
+    }
+
+    /// Time between two samples of a thread, in nanoseconds: the cost of each.
+    pub fn period_ns(&self) -> u64 {
+        self.period_ns
+    }
+
+    /// Where the sampled instruction is.
+    pub fn calibration(&self) -> Calibration {
+        self.calibration
+    }
+
+    /// What could not be had, in sentences for the user.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Waits up to `patience` for records, takes them in and hands over what they are. Call it
+    /// until it no longer says [`State::Running`], then [`finish`](Self::finish).
+    pub fn drain(&mut self, patience: Duration, sink: &mut dyn Sink) -> Result<State, Error> {
+        self.wait(patience)?;
+        self.switch_clock();
+        let interrupted = self.forward_interrupts();
+        let status = self.child.status().map_err(Error::Wait)?;
+        self.round(sink)?;
+        Ok(match status {
+            Some(status) => State::Ended(status),
+            None if interrupted => State::Detached,
+            None => State::Running,
+        })
+    }
+
+    /// Ends the recording: stops the clock and hands over the rest. `state` is what the last
+    /// [`drain`](Self::drain) said.
+    pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
+        for ring in &self.rings {
+            // Fails at worst where nothing is left to be stopped.
+            let _ = ring.clock.disable();
+        }
+        let end_ns = now_ns();
+        self.round(sink)?;
+        self.round_ns = u64::MAX;
+        self.round(sink)?;
+        let mut records = self.follower.records;
+        records.malformed += self.window.malformed;
+        records.late = self.window.late;
+        Ok(Summary {
+            state,
+            threads: self.follower.threads.all().to_vec(),
+            undecoded: self.follower.undecoded,
+            undecoded_places: self.follower.undecoded_places(16),
+            records,
+            begin_ns: self.begin_ns,
+            end_ns,
+        })
+    }
+
+    /// Drains to the end: [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
+    pub fn run(mut self, sink: &mut dyn Sink) -> Result<Summary, Error> {
+        loop {
+            let state = self.drain(Duration::from_millis(200), sink)?;
+            if state != State::Running {
+                return self.finish(state, sink);
+            }
+        }
+    }
+
+    fn wait(&self, patience: Duration) -> Result<(), Error> {
+        let readable = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polled: Vec<_> = self
+            .rings
+            .iter()
+            .map(|ring| readable(ring.clock.raw()))
+            .collect();
+        polled.extend(
+            self.child
+                .ended
+                .as_ref()
+                .map(|ended| readable(ended.as_raw_fd())),
+        );
+        let next_switch_ns = self
+            .enable_at_ns
+            .into_iter()
+            .chain(self.disable_at_ns)
+            .min();
+        let until_switch =
+            next_switch_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+        let patience = until_switch.map_or(patience, |until| {
+            patience.min(until + Duration::from_millis(1))
+        });
+        let timeout_ms = patience.as_millis().min(i32::MAX as u128) as libc::c_int;
+        // SAFETY: the array has the length given and outlives the call.
+        let result = unsafe {
+            libc::poll(
+                polled.as_mut_ptr(),
+                polled.len() as libc::nfds_t,
+                timeout_ms,
+            )
+        };
+        match io::Error::last_os_error() {
+            error if result < 0 && error.kind() != io::ErrorKind::Interrupted => {
+                Err(Error::Wait(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn switch_clock(&mut self) {
+        let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns()).is_some();
+        // Both fail only where the process has gone.
+        if due(&mut self.enable_at_ns) {
+            self.rings.iter().for_each(|ring| drop(ring.clock.enable()));
+        }
+        if due(&mut self.disable_at_ns) {
+            self.rings
+                .iter()
+                .for_each(|ring| drop(ring.clock.disable()));
+        }
+    }
+
+    /// Passes signals on to the command; true once it has had its time to end.
+    fn forward_interrupts(&mut self) -> bool {
+        if let Some(signal) = self.interrupts.to_forward() {
+            self.child.signal(signal);
+        }
+        match self.interrupts.count() {
+            0 => false,
+            1 => {
+                let give_up_at_ns = *self
+                    .give_up_at_ns
+                    .get_or_insert_with(|| now_ns() + nanoseconds(GRACE));
+                give_up_at_ns <= now_ns()
+            }
+            _ => true,
+        }
+    }
+
+    fn round(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
+        let began_ns = now_ns();
+        for ring in &mut self.rings {
+            self.window.add(|bytes| ring.ring.drain(bytes));
+        }
+        let Self {
+            window, follower, ..
+        } = self;
+        window.take(self.round_ns, |record| follower.follow(record));
+        self.round_ns = began_ns;
+        if self.page_nodes && !follower.batch.is_empty() {
+            page_nodes::look_up(&mut follower.batch, &follower.batch_pids, self.page_bytes);
+        }
+        follower.hand_over(sink).map_err(Error::Sink)
+    }
+}
+
+/// Opens events for one CPU after another, with what the first ones taught.
+struct Opening {
+    clock: Attributes,
+    tracking: Attributes,
+    pid: libc::pid_t,
+    ring_bytes: usize,
+    page_bytes: usize,
+    period_ns: u64,
+    /// The clock starts later than the command.
+    deferred: bool,
+    identifiers: Identifiers,
+    notes: Vec<String>,
+    proc_root: PathBuf,
+}
+
+impl Opening {
+    fn new(options: &Options, pid: libc::pid_t) -> Self {
+        let page_bytes = page_bytes();
+        let period_ns = (1e9 / options.rate_hz).round() as u64;
+        let deferred = !options.after.is_zero();
+        let ring_bytes = ring_bytes(options.rate_hz, page_bytes);
+        let mut clock = Attributes::new(Counted::CpuClock);
+        clock.sample_period = period_ns;
+        clock.sample_type = CLOCK_SAMPLE;
+        clock.sample_regs_user = REGISTER_MASK;
+        clock.flags |= flag::INHERIT | flag::SAMPLE_ID_ALL | flag::WATERMARK;
+        if !deferred {
+            clock.flags |= flag::ENABLE_ON_EXEC;
+        }
+        clock.wakeup_watermark = (ring_bytes / 4) as u32;
+        // Mappings and threads are followed from the beginning, whenever the clock starts.
+        let mut tracking = Attributes::new(Counted::PageFaults);
+        tracking.sample_period = options.fault_period;
+        tracking.sample_type = FAULT_SAMPLE;
+        tracking.flags |= flag::INHERIT
+            | flag::ENABLE_ON_EXEC
+            | flag::SAMPLE_ID_ALL
+            | flag::WATERMARK
+            | flag::MMAP
+            | flag::MMAP2
+            | flag::MMAP_DATA
+            | flag::COMM
+            | flag::COMM_EXEC
+            | flag::TASK
+            | flag::BUILD_ID;
+        tracking.wakeup_watermark = clock.wakeup_watermark;
+        Self {
+            clock,
+            tracking,
+            pid,
+            ring_bytes,
+            page_bytes,
+            period_ns,
+            deferred,
+            identifiers: Identifiers::default(),
+            notes: Vec::new(),
+            proc_root: options.proc_root.clone(),
+        }
+    }
+
+    fn open(&mut self, cpu: CpuId) -> Result<CpuRing, Error> {
+        let scope = Scope::ProcessOn(self.pid, cpu);
+        let clock = self.open_clock(scope)?;
+        let tracking = self.open_tracking(scope)?;
+        let ring = self.map(&clock)?;
+        let refused = |error| refused(error, &self.proc_root);
+        tracking.write_to(&clock).map_err(refused)?;
+        let id = tracking.id().map_err(refused)?;
+        let at = self.identifiers.faults.partition_point(|other| *other < id);
+        self.identifiers.faults.insert(at, id);
+        Ok(CpuRing {
+            clock,
+            _tracking: tracking,
+            ring,
+        })
+    }
+
+    fn open_clock(&mut self, scope: Scope) -> Result<PerfEvent, Error> {
+        match PerfEvent::open(&self.clock, scope) {
+            Err(error) if denied(&error) && self.clock.flags & flag::EXCLUDE_KERNEL == 0 => {
+                self.clock.flags |= flag::EXCLUDE_KERNEL;
+                self.tracking.flags |= flag::EXCLUDE_KERNEL;
+                let event = PerfEvent::open(&self.clock, scope)
+                    .map_err(|error| refused(error, &self.proc_root))?;
+                self.notes.push(
+                    "time in the kernel is not sampled: kernel.perf_event_paranoid is 2 or more; \
+                     `sysctl kernel.perf_event_paranoid=1` or CAP_PERFMON allows it"
+                        .to_owned(),
+                );
+                Ok(event)
+            }
+            result => result.map_err(|error| refused(error, &self.proc_root)),
+        }
+    }
+
+    fn open_tracking(&mut self, scope: Scope) -> Result<PerfEvent, Error> {
+        match PerfEvent::open(&self.tracking, scope) {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EINVAL)
+                    && self.tracking.flags & flag::BUILD_ID != 0 =>
+            {
+                self.tracking.flags &= !flag::BUILD_ID;
+                self.open_tracking(scope)
+            }
+            result => result.map_err(|error| refused(error, &self.proc_root)),
+        }
+    }
+
+    /// Maps the ring, a smaller one where the kernel won't lock as much.
+    fn map(&mut self, event: &PerfEvent) -> Result<Ring, Error> {
+        loop {
+            match Ring::map(event, self.page_bytes, self.ring_bytes) {
+                Err(error) if denied(&error) && self.ring_bytes > 4 * self.page_bytes => {
+                    self.ring_bytes /= 2
+                }
+                result => {
+                    return result.map_err(|source| Error::RingRefused {
+                        bytes: self.ring_bytes,
+                        source,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Room for two seconds of samples, between 512 KiB (what the kernel locks for anybody) and 8 MiB.
+fn ring_bytes(rate_hz: f64, page_bytes: usize) -> usize {
+    const SAMPLE_BYTES: f64 = 200.0;
+    let wanted = (rate_hz * SAMPLE_BYTES * 2.0) as usize;
+    wanted
+        .next_power_of_two()
+        .clamp(512 << 10, 8 << 20)
+        .max(page_bytes)
+}
+
+fn refused(error: io::Error, proc_root: &Path) -> Error {
+    Error::Refused(Refusal::explain(error, proc_root))
+}
+
+fn denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
+/// Two descriptors per CPU are more than the usual limit on large machines.
+fn raise_open_files_limit() {
+    // SAFETY: zero is a valid rlimit; both calls read or write one.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max.min(65_536).max(limit.rlim_cur);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 2)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn now_ns() -> u64 {
+    // SAFETY: zero is a valid timespec, which the call fills in.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,254 @@
+//! What a sample at some place in a program means, worked out once per place: which instructions
+//! it stands for and how their addresses follow from the registers of the sample.
+
+use nearpage_recording::{AccessKind, Resolution};
+
+/// General registers a sample carries.
+pub(crate) const REGISTER_COUNT: usize = 16;
+
+/// General registers in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI BP SP R8–R15).
+pub(crate) type Registers = [u64; REGISTER_COUNT];
+
+/// Position in [`Registers`].
+pub(crate) type Register = u8;
+
+/// A set of registers, one bit each.
+pub(crate) type RegisterSet = u16;
+
+/// What all samples at one place mean.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// Accesses, which share the sample's weight. Never empty.
+    Accesses {
+        templates: Box<[Template]>,
+        resolution: Resolution,
+    },
+    /// No memory instruction there.
+    Compute,
+    /// A memory instruction whose address cannot be told, or no code to look at.
+    Undecoded(Undecoded),
+}
+
+/// Why an access cannot be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Undecoded {
+    /// Code bytes are not to be had, or are none.
+    NoCode,
+    /// Instruction boundaries before the sampled one cannot be told.
+    Ambiguous,
+    /// Address registers were overwritten since.
+    Overwritten,
+    /// Relative to FS or GS, whose base is not known.
+    ThreadBase,
+    /// One address per lane of a vector register, which samples don't carry.
+    VectorIndex,
+}
+
+/// One access in terms of a sample's registers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Template {
+    /// The instruction's address.
+    pub instruction: u64,
+    /// From the sampled instruction pointer back to it; jumps between them may make this more than
+    /// an `i8` holds, then it is as far as that goes.
+    pub distance_bytes: i8,
+    pub kind: AccessKind,
+    /// Recovers address registers that were overwritten since.
+    pub steps: Box<[Step]>,
+    pub address: Formula,
+}
+
+impl Template {
+    /// The address accessed.
+    pub fn address(&self, registers: &Registers) -> u64 {
+        if self.steps.is_empty() {
+            return self.address.value(registers);
+        }
+        let mut registers = *registers;
+        for step in &self.steps {
+            step.apply(&mut registers);
+        }
+        self.address.value(&registers)
+    }
+}
+
+/// `base + index × scale + displacement`, modulo the address size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Formula {
+    pub base: Option<Register>,
+    pub index: Option<Register>,
+    pub scale: u8,
+    pub displacement: u64,
+    /// All ones for as many bits as addresses have.
+    pub mask: u64,
+}
+
+impl Formula {
+    pub fn value(&self, registers: &Registers) -> u64 {
+        let register =
+            |register: Option<Register>| register.map_or(0, |r| registers[usize::from(r)]);
+        let index = register(self.index).wrapping_mul(u64::from(self.scale));
+        register(self.base)
+            .wrapping_add(index)
+            .wrapping_add(self.displacement)
+            & self.mask
+    }
+
+    pub fn registers(&self) -> RegisterSet {
+        set(self.base) | set(self.index)
+    }
+}
+
+/// The set of at most one register.
+pub(crate) fn set(register: Option<Register>) -> RegisterSet {
+    register.map_or(0, |register| 1 << register)
+}
+
+/// An instruction without memory operand, done again on a sample's registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub operation: Operation,
+    /// 64 bits wide; otherwise 32, and the upper half becomes zero.
+    pub wide: bool,
+    pub to: Register,
+    pub from: Operand,
+}
+
+/// Second operand of a [`Step`]; the first is the register it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operand {
+    Register(Register),
+    Immediate(u64),
+    Formula(Formula),
+}
+
+impl Operand {
+    pub fn registers(&self) -> RegisterSet {
+        match self {
+            Operand::Register(register) => 1 << register,
+            Operand::Immediate(_) => 0,
+            Operand::Formula(formula) => formula.registers(),
+        }
+    }
+}
+
+/// What a [`Step`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Copy,
+    ZeroExtend8,
+    ZeroExtend16,
+    SignExtend8,
+    SignExtend16,
+    SignExtend32,
+    Add,
+    Subtract,
+    And,
+    Or,
+    Xor,
+    Multiply,
+    ShiftLeft,
+    ShiftRight,
+    ShiftRightSigned,
+    Negate,
+    Not,
+}
+
+impl Operation {
+    /// Does the result depend on what the register held?
+    pub fn reads_destination(self) -> bool {
+        use Operation::*;
+        !matches!(
+            self,
+            Copy | ZeroExtend8 | ZeroExtend16 | SignExtend8 | SignExtend16 | SignExtend32
+        )
+    }
+}
+
+impl Step {
+    /// Registers it reads.
+    pub fn reads(&self) -> RegisterSet {
+        let own = if self.operation.reads_destination() {
+            1 << self.to
+        } else {
+            0
+        };
+        own | self.from.registers()
+    }
+
+    fn apply(&self, registers: &mut Registers) {
+        let from = match self.from {
+            Operand::Register(register) => registers[usize::from(register)],
+            Operand::Immediate(value) => value,
+            Operand::Formula(formula) => formula.value(registers),
+        };
+        let to = &mut registers[usize::from(self.to)];
+        let shift = from as u32 & if self.wide { 63 } else { 31 };
+        let result = match self.operation {
+            Operation::Copy => from,
+            Operation::ZeroExtend8 => from as u8 as u64,
+            Operation::ZeroExtend16 => from as u16 as u64,
+            Operation::SignExtend8 => from as i8 as u64,
+            Operation::SignExtend16 => from as i16 as u64,
+            Operation::SignExtend32 => from as i32 as u64,
+            Operation::Add => to.wrapping_add(from),
+            Operation::Subtract => to.wrapping_sub(from),
+            Operation::And => *to & from,
+            Operation::Or => *to | from,
+            Operation::Xor => *to ^ from,
+            Operation::Multiply => to.wrapping_mul(from),
+            Operation::ShiftLeft => *to << shift,
+            Operation::ShiftRight if self.wide => *to >> shift,
+            Operation::ShiftRight => u64::from(*to as u32 >> shift),
+            Operation::ShiftRightSigned if self.wide => (*to as i64 >> shift) as u64,
+            Operation::ShiftRightSigned => (*to as i32 >> shift) as u64,
+            Operation::Negate => to.wrapping_neg(),
+            Operation::Not => !*to,
+        };
+        *to = if self.wide {
+            result
+        } else {
+            u64::from(result as u32)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_steps_clear_the_upper_half() {
+        let mut registers = [u64::MAX; REGISTER_COUNT];
+        let step = |operation, wide, from| Step {
+            operation,
+            wide,
+            to: 3,
+            from,
+        };
+        step(Operation::Add, false, Operand::Immediate(2)).apply(&mut registers);
+        assert_eq!(registers[3], 1);
+        step(Operation::Subtract, false, Operand::Immediate(3)).apply(&mut registers);
+        assert_eq!(registers[3], 0xffff_fffe);
+        step(Operation::ShiftRightSigned, false, Operand::Immediate(33)).apply(&mut registers);
+        assert_eq!(registers[3], 0xffff_ffff);
+        step(Operation::SignExtend32, true, Operand::Register(3)).apply(&mut registers);
+        assert_eq!(registers[3], u64::MAX);
+    }
+
+    #[test]
+    fn formulas_wrap_at_their_address_size() {
+        let formula = Formula {
+            base: Some(0),
+            index: Some(1),
+            scale: 8,
+            displacement: -16i64 as u64,
+            mask: u32::MAX.into(),
+        };
+        let mut registers = [0; REGISTER_COUNT];
+        (registers[0], registers[1]) = (8, 3);
+        assert_eq!(formula.value(&registers), 16);
+        registers[1] = 0;
+        assert_eq!(formula.value(&registers), 0xffff_fff8);
+    }
+}

@@ -1,0 +1,49 @@
+//! The pointer chase that calibration samples.
+
+use std::arch::asm;
+
+/// Runs `steps` times through a chain of pointers, and says where its three places of interest are.
+pub(crate) fn run(chain: *const u8, steps: u64) -> (*const u8, Places) {
+    let (begin, load, after): (u64, u64, u64);
+    let mut pointer = chain;
+    // The load is neither first nor last in its block, and registers that change every time keep
+    // the instructions around it apart.
+    // SAFETY: the chain's pointers lead from one to another of its own elements; the code touches
+    // no other memory and only the registers named.
+    unsafe {
+        asm!(
+            "lea {begin}, [rip + 2f]",
+            "lea {load}, [rip + 3f]",
+            "lea {after}, [rip + 4f]",
+            ".p2align 6",
+            "2:",
+            "lea {other}, [{other} + 3]",
+            "xor {other}, {count}",
+            "3:",
+            "mov {pointer}, [{pointer}]",
+            "4:",
+            "lea {other}, [{other} + 5]",
+            "sub {count}, 1",
+            "jnz 2b",
+            begin = out(reg) begin,
+            load = out(reg) load,
+            after = out(reg) after,
+            other = inout(reg) 0u64 => _,
+            count = inout(reg) steps.max(1) => _,
+            pointer = inout(reg) pointer,
+            options(nostack, readonly),
+        );
+    }
+    (pointer, Places { begin, load, after })
+}
+
+/// Addresses of the chase's code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// First instruction of the loop.
+    pub begin: u64,
+    /// The load.
+    pub load: u64,
+    /// The instruction after the load.
+    pub after: u64,
+}

@@ -1,0 +1,251 @@
+//! What one instruction does to memory and to general registers.
+
+use iced_x86::{
+    Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register as X86Register,
+    UsedMemory,
+};
+use nearpage_recording::AccessKind;
+
+use crate::verdict::{Formula, Operand, Operation, Register, RegisterSet, Step, Undecoded, set};
+
+/// What one instruction does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Effects {
+    /// Memory it references.
+    pub references: Vec<Reference>,
+    /// Why memory that it references besides cannot be told.
+    pub undecoded: Option<Undecoded>,
+    /// General registers it writes.
+    pub writes: RegisterSet,
+}
+
+impl Effects {
+    /// Does it reference memory?
+    pub fn references_memory(&self) -> bool {
+        !self.references.is_empty() || self.undecoded.is_some()
+    }
+}
+
+/// One memory reference, in terms of the registers just before the instruction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub address: Formula,
+    pub kind: AccessKind,
+}
+
+/// Reads the effects of an instruction.
+pub(crate) fn effects(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> Effects {
+    let info = factory.info(instruction);
+    let mut effects = Effects::default();
+    for used in info.used_registers() {
+        if access_kind(used.access()) == Some(AccessKind::Store) {
+            effects.writes |= set(general(used.register()));
+        }
+    }
+    for memory in info.used_memory() {
+        let Some(kind) = access_kind(memory.access()) else {
+            continue;
+        };
+        match formula(memory) {
+            Ok(address) => effects.references.push(Reference { address, kind }),
+            Err(undecoded) => effects.undecoded = Some(undecoded),
+        }
+    }
+    effects
+}
+
+/// What the instruction's references are once it is done, in terms of the registers just after it:
+/// the stack pointer and the pointers of string instructions move by known amounts. `None` where
+/// an address register is overwritten.
+pub(crate) fn afterwards(instruction: &Instruction, effects: &Effects) -> Option<Vec<Reference>> {
+    if instruction.mnemonic() == Mnemonic::Leave {
+        // Takes the frame pointer's old value from where the stack pointer then stood.
+        let base = general(X86Register::RSP);
+        let mask = effects.references.first()?.address.mask;
+        let displacement = if mask == u64::MAX { -8i64 } else { -4 } as u64;
+        let address = Formula {
+            base,
+            index: None,
+            scale: 1,
+            displacement,
+            mask,
+        };
+        return Some(vec![Reference {
+            address,
+            kind: AccessKind::Load,
+        }]);
+    }
+    let stack = set(general(X86Register::RSP));
+    let string = set(general(X86Register::RSI)) | set(general(X86Register::RDI));
+    let mut references = effects.references.clone();
+    for Reference { address, .. } in &mut references {
+        let lost = address.registers() & effects.writes;
+        if lost == 0 {
+            continue;
+        }
+        let moved_bytes = if lost == stack && !writes_stack_pointer_otherwise(instruction) {
+            instruction.stack_pointer_increment()
+        } else if instruction.is_string_instruction() && lost & !string == 0 {
+            // Upwards: code with the direction flag set is not worth a register in every sample.
+            instruction.memory_size().size() as i32
+        } else {
+            return None;
+        };
+        address.displacement = address.displacement.wrapping_sub(moved_bytes as u64);
+    }
+    Some(references)
+}
+
+/// Does it set the stack pointer to something else than a known amount more or less?
+fn writes_stack_pointer_otherwise(instruction: &Instruction) -> bool {
+    let named = (0..instruction.op_count()).any(|n| {
+        instruction.op_kind(n) == OpKind::Register
+            && instruction.op_register(n).full_register() == X86Register::RSP
+    });
+    named || instruction.stack_pointer_increment() == 0 || instruction.mnemonic() == Mnemonic::Enter
+}
+
+/// The instruction as something that can be done again from registers alone.
+pub(crate) fn step(instruction: &Instruction) -> Option<Step> {
+    let to = instruction.op0_register();
+    if instruction.op0_kind() != OpKind::Register || !(to.is_gpr32() || to.is_gpr64()) {
+        return None;
+    }
+    let (wide, to) = (to.is_gpr64(), general(to)?);
+    let operation = match instruction.mnemonic() {
+        Mnemonic::Mov | Mnemonic::Lea => Operation::Copy,
+        Mnemonic::Movzx => match source_bytes(instruction)? {
+            1 => Operation::ZeroExtend8,
+            _ => Operation::ZeroExtend16,
+        },
+        Mnemonic::Movsx | Mnemonic::Movsxd => match source_bytes(instruction)? {
+            1 => Operation::SignExtend8,
+            2 => Operation::SignExtend16,
+            _ => Operation::SignExtend32,
+        },
+        Mnemonic::Add | Mnemonic::Inc => Operation::Add,
+        Mnemonic::Sub | Mnemonic::Dec => Operation::Subtract,
+        Mnemonic::And => Operation::And,
+        Mnemonic::Or => Operation::Or,
+        Mnemonic::Xor => Operation::Xor,
+        Mnemonic::Imul if instruction.op_count() == 2 => Operation::Multiply,
+        Mnemonic::Shl => Operation::ShiftLeft,
+        Mnemonic::Shr => Operation::ShiftRight,
+        Mnemonic::Sar => Operation::ShiftRightSigned,
+        Mnemonic::Neg => Operation::Negate,
+        Mnemonic::Not => Operation::Not,
+        _ => return None,
+    };
+    let from = match instruction.op_count() {
+        1 => Operand::Immediate(1),
+        2 => operand(instruction)?,
+        _ => return None,
+    };
+    Some(Step {
+        operation,
+        wide,
+        to,
+        from,
+    })
+}
+
+fn operand(instruction: &Instruction) -> Option<Operand> {
+    if instruction.mnemonic() == Mnemonic::Lea {
+        return effective_address(instruction).map(Operand::Formula);
+    }
+    match instruction.op1_kind() {
+        OpKind::Register if is_low(instruction.op1_register()) => {
+            general(instruction.op1_register()).map(Operand::Register)
+        }
+        OpKind::Memory => None,
+        _ => instruction.try_immediate(1).ok().map(Operand::Immediate),
+    }
+}
+
+fn source_bytes(instruction: &Instruction) -> Option<usize> {
+    (instruction.op1_kind() == OpKind::Register).then(|| instruction.op1_register().size())
+}
+
+/// Not one of AH, BH, CH, DH.
+fn is_low(register: X86Register) -> bool {
+    !matches!(
+        register,
+        X86Register::AH | X86Register::BH | X86Register::CH | X86Register::DH
+    )
+}
+
+fn effective_address(instruction: &Instruction) -> Option<Formula> {
+    let (base, index) = (instruction.memory_base(), instruction.memory_index());
+    if instruction.is_ip_rel_memory_operand() {
+        let displacement = instruction.ip_rel_memory_address();
+        return Some(Formula {
+            base: None,
+            index: None,
+            scale: 1,
+            displacement,
+            mask: u64::MAX,
+        });
+    }
+    let wide = !(base.is_gpr32() || index.is_gpr32());
+    Some(Formula {
+        base: named(base)?,
+        index: named(index)?,
+        scale: instruction.memory_index_scale() as u8,
+        displacement: instruction.memory_displacement64(),
+        mask: if wide { u64::MAX } else { u32::MAX.into() },
+    })
+}
+
+fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
+    if matches!(memory.segment(), X86Register::FS | X86Register::GS) {
+        return Err(Undecoded::ThreadBase);
+    }
+    if memory.index().is_vector_register() {
+        return Err(Undecoded::VectorIndex);
+    }
+    let mask = match memory.address_size() {
+        iced_x86::CodeSize::Code16 => u16::MAX.into(),
+        iced_x86::CodeSize::Code32 => u32::MAX.into(),
+        _ => u64::MAX,
+    };
+    Ok(Formula {
+        base: named(memory.base()).ok_or(Undecoded::Overwritten)?,
+        index: named(memory.index()).ok_or(Undecoded::Overwritten)?,
+        scale: memory.scale() as u8,
+        displacement: memory.displacement(),
+        mask,
+    })
+}
+
+/// `Some(None)` for no register, `None` for one that samples don't carry.
+fn named(register: X86Register) -> Option<Option<Register>> {
+    if register == X86Register::None {
+        Some(None)
+    } else {
+        general(register).map(Some)
+    }
+}
+
+/// Position of a general register (or the one it is part of) in a sample.
+fn general(register: X86Register) -> Option<Register> {
+    // Encoded as AX CX DX BX SP BP SI DI R8…, sampled as AX BX CX DX SI DI BP SP R8….
+    const SAMPLED: [Register; 8] = [0, 2, 3, 1, 7, 6, 4, 5];
+    let full = register.full_register();
+    let number = full.is_gpr64().then(|| full.number())?;
+    // Registers of later extensions (R16 and up) are not sampled.
+    if number < 8 {
+        Some(SAMPLED[number])
+    } else {
+        (number < 16).then_some(number as Register)
+    }
+}
+
+fn access_kind(access: OpAccess) -> Option<AccessKind> {
+    match access {
+        OpAccess::None | OpAccess::NoMemAccess => None,
+        OpAccess::Read | OpAccess::CondRead => Some(AccessKind::Load),
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => {
+            Some(AccessKind::Store)
+        }
+    }
+}
