@@ -1,0 +1,87 @@
+//! The preload library: what nearpage puts into the programs it observes and places.
+//!
+//! The dynamic loader loads `libnearpage_preload.so` before the C library (`LD_PRELOAD`), so that
+//! its functions stand in front of the allocator's, `mmap` and `pthread_create`. It writes the
+//! allocation log ([`nearpage_wire::allocation_log`]) when `NEARPAGE_LOG` names a folder, and
+//! enforces a plan ([`nearpage_wire::compact_plan`]) when `NEARPAGE_PLAN` names one. With neither,
+//! or with `NEARPAGE_DISABLE=1`, it passes everything on.
+//!
+//! It deliberately does not decide anything, use the standard library, allocate on the heap of the
+//! program for itself (a thread's birth record excepted), wait for a lock that the program can
+//! hold, unwind, or end the program. Whatever fails inside switches it off with one line.
+//!
+//! `operator new` and `delete` are not hooked: those of the C++ runtimes call `malloc` and `free`,
+//! and stacks are unwound through them; a program that brings its own gets its own.
+//!
+//! # Reading order
+//! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
+//! `sampling` and `sample_heap` (how it is written down) → `place` (plans). Below them: `thread`
+//! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
+//! `environment`.
+//!
+//! ```sh
+//! mkdir /tmp/log
+//! NEARPAGE_LOG=/tmp/log LD_PRELOAD=target/debug/libnearpage_preload.so ls
+//! ls /tmp/log    # alloc-PID-START-0.log
+//! ```
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(test, allow(dead_code))]
+
+pub mod bounds;
+pub mod call_site;
+pub mod checksum;
+pub mod environment;
+#[cfg(not(test))]
+pub mod hooks;
+pub mod loader;
+pub mod log;
+pub mod message;
+pub mod modules;
+pub mod pin;
+pub mod place;
+pub mod plan;
+pub mod real;
+pub mod sample_heap;
+pub mod sampling;
+pub mod sys;
+pub mod thread;
+pub mod touch;
+pub mod tracker;
+
+#[cfg(not(test))]
+#[link(name = "c")]
+unsafe extern "C" {}
+
+/// Nothing here panics on purpose; if something does, the thread must not go on in an unknown
+/// state, nor unwind into C: the process ends as by `abort`, with one line.
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(information: &core::panic::PanicInfo<'_>) -> ! {
+    message::line(format_args!(
+        "internal error, please report it: {information}"
+    ));
+    loop {
+        core::hint::spin_loop();
+        // SAFETY: ends the process; 134 is what a shell shows for an abort.
+        let _ = unsafe { sys::call(sys::number::EXIT_GROUP, [134, 0, 0, 0, 0, 0]) };
+    }
+}
+
+// The precompiled `core` was made for unwinding and names a personality routine. This one says
+// "continue unwinding" (8), in case the C++ runtime ever comes by.
+#[cfg(all(not(test), target_arch = "x86_64"))]
+core::arch::global_asm!(
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    "rust_eh_personality:",
+    "mov eax, 8",
+    "ret"
+);
+#[cfg(all(not(test), target_arch = "aarch64"))]
+core::arch::global_asm!(
+    ".globl rust_eh_personality",
+    ".hidden rust_eh_personality",
+    "rust_eh_personality:",
+    "mov w0, #8",
+    "ret"
+);

@@ -1,0 +1,283 @@
+//! What the dynamic loader knows: the next definition of a function behind this library's, where
+//! modules lie, and how large the static thread-local storage is.
+//!
+//! Symbols are looked up here rather than with `dlsym`, which allocates, has a newer version in
+//! every other C library, and may itself be replaced. `dl_iterate_phdr` does none of that, so there
+//! is no moment at which `malloc` is called but not yet known.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+#[repr(C)]
+struct ModuleInfo {
+    base: usize,
+    name: *const c_char,
+    segments: *const Segment,
+    segment_count: u16,
+}
+
+#[repr(C)]
+struct Segment {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+    alignment: u64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+unsafe extern "C" {
+    fn dl_iterate_phdr(
+        callback: extern "C" fn(*const ModuleInfo, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+}
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_TLS: u32 = 7;
+
+/// Something of this library's image, to recognise it by.
+static OWN_IMAGE: u8 = 1;
+
+/// A loaded module, while the loader shows it.
+struct Module<'info> {
+    info: &'info ModuleInfo,
+}
+
+impl Module<'_> {
+    fn segments(&self) -> &[Segment] {
+        if self.info.segments.is_null() {
+            return &[];
+        }
+        // SAFETY: the loader describes a loaded module's program headers.
+        unsafe { core::slice::from_raw_parts(self.info.segments, self.info.segment_count.into()) }
+    }
+
+    /// Lowest and highest address of its segments.
+    fn range(&self) -> [usize; 2] {
+        let mut range = [usize::MAX, 0];
+        for segment in self
+            .segments()
+            .iter()
+            .filter(|segment| segment.kind == PT_LOAD)
+        {
+            let start = self.info.base.wrapping_add(segment.address as usize);
+            range = [
+                range[0].min(start),
+                range[1].max(start.wrapping_add(segment.memory_bytes as usize)),
+            ];
+        }
+        range
+    }
+
+    fn contains(&self, address: usize) -> bool {
+        let [low, high] = self.range();
+        (low..high).contains(&address)
+    }
+
+    /// The address of a function it defines under its default version.
+    fn symbol(&self, name: &CStr) -> Option<usize> {
+        let dynamic = self
+            .segments()
+            .iter()
+            .find(|segment| segment.kind == PT_DYNAMIC)?;
+        let (mut symbols, mut strings, mut hash, mut versions) = (0, 0, 0, 0);
+        let mut entry = self.info.base.wrapping_add(dynamic.address as usize) as *const [usize; 2];
+        // SAFETY: the dynamic section of a loaded module, up to its terminator, and the tables it
+        // points to. The loader has relocated the pointers, except in the kernel's own module.
+        unsafe {
+            while (*entry)[0] != 0 {
+                let [tag, value] = *entry;
+                let pointer = if value < self.info.base {
+                    self.info.base.wrapping_add(value)
+                } else {
+                    value
+                };
+                match tag {
+                    5 => strings = pointer,
+                    6 => symbols = pointer,
+                    0x6fff_fef5 => hash = pointer,
+                    0x6fff_fff0 => versions = pointer,
+                    _ => {}
+                }
+                entry = entry.add(1);
+            }
+            if symbols == 0 || strings == 0 || hash == 0 {
+                return None;
+            }
+            let wanted = name.to_bytes().iter().fold(5381u32, |sum, byte| {
+                sum.wrapping_mul(33).wrapping_add((*byte).into())
+            });
+            let [buckets, first, bloom_words, bloom_shift] = *(hash as *const [u32; 4]);
+            if buckets == 0 || bloom_words == 0 {
+                return None;
+            }
+            let bloom = (hash + 16) as *const u64;
+            let word = *bloom.add((wanted / 64 % bloom_words) as usize);
+            if word >> (wanted % 64) & 1 == 0
+                || word >> ((wanted >> (bloom_shift & 31)) % 64) & 1 == 0
+            {
+                return None;
+            }
+            let bucket_table = bloom.add(bloom_words as usize).cast::<u32>();
+            let chain = bucket_table.add(buckets as usize);
+            let mut index = *bucket_table.add((wanted % buckets) as usize);
+            if index < first {
+                return None;
+            }
+            let mut hidden = None;
+            loop {
+                let entry = *chain.add((index - first) as usize);
+                let symbol = &*(symbols as *const Symbol).add(index as usize);
+                if entry | 1 == wanted | 1
+                    && symbol.section != 0
+                    && CStr::from_ptr((strings + symbol.name as usize) as *const c_char) == name
+                {
+                    let mut address = self.info.base.wrapping_add(symbol.value as usize);
+                    if symbol.info & 15 == 10 {
+                        // An indirect function: its value is the function that chooses it.
+                        address =
+                            core::mem::transmute::<usize, extern "C" fn() -> usize>(address)();
+                    }
+                    let default = versions == 0
+                        || *(versions as *const u16).add(index as usize) & 0x8000 == 0;
+                    if default {
+                        return Some(address);
+                    }
+                    hidden = Some(address);
+                }
+                if entry & 1 == 1 {
+                    return hidden;
+                }
+                index += 1;
+            }
+        }
+    }
+}
+
+/// Calls `visit` for every module in the loader's order until it returns false. The loader's lock
+/// is held meanwhile: `visit` neither allocates nor waits.
+fn each_module<F: FnMut(&Module<'_>) -> bool>(mut visit: F) {
+    extern "C" fn callback<F: FnMut(&Module<'_>) -> bool>(
+        info: *const ModuleInfo,
+        _: usize,
+        data: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `data` is the closure below, and the loader passes a valid description.
+        let (visit, info) = unsafe { (&mut *data.cast::<F>(), &*info) };
+        c_int::from(!visit(&Module { info }))
+    }
+    // SAFETY: the callback gets the closure it expects.
+    unsafe { dl_iterate_phdr(callback::<F>, (&raw mut visit).cast()) };
+}
+
+/// Stores, for every name, the address of its first definition behind this library in the loader's
+/// order; leaves the slots of names without one alone.
+pub fn find_next(names: &[&CStr], slots: &[AtomicUsize]) {
+    let mut behind = false;
+    each_module(|module| {
+        if !behind {
+            behind = module.contains(&raw const OWN_IMAGE as usize);
+            return true;
+        }
+        for (name, slot) in names.iter().zip(slots) {
+            if slot.load(Ordering::Relaxed) == 0
+                && let Some(address) = module.symbol(name)
+            {
+                slot.store(address, Ordering::Release);
+            }
+        }
+        true
+    });
+}
+
+/// The first definition of `name` in any module, this library's left out.
+pub fn find(name: &CStr) -> Option<usize> {
+    let mut found = None;
+    each_module(|module| {
+        if !module.contains(&raw const OWN_IMAGE as usize) {
+            found = module.symbol(name);
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// Does the module that holds `address` define `name`?
+pub fn defines(address: usize, name: &CStr) -> bool {
+    let mut answer = false;
+    each_module(|module| {
+        let there = module.contains(address);
+        if there {
+            answer = module.symbol(name).is_some();
+        }
+        !there
+    });
+    answer
+}
+
+/// The address range of the module that holds `address`.
+pub fn module_range(address: usize) -> Option<[usize; 2]> {
+    let mut range = None;
+    each_module(|module| {
+        if module.contains(address) {
+            range = Some(module.range());
+        }
+        range.is_none()
+    });
+    range
+}
+
+/// Bytes of static thread-local storage of the modules loaded now, each padded to its alignment.
+pub fn static_tls_bytes() -> usize {
+    let mut bytes = 0usize;
+    each_module(|module| {
+        for segment in module
+            .segments()
+            .iter()
+            .filter(|segment| segment.kind == PT_TLS)
+        {
+            bytes = bytes
+                .saturating_add(segment.memory_bytes as usize)
+                .next_multiple_of((segment.alignment as usize).max(1));
+        }
+        true
+    });
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_those_of_the_library() {
+        unsafe extern "C" {
+            fn getenv(name: *const c_char) -> *const c_char;
+        }
+        let address = find(c"getenv").unwrap();
+        assert_eq!(address, getenv as *const () as usize);
+        assert_eq!(find(c"nearpage_no_such_function"), None);
+        assert!(defines(address, c"setenv") && !defines(address, c"nearpage_no_such_function"));
+        let [low, high] = module_range(address).unwrap();
+        assert!(low < address && address < high);
+        let slots = [const { AtomicUsize::new(0) }; 2];
+        find_next(&[c"malloc", c"nearpage_no_such_function"], &slots);
+        assert_ne!(slots[0].load(Ordering::Relaxed), 0);
+        assert_eq!(slots[1].load(Ordering::Relaxed), 0);
+        assert!(static_tls_bytes() >= 128);
+    }
+}

@@ -1,0 +1,504 @@
+//! Writes the allocation log that [`nearpage_wire::allocation_log`] specifies.
+//!
+//! A thread owns the block it fills, so that a record costs a few stores. Claiming a block takes a
+//! lock that no signal handler and no other code of this library holds; it is waited for only as
+//! long as another thread makes a segment, and given up after that.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use nearpage_wire::allocation_log::{
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_MAGIC, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+};
+
+use crate::checksum::crc32;
+use crate::message::{self, Text};
+use crate::sys::{self, Errno};
+use crate::thread::Thread;
+
+/// Blocks of the first segment; each further one has twice as many as the one before.
+const FIRST_SEGMENT_BLOCKS: usize = 4;
+/// Blocks of the largest segment: 32 MiB.
+const LARGEST_SEGMENT_BLOCKS: usize = 2048;
+/// Blocks of threads that ended, kept for threads to come.
+const PARKED_BLOCKS: usize = 64;
+/// A block with less room than this is closed, not parked.
+const PARKED_ROOM_BYTES: usize = 2048;
+/// How often, and how long each time, a thread waits for another one that makes a segment.
+const WAITS_MAX: u32 = 10_000;
+const WAIT_NS: u64 = 200_000;
+/// `RLIMIT_FSIZE`.
+const RESOURCE_FILE_BYTES: usize = 1;
+
+struct Segments {
+    directory: Text<4000>,
+    /// Of the newest segment. Here, because the stack may be a signal handler's.
+    path: Text<4096>,
+    pid: u32,
+    start_ns: u64,
+    sequence: u32,
+    bytes_max: u64,
+    bytes: u64,
+    segment: usize,
+    blocks: usize,
+    next_block: usize,
+    parked: [usize; PARKED_BLOCKS],
+}
+
+/// The log of one process.
+pub struct Log {
+    on: AtomicBool,
+    lock: AtomicU32,
+    segments: UnsafeCell<Segments>,
+    /// Records that found no place.
+    pub dropped: AtomicU64,
+    /// Counts forks: blocks of an earlier generation belong to the parent.
+    pub generation: AtomicU32,
+    /// Blocks handed out, for tests and totals.
+    pub blocks_claimed: AtomicUsize,
+}
+
+// SAFETY: `segments` is only touched under `lock`, or while there is one thread.
+unsafe impl Sync for Log {}
+
+impl Log {
+    /// A log that is off.
+    pub const fn new() -> Self {
+        Self {
+            on: AtomicBool::new(false),
+            lock: AtomicU32::new(0),
+            segments: UnsafeCell::new(Segments {
+                directory: Text::new(),
+                path: Text::new(),
+                pid: 0,
+                start_ns: 0,
+                sequence: 0,
+                bytes_max: 0,
+                bytes: 0,
+                segment: 0,
+                blocks: 0,
+                next_block: 0,
+                parked: [0; PARKED_BLOCKS],
+            }),
+            dropped: AtomicU64::new(0),
+            generation: AtomicU32::new(1),
+            blocks_claimed: AtomicUsize::new(0),
+        }
+    }
+
+    /// Switches the log on. Segments are made in `directory` when they are first needed, `bytes_max`
+    /// bytes of them in all. False when the folder's name is unusable.
+    pub fn open(&self, directory: &[u8], start_ns: u64, bytes_max: u64) -> bool {
+        let Some(_lock) = self.lock() else {
+            return false;
+        };
+        // SAFETY: under the lock.
+        let segments = unsafe { &mut *self.segments.get() };
+        segments.pid = sys::getpid();
+        segments.start_ns = start_ns;
+        segments.bytes_max = bytes_max;
+        segments.directory.clear();
+        let usable = directory.starts_with(b"/") && segments.directory.push(directory);
+        self.on.store(usable, Ordering::Release);
+        usable
+    }
+
+    /// Is it on? It goes off when the disk is full or the size bound is reached.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Must `thread` claim a block before it appends a record of `words` words?
+    #[inline]
+    pub fn needs_block(&self, thread: &Thread, words: usize) -> bool {
+        thread.block == 0
+            || thread.generation != self.generation.load(Ordering::Relaxed)
+            || thread.block_used as usize + words * 8 > BLOCK_BYTES
+    }
+
+    /// Appends a record to the thread's block, which [`Self::needs_block`] says has room for it.
+    #[inline]
+    pub fn append(&self, thread: &mut Thread, words: &[u64]) {
+        let used = thread.block_used as usize;
+        if thread.block == 0 || used + words.len() * 8 > BLOCK_BYTES {
+            return;
+        }
+        // SAFETY: the block is mapped, this thread's alone, and has room; words are little-endian
+        // on both architectures.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                words.as_ptr(),
+                (thread.block + used) as *mut u64,
+                words.len(),
+            );
+            let committed = used + words.len() * 8 - BLOCK_HEADER_BYTES;
+            (*((thread.block + 8) as *const AtomicU32)).store(committed as u32, Ordering::Release);
+        }
+        thread.block_used = (used + words.len() * 8) as u32;
+    }
+
+    /// Closes the thread's block and gives it another; with `handed_on`, that may be one that an
+    /// ended thread has left (the caller then writes a Thread record first). False when the log is
+    /// off or went off.
+    pub fn claim(&self, thread: &mut Thread, handed_on: bool) -> bool {
+        let generation = self.generation.load(Ordering::Relaxed);
+        if thread.block != 0 && thread.generation == generation {
+            close(thread.block);
+        }
+        thread.block = 0;
+        thread.generation = generation;
+        if !self.is_on() {
+            return false;
+        }
+        let Some(_lock) = self.lock() else {
+            return false;
+        };
+        // SAFETY: under the lock.
+        let segments = unsafe { &mut *self.segments.get() };
+        if handed_on && let Some(parked) = segments.parked.iter_mut().find(|block| **block != 0) {
+            thread.block = core::mem::take(parked);
+            // SAFETY: a claimed block that no thread fills.
+            let committed =
+                unsafe { (*((thread.block + 8) as *const AtomicU32)).load(Ordering::Acquire) };
+            thread.block_used = committed + BLOCK_HEADER_BYTES as u32;
+            return true;
+        }
+        match segments.next_block() {
+            Ok(block) => {
+                // SAFETY: a fresh block of a mapped segment. The magic goes last.
+                unsafe {
+                    *((block + 4) as *mut u32) = thread.tid;
+                    (*(block as *const AtomicU32))
+                        .store(u32::from_le_bytes(BLOCK_MAGIC), Ordering::Release);
+                }
+                thread.block = block;
+                thread.block_used = BLOCK_HEADER_BYTES as u32;
+                self.blocks_claimed.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(cause) => {
+                self.on.store(false, Ordering::Release);
+                segments.complain(cause);
+                false
+            }
+        }
+    }
+
+    /// Takes the block of a thread that ends: kept for another thread, or closed.
+    pub fn release(&self, thread: &mut Thread) {
+        let block = core::mem::take(&mut thread.block);
+        if block == 0 || thread.generation != self.generation.load(Ordering::Relaxed) {
+            return;
+        }
+        if thread.block_used as usize + PARKED_ROOM_BYTES <= BLOCK_BYTES
+            && let Some(_lock) = self.lock()
+        {
+            // SAFETY: under the lock.
+            let segments = unsafe { &mut *self.segments.get() };
+            if let Some(place) = segments.parked.iter_mut().find(|place| **place == 0) {
+                *place = block;
+                return;
+            }
+        }
+        close(block);
+    }
+
+    /// In a forked child: the parent's blocks and segments are not ours to write.
+    pub fn forked_child(&self, start_ns: u64) {
+        self.lock.store(0, Ordering::Release);
+        // SAFETY: the child has one thread.
+        let segments = unsafe { &mut *self.segments.get() };
+        segments.pid = sys::getpid();
+        segments.start_ns = start_ns;
+        segments.sequence = 0;
+        segments.bytes = 0;
+        segments.segment = 0;
+        segments.blocks = 0;
+        segments.next_block = 0;
+        segments.parked = [0; PARKED_BLOCKS];
+        self.dropped.store(0, Ordering::Relaxed);
+        self.blocks_claimed.store(0, Ordering::Relaxed);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The holder only makes system calls that end, so the wait does; it is bounded all the same.
+    fn lock(&self) -> Option<Lock<'_>> {
+        for _ in 0..WAITS_MAX {
+            if self.lock.swap(1, Ordering::Acquire) == 0 {
+                return Some(Lock(&self.lock));
+            }
+            sys::futex_wait(&self.lock, 1, WAIT_NS);
+        }
+        None
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+struct Lock<'log>(&'log AtomicU32);
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+        sys::futex_wake(self.0, 1);
+    }
+}
+
+/// Why there is no further block.
+enum Cause {
+    /// The log has its greatest size.
+    Bound,
+    /// The segment could not be made.
+    Segment(Errno),
+}
+
+impl Segments {
+    fn next_block(&mut self) -> Result<usize, Cause> {
+        if self.segment == 0 || self.next_block == self.blocks {
+            self.next_segment()?;
+        }
+        let block = self.segment + SEGMENT_HEADER_BYTES + self.next_block * BLOCK_BYTES;
+        self.next_block += 1;
+        Ok(block)
+    }
+
+    fn next_segment(&mut self) -> Result<(), Cause> {
+        let blocks = (FIRST_SEGMENT_BLOCKS << self.sequence.min(20)).min(LARGEST_SEGMENT_BLOCKS);
+        let bytes = SEGMENT_HEADER_BYTES + blocks * BLOCK_BYTES;
+        if self.bytes + bytes as u64 > self.bytes_max {
+            return Err(Cause::Bound);
+        }
+        let start = self.make(bytes).map_err(Cause::Segment)?;
+        let header = [
+            u64::from_le_bytes(SEGMENT_MAGIC),
+            u64::from(self.pid) | u64::from(self.sequence) << 32,
+            self.start_ns,
+            bytes as u64,
+            BLOCK_BYTES as u64,
+        ];
+        // SAFETY: a fresh mapping of more than a page. The magic goes last.
+        unsafe {
+            for (index, word) in header.iter().enumerate().skip(1) {
+                *(start as *mut u64).add(index) = *word;
+            }
+            (*(start as *const AtomicU64)).store(header[0], Ordering::Release);
+        }
+        // The earlier segment stays mapped: threads still fill blocks of it.
+        self.segment = start;
+        self.blocks = blocks;
+        self.next_block = 0;
+        self.sequence += 1;
+        self.bytes += bytes as u64;
+        Ok(())
+    }
+
+    fn name(&mut self) {
+        let path = &mut self.path;
+        path.clear();
+        path.push(self.directory.as_bytes());
+        path.push(b"/alloc-");
+        path.push_number(self.pid.into());
+        path.push(b"-");
+        path.push_number(self.start_ns);
+        path.push(b"-");
+        path.push_number(self.sequence.into());
+        path.push(b".log");
+        path.push(b"\0");
+    }
+
+    /// Makes the file, gets its space, maps it, and keeps no descriptor.
+    fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
+        // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
+        if sys::resource_limit(RESOURCE_FILE_BYTES)? < bytes as u64 {
+            return Err(Errno(27));
+        }
+        self.name();
+        let path = self.path.as_bytes();
+        let fd = sys::open(path, sys::O_RDWR | sys::O_CREAT | sys::O_EXCL)?;
+        let result = allocate(fd, bytes).and_then(|()| {
+            sys::mmap(
+                bytes,
+                sys::PROT_READ | sys::PROT_WRITE,
+                sys::MAP_SHARED,
+                Some(fd),
+                0,
+            )
+        });
+        sys::close(fd);
+        if result.is_err() {
+            sys::unlink(path);
+        }
+        result
+    }
+
+    fn complain(&self, cause: Cause) {
+        let path = core::str::from_utf8(self.path.as_bytes())
+            .unwrap_or("?")
+            .trim_end_matches('\0');
+        match cause {
+            Cause::Bound => message::line(format_args!(
+                "the allocation log of process {} has reached {} MiB and ends here; raise it with {}",
+                self.pid,
+                self.bytes_max >> 20,
+                nearpage_wire::LOG_BYTES_MAX_VARIABLE
+            )),
+            Cause::Segment(Errno(number)) => message::line(format_args!(
+                "cannot make {path} (error {number}{}): allocations of process {} are no longer logged",
+                match number {
+                    2 => ", no such folder",
+                    13 => ", permission denied",
+                    27 => ", file size limit",
+                    28 => ", disk full",
+                    122 => ", disk quota",
+                    _ => "",
+                },
+                self.pid
+            )),
+        }
+    }
+}
+
+/// Gives the file its space on disk, by writing zeros where the file system knows no `fallocate`.
+fn allocate(fd: usize, bytes: usize) -> Result<(), Errno> {
+    const EOPNOTSUPP: Errno = Errno(95);
+    match sys::fallocate(fd, bytes) {
+        Ok(_) => Ok(()),
+        Err(EOPNOTSUPP | sys::ENOSYS) => {
+            static ZEROS: [u8; 4096] = [0; 4096];
+            (0..bytes.div_ceil(ZEROS.len())).try_for_each(|_| sys::write(fd, &ZEROS))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// `MADV_DONTNEED`: of a shared file mapping, it drops the mapped pages and keeps the file's.
+const ADVICE_DONT_NEED: usize = 4;
+
+/// Stores the checksum of a block that nobody fills any more, and takes it from the program's
+/// resident memory.
+fn close(block: usize) {
+    // SAFETY: a claimed block, still mapped; its committed bytes do not change any more.
+    unsafe {
+        let committed = (*((block + 8) as *const AtomicU32)).load(Ordering::Acquire) as usize;
+        let records = core::slice::from_raw_parts(
+            (block + BLOCK_HEADER_BYTES) as *const u8,
+            committed.min(BLOCK_BYTES - BLOCK_HEADER_BYTES),
+        );
+        // 0 means open; a block whose checksum happens to be 0 stays so.
+        (*((block + 12) as *const AtomicU32)).store(crc32(records), Ordering::Release);
+        let _ = sys::madvise(block, BLOCK_BYTES, ADVICE_DONT_NEED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpage_wire::allocation_log::{Kind, Records, head};
+    use std::os::unix::ffi::OsStrExt;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("nearpage-log-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn write(log: &Log, thread: &mut Thread, words: &[u64]) -> bool {
+        if log.needs_block(thread, words.len()) && !log.claim(thread, false) {
+            return false;
+        }
+        log.append(thread, words);
+        true
+    }
+
+    #[test]
+    fn blocks_fill_close_and_are_handed_on() {
+        let folder = folder("fill");
+        let log = Log::new();
+        assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 30));
+        let mut thread = Thread {
+            tid: 11,
+            ..Thread::default()
+        };
+        for number in 0..10_000u64 {
+            assert!(write(
+                &log,
+                &mut thread,
+                &[head(Kind::Free, 3, 0, 0), number, number * 16]
+            ));
+        }
+        log.release(&mut thread);
+        let mut next = Thread {
+            tid: 12,
+            ..Thread::default()
+        };
+        assert!(log.claim(&mut next, true));
+        log.append(&mut next, &[head(Kind::ThreadExit, 2, 0, 12), 9]);
+
+        let (mut frees, mut exits, mut closed) = (0u64, 0, 0);
+        for sequence in 0.. {
+            let path = folder.join(format!("alloc-{}-5-{sequence}.log", std::process::id()));
+            let Ok(bytes) = std::fs::read(path) else {
+                break;
+            };
+            assert_eq!(bytes[..8], SEGMENT_MAGIC);
+            assert_eq!(
+                bytes.len(),
+                SEGMENT_HEADER_BYTES + (FIRST_SEGMENT_BLOCKS << sequence) * BLOCK_BYTES
+            );
+            for block in bytes[SEGMENT_HEADER_BYTES..]
+                .chunks(BLOCK_BYTES)
+                .filter(|block| block[..4] == BLOCK_MAGIC)
+            {
+                let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+                let committed = &block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + word(8) as usize];
+                if word(12) != 0 {
+                    assert_eq!(word(12), crc32(committed));
+                    closed += 1;
+                }
+                for record in Records::new(committed) {
+                    match record.kind {
+                        Kind::Free => {
+                            assert_eq!(record.word(0), frees);
+                            frees += 1;
+                        }
+                        _ => exits += 1,
+                    }
+                }
+            }
+        }
+        assert_eq!((frees, exits), (10_000, 1));
+        assert_eq!(closed + 1, log.blocks_claimed.load(Ordering::Relaxed));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_bound_and_a_missing_folder_switch_it_off() {
+        let folder = folder("bound");
+        let log = Log::new();
+        assert!(log.open(folder.as_os_str().as_bytes(), 5, 80_000));
+        let mut thread = Thread::default();
+        let written = (0..10_000)
+            .filter(|_| write(&log, &mut thread, &[head(Kind::Free, 3, 0, 0), 1, 2]))
+            .count();
+        assert_eq!(written, 4 * ((BLOCK_BYTES - BLOCK_HEADER_BYTES) / 24));
+        assert!(!log.is_on());
+        std::fs::remove_dir_all(&folder).unwrap();
+        let log = Log::new();
+        assert!(!log.open(b"relative", 5, 1 << 20));
+        assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 20));
+        assert!(
+            !write(
+                &log,
+                &mut Thread::default(),
+                &[head(Kind::Free, 3, 0, 0), 1, 2]
+            ) && !log.is_on()
+        );
+    }
+}

@@ -1,0 +1,489 @@
+//! Plan enforcement: puts the pages of the program's objects where the compact plan says.
+//!
+//! The hooks call the functions here with the recursion token held. None of them allocates through
+//! the C library, waits for a lock, or fails: what cannot be placed is counted and left to first
+//! touch. Without a plan every call returns at once.
+//!
+//! # What happens to memory that is given back
+//! A heap object's pages go back to the policy of the process when it is freed, so that an object
+//! without a rule that gets the same memory is not placed by accident; the next object with a rule
+//! has the pages that are there moved. Memory that the C library unmaps takes its policies along.
+//! Pieces that once had pages stay separate mappings in the kernel, though, so what the heap has
+//! been split into counts against the plan's limit until the real number is counted again.
+//!
+//! # Bounds
+//! 1024 modules, 4096 cached call sites, 16 Ki numbered pairs of call site and thread, 32 Ki placed
+//! heap objects and mappings at a time. Whatever is beyond is slower, or not placed and counted.
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+
+use nearpage_wire::compact_plan::{FLAG_SUMMARY, Pin, RULE_WEAK, Rule, mechanism, subject};
+use nearpage_wire::{PLAN_VARIABLE, SUMMARY_VARIABLE};
+
+use crate::modules::{Module, Modules};
+use crate::pin::Pins;
+use crate::plan::Plan;
+use crate::sys::{self, Errno};
+use crate::touch::{self, Group, Touched};
+use crate::{environment, message};
+
+pub mod bind;
+pub mod counters;
+pub mod memory;
+mod opening;
+pub mod order;
+pub mod pieces;
+pub mod placed;
+pub mod recognise;
+pub mod remap;
+pub mod summary;
+
+use bind::Outcome;
+use counters::{Request, RuleCounters, count};
+use order::{Orders, Threads};
+use pieces::{Extent, NodeSet, Pattern, Pieces};
+use placed::{Mappings, Placed, PlacedRanges};
+use recognise::{CallSites, Origin, Recogniser};
+
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Everything that enforcing the plan of this process needs.
+pub struct State {
+    plan: Plan<'static>,
+    rules: &'static [Rule],
+    counters: &'static [RuleCounters],
+    pin_rules: &'static [Pin],
+    rank: Option<u32>,
+    modules: &'static Modules,
+    sites: &'static CallSites,
+    orders: &'static Orders,
+    threads: &'static Threads,
+    placed: &'static PlacedRanges,
+    mappings: &'static Mappings,
+    group: &'static Group,
+    pins: &'static Pins,
+    allowed: NodeSet,
+    huge_pages: bool,
+    can_populate: bool,
+    /// Error number with which memory policies were refused; 0: they were not.
+    bind_refused: AtomicU32,
+    is_finished: AtomicBool,
+    summary_path: [u8; PATH_BYTES_MAX],
+    summary_path_bytes: usize,
+}
+
+static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
+/// Smallest object that a rule may be about.
+static WANTED_BYTES_MIN: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+fn state() -> Option<&'static State> {
+    // SAFETY: null, or a state that was written before and is never freed.
+    unsafe { STATE.load(Acquire).as_ref() }
+}
+
+/// Reads the plan that the environment names, if it does, places static objects and pins the main
+/// thread. A plan that cannot be used is named on standard error, and nothing is placed.
+pub fn initialise() {
+    let Some(path) = environment::variable(PLAN_VARIABLE) else {
+        return;
+    };
+    match State::read(path) {
+        Ok(Some(state)) => state.start(),
+        Ok(None) => {}
+        Err(why) => {
+            let path = core::str::from_utf8(path).unwrap_or("named by NEARPAGE_PLAN");
+            message::line(format_args!(
+                "nothing is placed: the compact plan {path} cannot be used: {why}"
+            ));
+        }
+    }
+}
+
+/// Modules were loaded or unloaded: places the static objects of those that are new. Call it after
+/// `dlopen` and `dlclose`.
+pub fn modules_changed() {
+    if let Some(state) = state() {
+        state
+            .modules
+            .refresh(&state.plan, |module| state.place_statics(module));
+    }
+}
+
+/// Must [`allocated`] and [`mapped`] hear of objects of `size` bytes?
+#[inline]
+pub fn wants(size: usize) -> bool {
+    size >= WANTED_BYTES_MIN.load(Relaxed)
+}
+
+/// A heap object was allocated; `frames` are return addresses, innermost first.
+pub fn allocated(address: usize, size: usize, frames: &[usize]) {
+    if let Some(state) = state().filter(|_| address != 0 && wants(size)) {
+        state.place_new(Origin::Heap, address, size, frames);
+    }
+}
+
+/// The program mapped private anonymous memory that it may write to.
+pub fn mapped(address: usize, length: usize, frames: &[usize]) {
+    if let Some(state) = state().filter(|_| wants(length)) {
+        state.place_new(Origin::Mapping, address, length, frames);
+    }
+}
+
+/// A heap object is about to be freed, resized or moved (a resized object is then [`allocated`]
+/// again), or a mapping was unmapped; `size` may be 0 where it is not known.
+#[inline]
+pub fn freed(address: usize, size: usize) {
+    if (size == 0 || wants(size))
+        && let Some(state) = state()
+    {
+        state.freed(address);
+    }
+}
+
+/// The system's page in bytes, where there is a plan.
+fn page_bytes() -> Option<usize> {
+    state().map(|state| state.plan.header.page_bytes as usize)
+}
+
+/// A thread is about to be created by the calling one. Optional: without it, threads of a team are
+/// numbered in the order in which they start.
+pub fn thread_created(start_routine: usize, creation_order: u32) {
+    if let Some(state) = state() {
+        state.flush_group();
+        if !state.pin_rules.is_empty() {
+            state.pins.created(start_routine, creation_order);
+        }
+    }
+}
+
+/// A thread began (called in it); `start_routine` is 0 for the main thread.
+pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
+    let Some(state) = state() else { return };
+    state.threads.started(tid, creation_order);
+    if start_routine != 0 {
+        state.pins.thread_started(
+            state.pin_rules,
+            state.modules,
+            start_routine,
+            creation_order,
+        );
+    }
+}
+
+/// This process was forked just now: it counts for itself from here, and is not pinned.
+pub fn forked_child() {
+    let Some(state) = state() else { return };
+    state.modules.forked_child();
+    state.orders.clear();
+    state.pins.forked_child(state.pin_rules);
+    state.counters.iter().for_each(RuleCounters::clear);
+    state.is_finished.store(false, Relaxed);
+}
+
+/// The process ends, or is about to be replaced by another program: appends its summary.
+pub fn finish() {
+    let Some(state) = state() else { return };
+    if state.plan.header.flags & FLAG_SUMMARY == 0
+        || state.summary_path_bytes == 0
+        || state.is_finished.swap(true, Relaxed)
+    {
+        return;
+    }
+    let path = state
+        .summary_path
+        .get(..=state.summary_path_bytes)
+        .unwrap_or_default();
+    if let Err(Errno(error)) = summary::append(state, path) {
+        message::line(format_args!(
+            "what was placed cannot be reported: error {error} on the file of {SUMMARY_VARIABLE}"
+        ));
+    }
+}
+
+impl State {
+    fn start(&'static self) {
+        let recogniser = self.recogniser();
+        recogniser.prepare();
+        self.mappings.start(self.plan.header.mappings_max.into());
+        self.pins.start();
+        self.threads.started(sys::gettid(), 0);
+        STATE.store((&raw const *self).cast_mut(), Release);
+        WANTED_BYTES_MIN.store(recogniser.size_bytes_min(), Relaxed);
+        self.modules.all(|module| self.place_statics(module));
+        self.pins.main_started(&self.plan, self.pin_rules);
+    }
+
+    fn recogniser(&self) -> Recogniser<'_> {
+        Recogniser {
+            plan: &self.plan,
+            rules: self.rules,
+            counters: self.counters,
+            modules: self.modules,
+            sites: self.sites,
+            orders: self.orders,
+            threads: self.threads,
+        }
+    }
+
+    fn touches(&self) -> bool {
+        self.plan.header.mechanism == mechanism::TOUCH || self.bind_refused.load(Relaxed) != 0
+    }
+
+    fn extent(&self, address: usize, size_bytes: usize) -> Extent {
+        let (page, huge) = (
+            self.plan.header.page_bytes as usize,
+            self.plan.header.huge_page_bytes as usize,
+        );
+        let unit_bytes = if self.huge_pages && size_bytes >= 2 * huge {
+            huge
+        } else {
+            page
+        };
+        Extent {
+            address,
+            size_bytes,
+            page_bytes: page,
+            unit_bytes,
+        }
+    }
+
+    /// Places a module's static objects; the first rule for an object wins.
+    fn place_statics(&self, module: &Module) {
+        let ours = |rule: &Rule| rule.subject == subject::STATIC && module.is(rule.module);
+        for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
+            let sound = |index: usize| {
+                self.counters
+                    .get(index)
+                    .is_some_and(|own| own.ignored.load(Relaxed) == 0)
+            };
+            let taken = || {
+                let earlier = self.rules.iter().take(index).enumerate();
+                earlier
+                    .filter(|(_, other)| other.offset == rule.offset)
+                    .any(|(other, rule)| sound(other) && ours(rule))
+            };
+            if !sound(index) || taken() {
+                continue;
+            }
+            match module.address(rule.offset, rule.size_bytes) {
+                Some(address) => {
+                    let size_bytes = rule.size_bytes as usize;
+                    let is_writable =
+                        module.is_writable(address, address.saturating_add(size_bytes));
+                    self.place(index, address, size_bytes, None, is_writable);
+                }
+                None => {
+                    _ = self
+                        .counters
+                        .get(index)
+                        .map(|counters| count(&counters.outside))
+                }
+            }
+        }
+    }
+
+    fn place_new(&self, origin: Origin, address: usize, size_bytes: usize, frames: &[usize]) {
+        if let Some(index) = self.recogniser().recognise(origin, size_bytes, frames) {
+            // The protection of a mapping is not known.
+            self.place(
+                index,
+                address,
+                size_bytes,
+                Some(origin),
+                origin == Origin::Heap,
+            );
+        }
+    }
+
+    /// Places one object by rule `index`; `origin` is `None` for a static one.
+    fn place(
+        &self,
+        index: usize,
+        address: usize,
+        size_bytes: usize,
+        origin: Option<Origin>,
+        is_writable: bool,
+    ) {
+        let (Some(rule), Some(counters)) = (self.rules.get(index), self.counters.get(index)) else {
+            return;
+        };
+        let Some(pattern) = self.plan.pattern(rule) else {
+            return;
+        };
+        if pattern == Pattern::Leave {
+            return count(&counters.left);
+        }
+        let extent = self.extent(address, size_bytes);
+        let Some((start, end)) = extent.pages() else {
+            return count(&counters.too_small);
+        };
+        if !self.touches() && !self.bind(extent, (start, end), pattern, counters, origin) {
+            return;
+        }
+        if self.touches() {
+            let object = Touched {
+                extent,
+                pattern,
+                counters,
+                is_writable,
+            };
+            if origin == Some(Origin::Heap) && self.plan.header.touch_group > 1 && self.can_populate
+            {
+                self.touch_later(index as u32, &object);
+            } else {
+                touch::touch(
+                    &[object],
+                    self.plan.header.touch_pages_max,
+                    self.can_populate,
+                );
+            }
+        }
+        count(&counters.objects);
+        counters
+            .pages
+            .fetch_add(((end - start) / extent.page_bytes) as u64, Relaxed);
+        counters.bytes.fetch_add(size_bytes as u64, Relaxed);
+        if rule.flags & RULE_WEAK != 0 {
+            count(&counters.weak);
+        }
+    }
+
+    /// Places by memory policy; false where there was no room for it.
+    fn bind(
+        &self,
+        extent: Extent,
+        (start, end): (usize, usize),
+        pattern: Pattern<'_>,
+        counters: &RuleCounters,
+        origin: Option<Origin>,
+    ) -> bool {
+        let exact = Pieces::new(extent, pattern);
+        // Each piece may be a mapping of its own, and so may what is left of the old one behind them.
+        let wanted = exact.count_up_to(self.mappings.max()).saturating_add(1);
+        let granted = self.mappings.take(wanted, 2);
+        if granted < 2 {
+            count(&counters.no_room);
+            return false;
+        }
+        if let Some(origin) = origin {
+            let is_unmapped = origin == Origin::Mapping || is_own_mapping(extent.address);
+            let placed = Placed {
+                start,
+                length: end - start,
+                mappings: granted as u32,
+                is_unmapped,
+            };
+            if !self.placed.insert(extent.address, placed) {
+                self.mappings.give_back(granted);
+                count(&counters.no_room);
+                return false;
+            }
+        }
+        let (pieces, coarsened) = exact.at_most(granted - 1);
+        counters.coarsened.fetch_add(coarsened, Relaxed);
+        let mut outcome = bind::place(extent, pieces, &pattern, &self.allowed, counters);
+        if outcome == Outcome::LargerPages {
+            // Explicit huge pages, of which the kernel splits no mapping.
+            let extent = Extent {
+                unit_bytes: self.plan.header.huge_page_bytes as usize,
+                ..extent
+            };
+            let (pieces, _) = Pieces::new(extent, pattern).at_most(granted - 1);
+            outcome = bind::place(extent, pieces, &pattern, &self.allowed, counters);
+        }
+        match outcome {
+            Outcome::Placed | Outcome::LargerPages => {}
+            Outcome::Exhausted => self.mappings.exhaust(),
+            Outcome::Refused(error) => {
+                counters.failures.add(Request::Bind, error, 1);
+                if origin.is_some() {
+                    self.placed.remove(extent.address);
+                }
+                self.mappings.give_back(granted);
+                let Errno(number) = error;
+                if self.bind_refused.swap(number as u32, Relaxed) == 0 {
+                    message::line(format_args!(
+                        "memory policies are refused here (mbind: error {number}, perhaps a container's seccomp \
+                         profile): pages are placed by touching them instead; allow mbind to have pages moved too"
+                    ));
+                }
+            }
+        }
+        true
+    }
+
+    fn freed(&self, address: usize) {
+        self.group.forget(address);
+        let Some(placed) = self.placed.remove(address) else {
+            return;
+        };
+        // It may be unmapped already, and another at its place.
+        if placed.is_unmapped {
+            self.mappings.give_back(placed.mappings.into());
+        } else {
+            bind::reset(placed.start, placed.length);
+        }
+    }
+
+    fn touch_later(&self, index: u32, object: &Touched<'_>) {
+        let Extent {
+            address,
+            size_bytes,
+            ..
+        } = object.extent;
+        match self.group.add(index, address, size_bytes) {
+            Some(waiting) if waiting < self.plan.header.touch_group as usize => {}
+            Some(_) => self.flush_group(),
+            None => {
+                self.flush_group();
+                touch::touch(
+                    &[*object],
+                    self.plan.header.touch_pages_max,
+                    self.can_populate,
+                );
+            }
+        }
+    }
+
+    /// Touches what waits for a round of visits.
+    fn flush_group(&self) {
+        if self.group.is_empty() {
+            return;
+        }
+        let waiting = self.group.take_all();
+        let touched = |(index, address, size_bytes): (u32, usize, usize)| {
+            let rule = self.rules.get(index as usize)?;
+            Some(Touched {
+                extent: self.extent(address, size_bytes),
+                pattern: self.plan.pattern(rule)?,
+                counters: self.counters.get(index as usize)?,
+                is_writable: false,
+            })
+        };
+        let mut objects = waiting.map(|object| object.and_then(touched));
+        // Those there are, to the front.
+        let mut length = 0;
+        for at in 0..objects.len() {
+            if objects[at].is_some() {
+                objects.swap(at, length);
+                length += 1;
+            }
+        }
+        if let Some(first) = objects[0] {
+            let objects = objects.map(|object| object.unwrap_or(first));
+            touch::touch(
+                &objects[..length],
+                self.plan.header.touch_pages_max,
+                self.can_populate,
+            );
+        }
+    }
+}
+
+/// Will the C library unmap this live heap object when it is freed? Its malloc gives large objects a
+/// mapping of their own, 16 bytes into a page, and says so in bit 1 of the word before them.
+fn is_own_mapping(address: usize) -> bool {
+    const IS_MMAPPED: usize = 2;
+    // SAFETY: 16 bytes into a page, the word before is in the object's own page.
+    address & 0xfff == 0x10 && unsafe { ((address - 8) as *const usize).read() } & IS_MMAPPED != 0
+}

@@ -1,0 +1,181 @@
+//! What was placed, what was not, and why: counters per rule and per process.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::memory::Zeroed;
+use crate::sys::Errno;
+
+/// What the kernel was asked for when it refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Request {
+    /// A memory policy.
+    Bind = 1,
+    /// The move of a page that was there already.
+    Move = 2,
+    /// A page, in memory that nothing had touched.
+    Touch = 3,
+    /// Another CPU for the calling thread.
+    Visit = 4,
+}
+
+impl Request {
+    /// Its name in the summary.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bind => "mbind",
+            Self::Move => "move_pages",
+            Self::Touch => "touch",
+            Self::Visit => "sched_setaffinity",
+        }
+    }
+
+    fn from_number(number: u32) -> Option<Self> {
+        [Self::Bind, Self::Move, Self::Touch, Self::Visit]
+            .into_iter()
+            .find(|request| *request as u32 == number)
+    }
+}
+
+/// Kinds of failure kept apart per rule.
+const FAILURES_MAX: usize = 8;
+
+/// How often each request failed with each error number.
+#[derive(Default)]
+pub struct Failures {
+    keys: [AtomicU32; FAILURES_MAX],
+    counts: [AtomicU64; FAILURES_MAX],
+}
+
+impl Failures {
+    /// Counts `times` failures. Kinds beyond the eighth are counted as the eighth.
+    pub fn add(&self, request: Request, error: Errno, times: u64) {
+        let wanted = (request as u32) << 16 | (error.0 as u32 & 0xffff);
+        let slot = self.keys.iter().position(|key| {
+            key.compare_exchange(0, wanted, Relaxed, Relaxed).is_ok() || key.load(Relaxed) == wanted
+        });
+        if let Some(count) = self.counts.get(slot.unwrap_or(FAILURES_MAX - 1)) {
+            count.fetch_add(times, Relaxed);
+        }
+    }
+
+    /// Request, error number and count of each kind.
+    pub fn iter(&self) -> impl Iterator<Item = (Request, i32, u64)> + '_ {
+        self.keys
+            .iter()
+            .zip(&self.counts)
+            .filter_map(|(key, count)| {
+                let key = key.load(Relaxed);
+                Some((
+                    Request::from_number(key >> 16)?,
+                    (key & 0xffff) as i32,
+                    count.load(Relaxed),
+                ))
+            })
+    }
+
+    fn clear(&self) {
+        self.keys.iter().for_each(|key| key.store(0, Relaxed));
+        self.counts.iter().for_each(|count| count.store(0, Relaxed));
+    }
+}
+
+/// What became of one rule's objects.
+#[derive(Default)]
+pub struct RuleCounters {
+    /// 1: the rule makes no sense and is ignored.
+    pub ignored: AtomicU32,
+    /// The rule whose order counter this one uses.
+    pub group: AtomicU32,
+    /// Objects placed, at least in part.
+    pub objects: AtomicU64,
+    /// Their pages.
+    pub pages: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Pages that were there already, on their node.
+    pub in_place: AtomicU64,
+    /// Pages that were there already and were moved.
+    pub moved: AtomicU64,
+    /// Objects placed by a rule that is a rebuilt program's weaker key.
+    pub weak: AtomicU64,
+    /// Objects left to first touch, as planned.
+    pub left: AtomicU64,
+    /// Objects recognised but smaller than two pages.
+    pub too_small: AtomicU64,
+    /// Pieces given up for want of mappings.
+    pub coarsened: AtomicU64,
+    /// Objects not placed for want of mappings, or of room to remember them.
+    pub no_room: AtomicU64,
+    /// Pages planned for nodes that this process has no memory of.
+    pub missing_node_pages: AtomicU64,
+    /// Pages that `touch` left alone: beyond its cap, or not safe to touch.
+    pub untouched: AtomicU64,
+    /// Static objects that would lie outside their module.
+    pub outside: AtomicU64,
+    /// What the kernel refused.
+    pub failures: Failures,
+}
+
+// SAFETY: atomics only.
+unsafe impl Zeroed for RuleCounters {}
+
+impl RuleCounters {
+    /// The counters that the summary shows where they are not 0, by name.
+    pub fn shown(&self) -> [(&'static str, &AtomicU64); 13] {
+        [
+            ("objects", &self.objects),
+            ("pages", &self.pages),
+            ("bytes", &self.bytes),
+            ("in_place", &self.in_place),
+            ("moved", &self.moved),
+            ("weak", &self.weak),
+            ("left", &self.left),
+            ("too_small", &self.too_small),
+            ("coarsened", &self.coarsened),
+            ("no_room", &self.no_room),
+            ("missing_node_pages", &self.missing_node_pages),
+            ("untouched", &self.untouched),
+            ("outside", &self.outside),
+        ]
+    }
+
+    /// Forgets what a forked process's parent did.
+    pub fn clear(&self) {
+        self.shown()
+            .iter()
+            .for_each(|(_, counter)| counter.store(0, Relaxed));
+        self.failures.clear();
+    }
+}
+
+/// Adds one.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn failures_are_kept_apart() {
+        let failures = Failures::default();
+        failures.add(Request::Bind, Errno(22), 1);
+        failures.add(Request::Move, Errno(22), 5);
+        failures.add(Request::Bind, Errno(22), 2);
+        assert_eq!(
+            failures.iter().collect::<Vec<_>>(),
+            [(Request::Bind, 22, 3), (Request::Move, 22, 5)]
+        );
+        for error in 1..20 {
+            failures.add(Request::Touch, Errno(error), 1);
+        }
+        assert_eq!(
+            failures.iter().map(|(_, _, count)| count).sum::<u64>(),
+            27,
+            "none is lost"
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Reading the plan of a process: its file, its section, and what of the machine matters to it.
+
+use core::mem;
+use core::sync::atomic::{AtomicBool, AtomicU32};
+
+use nearpage_wire::SUMMARY_VARIABLE;
+use nearpage_wire::compact_plan::{Header, MAGIC};
+
+use super::bind;
+use super::memory::{zeroed, zeroed_slice};
+use super::pieces::{NODES_MAX, NodeSet};
+use super::{PATH_BYTES_MAX, State};
+use crate::environment;
+use crate::modules::Modules;
+use crate::plan::{Plan, PlanError};
+use crate::sys::{self, Errno};
+use crate::touch;
+
+/// A plan larger than this is not read.
+const PLAN_BYTES_MAX: usize = 1 << 26;
+
+/// Why the plan is not used.
+pub(super) enum Unusable {
+    File(Errno),
+    Content(PlanError),
+}
+
+impl core::fmt::Display for Unusable {
+    fn fmt(&self, text: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::File(Errno(error)) => write!(text, "reading it gives error {error}"),
+            Self::Content(why) => why.fmt(text),
+        }
+    }
+}
+
+/// Reads a whole file into memory of our own: a mapping would make the program's fate depend on
+/// nobody cutting the file short.
+fn read_file(path: &[u8]) -> Result<&'static [u8], Errno> {
+    let mut terminated = [0; PATH_BYTES_MAX];
+    terminated
+        .get_mut(..path.len())
+        .ok_or(Errno(36))?
+        .copy_from_slice(path);
+    let terminated = terminated.get(..=path.len()).ok_or(Errno(36))?;
+    let file = sys::open(terminated, sys::O_RDONLY)?;
+    let bytes = read_all(file);
+    sys::close(file);
+    bytes
+}
+
+fn read_all(file: usize) -> Result<&'static [u8], Errno> {
+    let address = sys::reserve(PLAN_BYTES_MAX)?;
+    // SAFETY: fresh memory; what is unmapped below lies beyond what is returned.
+    let memory = unsafe { core::slice::from_raw_parts_mut(address as *mut u8, PLAN_BYTES_MAX) };
+    let mut length = 0;
+    let read = loop {
+        // The header alone first, so that a file of another kind is not read whole.
+        let wanted = if length < mem::size_of::<Header>() {
+            mem::size_of::<Header>()
+        } else {
+            PLAN_BYTES_MAX
+        };
+        match memory
+            .get_mut(length..wanted)
+            .filter(|rest| !rest.is_empty())
+            .map(|rest| sys::read(file, rest))
+        {
+            None | Some(Ok(0)) => break Ok(length),
+            Some(Ok(read)) => length += read,
+            Some(Err(sys::EINTR)) => {}
+            Some(Err(error)) => break Err(error),
+        }
+        if length >= mem::size_of::<Header>() && !memory.starts_with(&MAGIC) {
+            break Ok(length);
+        }
+    };
+    // Whatever the page size, this unmaps no page of the plan.
+    let kept = read.unwrap_or(0).next_multiple_of(1 << 16);
+    // SAFETY: beyond what was read.
+    let _ = unsafe { sys::munmap(address + kept, PLAN_BYTES_MAX - kept) };
+    Ok(memory.get(..read?).unwrap_or_default())
+}
+
+/// The number that a launcher gave this process.
+fn rank() -> Option<u32> {
+    nearpage_wire::RANK_VARIABLES
+        .into_iter()
+        .find_map(environment::number)
+        .and_then(|rank| u32::try_from(rank).ok())
+}
+
+/// Does ordinary memory get huge pages here without asking for them?
+fn huge_pages_in_use() -> bool {
+    let mut text = [0; 64];
+    let always = sys::open(
+        b"/sys/kernel/mm/transparent_hugepage/enabled\0",
+        sys::O_RDONLY,
+    )
+    .is_ok_and(|file| {
+        let length = sys::read(file, &mut text).unwrap_or(0);
+        sys::close(file);
+        text.get(..length)
+            .is_some_and(|text| text.starts_with(b"[always]"))
+    });
+    // The C library's malloc asks for them itself where it is told to.
+    let tunables = environment::variable("GLIBC_TUNABLES").unwrap_or_default();
+    let asked = tunables.split(|byte| *byte == b':').any(|tunable| {
+        tunable
+            .strip_prefix(b"glibc.malloc.hugetlb=")
+            .is_some_and(|value| value.starts_with(b"1") || value.starts_with(b"2"))
+    });
+    always || asked
+}
+
+/// Nodes with memory for this process; where the kernel won't say, every node it might have.
+fn allowed_nodes() -> NodeSet {
+    bind::allowed_nodes().unwrap_or(NodeSet {
+        words: [u64::MAX; NODES_MAX / 64],
+    })
+}
+
+impl State {
+    /// The state for this process; none where the plan has nothing for it.
+    pub(super) fn read(path: &[u8]) -> Result<Option<&'static Self>, Unusable> {
+        let no_memory = || Unusable::File(sys::ENOMEM);
+        let bytes = read_file(path).map_err(Unusable::File)?;
+        let plan = Plan::parse(bytes).map_err(Unusable::Content)?;
+        let modules = zeroed::<Modules>().ok_or_else(no_memory)?;
+        // Static objects are placed once the state is complete.
+        modules.refresh(&plan, |_| {});
+        let Some(executable) = modules.executable() else {
+            return Ok(None);
+        };
+        let rank = rank();
+        let Some(section) = plan.section(executable.identity(), rank) else {
+            return Ok(None);
+        };
+        let rules = plan.rules(section);
+        let mut summary_path = [0; PATH_BYTES_MAX];
+        let named = environment::variable(SUMMARY_VARIABLE)
+            .filter(|path| path.len() < PATH_BYTES_MAX)
+            .unwrap_or_default();
+        for (to, from) in summary_path.iter_mut().zip(named) {
+            *to = *from;
+        }
+        let state = Self {
+            plan,
+            rules,
+            counters: zeroed_slice(rules.len()).ok_or_else(no_memory)?,
+            pin_rules: plan.pins(section),
+            rank,
+            modules,
+            sites: zeroed().ok_or_else(no_memory)?,
+            orders: zeroed().ok_or_else(no_memory)?,
+            threads: zeroed().ok_or_else(no_memory)?,
+            placed: zeroed().ok_or_else(no_memory)?,
+            mappings: zeroed().ok_or_else(no_memory)?,
+            group: zeroed().ok_or_else(no_memory)?,
+            pins: zeroed().ok_or_else(no_memory)?,
+            allowed: allowed_nodes(),
+            huge_pages: huge_pages_in_use(),
+            can_populate: touch::can_populate(),
+            bind_refused: AtomicU32::new(0),
+            is_finished: AtomicBool::new(false),
+            summary_path,
+            summary_path_bytes: named.len(),
+        };
+        let address = sys::reserve(mem::size_of::<Self>()).map_err(Unusable::File)?;
+        // SAFETY: fresh memory of that size, page-aligned, never unmapped.
+        Ok(Some(unsafe {
+            (address as *mut Self).write(state);
+            &*(address as *const Self)
+        }))
+    }
+}

@@ -1,0 +1,670 @@
+//! The arithmetic of placement: which pages of an object go where. Pure.
+//!
+//! # Which pages belong to an object
+//! Boundaries, those of the object and those between its pieces, move to the nearest page boundary;
+//! exactly half-way they move down. So a page goes with whatever covers the larger part of it, and a
+//! neighbour that has most of a page keeps it. Boundaries between pieces move to the nearest
+//! boundary of the placement unit instead, which is the huge page where those are in use; the
+//! object's ends stay at ordinary pages, so that no more of its neighbours is touched.
+//!
+//! An object of less than two pages is left alone: at best one page would be its own.
+
+use nearpage_wire::compact_plan::{Run, Weight};
+
+/// Nodes above this number are not placed on (Linux knows at most 1024).
+pub const NODES_MAX: usize = 1024;
+
+/// A set of nodes in the layout that memory policy calls take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeSet {
+    /// Bit n of the whole is node n.
+    pub words: [u64; NODES_MAX / 64],
+}
+
+impl NodeSet {
+    /// No node.
+    pub const EMPTY: Self = Self {
+        words: [0; NODES_MAX / 64],
+    };
+
+    /// One node.
+    pub fn of(node: u32) -> Self {
+        let mut set = Self::EMPTY;
+        set.insert(node);
+        set
+    }
+
+    /// Adds a node; numbers that no kernel has are left out.
+    pub fn insert(&mut self, node: u32) {
+        if let Some(word) = self.words.get_mut(node as usize / 64) {
+            *word |= 1 << (node % 64);
+        }
+    }
+
+    /// Is the node in the set?
+    pub fn contains(&self, node: u32) -> bool {
+        self.words
+            .get(node as usize / 64)
+            .is_some_and(|word| word >> (node % 64) & 1 == 1)
+    }
+
+    /// The nodes in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..NODES_MAX as u32).filter(|node| self.contains(*node))
+    }
+
+    /// The n-th node in ascending order, from 0.
+    pub fn nth(&self, n: usize) -> Option<u32> {
+        let mut left = n;
+        for (index, word) in self.words.iter().enumerate() {
+            let here = word.count_ones() as usize;
+            if left < here {
+                // Without the lowest `left` bits, the lowest is the one.
+                let rest = (0..left).fold(*word, |rest, _| rest & rest.wrapping_sub(1));
+                return Some(index as u32 * 64 + rest.trailing_zeros());
+            }
+            left -= here;
+        }
+        None
+    }
+
+    /// Nodes that are in both sets.
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut both = *self;
+        for (word, mask) in both.words.iter_mut().zip(other.words) {
+            *word &= mask;
+        }
+        both
+    }
+
+    /// Has the set no node?
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+}
+
+/// Where the pages of an object go, its tables resolved: [`nearpage_wire::compact_plan::placement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern<'plan> {
+    /// Round-robin by page over all nodes of the set.
+    Interleave(&'plan [u16]),
+    /// Share k of the object to the k-th node.
+    Block(&'plan [u16]),
+    /// Pieces of so many bytes dealt to the nodes in order.
+    BlockCyclic(&'plan [u16], u64),
+    /// All of it to one node.
+    Node(u32),
+    /// Runs in ascending order, in pages of so many bytes from the page of the first byte.
+    Runs(&'plan [Run], u64),
+    /// Pages in a row by weight, over and over.
+    Weighted(&'plan [Weight]),
+    /// Left alone.
+    Leave,
+}
+
+impl Pattern<'_> {
+    /// All nodes that the pattern names.
+    pub fn nodes(&self) -> NodeSet {
+        let mut set = NodeSet::EMPTY;
+        match self {
+            Self::Interleave(nodes) | Self::Block(nodes) | Self::BlockCyclic(nodes, _) => {
+                nodes.iter().for_each(|node| set.insert((*node).into()));
+            }
+            Self::Node(node) => set.insert(*node),
+            Self::Runs(runs, _) => runs.iter().for_each(|run| set.insert(run.node)),
+            Self::Weighted(weights) => weights.iter().for_each(|weight| set.insert(weight.node)),
+            Self::Leave => {}
+        }
+        set
+    }
+
+    /// The only node of a pattern that names no other.
+    fn single(&self) -> Option<u32> {
+        let (first, alike) = match self {
+            Self::Interleave(nodes) | Self::Block(nodes) | Self::BlockCyclic(nodes, _) => {
+                let first = u32::from(*nodes.first()?);
+                (first, nodes.iter().all(|node| u32::from(*node) == first))
+            }
+            Self::Node(node) => (*node, true),
+            Self::Runs(runs, _) => (
+                runs.first()?.node,
+                runs.iter().all(|run| run.node == runs[0].node),
+            ),
+            Self::Weighted(weights) => (
+                weights.first()?.node,
+                weights.iter().all(|weight| weight.node == weights[0].node),
+            ),
+            Self::Leave => return None,
+        };
+        // MPOL_INTERLEAVE over one node says the same as MPOL_PREFERRED on it, but shows the plan.
+        (alike && !matches!(self, Self::Interleave(_))).then_some(first)
+    }
+}
+
+/// An object in memory, and the units its pages are placed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub address: usize,
+    /// Bytes.
+    pub size_bytes: usize,
+    /// The system's page, a power of two, in bytes.
+    pub page_bytes: usize,
+    /// Unit of boundaries between pieces, a power of two of at least a page, in bytes.
+    pub unit_bytes: usize,
+}
+
+impl Extent {
+    /// First and last byte (exclusive) of the pages that belong to the object; none where it is
+    /// smaller than two pages.
+    pub fn pages(&self) -> Option<(usize, usize)> {
+        if self.size_bytes < 2 * self.page_bytes {
+            return None;
+        }
+        let end = self.address.checked_add(self.size_bytes)?;
+        let pages = (
+            nearest(self.address, self.page_bytes)?,
+            nearest(end, self.page_bytes)?,
+        );
+        (pages.0 < pages.1).then_some(pages)
+    }
+}
+
+/// The multiple of `unit` (a power of two) nearest to `address`, the lower one half-way.
+fn nearest(address: usize, unit: usize) -> Option<usize> {
+    let low = address & !(unit - 1);
+    if address - low <= unit / 2 {
+        Some(low)
+    } else {
+        low.checked_add(unit)
+    }
+}
+
+/// Where the pages of one piece go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One node.
+    Node(u32),
+    /// Round-robin by page over all nodes of the pattern.
+    Interleave,
+}
+
+/// Consecutive whole pages that go to the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Address of the first byte.
+    pub start: usize,
+    /// Address after the last byte.
+    pub end: usize,
+    /// Where they go.
+    pub target: Target,
+}
+
+/// The pieces of an object in ascending order, without gaps or overlap, neighbours differing in
+/// target.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces<'plan> {
+    extent: Extent,
+    pattern: Pattern<'plan>,
+    /// Address of the next piece, and where the last one ends.
+    cursor: usize,
+    end: usize,
+    /// Number of the next raw piece, before rounding and merging.
+    index: u64,
+    /// Pieces that may still be exact; the rest of the object is one interleaved piece.
+    exact: u64,
+    /// Raw runs shorter than this join the one before them.
+    run_bytes_min: u64,
+    /// Weighted patterns deal so many times their weights' pages in a row.
+    scale: u64,
+}
+
+impl<'plan> Pieces<'plan> {
+    /// The exact pieces of an object; none for [`Pattern::Leave`], for an object of less than two
+    /// pages, and for a pattern without nodes.
+    pub fn new(extent: Extent, pattern: Pattern<'plan>) -> Self {
+        let pattern = match (pattern.single(), pattern) {
+            (Some(node), _) => Pattern::Node(node),
+            (None, Pattern::BlockCyclic(nodes, block)) => {
+                Pattern::BlockCyclic(nodes, block.max(extent.unit_bytes as u64))
+            }
+            (None, other) => other,
+        };
+        let unit_pages = (extent.unit_bytes / extent.page_bytes) as u64;
+        let (mut cursor, end) = extent.pages().unwrap_or((0, 0));
+        if pattern.nodes().is_empty() {
+            cursor = end;
+        }
+        Self {
+            extent,
+            pattern,
+            cursor,
+            end,
+            index: 0,
+            exact: u64::MAX,
+            run_bytes_min: 0,
+            scale: unit_pages,
+        }
+    }
+
+    /// The same in at most `pieces_max` pieces (at least 1), and how many exact pieces that gave up.
+    ///
+    /// Short runs join the run before them, weighted patterns deal longer rows, and of every other
+    /// pattern the first pieces stay exact and the rest is interleaved over the pattern's nodes:
+    /// larger blocks would be just as wrong for every thread but its first.
+    pub fn at_most(self, pieces_max: u64) -> (Self, u64) {
+        let pieces_max = pieces_max.max(1);
+        let exact = self.count_up_to(pieces_max.saturating_add(1));
+        if exact <= pieces_max {
+            return (self, 0);
+        }
+        let mut fitted = self;
+        match self.pattern {
+            Pattern::Runs(runs, _) => {
+                let all = self.count_up_to(runs.len() as u64 + 1);
+                fitted.run_bytes_min = 2 * self.extent.page_bytes as u64;
+                while fitted.count_up_to(pieces_max.saturating_add(1)) > pieces_max {
+                    fitted.run_bytes_min *= 2;
+                }
+                (fitted, all - fitted.count_up_to(pieces_max))
+            }
+            Pattern::Weighted(_) => {
+                while fitted.count_up_to(pieces_max.saturating_add(1)) > pieces_max {
+                    fitted.scale *= 2;
+                }
+                (fitted, 0)
+            }
+            _ => {
+                fitted.exact = pieces_max - 1;
+                // Every exact piece but the kept ones; a block-cyclic pattern has one per block.
+                let all = match self.pattern {
+                    Pattern::BlockCyclic(_, block) => {
+                        ((self.end - self.cursor) as u64).div_ceil(block)
+                    }
+                    _ => self.count_up_to(u64::MAX),
+                };
+                (fitted, all.saturating_sub(fitted.exact))
+            }
+        }
+    }
+
+    /// Number of pieces, counted no further than `limit`.
+    pub fn count_up_to(self, limit: u64) -> u64 {
+        self.take(usize::try_from(limit).unwrap_or(usize::MAX))
+            .count() as u64
+    }
+
+    /// Where raw piece `index` ends, rounded; none where no further piece follows.
+    fn raw_end(&self, index: u64) -> Option<usize> {
+        let Extent {
+            address,
+            size_bytes,
+            page_bytes,
+            unit_bytes,
+        } = self.extent;
+        let offset = match self.pattern {
+            Pattern::Block(nodes) if index + 1 < nodes.len() as u64 => {
+                size_bytes as u128 * u128::from(index + 1) / nodes.len() as u128
+            }
+            Pattern::BlockCyclic(_, block) => u128::from(index + 1) * u128::from(block),
+            Pattern::Runs(runs, run_page_bytes) => {
+                let next = runs.get(usize::try_from(index + 1).ok()?)?;
+                let head = (address & (page_bytes - 1)) as u128;
+                (u128::from(next.first_page) * u128::from(run_page_bytes)).saturating_sub(head)
+            }
+            Pattern::Weighted(weights) => {
+                let (cycle, place) = (
+                    index / weights.len() as u64,
+                    (index % weights.len() as u64) as usize,
+                );
+                let pages = |weights: &[Weight]| {
+                    weights
+                        .iter()
+                        .map(|weight| u128::from(weight.pages.max(1)))
+                        .sum::<u128>()
+                };
+                let before = u128::from(cycle) * pages(weights) + pages(&weights[..=place]);
+                before * u128::from(self.scale) * page_bytes as u128
+            }
+            _ => return None,
+        };
+        let boundary = usize::try_from(address as u128 + offset).ok()?;
+        let boundary = nearest(boundary, unit_bytes)?;
+        (boundary < self.end).then_some(boundary)
+    }
+
+    fn raw_target(&self, index: u64) -> Target {
+        let dealt = |count: usize| usize::try_from(index % count as u64).unwrap_or(0);
+        match self.pattern {
+            Pattern::Interleave(_) | Pattern::Leave => Target::Interleave,
+            Pattern::Node(node) => Target::Node(node),
+            Pattern::Block(nodes) | Pattern::BlockCyclic(nodes, _) => {
+                Target::Node(nodes[dealt(nodes.len())].into())
+            }
+            Pattern::Runs(runs, _) => Target::Node(runs[dealt(runs.len())].node),
+            Pattern::Weighted(weights) => Target::Node(weights[dealt(weights.len())].node),
+        }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.cursor >= self.end {
+            return None;
+        }
+        let start = self.cursor;
+        if self.exact == 0 {
+            self.cursor = self.end;
+            return Some(Piece {
+                start,
+                end: self.end,
+                target: Target::Interleave,
+            });
+        }
+        let mut target = None;
+        loop {
+            let raw_end = self.raw_end(self.index);
+            let end = raw_end.unwrap_or(self.end);
+            if end > self.cursor {
+                let next = self.raw_target(self.index);
+                let long_enough = (end - self.cursor) as u64 >= self.run_bytes_min;
+                if target.is_some_and(|target| target != next && long_enough) {
+                    break;
+                }
+                target = target.or(Some(next));
+                self.cursor = end;
+            }
+            if raw_end.is_none() {
+                break;
+            }
+            self.index += 1;
+        }
+        self.exact -= 1;
+        Some(Piece {
+            start,
+            end: self.cursor,
+            target: target?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const PAGE: usize = 4096;
+    const HUGE: usize = 2 << 20;
+
+    fn extent(address: usize, size_bytes: usize) -> Extent {
+        Extent {
+            address,
+            size_bytes,
+            page_bytes: PAGE,
+            unit_bytes: PAGE,
+        }
+    }
+
+    fn nodes_by_page(extent: Extent, pattern: Pattern) -> Vec<Option<u32>> {
+        Pieces::new(extent, pattern)
+            .flat_map(|piece| {
+                let node = match piece.target {
+                    Target::Node(node) => Some(node),
+                    Target::Interleave => None,
+                };
+                (piece.start..piece.end).step_by(PAGE).map(move |_| node)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pages_go_with_the_larger_part() {
+        // As malloc hands it out: 16 bytes into a page.
+        assert_eq!(extent(0x10010, 4 * PAGE).pages(), Some((0x10000, 0x14000)));
+        assert_eq!(
+            extent(0x10800, 4 * PAGE).pages(),
+            Some((0x10000, 0x14000)),
+            "half-way: down"
+        );
+        assert_eq!(extent(0x10801, 4 * PAGE).pages(), Some((0x11000, 0x15000)));
+        assert_eq!(extent(0x10010, 2 * PAGE - 1).pages(), None, "too small");
+        assert_eq!(
+            extent(usize::MAX - 100, 1 << 40).pages(),
+            None,
+            "no such object"
+        );
+    }
+
+    #[test]
+    fn blocks_are_shares_at_whole_pages() {
+        assert_eq!(
+            nodes_by_page(extent(0x10010, 10 * PAGE), Pattern::Block(&[3, 1, 2])),
+            [3, 3, 3, 1, 1, 1, 1, 2, 2, 2].map(Some)
+        );
+        // More owners than pages: those with nothing are passed over.
+        let many: Vec<u16> = (0..8).collect();
+        assert_eq!(
+            nodes_by_page(extent(0, 3 * PAGE), Pattern::Block(&many)),
+            [1, 4, 6].map(Some)
+        );
+    }
+
+    #[test]
+    fn equal_neighbours_merge() {
+        let pieces: Vec<_> =
+            Pieces::new(extent(0, 8 * PAGE), Pattern::Block(&[0, 0, 1, 1])).collect();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(
+            pieces[0],
+            Piece {
+                start: 0,
+                end: 4 * PAGE,
+                target: Target::Node(0)
+            }
+        );
+        let one: Vec<_> =
+            Pieces::new(extent(0, 1 << 40), Pattern::BlockCyclic(&[5, 5], 4096)).collect();
+        assert_eq!(
+            one,
+            [Piece {
+                start: 0,
+                end: 1 << 40,
+                target: Target::Node(5)
+            }]
+        );
+    }
+
+    #[test]
+    fn block_cyclic_deals_blocks_and_never_less_than_the_unit() {
+        let pattern = Pattern::BlockCyclic(&[0, 1], 2 * PAGE as u64);
+        assert_eq!(
+            nodes_by_page(extent(0x10010, 7 * PAGE), pattern),
+            [0, 0, 1, 1, 0, 0, 1].map(Some)
+        );
+        let huge = Extent {
+            address: HUGE + 16,
+            size_bytes: 8 * HUGE,
+            page_bytes: PAGE,
+            unit_bytes: HUGE,
+        };
+        let pieces: Vec<_> =
+            Pieces::new(huge, Pattern::BlockCyclic(&[0, 1, 2], 640 << 10)).collect();
+        assert_eq!(pieces.len(), 8, "0.625 MiB become 2 MiB");
+        assert!(
+            pieces
+                .iter()
+                .all(|piece| piece.start % HUGE == 0 && piece.end - piece.start == HUGE)
+        );
+    }
+
+    #[test]
+    fn runs_keep_their_gaps_and_the_tail() {
+        let run = |first_page, pages, node| Run {
+            first_page,
+            pages,
+            node,
+        };
+        let runs = [run(1, 1, 4), run(3, 2, 5), run(6, 1, 4)];
+        let pattern = Pattern::Runs(&runs, PAGE as u64);
+        assert_eq!(
+            nodes_by_page(extent(0x10010, 8 * PAGE), pattern),
+            [4, 4, 4, 5, 5, 5, 4, 4].map(Some)
+        );
+        assert_eq!(
+            nodes_by_page(extent(0x10010, 4 * PAGE), pattern),
+            [4, 4, 4, 5].map(Some),
+            "a smaller object"
+        );
+    }
+
+    #[test]
+    fn weights_are_pages_in_a_row() {
+        let weights = [Weight { node: 0, pages: 3 }, Weight { node: 1, pages: 1 }];
+        let pattern = Pattern::Weighted(&weights);
+        assert_eq!(
+            nodes_by_page(extent(0, 6 * PAGE), pattern),
+            [0, 0, 0, 1, 0, 0].map(Some)
+        );
+        let (rows, lost) = Pieces::new(extent(0, 1024 * PAGE), pattern).at_most(16);
+        assert_eq!(lost, 0, "longer rows are still weighted as planned");
+        assert!(rows.count() <= 16);
+    }
+
+    #[test]
+    fn nothing_to_place() {
+        assert_eq!(Pieces::new(extent(0, 8 * PAGE), Pattern::Leave).count(), 0);
+        assert_eq!(
+            Pieces::new(extent(0, 8 * PAGE), Pattern::Block(&[])).count(),
+            0
+        );
+        assert_eq!(Pieces::new(extent(0, PAGE), Pattern::Node(0)).count(), 0);
+        assert_eq!(
+            Pieces::new(extent(0, 8 * PAGE), Pattern::Runs(&[], 4096)).count(),
+            0
+        );
+    }
+
+    #[test]
+    fn too_many_pieces_leave_an_interleaved_tail() {
+        let pattern = Pattern::BlockCyclic(&[0, 1], 64 << 10);
+        let (pieces, lost) = Pieces::new(extent(0x10010, 1 << 30), pattern).at_most(16382);
+        let pieces: Vec<_> = pieces.collect();
+        assert_eq!((pieces.len(), lost), (16382, 3));
+        assert_eq!(pieces[16381].target, Target::Interleave);
+        assert_eq!(pieces[16381].end - pieces[16381].start, 3 * (64 << 10));
+        let (_, lost) = Pieces::new(extent(0x10010, 1 << 30), pattern).at_most(16384);
+        assert_eq!(lost, 0);
+    }
+
+    #[test]
+    fn too_many_runs_join_their_neighbours() {
+        let runs: Vec<_> = (0..64u64)
+            .flat_map(|k| {
+                [
+                    Run {
+                        first_page: k * 20,
+                        pages: 19,
+                        node: (k % 2) as u32,
+                    },
+                    Run {
+                        first_page: k * 20 + 19,
+                        pages: 1,
+                        node: 3,
+                    },
+                ]
+            })
+            .collect();
+        let pattern = Pattern::Runs(&runs, PAGE as u64);
+        let (pieces, lost) = Pieces::new(extent(0, 64 * 20 * PAGE), pattern).at_most(64);
+        let pieces: Vec<_> = pieces.collect();
+        assert_eq!((pieces.len(), lost), (64, 64));
+        assert!(pieces.iter().all(|piece| piece.target != Target::Node(3)));
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_are_found_by_number(nodes in proptest::collection::btree_set(0u32..NODES_MAX as u32, 0..200)) {
+            let mut set = NodeSet::EMPTY;
+            nodes.iter().for_each(|node| set.insert(*node));
+            prop_assert!(set.iter().eq(nodes.iter().copied()));
+            for n in 0..=nodes.len() {
+                prop_assert_eq!(set.nth(n), nodes.iter().nth(n).copied());
+            }
+        }
+
+        /// Pieces tile the object's pages exactly, whole pages each, neighbours differ, and a limit
+        /// is kept with the same pages covered.
+        #[test]
+        fn pieces_tile_the_object(
+            shape in 0u8..6,
+            nodes in proptest::collection::vec(0u16..5, 0..20),
+            block in 1u64..200_000,
+            steps in proptest::collection::vec((1u64..40, 0u32..40, 0u32..5), 0..30),
+            address in 0usize..(8 << 20),
+            size_bytes in 0usize..(4 << 20),
+            huge in any::<bool>(),
+            limit in 1u64..50,
+        ) {
+            let mut page = 0;
+            let runs: Vec<Run> = steps.iter().map(|(gap, pages, node)| {
+                let run = Run { first_page: page, pages: *pages, node: *node };
+                page += gap;
+                run
+            }).collect();
+            let weights: Vec<Weight> = steps.iter().map(|(_, pages, node)| Weight { node: *node, pages: *pages }).collect();
+            let pattern = match shape {
+                0 => Pattern::Interleave(&nodes),
+                1 => Pattern::Block(&nodes),
+                2 => Pattern::BlockCyclic(&nodes, block),
+                3 => Pattern::Node(2),
+                4 => Pattern::Runs(&runs, 4096),
+                _ => Pattern::Weighted(&weights),
+            };
+            let extent = Extent { address, size_bytes, page_bytes: PAGE, unit_bytes: if huge { HUGE } else { PAGE } };
+            let exact = Pieces::new(extent, pattern);
+            let (fitted, lost) = exact.at_most(limit);
+            prop_assert!(fitted.count_up_to(limit + 1) <= limit);
+            prop_assert_eq!(lost == 0, exact.count_up_to(limit + 1) <= limit || matches!(pattern, Pattern::Weighted(_)));
+            for pieces in [exact, fitted] {
+                let pieces: Vec<Piece> = pieces.collect();
+                if pieces.is_empty() {
+                    prop_assert!(extent.pages().is_none() || pattern.nodes().is_empty());
+                    continue;
+                }
+                let (start, end) = extent.pages().unwrap();
+                prop_assert_eq!((pieces[0].start, pieces[pieces.len() - 1].end), (start, end));
+                for piece in &pieces {
+                    prop_assert!(piece.start < piece.end && piece.start % PAGE == 0 && piece.end % PAGE == 0);
+                    if let Target::Node(node) = piece.target {
+                        prop_assert!(pattern.nodes().contains(node));
+                    }
+                }
+                for pair in pieces.windows(2) {
+                    prop_assert_eq!(pair[0].end, pair[1].start);
+                    prop_assert_ne!(pair[0].target, pair[1].target);
+                    prop_assert_eq!(pair[0].end % extent.unit_bytes, 0);
+                }
+            }
+        }
+
+        /// Every page of a block-cyclic object is on the node of the block that covers most of it.
+        #[test]
+        fn block_cyclic_pages_follow_their_middle(
+            address in 0usize..100_000,
+            size_bytes in (2 * PAGE)..(1 << 20),
+            block in (PAGE as u64)..60_000,
+        ) {
+            let nodes = [0u16, 1, 2];
+            let (start, _) = extent(address, size_bytes).pages().unwrap();
+            for (k, node) in nodes_by_page(extent(address, size_bytes), Pattern::BlockCyclic(&nodes, block)).into_iter().enumerate() {
+                // The nearest boundaries to a page's ends lie on the far sides of its middle.
+                let middle = (start + k * PAGE + PAGE / 2).saturating_sub(address).clamp(1, size_bytes) as u64;
+                let owner = |offset: u64| u32::from(nodes[(offset / block % 3) as usize]);
+                prop_assert!(node == Some(owner(middle)) || node == Some(owner(middle - 1)));
+            }
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! Which rule an object falls under. The first rule that fits wins.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use nearpage_wire::CALL_SITE_DEPTH_MAX;
+use nearpage_wire::compact_plan::{FrameRange, NONE, Rule, subject};
+
+use super::counters::RuleCounters;
+use super::memory::Zeroed;
+use super::order::{Orders, Threads, spread};
+use crate::modules::{Modules, Place};
+use crate::plan::Plan;
+
+/// Call sites whose rules are remembered; those of further ones are looked up every time.
+const SITES_MAX: usize = 1 << 12;
+/// Rules remembered per call site; of a site with more, every rule is tried every time.
+const RULES_MAX: usize = 29;
+const PROBES: usize = 8;
+
+/// How an object came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The heap.
+    Heap,
+    /// A mapping of the program's own.
+    Mapping,
+}
+
+/// Rules of the section that a call site may fall under, in order.
+#[derive(Clone, Copy)]
+struct Candidates {
+    rules: [u32; RULES_MAX],
+    /// More than [`RULES_MAX`]: any rule.
+    count: u32,
+}
+
+/// Candidates by call site. Zeroed memory has none.
+pub struct CallSites {
+    sites: [CallSite; SITES_MAX],
+}
+
+struct CallSite {
+    /// [`FREE`], [`BEING_WRITTEN`], or a hash of the return addresses.
+    key: AtomicU64,
+    count: AtomicU32,
+    rules: [AtomicU32; RULES_MAX],
+}
+
+const FREE: u64 = 0;
+const BEING_WRITTEN: u64 = 1;
+
+// SAFETY: atomics only.
+unsafe impl Zeroed for CallSites {}
+
+impl CallSites {
+    fn slots(&self, key: u64) -> impl Iterator<Item = &CallSite> {
+        let start = spread(key);
+        (0..PROBES).map(move |probe| &self.sites[(start + probe) % SITES_MAX])
+    }
+
+    fn find(&self, key: u64) -> Option<Candidates> {
+        let site = self.slots(key).find(|site| site.key.load(Acquire) == key)?;
+        let mut candidates = Candidates {
+            rules: [0; RULES_MAX],
+            count: site.count.load(Relaxed),
+        };
+        for (to, from) in candidates
+            .rules
+            .iter_mut()
+            .zip(&site.rules)
+            .take(candidates.count as usize)
+        {
+            *to = from.load(Relaxed);
+        }
+        Some(candidates)
+    }
+
+    fn remember(&self, key: u64, candidates: &Candidates) {
+        let claimed = self.slots(key).find(|site| {
+            site.key.load(Relaxed) == FREE
+                && site
+                    .key
+                    .compare_exchange(FREE, BEING_WRITTEN, Relaxed, Relaxed)
+                    .is_ok()
+        });
+        if let Some(site) = claimed {
+            site.count.store(candidates.count, Relaxed);
+            for (to, from) in site.rules.iter().zip(candidates.rules) {
+                to.store(from, Relaxed);
+            }
+            site.key.store(key, Release);
+        }
+    }
+}
+
+/// A call site as the plan's rules see it: runtime modules' frames left out.
+struct Stack<'table> {
+    frames: [Option<Place<'table>>; CALL_SITE_DEPTH_MAX],
+    depth: usize,
+}
+
+impl<'table> Stack<'table> {
+    fn of(frames: &[usize], modules: &'table Modules) -> Self {
+        let mut stack = Self {
+            frames: [None; CALL_SITE_DEPTH_MAX],
+            depth: 0,
+        };
+        let own = frames.iter().map(|frame| modules.find(*frame));
+        let own = own.filter(|place| !place.is_some_and(|place| place.module.is_runtime()));
+        for (to, from) in stack.frames.iter_mut().zip(own) {
+            *to = from;
+            stack.depth += 1;
+        }
+        stack
+    }
+
+    /// Do the rule's frames lead the stack? A frame in no known module fits nothing.
+    fn fits(&self, ranges: &[FrameRange]) -> bool {
+        ranges.len() <= self.depth
+            && ranges.iter().zip(&self.frames).all(|(range, place)| {
+                place.is_some_and(|place| {
+                    (range.low..=range.high).contains(&place.file_address)
+                        && place.module.is(range.module)
+                })
+            })
+    }
+}
+
+/// All that recognising needs to know.
+#[derive(Clone, Copy)]
+pub struct Recogniser<'a> {
+    /// The plan.
+    pub plan: &'a Plan<'a>,
+    /// The section's rules.
+    pub rules: &'a [Rule],
+    /// Their counters.
+    pub counters: &'a [RuleCounters],
+    /// Loaded modules.
+    pub modules: &'a Modules,
+    /// The cache.
+    pub sites: &'a CallSites,
+    /// Allocations so far.
+    pub orders: &'a Orders,
+    /// Threads so far.
+    pub threads: &'a Threads,
+}
+
+fn has_order(rule: &Rule) -> bool {
+    rule.order != [0, NONE]
+}
+
+impl Recogniser<'_> {
+    /// Marks rules that make no sense, and gives rules with an order the counter they share with
+    /// others of the same call site and size range.
+    pub fn prepare(&self) {
+        for (index, (rule, counters)) in self.rules.iter().zip(self.counters).enumerate() {
+            counters
+                .ignored
+                .store((!self.plan.is_sound(rule)).into(), Relaxed);
+            if rule.subject == subject::CALL_SITE && has_order(rule) {
+                let alike = |other: &&Rule| {
+                    other.subject == subject::CALL_SITE
+                        && has_order(other)
+                        && other.size_bounds_bytes == rule.size_bounds_bytes
+                        && (other.frames == rule.frames
+                            || self.plan.frames(other) == self.plan.frames(rule))
+                };
+                let group = self
+                    .rules
+                    .iter()
+                    .take(index)
+                    .position(|other| alike(&other))
+                    .unwrap_or(index);
+                counters.group.store(group as u32, Relaxed);
+            }
+        }
+    }
+
+    /// The smallest size that any rule for heap objects or mappings asks about.
+    pub fn size_bytes_min(&self) -> usize {
+        let asked = |rule: &Rule| {
+            // Smaller objects are never placed; they matter only where allocations are numbered.
+            let least = if has_order(rule) {
+                1
+            } else {
+                u64::from(self.plan.header.page_bytes)
+            };
+            rule.size_bounds_bytes[0].max(least)
+        };
+        let rules = self.rules.iter().zip(self.counters);
+        rules
+            .filter(|(rule, counters)| {
+                rule.subject != subject::STATIC && counters.ignored.load(Relaxed) == 0
+            })
+            .map(|(rule, _)| usize::try_from(asked(rule)).unwrap_or(usize::MAX))
+            .min()
+            .unwrap_or(usize::MAX)
+    }
+
+    /// The number of the rule that the object falls under. Counts it among those of its call site.
+    pub fn recognise(&self, origin: Origin, size_bytes: usize, frames: &[usize]) -> Option<usize> {
+        let candidates = self.candidates(frames);
+        let listed = candidates.rules.get(..candidates.count as usize);
+        // Only where the list is incomplete.
+        let stack = listed.is_none().then(|| Stack::of(frames, self.modules));
+        let all = if listed.is_none() {
+            0..self.rules.len()
+        } else {
+            0..0
+        };
+        let indices = listed
+            .unwrap_or_default()
+            .iter()
+            .map(|index| *index as usize)
+            .chain(all);
+
+        let mut winner = None;
+        let mut thread = None;
+        let mut numbered = [(NONE, None); 16];
+        for index in indices {
+            let (Some(rule), Some(counters)) = (self.rules.get(index), self.counters.get(index))
+            else {
+                break;
+            };
+            let [least, greatest] = rule.size_bounds_bytes;
+            let fits = (least..=greatest).contains(&(size_bytes as u64))
+                && counters.ignored.load(Relaxed) == 0
+                && match (rule.subject, origin) {
+                    (subject::HEAP, Origin::Heap) | (subject::MAPPING, Origin::Mapping) => true,
+                    (subject::CALL_SITE, _) => stack.as_ref().is_none_or(|stack| {
+                        self.plan.frames(rule).is_some_and(|own| stack.fits(own))
+                    }),
+                    _ => false,
+                };
+            if !fits {
+                continue;
+            }
+            let is_site = rule.subject == subject::CALL_SITE;
+            if !is_site || (rule.thread == NONE && !has_order(rule)) {
+                winner = winner.or(Some(index));
+                continue;
+            }
+            let thread = *thread.get_or_insert_with(|| self.threads.current().unwrap_or(NONE));
+            let number = if has_order(rule) {
+                self.number(counters.group.load(Relaxed), thread, &mut numbered)
+            } else {
+                Some(0)
+            };
+            let [first, last] = rule.order;
+            if (rule.thread == NONE || rule.thread == thread)
+                && number.is_some_and(|n| (first..=last).contains(&n))
+            {
+                winner = winner.or(Some(index));
+            }
+        }
+        winner
+    }
+
+    /// The allocation's number in a group, taken once however many rules ask.
+    fn number(
+        &self,
+        group: u32,
+        thread: u32,
+        numbered: &mut [(u32, Option<u32>); 16],
+    ) -> Option<u32> {
+        let slot = numbered
+            .iter()
+            .position(|(known, _)| *known == group || *known == NONE)?;
+        if numbered[slot].0 == NONE {
+            numbered[slot] = (group, self.orders.next(group, thread));
+        }
+        numbered[slot].1
+    }
+
+    fn candidates(&self, frames: &[usize]) -> Candidates {
+        let key = frames
+            .iter()
+            .fold(u64::from(self.modules.generation()), |hash, frame| {
+                (hash.rotate_left(5) ^ *frame as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
+            })
+            .max(BEING_WRITTEN + 1);
+        if let Some(known) = self.sites.find(key) {
+            return known;
+        }
+        let stack = Stack::of(frames, self.modules);
+        let mut candidates = Candidates {
+            rules: [0; RULES_MAX],
+            count: 0,
+        };
+        for (index, rule) in self.rules.iter().enumerate() {
+            let fits = match rule.subject {
+                subject::HEAP | subject::MAPPING => true,
+                subject::CALL_SITE => self
+                    .plan
+                    .frames(rule)
+                    .is_some_and(|ranges| stack.fits(ranges)),
+                _ => false,
+            };
+            if fits {
+                if let Some(slot) = candidates.rules.get_mut(candidates.count as usize) {
+                    *slot = index as u32;
+                }
+                candidates.count += 1;
+            }
+            if candidates.count as usize > RULES_MAX {
+                break;
+            }
+        }
+        self.sites.remember(key, &candidates);
+        candidates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::memory::{zeroed, zeroed_slice};
+    use crate::plan::plan_file::{RULE, Tables, bytes, module};
+    use nearpage_wire::compact_plan::placement;
+    use std::vec::Vec;
+
+    fn first() {}
+
+    /// A plan of these rules, recognised in this process; rules' frames are `ranges` around
+    /// functions of this program.
+    fn with(rules: Vec<Rule>, ranges: &[(usize, usize)], check: impl FnOnce(Recogniser<'_>)) {
+        let program = std::env::current_exe().unwrap();
+        let name = program.file_name().unwrap().as_encoded_bytes();
+        let mut names = Vec::new();
+        let modules = std::vec![module(&mut names, &[], name)];
+        let empty = Tables {
+            modules: modules.clone(),
+            names: names.clone(),
+            ..Tables::default()
+        }
+        .encode();
+        let table = zeroed::<Modules>().unwrap();
+        table.refresh(&Plan::parse(bytes(&empty)).unwrap(), |_| {});
+        let file_address = |address: usize| table.find(address).unwrap().file_address;
+        let frames = ranges
+            .iter()
+            .map(|(low, high)| FrameRange {
+                module: 0,
+                reserved: 0,
+                low: file_address(*low),
+                high: file_address(*high),
+            })
+            .collect();
+        let words = Tables {
+            modules,
+            names,
+            rules,
+            frames,
+            nodes: std::vec![0, 1],
+            ..Tables::default()
+        }
+        .encode();
+        let plan = Plan::parse(bytes(&words)).unwrap();
+        let section = nearpage_wire::compact_plan::Section {
+            executable: NONE,
+            rank: NONE,
+            rules: [0, plan.header.rules.count],
+            pins: [0, 0],
+        };
+        let rules = plan.rules(&section);
+        let recogniser = Recogniser {
+            plan: &plan,
+            rules,
+            counters: zeroed_slice(rules.len()).unwrap(),
+            modules: table,
+            sites: zeroed().unwrap(),
+            orders: zeroed().unwrap(),
+            threads: zeroed().unwrap(),
+        };
+        recogniser.prepare();
+        check(recogniser);
+    }
+
+    fn site(frames: [u32; 2]) -> Rule {
+        Rule {
+            subject: subject::CALL_SITE,
+            placement: placement::BLOCK,
+            nodes: [0, 2],
+            frames,
+            ..RULE
+        }
+    }
+
+    #[test]
+    fn frames_lead_the_stack_and_runtimes_do_not_count() {
+        let here = first as *const () as usize;
+        let libc = std::process::exit as *const () as usize; // of this program
+        let outside = crate::sys::reserve(4096).unwrap();
+        with(
+            std::vec![
+                site([0, 2]),
+                site([0, 1]),
+                Rule {
+                    subject: subject::HEAP,
+                    ..site([0, 0])
+                }
+            ],
+            &[(here, here + 4), (libc, libc)],
+            |recogniser| {
+                let rule = |frames: &[usize]| recogniser.recognise(Origin::Heap, 1 << 20, frames);
+                unsafe extern "C" {
+                    fn abort() -> !;
+                }
+                let runtime = abort as *const () as usize;
+                for _ in 0..2 {
+                    assert_eq!(rule(&[here, libc, here]), Some(0), "deeper is fine");
+                    assert_eq!(rule(&[runtime, here + 4, runtime, libc]), Some(0));
+                    assert_eq!(rule(&[here + 1, here]), Some(1));
+                    assert_eq!(rule(&[here + 5, here]), Some(2), "outside the range");
+                    assert_eq!(
+                        rule(&[outside, here]),
+                        Some(2),
+                        "an unknown frame is a frame"
+                    );
+                    assert_eq!(rule(&[]), Some(2));
+                }
+                assert_eq!(
+                    recogniser.recognise(Origin::Mapping, 1 << 20, &[libc]),
+                    None
+                );
+                assert_eq!(
+                    recogniser.recognise(Origin::Mapping, 1 << 20, &[here, libc]),
+                    Some(0)
+                );
+            },
+        );
+    }
+
+    #[test]
+    fn orders_and_threads() {
+        let here = first as *const () as usize;
+        let rule = |order, thread| Rule {
+            order,
+            thread,
+            ..site([0, 1])
+        };
+        let small = Rule {
+            size_bounds_bytes: [0, 9999],
+            ..rule([0, 0], NONE)
+        };
+        with(
+            std::vec![
+                rule([1, 1], NONE),
+                small,
+                rule([0, 0], 0),
+                rule([2, NONE], NONE)
+            ],
+            &[(here, here)],
+            |recogniser| {
+                recogniser.threads.started(crate::sys::gettid(), 0);
+                let sizes = [20_000, 20_000, 9999, 20_000, 9999];
+                let rules = sizes.map(|size| recogniser.recognise(Origin::Heap, size, &[here]));
+                // The small ones are numbers 2 and 4 of the wide size range, 0 and 1 of their own.
+                assert_eq!(rules, [Some(2), Some(0), Some(1), Some(3), Some(3)]);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        recogniser.threads.started(crate::sys::gettid(), 1);
+                        let rules = [20_000, 20_000]
+                            .map(|size| recogniser.recognise(Origin::Heap, size, &[here]));
+                        assert_eq!(
+                            rules,
+                            [None, Some(0)],
+                            "thread 0's rule, and a count of its own"
+                        );
+                    });
+                });
+            },
+        );
+    }
+
+    #[test]
+    fn more_rules_than_a_cached_site_holds() {
+        let here = first as *const () as usize;
+        let rules = (0..100u32)
+            .map(|n| Rule {
+                order: [n, n],
+                ..site([0, 1])
+            })
+            .collect();
+        with(rules, &[(here, here)], |recogniser| {
+            for n in 0..100 {
+                assert_eq!(recogniser.recognise(Origin::Heap, 8192, &[here]), Some(n));
+            }
+            assert_eq!(recogniser.recognise(Origin::Heap, 8192, &[here]), None);
+        });
+    }
+
+    #[test]
+    fn sizes_nobody_asks_about() {
+        let rule = |subject, least| Rule {
+            subject,
+            size_bounds_bytes: [least, u64::MAX],
+            ..site([0, 1])
+        };
+        let here = first as *const () as usize;
+        with(std::vec![rule(subject::STATIC, 0)], &[], |it| {
+            assert_eq!(it.size_bytes_min(), usize::MAX)
+        });
+        with(
+            std::vec![rule(subject::HEAP, 1 << 20), rule(subject::MAPPING, 0)],
+            &[],
+            |it| {
+                assert_eq!(it.size_bytes_min(), 4096);
+            },
+        );
+        with(std::vec![rule(subject::HEAP, 1 << 20)], &[], |it| {
+            assert_eq!(it.size_bytes_min(), 1 << 20)
+        });
+        with(
+            std::vec![Rule {
+                order: [3, 3],
+                ..rule(subject::CALL_SITE, 100)
+            }],
+            &[(here, here)],
+            |it| {
+                assert_eq!(it.size_bytes_min(), 100);
+            },
+        );
+    }
+}

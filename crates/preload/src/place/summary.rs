@@ -1,0 +1,139 @@
+//! The summary of a process: one line of JSON, appended to the file of
+//! [`nearpage_wire::SUMMARY_VARIABLE`] in one write.
+//!
+//! ```text
+//! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
+//!  "mappings":{"used":N,"max":N},"pins":{"pinned":N,"failed":N},"unnumbered":N,
+//!  "rules":[{"number":N,"objects":N,"pages":N,"bytes":N,"in_place":N,"moved":N,"weak":N,"left":N,
+//!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
+//!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity","errno":N,"count":N}…]}…]}
+//! ```
+//! Every rule of the process's section is there, in order, under the number it has in the plan;
+//! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
+//! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
+//! numbers them; `mappings` says how many were added, and how many might have been.
+
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::State;
+use crate::sys;
+
+/// More than a line without its rules needs, and more than one rule needs.
+const LINE_BYTES_MAX: usize = 4096;
+const RULE_BYTES_MAX: usize = 1024;
+
+/// Text in memory of its own; what does not fit makes it incomplete.
+struct Line<'memory> {
+    bytes: &'memory mut [u8],
+    length: usize,
+}
+
+impl Write for Line<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length.checked_add(text.len()).ok_or(fmt::Error)?;
+        self.bytes
+            .get_mut(self.length..end)
+            .ok_or(fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+/// Appends the summary to the file at `path`, which ends in a zero byte.
+pub fn append(state: &State, path: &[u8]) -> Result<(), sys::Errno> {
+    let bytes = LINE_BYTES_MAX + state.rules.len() * RULE_BYTES_MAX;
+    let address = sys::reserve(bytes)?;
+    // SAFETY: just mapped, writable, and ours until it is unmapped below.
+    let memory = unsafe { core::slice::from_raw_parts_mut(address as *mut u8, bytes) };
+    let mut line = Line {
+        bytes: memory,
+        length: 0,
+    };
+    let appended = match write_line(state, &mut line) {
+        Ok(()) => append_line(path, line.bytes.get(..line.length).unwrap_or_default()),
+        Err(_) => Err(sys::ENOMEM),
+    };
+    // SAFETY: mapped above; `line` is not used any more.
+    let _ = unsafe { sys::munmap(address, bytes) };
+    appended
+}
+
+fn append_line(path: &[u8], line: &[u8]) -> Result<(), sys::Errno> {
+    let file = sys::open(path, sys::O_WRONLY | sys::O_APPEND | sys::O_CREAT)?;
+    let written = sys::write(file, line);
+    sys::close(file);
+    written
+}
+
+fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
+    write!(line, "{{\"pid\":{},\"executable\":\"", sys::getpid())?;
+    let name = state
+        .modules
+        .executable()
+        .map_or(&[][..], |module| module.identity().name);
+    for byte in name {
+        match byte {
+            b'"' | b'\\' => write!(line, "\\{}", *byte as char)?,
+            b' '..=b'~' => line.write_char(*byte as char)?,
+            // Bytes of other encodings stay distinguishable, though not readable.
+            _ => write!(line, "\\u{byte:04x}")?,
+        }
+    }
+    line.write_str("\",\"rank\":")?;
+    match state.rank {
+        Some(rank) => write!(line, "{rank}")?,
+        None => line.write_str("null")?,
+    }
+    let refused = state.bind_refused.load(Relaxed);
+    let mechanism = if state.touches() { "touch" } else { "bind" };
+    write!(line, ",\"mechanism\":\"{mechanism}\",\"bind_refused\":")?;
+    match refused {
+        0 => line.write_str("null")?,
+        error => write!(line, "{error}")?,
+    }
+    write!(
+        line,
+        ",\"mappings\":{{\"used\":{},\"max\":{}}}",
+        state.mappings.used(),
+        state.mappings.max()
+    )?;
+    let (pinned, failed) = (
+        state.pins.pinned.load(Relaxed),
+        state.pins.failed.load(Relaxed),
+    );
+    write!(
+        line,
+        ",\"pins\":{{\"pinned\":{pinned},\"failed\":{failed}}}"
+    )?;
+    write!(
+        line,
+        ",\"unnumbered\":{},\"rules\":[",
+        state.orders.full.load(Relaxed)
+    )?;
+    for (index, (rule, counters)) in state.rules.iter().zip(state.counters).enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        write!(line, "{comma}{{\"number\":{}", rule.number)?;
+        for (name, counter) in counters.shown() {
+            match counter.load(Relaxed) {
+                0 => {}
+                value => write!(line, ",\"{name}\":{value}")?,
+            }
+        }
+        if counters.ignored.load(Relaxed) != 0 {
+            line.write_str(",\"ignored\":true")?;
+        }
+        let mut separator = ",\"failures\":[";
+        for (request, error, count) in counters.failures.iter() {
+            write!(
+                line,
+                "{separator}{{\"call\":\"{}\",\"errno\":{error},\"count\":{count}}}",
+                request.name()
+            )?;
+            separator = ",";
+        }
+        line.write_str(if separator == "," { "]}" } else { "}" })?;
+    }
+    line.write_str("]}\n")
+}

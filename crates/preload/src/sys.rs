@@ -1,0 +1,520 @@
+//! System calls, made directly: nothing here allocates, locks, sets `errno`, or can be cancelled.
+//!
+//! Every call returns the kernel's value, or the error number as [`Errno`].
+
+use core::arch::asm;
+
+/// An error number of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// `EINTR`.
+pub const EINTR: Errno = Errno(4);
+/// `ENOMEM`.
+pub const ENOMEM: Errno = Errno(12);
+/// `EPERM`.
+pub const EPERM: Errno = Errno(1);
+/// `ENOSYS`.
+pub const ENOSYS: Errno = Errno(38);
+
+/// Numbers of the system calls.
+#[allow(missing_docs)]
+#[cfg(target_arch = "x86_64")]
+pub mod number {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const FSTAT: usize = 5;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
+    pub const SCHED_YIELD: usize = 24;
+    pub const MREMAP: usize = 25;
+    pub const MINCORE: usize = 27;
+    pub const MADVISE: usize = 28;
+    pub const GETPID: usize = 39;
+    pub const GETTID: usize = 186;
+    pub const FUTEX: usize = 202;
+    pub const SCHED_SETAFFINITY: usize = 203;
+    pub const SCHED_GETAFFINITY: usize = 204;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const EXIT_GROUP: usize = 231;
+    pub const MBIND: usize = 237;
+    pub const SET_MEMPOLICY: usize = 238;
+    pub const GET_MEMPOLICY: usize = 239;
+    pub const OPENAT: usize = 257;
+    pub const READLINKAT: usize = 267;
+    pub const MOVE_PAGES: usize = 279;
+    pub const UNLINKAT: usize = 263;
+    pub const FALLOCATE: usize = 285;
+    pub const PRLIMIT64: usize = 302;
+    pub const GETCPU: usize = 309;
+    pub const SET_MEMPOLICY_HOME_NODE: usize = 450;
+}
+
+/// Numbers of the system calls.
+#[allow(missing_docs)]
+#[cfg(target_arch = "aarch64")]
+pub mod number {
+    pub const READ: usize = 63;
+    pub const WRITE: usize = 64;
+    pub const CLOSE: usize = 57;
+    pub const FSTAT: usize = 80;
+    pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
+    pub const MUNMAP: usize = 215;
+    pub const BRK: usize = 214;
+    pub const SCHED_YIELD: usize = 124;
+    pub const MREMAP: usize = 216;
+    pub const MINCORE: usize = 232;
+    pub const MADVISE: usize = 233;
+    pub const GETPID: usize = 172;
+    pub const GETTID: usize = 178;
+    pub const FUTEX: usize = 98;
+    pub const SCHED_SETAFFINITY: usize = 122;
+    pub const SCHED_GETAFFINITY: usize = 123;
+    pub const CLOCK_GETTIME: usize = 113;
+    pub const EXIT_GROUP: usize = 94;
+    pub const MBIND: usize = 235;
+    pub const SET_MEMPOLICY: usize = 237;
+    pub const GET_MEMPOLICY: usize = 236;
+    pub const OPENAT: usize = 56;
+    pub const READLINKAT: usize = 78;
+    pub const MOVE_PAGES: usize = 239;
+    pub const UNLINKAT: usize = 35;
+    pub const FALLOCATE: usize = 47;
+    pub const PRLIMIT64: usize = 261;
+    pub const GETCPU: usize = 168;
+    pub const SET_MEMPOLICY_HOME_NODE: usize = 450;
+}
+
+/// A system call of up to six arguments; unused ones are 0.
+///
+/// # Safety
+/// As the call itself: pointers must be valid for what the kernel does with them.
+#[inline]
+pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let [a, b, c, d, e, f] = arguments;
+    let result: isize;
+    // SAFETY: the registers are those of the kernel's calling convention; the rest is the caller's.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b,
+             in("rdx") c, in("r10") d, in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _,
+             options(nostack));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("svc 0", inlateout("x0") a as isize => result, in("x1") b, in("x2") c, in("x3") d,
+             in("x4") e, in("x5") f, in("x8") number, options(nostack));
+    }
+    if (-4095..0).contains(&result) {
+        Err(Errno(-result as i32))
+    } else {
+        Ok(result as usize)
+    }
+}
+
+/// `PROT_READ`.
+pub const PROT_READ: usize = 1;
+/// `PROT_WRITE`.
+pub const PROT_WRITE: usize = 2;
+/// `MAP_SHARED`.
+pub const MAP_SHARED: usize = 1;
+/// `MAP_PRIVATE`.
+pub const MAP_PRIVATE: usize = 2;
+/// `MAP_ANONYMOUS`.
+pub const MAP_ANONYMOUS: usize = 0x20;
+/// `MAP_NORESERVE`.
+pub const MAP_NORESERVE: usize = 0x4000;
+/// `O_RDONLY`.
+pub const O_RDONLY: usize = 0;
+/// `O_WRONLY`.
+pub const O_WRONLY: usize = 1;
+/// `O_RDWR`.
+pub const O_RDWR: usize = 2;
+/// `O_CREAT`.
+pub const O_CREAT: usize = 0o100;
+/// `O_EXCL`.
+pub const O_EXCL: usize = 0o200;
+/// `O_APPEND`.
+pub const O_APPEND: usize = 0o2000;
+/// `O_CLOEXEC`.
+pub const O_CLOEXEC: usize = 0o2000000;
+/// `AT_FDCWD`.
+const AT_FDCWD: usize = -100isize as usize;
+
+/// Maps `length` bytes; `fd` is `None` for anonymous memory.
+pub fn mmap(
+    length: usize,
+    protection: usize,
+    flags: usize,
+    fd: Option<usize>,
+    offset: usize,
+) -> Result<usize, Errno> {
+    let fd = fd.unwrap_or(usize::MAX);
+    // SAFETY: without MAP_FIXED (no caller passes it) a new mapping touches no existing memory.
+    unsafe { call(number::MMAP, [0, length, protection, flags, fd, offset]) }
+}
+
+/// Zeroed private memory, not reserved in advance.
+pub fn reserve(length: usize) -> Result<usize, Errno> {
+    mmap(
+        length,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        None,
+        0,
+    )
+}
+
+/// Unmaps.
+///
+/// # Safety
+/// Nothing may use the memory any more.
+pub unsafe fn munmap(address: usize, length: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { call(number::MUNMAP, [address, length, 0, 0, 0, 0]) }
+}
+
+/// Opens `path`, which ends in a zero byte. Flags are or-ed with `O_CLOEXEC`; new files are 0600.
+pub fn open(path: &[u8], flags: usize) -> Result<usize, Errno> {
+    debug_assert!(path.last() == Some(&0));
+    // SAFETY: the path is readable and terminated.
+    unsafe {
+        call(
+            number::OPENAT,
+            [
+                AT_FDCWD,
+                path.as_ptr() as usize,
+                flags | O_CLOEXEC,
+                0o600,
+                0,
+                0,
+            ],
+        )
+    }
+}
+
+/// The target of a symbolic link, whose path ends in a zero byte. Returns the number of bytes.
+pub fn readlink(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+    debug_assert!(path.last() == Some(&0));
+    // SAFETY: the path is readable and terminated, the buffer writable for its length.
+    unsafe {
+        call(
+            number::READLINKAT,
+            [
+                AT_FDCWD,
+                path.as_ptr() as usize,
+                buffer.as_mut_ptr() as usize,
+                buffer.len(),
+                0,
+                0,
+            ],
+        )
+    }
+}
+
+/// Closes a descriptor that this library opened.
+pub fn close(fd: usize) {
+    // SAFETY: no memory is involved.
+    let _ = unsafe { call(number::CLOSE, [fd, 0, 0, 0, 0, 0]) };
+}
+
+/// Reads into `buffer`; returns the number of bytes, 0 at the end.
+pub fn read(fd: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the buffer is writable for its length.
+    unsafe {
+        call(
+            number::READ,
+            [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0],
+        )
+    }
+}
+
+/// Writes all of `bytes`, however often that takes.
+pub fn write(fd: usize, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is readable for its length.
+        match unsafe {
+            call(
+                number::WRITE,
+                [fd, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0],
+            )
+        } {
+            Ok(0) => return Err(Errno(5)),
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Allocates the file's space on disk, so that later stores to its mapping have a block to go to.
+pub fn fallocate(fd: usize, length: usize) -> Result<usize, Errno> {
+    // SAFETY: no memory is involved.
+    unsafe { call(number::FALLOCATE, [fd, 0, 0, length, 0, 0]) }
+}
+
+/// Removes the file at `path`, which ends in a zero byte.
+pub fn unlink(path: &[u8]) {
+    debug_assert!(path.last() == Some(&0));
+    // SAFETY: the path is readable and terminated.
+    let _ = unsafe {
+        call(
+            number::UNLINKAT,
+            [AT_FDCWD, path.as_ptr() as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// Device and file number of a descriptor.
+pub fn identity(fd: usize) -> Result<[u64; 2], Errno> {
+    let mut status = [0u64; 32];
+    // SAFETY: the kernel's structure is smaller and begins with these two words.
+    unsafe {
+        call(
+            number::FSTAT,
+            [fd, status.as_mut_ptr() as usize, 0, 0, 0, 0],
+        )
+    }?;
+    Ok([status[0], status[1]])
+}
+
+/// This process's id.
+pub fn getpid() -> u32 {
+    // SAFETY: no memory is involved.
+    unsafe { call(number::GETPID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// This thread's id.
+pub fn gettid() -> u32 {
+    // SAFETY: no memory is involved.
+    unsafe { call(number::GETTID, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Lets another thread run.
+pub fn sched_yield() {
+    // SAFETY: no memory is involved.
+    let _ = unsafe { call(number::SCHED_YIELD, [0; 6]) };
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, by system call. Hot paths use [`clock_ns`].
+pub fn monotonic_ns() -> u64 {
+    let mut time = [0u64; 2];
+    // SAFETY: the kernel writes two words; 1 is CLOCK_MONOTONIC.
+    let _ = unsafe {
+        call(
+            number::CLOCK_GETTIME,
+            [1, time.as_mut_ptr() as usize, 0, 0, 0, 0],
+        )
+    };
+    time[0] * 1_000_000_000 + time[1]
+}
+
+unsafe extern "C" {
+    fn clock_gettime(clock: i32, time: *mut [u64; 2]) -> i32;
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, through the C library, which needs no system call for it.
+#[inline]
+pub fn clock_ns() -> u64 {
+    let mut time = [0u64; 2];
+    // SAFETY: two words are written; the function neither locks nor allocates. 1 is CLOCK_MONOTONIC.
+    unsafe { clock_gettime(1, &mut time) };
+    time[0] * 1_000_000_000 + time[1]
+}
+
+/// Advice about memory.
+///
+/// # Safety
+/// The advice must not destroy data that someone uses.
+pub unsafe fn madvise(address: usize, length: usize, advice: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { call(number::MADVISE, [address, length, advice, 0, 0, 0]) }
+}
+
+/// Which pages of a page-aligned range are in memory: bit 0 of one byte per page.
+pub fn mincore(
+    address: usize,
+    length: usize,
+    present: &mut [u8],
+    page_bytes: usize,
+) -> Result<usize, Errno> {
+    let length = length.min(present.len() * page_bytes);
+    // SAFETY: the kernel writes one byte per page of the range, no more than `present` has.
+    unsafe {
+        call(
+            number::MINCORE,
+            [address, length, present.as_mut_ptr() as usize, 0, 0, 0],
+        )
+    }
+}
+
+/// Pins thread `tid` (0: the caller) to the CPUs of `mask`, bit n of word n / 64.
+pub fn sched_setaffinity(tid: u32, mask: &[u64]) -> Result<usize, Errno> {
+    // SAFETY: the mask is readable for its length.
+    unsafe {
+        call(
+            number::SCHED_SETAFFINITY,
+            [
+                tid as usize,
+                size_of_val(mask),
+                mask.as_ptr() as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    }
+}
+
+/// The CPUs that thread `tid` (0: the caller) may run on. Returns the bytes written.
+pub fn sched_getaffinity(tid: u32, mask: &mut [u64]) -> Result<usize, Errno> {
+    // SAFETY: the mask is writable for its length.
+    unsafe {
+        call(
+            number::SCHED_GETAFFINITY,
+            [
+                tid as usize,
+                size_of_val(mask),
+                mask.as_mut_ptr() as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    }
+}
+
+/// Sets the memory policy of a range. `node_mask` is bit n of word n / 64; may be empty.
+pub fn mbind(
+    address: usize,
+    length: usize,
+    mode: usize,
+    node_mask: &[u64],
+    flags: usize,
+) -> Result<usize, Errno> {
+    // The kernel looks at maxnode − 1 bits, and takes 0 for very many.
+    let maxnode = node_mask.len() * 64 + 1;
+    // SAFETY: a policy changes where pages live, never what they hold; the mask is readable.
+    unsafe {
+        call(
+            number::MBIND,
+            [
+                address,
+                length,
+                mode,
+                node_mask.as_ptr() as usize,
+                maxnode,
+                flags,
+            ],
+        )
+    }
+}
+
+/// Moves pages of this process to `nodes`, or, with `nodes` empty, asks where they are. One entry
+/// per page in each slice; `status` gets the node or a negative error number.
+pub fn move_pages(
+    pages: &[usize],
+    nodes: &[i32],
+    status: &mut [i32],
+    flags: usize,
+) -> Result<usize, Errno> {
+    let count = pages.len().min(status.len());
+    let count = if nodes.is_empty() {
+        count
+    } else {
+        count.min(nodes.len())
+    };
+    let nodes = if nodes.is_empty() {
+        0
+    } else {
+        nodes.as_ptr() as usize
+    };
+    // SAFETY: each slice holds `count` entries; the addresses themselves may be anything.
+    unsafe {
+        call(
+            number::MOVE_PAGES,
+            [
+                0,
+                count,
+                pages.as_ptr() as usize,
+                nodes,
+                status.as_mut_ptr() as usize,
+                flags,
+            ],
+        )
+    }
+}
+
+/// Sleeps while `*word == expected`, at most `timeout_ns`.
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
+    let timeout = [timeout_ns / 1_000_000_000, timeout_ns % 1_000_000_000];
+    // SAFETY: both pointers are valid for the call; 128 is FUTEX_WAIT | FUTEX_PRIVATE_FLAG.
+    let _ = unsafe {
+        call(
+            number::FUTEX,
+            [
+                word.as_ptr() as usize,
+                128,
+                expected as usize,
+                timeout.as_ptr() as usize,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32) {
+    // SAFETY: the pointer is valid; 129 is FUTEX_WAKE | FUTEX_PRIVATE_FLAG.
+    let _ = unsafe {
+        call(
+            number::FUTEX,
+            [word.as_ptr() as usize, 129, count as usize, 0, 0, 0],
+        )
+    };
+}
+
+/// The soft limit of a resource of this process, `u64::MAX` for unlimited.
+pub fn resource_limit(resource: usize) -> Result<u64, Errno> {
+    let mut limit = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    unsafe {
+        call(
+            number::PRLIMIT64,
+            [0, resource, 0, limit.as_mut_ptr() as usize, 0, 0],
+        )
+    }?;
+    Ok(limit[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_agree_with_the_library() {
+        assert_eq!(getpid(), std::process::id());
+        assert!(monotonic_ns() > 0);
+        let memory = reserve(1 << 20).unwrap();
+        // SAFETY: just mapped.
+        unsafe {
+            *(memory as *mut u8) = 1;
+            munmap(memory, 1 << 20).unwrap();
+        }
+        assert_eq!(open(b"/no/such/file\0", O_RDONLY), Err(Errno(2)));
+        let fd = open(b"/proc/self/comm\0", O_RDONLY).unwrap();
+        let mut buffer = [0; 64];
+        assert!(read(fd, &mut buffer).unwrap() > 1);
+        close(fd);
+        let mut mask = [0u64; 16];
+        assert!(sched_getaffinity(0, &mut mask).unwrap() >= 8);
+        assert_ne!(mask, [0; 16]);
+    }
+}

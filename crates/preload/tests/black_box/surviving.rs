@@ -1,0 +1,287 @@
+//! Programs in every kind of trouble go on as they would without the library.
+
+use std::path::Path;
+use std::process::Command;
+
+use nearpage_wire::allocation_log::Kind;
+
+use crate::harness::{compile, folder, library, observed, program, same_behaviour};
+
+#[test]
+fn signal_handlers_may_allocate() {
+    let Some(run) = program("signals.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "64")]) else {
+        return;
+    };
+    assert!(run.log.of(Kind::Map).count() > 100);
+    if let Some(run) = program("signals.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]) {
+        assert!(run.log.of(Kind::Map).count() > 100);
+    }
+}
+
+#[test]
+fn objects_keep_their_bytes() {
+    for period in ["1", "64", "2000", "524288"] {
+        let Some(run) = program("shuffle.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)])
+        else {
+            return;
+        };
+        run.log.check();
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_logging_and_its_files_stay_clean() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "daemon.c", &[]) else {
+        return;
+    };
+    let own = folder.path().join("own");
+    let command = || {
+        let _ = std::fs::remove_file(&own);
+        let mut command = Command::new(&program);
+        command.arg(&own);
+        command
+    };
+    let run = same_behaviour(command, &[]);
+    assert_eq!(run.text(), "0\n");
+    assert_eq!(run.log.allocations(30000).len(), 20_000);
+    // The log ends early: the line must not go to what is descriptor 2 by now.
+    let run = same_behaviour(command, &[("NEARPAGE_LOG_BYTES_MAX", "300000")]);
+    assert_eq!(run.text(), "0\n");
+    assert!(run.log.allocations(30000).len() < 10_000);
+}
+
+#[test]
+fn limits_switch_the_log_off_with_one_line() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
+        return;
+    };
+    let arguments = ["100000", "5000"];
+    let run = observed(
+        Command::new(&program).args(arguments),
+        &[("NEARPAGE_LOG_BYTES_MAX", "1000000")],
+    );
+    assert_eq!(run.text(), "done\n");
+    assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
+    assert!(run.log_bytes() <= 1_000_000 && run.log.of(Kind::Allocate).count() > 1000);
+
+    let run = observed(
+        Command::new(&program).args(arguments),
+        &[("TEST_FILE_BYTES", "200000")],
+    );
+    assert_eq!(
+        (run.text().as_str(), run.output.status.code()),
+        ("done\n", Some(0))
+    );
+    assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
+    assert!(run.errors().contains("file size limit"), "{}", run.errors());
+
+    let run = observed(
+        Command::new(&program).args(arguments),
+        &[("TEST_ADDRESS_BYTES", "209715200")],
+    );
+    assert_eq!(
+        (run.text().as_str(), run.output.status.code()),
+        ("done\n", Some(0)),
+        "{}",
+        run.errors()
+    );
+
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -v 60000; exec \"$0\" 1000 5000"])
+        .arg(&program);
+    let run = observed(&mut shell, &[]);
+    assert_eq!(
+        (run.text().as_str(), run.output.status.code()),
+        ("done\n", Some(0)),
+        "{}",
+        run.errors()
+    );
+}
+
+#[test]
+fn a_missing_log_folder_is_one_line() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
+        return;
+    };
+    for wrong in ["/no/such/folder", "relative"] {
+        let output = Command::new(&program)
+            .args(["1000", "5000"])
+            .env("LD_PRELOAD", library())
+            .env("NEARPAGE_LOG", wrong)
+            .output()
+            .unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && output.stdout == b"done\n");
+        assert!(
+            errors.starts_with("nearpage: ") && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn a_full_disk_is_no_bus_error() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
+        return;
+    };
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    // In a mount namespace of its own, as root or as a user who may make one.
+    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--map-root-user", "sh", "-c", script])
+        .arg(&program)
+        .arg(&disk)
+        .arg(library());
+    let output = match command.output() {
+        Ok(output)
+            if output.status.success()
+                || String::from_utf8_lossy(&output.stderr).contains("nearpage") =>
+        {
+            output
+        }
+        _ => return eprintln!("skipped: no mount namespace to be had here"),
+    };
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(text.starts_with("done\n"), "{text}{errors}");
+    assert!(
+        errors.contains("disk full") && errors.lines().count() == 1,
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_program_with_its_own_allocator_uses_it() {
+    let Some(run) = program("own_malloc.c", &[], &[]) else {
+        return;
+    };
+    assert!(run.log.allocations(10000).is_empty());
+}
+
+#[test]
+fn another_allocator_is_asked_never_guessed_about() {
+    for arguments in [
+        &["-shared", "-fPIC"][..],
+        &["-shared", "-fPIC", "-DTELLS_SIZE"],
+    ] {
+        let folder = folder();
+        let Some(library) = compile(folder.path(), "allocator.c", arguments) else {
+            return;
+        };
+        let library = library.to_str().unwrap();
+        for (source, size) in [("many_allocations.c", 20_000), ("threads.c", 5000)] {
+            let program = compile(folder.path(), source, &[library]).unwrap();
+            let command = || {
+                let mut command = Command::new(&program);
+                command.args(["300", "20000"]);
+                command
+            };
+            for period in ["200", "1"] {
+                let run = same_behaviour(command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)]);
+                assert_eq!(run.text(), "done\n");
+                run.log.check();
+                assert!(run.log.allocations(size).len() >= 300);
+                assert_eq!(
+                    run.log.of(Kind::Map).count(),
+                    0,
+                    "its mappings are not the program's"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn live_samples_beyond_the_range_are_served() {
+    // More live samples than the range holds: the rest comes from the real allocator.
+    let Some(run) = program("shuffle.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "2")]) else {
+        return;
+    };
+    assert!(run.log.of(Kind::Allocate).count() > 10_000);
+}
+
+/// Runs a program of the system, if it is there, with usual and with heavy sampling.
+fn real_program(program: &str, arguments: &[&str]) {
+    if Command::new(program).arg("--version").output().is_err() && !Path::new(program).exists() {
+        return eprintln!("skipped: there is no {program} here");
+    }
+    for period in ["524288", "256", "1"] {
+        let run = same_behaviour(
+            || {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                command
+            },
+            &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)],
+        );
+        assert!(run.output.status.success(), "{program}: {}", run.errors());
+        run.log.check();
+        assert!(run.log.of(Kind::Thread).count() >= 1);
+    }
+}
+
+#[test]
+fn bash_is_unchanged() {
+    real_program(
+        "bash",
+        &[
+            "-c",
+            "for i in 1 2 3 4 5 6; do (echo $i; exit $i) | cat; x=$(echo a $x); done; echo $x; exec ls /",
+        ],
+    );
+}
+
+#[test]
+fn python_is_unchanged() {
+    let script = "
+import threading, subprocess, json
+def work(): json.loads(json.dumps([str(i) * 20 for i in range(20000)]))
+threads = [threading.Thread(target=work) for _ in range(6)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(subprocess.check_output(['echo', 'hello']), sum(len(bytes(i)) for i in range(0, 200000, 999)))
+import ctypes, sqlite3
+print(sqlite3.connect(':memory:').execute('select count(*) from (with recursive c(x) as (select 1 union all select x+1 from c limit 50000) select x from c)').fetchone())
+";
+    real_program("python3", &["-c", script]);
+}
+
+#[test]
+fn java_is_unchanged() {
+    real_program("java", &["-version"]);
+}
+
+#[test]
+fn node_is_unchanged() {
+    real_program(
+        "node",
+        &[
+            "-e",
+            "let a = []; for (let i = 0; i < 2e5; i++) a.push({x: i, s: 's' + i}); console.log(a.length, Buffer.alloc(1e6).length)",
+        ],
+    );
+}
+
+#[test]
+fn the_compiler_is_unchanged() {
+    let folder = folder();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/objects.cc");
+    real_program(
+        "c++",
+        &[
+            "-O1",
+            "-S",
+            "-o",
+            folder.path().join("out.s").to_str().unwrap(),
+            source.to_str().unwrap(),
+        ],
+    );
+}

@@ -1,0 +1,141 @@
+// Makes objects as the first argument says, then shows where they are and the kernel's account of
+// their policies: lines `OBJECT name address size`, then /proc/self/maps and /proc/self/numa_maps.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+char table[1 << 20] __attribute__((aligned(4096)));
+char odd_sized[300007];
+const char constant[1 << 16] = {1};
+
+static void object(const char *name, void *address, size_t size) {
+    printf("OBJECT %s %zu %zu\n", name, (size_t)address, size);
+}
+
+// A store that the compiler does not leave out because the memory is freed soon.
+static void *fill(void *memory, size_t size) {
+    memset(memory, 1, size);
+    __asm__ volatile("" : : "r"(memory) : "memory");
+    return memory;
+}
+
+static void show(const char *path) {
+    char buffer[4096];
+    size_t length;
+    FILE *file = fopen(path, "r");
+    printf("FILE %s\n", path);
+    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
+        fwrite(buffer, 1, length, stdout);
+    fclose(file);
+}
+
+static void *(*volatile allocate)(size_t) = malloc;
+__attribute__((noinline)) void *allocate_a(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
+__attribute__((noinline)) void *allocate_b(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
+__attribute__((noinline)) void *plain(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
+
+static pthread_barrier_t barrier;
+static void *worker(void *number) {
+    cpu_set_t cpus;
+    pthread_barrier_wait(&barrier);
+    sched_getaffinity(0, sizeof cpus, &cpus);
+    printf("WORKER %ld %d %d\n", (long)number, CPU_COUNT(&cpus), CPU_ISSET(0, &cpus) ? 0 : 1);
+    pthread_barrier_wait(&barrier);
+    void *own = allocate_a(1 << 20);
+    char name[32];
+    sprintf(name, "worker%ld", (long)number);
+    object(name, own, 1 << 20);
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argv[1];
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16);
+    if (!strcmp(what, "static")) {
+        memset(odd_sized, 1, sizeof odd_sized);
+        object("table", table, sizeof table);
+        object("odd_sized", odd_sized, sizeof odd_sized);
+    } else if (!strcmp(what, "heap")) {
+        object("large", allocate_a(8 << 20), 8 << 20);
+        object("small", allocate_b(100000), 100000);
+        object("tiny", allocate_b(5000), 5000);
+        object("second", allocate_b(100000), 100000);
+    } else if (!strcmp(what, "many")) {
+        size_t n = strtoul(argv[2], NULL, 0), size = strtoul(argv[3], NULL, 0);
+        for (size_t i = 0; i < n; i++)
+            free(fill(allocate_a(size), size));
+    } else if (!strcmp(what, "mapping")) {
+        object("mapping", mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1 << 20);
+        object("reserved", mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1 << 20);
+    } else if (!strcmp(what, "remap")) {
+        char *map = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mmap(map + (1 << 20), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        for (int i = 0; i < 1 << 20; i += 4096) map[i] = i >> 12;
+        map = mremap(map, 1 << 20, 2 << 20, MREMAP_MAYMOVE);
+        int good = map != MAP_FAILED;
+        for (int i = 0; good && i < 1 << 20; i += 4096) good = map[i] == (char)(i >> 12) && map[i + (1 << 20)] == 0;
+        printf("REMAP %s\n", good ? "good" : "bad");
+        object("remapped", map, 2 << 20);
+    } else if (!strcmp(what, "realloc")) {
+        char *p = allocate_a(1 << 20);
+        memset(p, 1, 1 << 20);
+        p = realloc(p, 3 << 20);
+        object("resized", p, 3 << 20);
+        printf("REALLOC %s\n", p[0] == 1 && p[(1 << 20) - 1] == 1 ? "good" : "bad");
+    } else if (!strcmp(what, "reuse")) {
+        char *p = allocate_a(100000);
+        plain(64);
+        free(fill(p, 100000));
+        char *q = plain(100000);
+        printf("REUSED %d\n", p == q);
+        if (argc > 2) {
+            object("unplaced", q, 100000);
+        } else {
+            free(q);
+            char *r = allocate_a(100000);
+            printf("REUSED %d\n", p == r);
+            object("placed", r, 100000);
+        }
+    } else if (!strcmp(what, "dlopen")) {
+        void *library = dlopen(argv[2], RTLD_NOW);
+        char *symbol = dlsym(library, "library_table");
+        free(plain(100000));
+        object("library_table", symbol, 1 << 19);
+    } else if (!strcmp(what, "fork")) {
+        pid_t child = fork();
+        if (child) {
+            waitpid(child, NULL, 0);
+            return 0;
+        }
+        object("childs", allocate_a(1 << 20), 1 << 20);
+    } else if (!strcmp(what, "exec")) {
+        execl(argv[0], argv[0], "heap", NULL);
+    } else if (!strcmp(what, "threads")) {
+        long n = strtol(argv[2], NULL, 0);
+        pthread_t threads[64];
+        pthread_barrier_init(&barrier, NULL, n);
+        for (long i = 0; i < n; i++) pthread_create(&threads[i], NULL, worker, (void *)i);
+        for (long i = 0; i < n; i++) pthread_join(threads[i], NULL);
+        cpu_set_t cpus;
+        sched_getaffinity(0, sizeof cpus, &cpus);
+        printf("MAIN %d %d\n", CPU_COUNT(&cpus), CPU_ISSET(0, &cpus) ? 0 : 1);
+    } else if (!strcmp(what, "present")) {
+        unsigned char pages[2048];
+        char *p = allocate_a(8 << 20);
+        mincore((char *)((size_t)p & -4096), 8 << 20, pages);
+        int present = 0;
+        for (int i = 0; i < 2048; i++) present += pages[i] & 1;
+        printf("PRESENT %d\n", present);
+    }
+    show("/proc/self/maps");
+    show("/proc/self/numa_maps");
+    return 0;
+}

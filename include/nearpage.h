@@ -1,0 +1,67 @@
+/* nearpage.h: mark the stable phase of a program from inside.
+ *
+ *     nearpage_begin();      after initialisation and warm-up
+ *     ...                    the work that is to be profiled
+ *     nearpage_end();
+ *
+ * `nearpage record` then looks at that phase alone. Without nearpage the functions do nothing, and
+ * the program links to nothing: the library is looked up once, when it is there. (A weak
+ * `nearpage_begin` would do in a position-independent program; in another one the linker makes it
+ * null for good.) C and C++, shared and static programs; with a C library older than 2.34, link
+ * with -ldl, or define NEARPAGE_NO_DLSYM to make the marks vanish. */
+#ifndef NEARPAGE_H
+#define NEARPAGE_H
+
+#if defined(__linux__) && !defined(NEARPAGE_NO_DLSYM)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As <dlfcn.h> declares it. Weak: a static program that has no dlsym does without. */
+extern void *dlsym(void *__restrict handle, const char *__restrict name)
+#ifdef __cplusplus
+    throw()
+#endif
+    __attribute__((weak));
+
+#ifdef __cplusplus
+}
+#endif
+
+typedef void (*nearpage_mark)(void);
+
+/* Looks `name` up once; two threads that do so at the same time find the same. */
+static inline void nearpage_call(const char *name, nearpage_mark *mark, int *looked_up) {
+    if (!__atomic_load_n(looked_up, __ATOMIC_ACQUIRE)) {
+        /* RTLD_DEFAULT is a null handle. */
+        void *found = dlsym ? dlsym((void *)0, name) : (void *)0;
+        nearpage_mark function;
+        __builtin_memcpy(&function, &found, sizeof function);
+        __atomic_store_n(mark, function, __ATOMIC_RELAXED);
+        __atomic_store_n(looked_up, 1, __ATOMIC_RELEASE);
+    }
+    nearpage_mark function = __atomic_load_n(mark, __ATOMIC_RELAXED);
+    if (function)
+        function();
+}
+
+static inline void nearpage_begin(void) {
+    static nearpage_mark mark;
+    static int looked_up;
+    nearpage_call("nearpage_begin", &mark, &looked_up);
+}
+
+static inline void nearpage_end(void) {
+    static nearpage_mark mark;
+    static int looked_up;
+    nearpage_call("nearpage_end", &mark, &looked_up);
+}
+
+#else
+
+static inline void nearpage_begin(void) {}
+static inline void nearpage_end(void) {}
+
+#endif
+#endif
