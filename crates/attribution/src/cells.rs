@@ -1,0 +1,266 @@
+//! Page × thread cells of one group, within bounds.
+//!
+//! # Bounds
+//! A group keeps at most four cells per page, 256 where that is less, and never more than
+//! [`GROUP_CELLS_MAX`] (twice: initialisation and the rest); one that would have more doubles its unit of pages until it fits. All groups together keep at most
+//! [`CELLS_MAX`]; while they have more, the bound of each group is halved. Both are decided by the
+//! set of accesses alone and not by their order, so a recording gives one result. (A worker sees a
+//! part of that set, and lets itself twice the total: a part of a group never has more than twice
+//! the cells that the whole keeps at the coarser unit.) A group can't be coarser than one page, so
+//! groups × threads is the least.
+
+use nearpage_recording::ThreadIndex;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Cell,
+    sum_table::SumTable,
+    sums::{Amount, CellSum, accesses, nanoseconds},
+};
+
+/// Cells of one group.
+pub(crate) const GROUP_CELLS_MAX: usize = 1 << 16;
+/// Cells of all groups.
+pub(crate) const CELLS_MAX: usize = 1 << 20;
+
+/// Cells for a group whose largest object has so many pages: enough for pages that a few threads
+/// meet on. Where all threads are everywhere, coarser pages say the same.
+pub(crate) fn cells_for(pages: u64) -> usize {
+    usize::try_from(pages)
+        .unwrap_or(GROUP_CELLS_MAX)
+        .saturating_mul(4)
+        .clamp(256, GROUP_CELLS_MAX)
+}
+
+/// Cells by page and thread, in units of pages × 2^`shift`.
+#[derive(Debug, Default)]
+pub(crate) struct Cells {
+    shift: u32,
+    sums: SumTable<u64, CellSum>,
+}
+
+fn key(page: u64, thread: ThreadIndex) -> u64 {
+    page << 32 | u64::from(thread.0)
+}
+
+impl Cells {
+    /// Adds an access to a page; true: by a cell that wasn't there.
+    #[inline]
+    pub fn add(&mut self, page: u64, thread: ThreadIndex, amount: Amount) -> bool {
+        // An object of 2^32 - 1 pages and more isn't kept page by page.
+        while page >> self.shift >= u64::from(u32::MAX) {
+            self.coarsen();
+        }
+        let (sum, new) = self.sums.entry(key(page >> self.shift, thread));
+        sum.add(amount);
+        new
+    }
+
+    /// Asks for the memory where a cell would be.
+    #[inline]
+    pub fn prefetch(&self, page: u64, thread: ThreadIndex) {
+        self.sums.prefetch(key(page >> self.shift, thread));
+    }
+
+    pub fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    fn coarsen(&mut self) {
+        self.coarsen_to(self.shift + 1);
+    }
+
+    fn coarsen_to(&mut self, shift: u32) {
+        let Some(by) = shift.checked_sub(self.shift).filter(|&by| by > 0) else {
+            return;
+        };
+        self.shift = shift;
+        let fine = std::mem::take(&mut self.sums);
+        for (key, sum) in fine.iter() {
+            let page = (key >> 32) >> by;
+            self.sums
+                .entry(page << 32 | key & u64::from(u32::MAX))
+                .0
+                .merge(sum);
+        }
+    }
+
+    /// Coarsens until there are at most `cells_max`, or one page is left.
+    pub fn fit(&mut self, cells_max: usize) {
+        while self.sums.len() > cells_max && self.sums.iter().any(|(key, _)| key >> 32 > 0) {
+            self.coarsen();
+        }
+    }
+
+    /// Adds another's cells.
+    pub fn merge(&mut self, mut other: Cells) {
+        if other.sums.len() > self.sums.len() {
+            std::mem::swap(self, &mut other);
+        }
+        self.coarsen_to(other.shift);
+        other.coarsen_to(self.shift);
+        for (key, sum) in other.sums.iter() {
+            self.sums.entry(key).0.merge(sum);
+        }
+    }
+
+    /// Brings both to the same unit.
+    pub fn align(&mut self, other: &mut Cells) {
+        self.coarsen_to(other.shift);
+        other.coarsen_to(self.shift);
+    }
+
+    /// Sorted by page, then thread.
+    pub fn sorted(&self) -> Vec<Cell> {
+        let mut cells: Vec<Cell> = self
+            .sums
+            .iter()
+            .map(|(key, sum)| Cell {
+                page: (key >> 32) as u32,
+                thread: ThreadIndex(key as u32),
+                loads: accesses(sum.loads) as f32,
+                stores: accesses(sum.stores) as f32,
+                cost_ns: nanoseconds(sum.cost) as f32,
+            })
+            .collect();
+        cells.sort_unstable_by_key(|cell| (cell.page, cell.thread));
+        cells
+    }
+
+    /// Loads, stores and cost by thread.
+    pub fn by_thread(&self, sums: &mut FxHashMap<ThreadIndex, CellSum>) {
+        for (key, sum) in self.sums.iter() {
+            sums.entry(ThreadIndex(key as u32)).or_default().merge(sum);
+        }
+    }
+}
+
+/// The cells of a group, with its initialisation kept apart: what its first thread did before a
+/// second one accessed it.
+#[derive(Debug, Default)]
+pub(crate) struct PhasedCells {
+    first: Option<ThreadIndex>,
+    /// A second thread has come.
+    joined: bool,
+    initialisation: Cells,
+    /// Until then, all cells are in here.
+    cells: Cells,
+}
+
+impl PhasedCells {
+    /// Adds an access that is not earlier than the ones before; true: by a cell that wasn't there.
+    #[inline]
+    pub fn add(&mut self, page: u64, thread: ThreadIndex, amount: Amount) -> bool {
+        if !self.joined {
+            match self.first {
+                None => self.first = Some(thread),
+                Some(first) if first != thread => {
+                    self.joined = true;
+                    self.initialisation = std::mem::take(&mut self.cells);
+                }
+                Some(_) => {}
+            }
+        }
+        self.cells.add(page, thread, amount)
+    }
+
+    /// Asks for the memory where a cell would be.
+    #[inline]
+    pub fn prefetch(&self, page: u64, thread: ThreadIndex) {
+        self.cells.prefetch(page, thread);
+    }
+
+    pub fn len(&self) -> usize {
+        self.cells.len() + self.initialisation.len()
+    }
+
+    /// Coarsens until each of the two parts has at most so many cells, in one unit.
+    pub fn fit(&mut self, cells_max: usize) {
+        self.cells.fit(cells_max);
+        self.initialisation.fit(cells_max);
+        self.cells.align(&mut self.initialisation);
+    }
+
+    /// Appends what came later.
+    pub fn append(&mut self, later: PhasedCells) {
+        let PhasedCells {
+            first: Some(first),
+            joined,
+            initialisation,
+            cells,
+        } = later
+        else {
+            return;
+        };
+        let Some(mine) = self.first else {
+            *self = PhasedCells {
+                first: Some(first),
+                joined,
+                initialisation,
+                cells,
+            };
+            return;
+        };
+        if self.joined || (first == mine && !joined) {
+            self.cells.merge(initialisation);
+            self.cells.merge(cells);
+            return;
+        }
+        self.joined = true;
+        self.initialisation = std::mem::take(&mut self.cells);
+        if first == mine {
+            self.initialisation.merge(initialisation);
+        } else {
+            self.cells.merge(initialisation);
+        }
+        self.cells.merge(cells);
+    }
+
+    /// The cells after the initialisation, and those of the initialisation.
+    pub fn phases(&self) -> (&Cells, &Cells) {
+        (&self.cells, &self.initialisation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::AccessKind;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn phased(accesses: &[(u64, u32)]) -> PhasedCells {
+        let mut cells = PhasedCells::default();
+        for &(page, thread) in accesses {
+            cells.add(
+                page,
+                ThreadIndex(thread),
+                Amount::new(1.0, 1.0, AccessKind::Load),
+            );
+        }
+        cells
+    }
+
+    proptest! {
+        /// Wherever a run is cut in two, the halves add up to the whole.
+        #[test]
+        fn halves_make_the_whole(
+            accesses in prop::collection::vec((0u64..64, 0u32..3), 0..60), cut in 0.0f64..1.0, bound in 1usize..40,
+        ) {
+            let cut = (accesses.len() as f64 * cut) as usize;
+            let (mut whole, mut first, mut second) = (phased(&accesses), phased(&accesses[..cut]), phased(&accesses[cut..]));
+            whole.fit(bound);
+            first.fit(bound);
+            second.fit(bound);
+            first.append(second);
+            first.fit(bound);
+            prop_assert_eq!(whole.phases().0.sorted(), first.phases().0.sorted());
+            prop_assert_eq!(whole.phases().1.sorted(), first.phases().1.sorted());
+            prop_assert_eq!(whole.phases().0.shift(), first.phases().0.shift());
+        }
+    }
+}

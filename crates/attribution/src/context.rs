@@ -1,0 +1,105 @@
+//! What all workers look at.
+
+use std::ops::Range;
+
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_recording::{Mark, Thread, ThreadIndex};
+
+use crate::{AccessChunks, Input, Operations, Options, groups::Groups, lifetimes::Lifetimes};
+
+/// What all workers look at.
+pub(crate) struct Context<'a> {
+    pub groups: &'a Groups,
+    pub lifetimes: &'a Lifetimes,
+    pub threads: &'a [Thread],
+    /// Process of each thread, where it has objects.
+    pub process_of_thread: Vec<Option<u32>>,
+    /// Node of each CPU.
+    node_of_cpu: Vec<Option<NodeId>>,
+    /// Times of the stable phase by thread; empty: all.
+    windows: Vec<Vec<Range<u64>>>,
+    pub operations: Operations,
+    pub page_shift: u32,
+}
+
+impl<'a> Context<'a> {
+    pub fn new<A: AccessChunks + ?Sized>(
+        input: &Input<'a, A>,
+        options: &Options,
+        groups: &'a Groups,
+        lifetimes: &'a Lifetimes,
+    ) -> Self {
+        let mut node_of_cpu = Vec::new();
+        for node in input.machine.iter().flat_map(|machine| &machine.nodes) {
+            for cpu in node.cpus.iter().filter(|cpu| cpu.0 < 1 << 20) {
+                let at = cpu.0 as usize;
+                node_of_cpu.resize(node_of_cpu.len().max(at + 1), None);
+                node_of_cpu[at] = Some(node.id);
+            }
+        }
+        let windows = match options.stable_phase_only {
+            true => input
+                .tables
+                .threads
+                .iter()
+                .map(|thread| stable_phase(input.marks, thread.pid))
+                .collect(),
+            false => vec![Vec::new(); input.tables.threads.len()],
+        };
+        Context {
+            groups,
+            lifetimes,
+            threads: &input.tables.threads,
+            process_of_thread: input
+                .tables
+                .threads
+                .iter()
+                .map(|thread| lifetimes.process(thread.pid))
+                .collect(),
+            node_of_cpu,
+            windows,
+            operations: options.operations,
+            page_shift: options.page_bytes.trailing_zeros(),
+        }
+    }
+
+    /// Is it within the stable phase of its process?
+    #[inline]
+    pub fn counts(&self, thread: ThreadIndex, time_ns: u64) -> bool {
+        in_windows(&self.windows[thread.0 as usize], time_ns)
+    }
+
+    #[inline]
+    pub fn node(&self, cpu: CpuId) -> Option<NodeId> {
+        self.node_of_cpu.get(cpu.0 as usize).copied().flatten()
+    }
+}
+
+/// The times between the marks of a process, in order.
+fn stable_phase(marks: &[Mark], pid: u32) -> Vec<Range<u64>> {
+    let mut marks: Vec<_> = marks.iter().filter(|mark| mark.pid == pid).collect();
+    marks.sort_by_key(|mark| mark.time_ns);
+    let mut windows: Vec<Range<u64>> = Vec::new();
+    let mut begun = None;
+    for mark in marks {
+        match (mark.begin, begun) {
+            (true, None) => begun = Some(mark.time_ns),
+            (false, Some(begin)) => {
+                windows.push(begin..mark.time_ns);
+                begun = None;
+            }
+            // Begun twice, or ended without a beginning.
+            _ => {}
+        }
+    }
+    windows.extend(begun.map(|begin| begin..u64::MAX));
+    windows
+}
+
+fn in_windows(windows: &[Range<u64>], time_ns: u64) -> bool {
+    if windows.is_empty() {
+        return true;
+    }
+    let at = windows.partition_point(|window| window.start <= time_ns);
+    at > 0 && time_ns < windows[at - 1].end
+}

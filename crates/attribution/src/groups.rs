@@ -1,0 +1,141 @@
+//! Which objects are one row: those of one call site or symbol.
+
+use nearpage_recording::{CallSiteId, Object, ObjectKind};
+use rustc_hash::FxHashMap;
+
+use crate::ObjectName;
+
+/// A call site whose largest object is so many times its smallest is split by size class.
+const SIZES_DIFFER_WILDLY: u64 = 64;
+
+/// Objects that are not alone in their group and are followed one by one, at most.
+const FOLLOWED_MAX: usize = 1 << 13;
+
+/// One row to be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group {
+    pub kind: ObjectKind,
+    pub name: ObjectName,
+    pub size_bytes: u64,
+    pub instances: f64,
+    /// The only object, where there is one.
+    pub only: Option<u32>,
+}
+
+/// All rows, and who is in which.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub groups: Vec<Group>,
+    /// Group of each object.
+    pub of_object: Vec<u32>,
+    /// A bit for each object: is it followed by itself? Looked up for every access.
+    followed: Vec<u64>,
+}
+
+/// What decides about the group; names are compared by reference.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    CallSite(ObjectKind, CallSiteId, u32),
+    Symbol(u32, u64),
+    Named(ObjectKind, &'a str),
+}
+
+impl Groups {
+    pub fn new(objects: &[Object]) -> Groups {
+        let mut sizes: FxHashMap<(ObjectKind, CallSiteId), (u64, u64)> = FxHashMap::default();
+        for object in objects {
+            if let Some(site) = object.call_site {
+                let (least, most) = sizes.entry((object.kind, site)).or_insert((u64::MAX, 0));
+                *least = object.size_bytes.max(1).min(*least);
+                *most = object.size_bytes.max(*most);
+            }
+        }
+        let mut numbers: FxHashMap<Key, u32> = FxHashMap::default();
+        let mut groups: Vec<Group> = Vec::new();
+        let mut of_object = Vec::with_capacity(objects.len());
+        for (id, object) in objects.iter().enumerate() {
+            let key = match (object.kind, object.call_site, object.module) {
+                (kind @ (ObjectKind::Heap | ObjectKind::Mapping), Some(site), _) => {
+                    let (least, most) = sizes[&(kind, site)];
+                    let wild = most / least >= SIZES_DIFFER_WILDLY;
+                    // Classes of a factor 16: … 16 KiB, 256 KiB, 4 MiB …
+                    let class = if wild {
+                        (object.size_bytes.max(1).ilog2() + 2) / 4
+                    } else {
+                        u32::MAX
+                    };
+                    Key::CallSite(kind, site, class)
+                }
+                (ObjectKind::Static, _, Some(module)) => {
+                    Key::Symbol(module.0, object.module_offset)
+                }
+                (ObjectKind::Heap, ..) => Key::Named(object.kind, "heap, call site not recorded"),
+                (ObjectKind::HeapArea, ..) => {
+                    Key::Named(object.kind, "heap, outside logged objects")
+                }
+                (ObjectKind::Stack, ..) => Key::Named(object.kind, "stack"),
+                (ObjectKind::Tls, ..) => Key::Named(object.kind, "thread-local storage"),
+                (kind, ..) => Key::Named(kind, &object.name),
+            };
+            let number = *numbers.entry(key).or_insert_with_key(|key| {
+                let name = match *key {
+                    Key::CallSite(_, site, _) => ObjectName::CallSite(site),
+                    Key::Symbol(..) => ObjectName::Symbol(
+                        object.module.expect("symbols have a module"),
+                        object.module_offset,
+                    ),
+                    Key::Named(_, name) => ObjectName::Other(name.to_owned()),
+                };
+                groups.push(Group {
+                    kind: object.kind,
+                    name,
+                    size_bytes: 0,
+                    instances: 0.0,
+                    only: Some(id as u32),
+                });
+                groups.len() as u32 - 1
+            });
+            let group = &mut groups[number as usize];
+            group.size_bytes = group.size_bytes.max(object.size_bytes);
+            group.instances += f64::from(object.weight);
+            group.only = group.only.filter(|&only| only == id as u32);
+            of_object.push(number);
+        }
+        let followed = follow(objects, &groups, &of_object);
+        Groups {
+            groups,
+            of_object,
+            followed,
+        }
+    }
+
+    /// Is the object followed by itself?
+    #[inline]
+    pub fn follows(&self, object: u32) -> bool {
+        self.followed[object as usize / 64] >> (object % 64) & 1 == 1
+    }
+}
+
+/// The largest of the objects that are not alone.
+fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
+    let mut candidates: Vec<u32> = (0..objects.len() as u32)
+        .filter(|&id| {
+            let Group { kind, only, .. } = groups[of_object[id as usize] as usize];
+            only.is_none()
+                && matches!(
+                    kind,
+                    ObjectKind::Heap | ObjectKind::Mapping | ObjectKind::Static
+                )
+        })
+        .collect();
+    if candidates.len() > FOLLOWED_MAX {
+        let largest_first = |&id: &u32| (std::cmp::Reverse(objects[id as usize].size_bytes), id);
+        candidates.select_nth_unstable_by_key(FOLLOWED_MAX, largest_first);
+        candidates.truncate(FOLLOWED_MAX);
+    }
+    let mut followed = vec![0; objects.len().div_ceil(64)];
+    for id in candidates {
+        followed[id as usize / 64] |= 1 << (id % 64);
+    }
+    followed
+}

@@ -1,0 +1,53 @@
+//! Accesses × objects → affinities: which object and page each access belongs to, what each thread
+//! did to each page, and the pattern behind it.
+//!
+//! Input is a [`nearpage_recording`] recording, read once, in batches; output is an
+//! [`Attribution`], bounded in size whatever the recording's length. Nodes come in only as the
+//! recorded `page_node`; placing is the policy crate's business.
+//!
+//! ```
+//! use nearpage_attribution::{Input, Options, attribute};
+//! use nearpage_recording::{AccessBatch, SampleCounts, Tables};
+//!
+//! // `Input::new(&recording)` takes all of a recording; anything with chunks of accesses will do.
+//! let batches: &[AccessBatch] = &[];
+//! let tables = Tables::default();
+//! let input = Input { accesses: batches, tables: &tables, marks: &[], counts: SampleCounts::default(), machine: None };
+//! let attribution = attribute(&input, &Options::default())?;
+//! assert_eq!(attribution.totals.accesses, 0.0);
+//! # Ok::<(), nearpage_attribution::Error>(())
+//! ```
+
+mod affinity;
+mod array;
+mod attribute;
+mod cells;
+mod code;
+mod context;
+mod error;
+mod first_touches;
+mod groups;
+mod input;
+mod instances;
+mod lifetimes;
+mod live;
+mod near;
+mod ownership;
+mod part;
+mod parts;
+mod pattern;
+mod period;
+mod spectrum;
+mod sum_table;
+mod summary;
+mod sums;
+mod teams;
+
+pub use affinity::{
+    Affinity, Attribution, Cell, Hot, InstanceUser, ObjectGroup, ObjectName, OperationTotals, Team,
+    ThreadTotals, Totals,
+};
+pub use attribute::attribute;
+pub use error::Error;
+pub use input::{AccessChunks, Input, Operations, Options};
+pub use pattern::{Pattern, find_pattern};

@@ -1,0 +1,440 @@
+//! Which object an address belonged to at a time.
+//!
+//! An object is a rectangle: addresses by times. Heap memory is used again and again, so neither
+//! the address nor the time alone says whose it is. [`Lifetimes`] keeps births and deaths in order
+//! of time, and a [`Cursor`] moves along them in either direction with the set of what lives. As
+//! accesses come nearly in order of time, it moves little, and its memory is that of the objects
+//! that live at once.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use nearpage_recording::{Object, ObjectKind};
+use rustc_hash::FxHashMap;
+
+use crate::live::{LiveRanges, Place, Range};
+
+/// In which order an address is looked up: allocations before what they lie in, thread-local
+/// storage before the stack mapping that holds it, the allocator's memory last.
+const PRECEDENCE: [ObjectKind; KINDS] = [
+    ObjectKind::Heap,
+    ObjectKind::Tls,
+    ObjectKind::Stack,
+    ObjectKind::Static,
+    ObjectKind::Code,
+    ObjectKind::Mapping,
+    ObjectKind::HeapArea,
+];
+const KINDS: usize = 7;
+
+fn precedence(kind: ObjectKind) -> usize {
+    PRECEDENCE
+        .iter()
+        .position(|&other| other == kind)
+        .expect("every kind has its place")
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    time_ns: u64,
+    span: u32,
+    birth: bool,
+}
+
+/// A range and its lifetime.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    kind: u8,
+    range: Range,
+    born_ns: u64,
+    died_ns: u64,
+}
+
+/// The objects of one process.
+#[derive(Debug)]
+struct Process {
+    spans: Vec<Span>,
+    /// Births and deaths in order of time, deaths first.
+    changes: Vec<Change>,
+}
+
+/// The objects of all processes, by time.
+#[derive(Debug, Default)]
+pub(crate) struct Lifetimes {
+    processes: Vec<Process>,
+    by_pid: FxHashMap<u32, u32>,
+}
+
+impl Lifetimes {
+    /// Indexes `objects`; `group_of` has each one's group. Where objects of one kind overlap in
+    /// address and time, the younger one proves that the older was gone (heap) or replaced there
+    /// (the other kinds); of the same age, the smaller lies on top.
+    pub fn new(objects: &[Object], group_of: &[u32]) -> Lifetimes {
+        let mut lifetimes = Lifetimes::default();
+        let mut members: Vec<Vec<u32>> = Vec::new();
+        for (id, object) in objects.iter().enumerate() {
+            if object.size_bytes == 0 || object.died_ns <= object.born_ns {
+                continue;
+            }
+            let next = members.len() as u32;
+            let process = *lifetimes.by_pid.entry(object.pid).or_insert(next);
+            if process == next {
+                members.push(Vec::new());
+            }
+            members[process as usize].push(id as u32);
+        }
+        lifetimes.processes = members
+            .into_iter()
+            .map(|ids| Process::new(objects, group_of, ids))
+            .collect();
+        lifetimes
+    }
+
+    /// Number of the process, for [`Cursor::find`].
+    pub fn process(&self, pid: u32) -> Option<u32> {
+        self.by_pid.get(&pid).copied()
+    }
+}
+
+impl Process {
+    fn new(objects: &[Object], group_of: &[u32], mut ids: Vec<u32>) -> Process {
+        ids.sort_unstable_by_key(|&id| {
+            let object = &objects[id as usize];
+            (
+                object.born_ns,
+                Reverse(object.size_bytes),
+                object.address,
+                id,
+            )
+        });
+        let mut building = Building {
+            spans: Vec::with_capacity(ids.len()),
+            ..Building::default()
+        };
+        for id in ids {
+            let object = &objects[id as usize];
+            let range = Range {
+                start: object.address,
+                end: object.address.saturating_add(object.size_bytes),
+                base: object.address,
+                group: group_of[id as usize],
+                object: id,
+            };
+            building.bear(object.kind, range, object.born_ns, object.died_ns);
+        }
+        let spans = building.spans;
+        let mut changes = Vec::with_capacity(2 * spans.len());
+        for (number, span) in spans
+            .iter()
+            .enumerate()
+            .filter(|(_, span)| span.born_ns < span.died_ns)
+        {
+            let span_number = number as u32;
+            changes.push(Change {
+                time_ns: span.born_ns,
+                span: span_number,
+                birth: true,
+            });
+            if span.died_ns != u64::MAX {
+                changes.push(Change {
+                    time_ns: span.died_ns,
+                    span: span_number,
+                    birth: false,
+                });
+            }
+        }
+        changes.sort_unstable_by_key(|change| {
+            (
+                change.time_ns,
+                change.birth,
+                spans[change.span as usize].range.start,
+                change.span,
+            )
+        });
+        Process { spans, changes }
+    }
+}
+
+/// Makes the lifetimes of one process's ranges disjoint, fed in order of birth.
+#[derive(Default)]
+struct Building {
+    spans: Vec<Span>,
+    /// What lives; in here, `object` is the position in `spans`.
+    live: [LiveRanges; KINDS],
+    deaths: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Building {
+    fn bear(&mut self, kind: ObjectKind, range: Range, born_ns: u64, died_ns: u64) {
+        self.bury(born_ns);
+        let place = precedence(kind);
+        for older in self.live[place].overlapping(range.start, range.end) {
+            self.live[place].remove(older.start);
+            let span = &mut self.spans[older.object as usize];
+            let (older, older_died_ns) =
+                (span.range, std::mem::replace(&mut span.died_ns, born_ns));
+            // The allocator can't give out memory twice: all of the older one was freed.
+            if kind != ObjectKind::Heap {
+                for (start, end) in [(older.start, range.start), (range.end, older.end)] {
+                    if start < end {
+                        self.add(
+                            place,
+                            Range {
+                                start,
+                                end,
+                                ..older
+                            },
+                            born_ns,
+                            older_died_ns,
+                        );
+                    }
+                }
+            }
+        }
+        self.add(place, range, born_ns, died_ns);
+    }
+
+    fn add(&mut self, place: usize, range: Range, born_ns: u64, died_ns: u64) {
+        let position = self.spans.len() as u32;
+        self.spans.push(Span {
+            kind: place as u8,
+            range,
+            born_ns,
+            died_ns,
+        });
+        self.live[place].insert(Range {
+            object: position,
+            ..range
+        });
+        if died_ns != u64::MAX {
+            self.deaths.push(Reverse((died_ns, position)));
+        }
+    }
+
+    fn bury(&mut self, now_ns: u64) {
+        while let Some(&Reverse((died_ns, position))) = self.deaths.peek()
+            && died_ns <= now_ns
+        {
+            self.deaths.pop();
+            let span = &self.spans[position as usize];
+            // Not where a younger one took its place before.
+            if span.died_ns == died_ns {
+                self.live[span.kind as usize].remove(span.range.start);
+            }
+        }
+    }
+}
+
+/// What lives in each process at the time of the last look.
+#[derive(Debug)]
+pub(crate) struct Cursor<'a> {
+    processes: Vec<ProcessCursor<'a>>,
+}
+
+#[derive(Debug)]
+struct ProcessCursor<'a> {
+    process: &'a Process,
+    live: [LiveRanges; KINDS],
+    /// Changes before this one have happened.
+    next: usize,
+    /// The times at which nothing has to change: from, up to but not including.
+    steady_ns: (u64, u64),
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts before all births.
+    pub fn new(lifetimes: &'a Lifetimes) -> Cursor<'a> {
+        let processes = lifetimes
+            .processes
+            .iter()
+            .map(|process| ProcessCursor {
+                process,
+                live: Default::default(),
+                next: 0,
+                steady_ns: (1, 0),
+            })
+            .collect();
+        Cursor { processes }
+    }
+
+    /// What lives in a process, of the kind that is looked up first; to begin searches in that
+    /// [`find`](Self::find) ends.
+    #[inline]
+    pub fn first_looked_up(&self, process: u32) -> &LiveRanges {
+        &self.processes[process as usize].live[0]
+    }
+
+    /// The object that `address` belonged to in a process (by [`Lifetimes::process`]) at a time,
+    /// and its kind. `place`: as far as a search in [`first_looked_up`](Self::first_looked_up)
+    /// came; any will do.
+    #[inline]
+    pub fn find(
+        &mut self,
+        process: u32,
+        time_ns: u64,
+        address: u64,
+        place: Place,
+    ) -> Option<(ObjectKind, &Range)> {
+        let cursor = &mut self.processes[process as usize];
+        if time_ns < cursor.steady_ns.0 || time_ns >= cursor.steady_ns.1 {
+            cursor.move_to(time_ns);
+        }
+        let live = &cursor.live;
+        if let Some(range) = live[0].find_from(address, place) {
+            return Some((PRECEDENCE[0], range));
+        }
+        PRECEDENCE[1..]
+            .iter()
+            .zip(&live[1..])
+            .find_map(|(&kind, live)| Some((kind, live.find(address)?)))
+    }
+}
+
+impl ProcessCursor<'_> {
+    fn move_to(&mut self, time_ns: u64) {
+        let changes = &self.process.changes;
+        while let Some(change) = changes
+            .get(self.next)
+            .filter(|change| change.time_ns <= time_ns)
+        {
+            let Span { kind, range, .. } = self.process.spans[change.span as usize];
+            match change.birth {
+                true => self.live[kind as usize].insert(range),
+                false => self.live[kind as usize].remove(range.start),
+            }
+            self.next += 1;
+        }
+        while let Some(change) = self
+            .next
+            .checked_sub(1)
+            .map(|last| changes[last])
+            .filter(|last| last.time_ns > time_ns)
+        {
+            let Span { kind, range, .. } = self.process.spans[change.span as usize];
+            match change.birth {
+                true => self.live[kind as usize].remove(range.start),
+                false => self.live[kind as usize].insert(range),
+            }
+            self.next -= 1;
+        }
+        let from = self
+            .next
+            .checked_sub(1)
+            .map_or(0, |last| changes[last].time_ns);
+        self.steady_ns = (
+            from,
+            changes
+                .get(self.next)
+                .map_or(u64::MAX, |change| change.time_ns),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(
+        kind: ObjectKind,
+        address: u64,
+        size_bytes: u64,
+        born_ns: u64,
+        died_ns: u64,
+    ) -> Object {
+        Object {
+            kind,
+            name: String::new(),
+            pid: 1,
+            address,
+            size_bytes,
+            born_ns,
+            died_ns,
+            weight: 1.0,
+            call_site: None,
+            thread: None,
+            order: 0,
+            module: None,
+            module_offset: 0,
+        }
+    }
+
+    fn find(objects: &[Object], time_ns: u64, address: u64) -> Option<u32> {
+        let groups = vec![0; objects.len()];
+        let lifetimes = Lifetimes::new(objects, &groups);
+        Cursor::new(&lifetimes)
+            .find(lifetimes.process(1)?, time_ns, address, Place::default())
+            .map(|(_, range)| range.object)
+    }
+
+    #[test]
+    fn memory_is_used_again() {
+        let objects = [
+            object(ObjectKind::Heap, 100, 50, 10, 20),
+            object(ObjectKind::Heap, 120, 50, 30, u64::MAX),
+        ];
+        assert_eq!(find(&objects, 9, 120), None);
+        assert_eq!(find(&objects, 10, 120), Some(0));
+        assert_eq!(find(&objects, 20, 120), None);
+        assert_eq!(find(&objects, 30, 120), Some(1));
+        assert_eq!(find(&objects, 30, 110), None);
+    }
+
+    #[test]
+    fn the_heap_lies_in_a_mapping_and_a_lost_free_ends_with_the_next_allocation() {
+        let objects = [
+            object(ObjectKind::HeapArea, 0, 1000, 0, u64::MAX),
+            object(ObjectKind::Heap, 100, 50, 10, u64::MAX),
+            object(ObjectKind::Heap, 140, 50, 20, u64::MAX),
+        ];
+        assert_eq!(find(&objects, 15, 100), Some(1));
+        assert_eq!(find(&objects, 20, 100), Some(0));
+        assert_eq!(find(&objects, 20, 145), Some(2));
+    }
+
+    #[test]
+    fn a_mapping_over_another_replaces_its_middle() {
+        let objects = [
+            object(ObjectKind::Mapping, 0, 1000, 0, 90),
+            object(ObjectKind::Mapping, 400, 100, 10, 50),
+        ];
+        for (time, expected) in [(5, [0, 0, 0]), (10, [0, 1, 0])] {
+            assert_eq!(
+                [0, 450, 999].map(|a| find(&objects, time, a).unwrap()),
+                expected
+            );
+        }
+        assert_eq!(
+            [0, 450, 999].map(|a| find(&objects, 60, a)),
+            [Some(0), None, Some(0)]
+        );
+        assert_eq!(find(&objects, 90, 0), None);
+    }
+
+    proptest! {
+        /// The cursor gives the same whichever way it came.
+        #[test]
+        fn moves_both_ways(
+            specs in prop::collection::vec((0usize..7, 0u64..64, 1u64..20, 0u64..50, 1u64..50), 1..60),
+            looks in prop::collection::vec((0u64..110, 0u64..90), 1..100),
+        ) {
+            let objects: Vec<Object> = specs.iter().map(|&(kind, address, size, born, life)| {
+                object(PRECEDENCE[kind], address, size, born, born + life)
+            }).collect();
+            let groups = vec![0; objects.len()];
+            let lifetimes = Lifetimes::new(&objects, &groups);
+            let mut cursor = Cursor::new(&lifetimes);
+            for (time_ns, address) in looks {
+                let moved = cursor.find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
+                let fresh = Cursor::new(&lifetimes).find(0, time_ns, address, Place::default()).map(|(_, range)| range.object);
+                prop_assert_eq!(moved, fresh);
+                // Never one that isn't there.
+                if let Some(id) = moved {
+                    let object = &objects[id as usize];
+                    prop_assert!(object.address <= address && address < object.address + object.size_bytes);
+                    prop_assert!(object.born_ns <= time_ns && time_ns < object.died_ns);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A team's accesses to an object, in the form in which a rule "piece after piece, thread after
+//! thread" can be tried quickly.
+
+use nearpage_recording::ThreadIndex;
+use rustc_hash::FxHashMap;
+
+use crate::{Cell, Team};
+
+/// Accesses to an object by the threads of one team.
+pub(crate) struct Ownership {
+    page_bytes: f64,
+    /// By member: pages accessed, ascending, and how much up to and including each.
+    members: Vec<Sums>,
+    /// The same for all members together.
+    all: Sums,
+    /// Each member's share of the accesses.
+    shares: Vec<f64>,
+    /// Accesses of all members, in samples.
+    pub samples: f64,
+}
+
+#[derive(Default)]
+struct Sums {
+    pages: Vec<u32>,
+    sums: Vec<f64>,
+}
+
+impl Sums {
+    fn push(&mut self, page: u32, samples: f64) {
+        let sum = self.sums.last().copied().unwrap_or(0.0) + samples;
+        if self.pages.last() == Some(&page) {
+            *self.sums.last_mut().expect("as many as pages") = sum;
+        } else {
+            self.pages.push(page);
+            self.sums.push(sum);
+        }
+    }
+
+    /// Before `page`, and where that is; `from`: where it was for an earlier page, or 0.
+    fn before(&self, page: u64, from: usize) -> (f64, usize) {
+        let less = |&other: &u32| u64::from(other) < page;
+        // Pieces come one after another: the next place is near the last one.
+        let (mut low, mut step) = (from, 1);
+        while low + step < self.pages.len() && less(&self.pages[low + step]) {
+            low += step;
+            step *= 2;
+        }
+        let high = (low + step + 1).min(self.pages.len());
+        let at = low + self.pages[low..high].partition_point(less);
+        (if at == 0 { 0.0 } else { self.sums[at - 1] }, at)
+    }
+
+    fn total(&self) -> f64 {
+        self.sums.last().copied().unwrap_or(0.0)
+    }
+}
+
+/// How well a rule explains the accesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Fit {
+    /// Share of the accesses that are made by the page's owner (by one of them, on a page that
+    /// belongs to two).
+    pub explained: f64,
+    /// The same share if threads chose pages by chance, each as often as it does.
+    pub chance: f64,
+}
+
+impl Fit {
+    /// 0: no better than chance. 1: everything is explained.
+    pub fn skill(&self) -> f64 {
+        if self.chance >= 1.0 {
+            0.0
+        } else {
+            (self.explained - self.chance) / (1.0 - self.chance)
+        }
+    }
+
+    /// Evidence against chance, in nats per sample.
+    pub fn divergence(&self) -> f64 {
+        if self.explained <= self.chance {
+            0.0
+        } else {
+            divergence(self.explained, self.chance)
+        }
+    }
+}
+
+/// Kullback–Leibler divergence of two coins.
+pub(crate) fn divergence(p: f64, q: f64) -> f64 {
+    let term = |p: f64, q: f64| {
+        if p <= 0.0 {
+            0.0
+        } else {
+            p * (p / q.max(1e-12)).ln()
+        }
+    };
+    term(p, q) + term(1.0 - p, 1.0 - q)
+}
+
+impl Ownership {
+    /// `cells` by page, in units of samples (`unit` accesses each).
+    pub fn new(cells: &[Cell], team: &Team, page_bytes: u64, unit: f64) -> Ownership {
+        let number: FxHashMap<ThreadIndex, usize> = team
+            .threads
+            .iter()
+            .enumerate()
+            .map(|(n, &t)| (t, n))
+            .collect();
+        let mut members: Vec<Sums> = team.threads.iter().map(|_| Sums::default()).collect();
+        let mut all = Sums::default();
+        for cell in cells {
+            if let Some(&member) = number.get(&cell.thread) {
+                let samples = f64::from(cell.loads + cell.stores) / unit;
+                members[member].push(cell.page, samples);
+                all.push(cell.page, samples);
+            }
+        }
+        let samples = all.total();
+        let shares = members
+            .iter()
+            .map(|sums| {
+                if samples > 0.0 {
+                    sums.total() / samples
+                } else {
+                    0.0
+                }
+            })
+            .collect();
+        Ownership {
+            page_bytes: page_bytes as f64,
+            members,
+            all,
+            shares,
+            samples,
+        }
+    }
+
+    /// Members with accesses.
+    pub fn active(&self) -> usize {
+        self.shares.iter().filter(|&&share| share > 0.0).count()
+    }
+
+    /// Size of the team.
+    pub fn team(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Past the last page accessed.
+    pub fn end_page(&self) -> u64 {
+        self.all.pages.last().map_or(0, |&page| u64::from(page) + 1)
+    }
+
+    /// Pieces of `block_bytes`, dealt to the members in order.
+    pub fn fit(&self, block_bytes: f64) -> Fit {
+        let mut fit = Fit::default();
+        self.each_piece(block_bytes, |mine, any, share| {
+            fit.explained += mine;
+            fit.chance += any * share;
+        });
+        if self.samples > 0.0 {
+            fit.explained = (fit.explained / self.samples).min(1.0);
+            fit.chance = (fit.chance / self.samples).min(1.0);
+        }
+        fit
+    }
+
+    /// Of the pieces with accesses, how many there are and in how many the owner has more accesses
+    /// than all others.
+    pub fn pieces(&self, block_bytes: f64) -> (f64, f64) {
+        let (mut accessed, mut owned) = (0.0, 0.0);
+        self.each_piece(block_bytes, |mine, any, _| {
+            if any > 0.0 {
+                accessed += 1.0;
+                owned += f64::from(u8::from(mine > 0.5 * any));
+            }
+        });
+        (accessed, owned)
+    }
+
+    /// For each piece: accesses of its owner, of all, and the owner's share of all accesses to the
+    /// object. A page that two pieces meet in counts for both.
+    fn each_piece(&self, block_bytes: f64, mut piece: impl FnMut(f64, f64, f64)) {
+        let end = self.end_page() as f64 * self.page_bytes;
+        let pieces = (end / block_bytes).ceil() as u64;
+        let (mut at, mut at_of_member) = (0, vec![0; self.members.len()]);
+        for number in 0..pieces {
+            let member = (number % self.members.len() as u64) as usize;
+            // A hair inside, so that rounding gives no page to a piece that only touches it.
+            let first = ((number as f64 * block_bytes + 1e-3) / self.page_bytes).floor() as u64;
+            let past = (((number + 1) as f64 * block_bytes - 1e-3) / self.page_bytes).ceil() as u64;
+            let (before, here) = self.all.before(first, at);
+            let any = self.all.before(past, here).0 - before;
+            at = here;
+            if any > 0.0 {
+                let sums = &self.members[member];
+                let (before, here) = sums.before(first, at_of_member[member]);
+                let mine = sums.before(past, here).0 - before;
+                at_of_member[member] = here;
+                piece(mine, any, self.shares[member]);
+            }
+        }
+    }
+
+    /// Each page's members with their accesses: `visit(page, member, samples)`.
+    pub fn each_cell(&self, mut visit: impl FnMut(u32, usize, f64)) {
+        for (member, sums) in self.members.iter().enumerate() {
+            let mut before = 0.0;
+            for (&page, &sum) in sums.pages.iter().zip(&sums.sums) {
+                visit(page, member, sum - before);
+                before = sum;
+            }
+        }
+    }
+}

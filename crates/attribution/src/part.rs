@@ -1,0 +1,327 @@
+//! What one worker adds up.
+
+use nearpage_machine::CpuId;
+use nearpage_recording::{AccessBatch, AccessKind, ObjectKind, ThreadIndex};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Operations,
+    cells::{CELLS_MAX, GROUP_CELLS_MAX, PhasedCells, cells_for},
+    context::Context,
+    lifetimes::Cursor,
+    live::Place,
+    sum_table::SumTable,
+    sums::{Amount, HotSum, OperationSum},
+};
+
+/// Pairs of group and instruction that a worker counts; far more than programs have.
+const HOT_PAIRS_MAX: usize = 1 << 18;
+/// Accesses that are located together; their memory is waited for together.
+pub(crate) const ROWS_AT_ONCE: usize = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct GroupPart {
+    pub loads: OperationSum,
+    pub stores: OperationSum,
+    pub cells: PhasedCells,
+    /// Cells that objects of this size deserve.
+    cells_max: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThreadPart {
+    pub loads: OperationSum,
+    pub stores: OperationSum,
+    /// A thread runs on few CPUs, mostly on the last one.
+    pub cpus: Vec<(CpuId, u64)>,
+}
+
+/// An access whose object is looked for.
+struct Search {
+    row: u32,
+    process: Option<u32>,
+    address: u64,
+    place: Place,
+}
+
+/// An access and where it belongs.
+struct Located {
+    slot: u32,
+    object: u32,
+    thread: ThreadIndex,
+    page: u64,
+    amount: Amount,
+    remote: Option<bool>,
+    /// Instruction; group and process.
+    hot: (u64, u64),
+}
+
+/// Accesses that are worked on together, kept for their memory.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    searches: Vec<Search>,
+    located: Vec<Located>,
+}
+
+/// What one worker adds up.
+pub(crate) struct Part {
+    pub kinds: [u64; 7],
+    pub unknown: u64,
+    /// Greatest weight of an access.
+    pub weight_max: u64,
+    /// Position in `groups`, by group; `u32::MAX`: not accessed.
+    slots: Vec<u32>,
+    pub groups: Vec<(u32, GroupPart)>,
+    pub threads: Vec<ThreadPart>,
+    /// By instruction, group and process.
+    pub hot: SumTable<(u64, u64), HotSum>,
+    /// By followed object and thread.
+    pub instances: FxHashMap<u64, HotSum>,
+    cell_count: usize,
+    group_cells_max: usize,
+}
+
+impl Part {
+    pub fn new(context: &Context) -> Part {
+        Part {
+            kinds: [0; 7],
+            unknown: 0,
+            weight_max: 0,
+            slots: vec![u32::MAX; context.groups.groups.len()],
+            groups: Vec::new(),
+            threads: vec![ThreadPart::default(); context.threads.len()],
+            hot: SumTable::default(),
+            instances: FxHashMap::default(),
+            cell_count: 0,
+            group_cells_max: GROUP_CELLS_MAX,
+        }
+    }
+
+    /// Adds some rows, in order of time. What they need lies all over memory: it is asked for in
+    /// rounds of loads that don't depend on each other, so that the processor waits for many at
+    /// once.
+    pub fn add(
+        &mut self,
+        context: &Context,
+        cursor: &mut Cursor,
+        batch: &AccessBatch,
+        rows: &[u32],
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { searches, located } = scratch;
+        searches.clear();
+        located.clear();
+        for &row in rows {
+            let (thread, address) = (batch.thread[row as usize], batch.address[row as usize]);
+            let process = context.process_of_thread[thread.0 as usize];
+            let place = process.map_or(Place::default(), |process| {
+                cursor.first_looked_up(process).seek(address)
+            });
+            searches.push(Search {
+                row,
+                process,
+                address,
+                place,
+            });
+        }
+        for search in searches.iter() {
+            if let Some(process) = search.process {
+                let live = cursor.first_looked_up(process);
+                live.guess(search.address, search.place);
+            }
+        }
+        for search in searches.iter_mut() {
+            if let Some(process) = search.process {
+                let live = cursor.first_looked_up(process);
+                live.narrow(search.address, &mut search.place);
+            }
+        }
+        for search in searches.iter() {
+            located.extend(self.locate(context, cursor, batch, search));
+        }
+        for found in located.iter() {
+            let part = &self.groups[found.slot as usize].1;
+            part.cells.prefetch(found.page, found.thread);
+            self.hot.prefetch(found.hot);
+        }
+        for found in located.iter() {
+            self.add_located(context, found);
+        }
+    }
+
+    /// Counts a row by thread and finds its object.
+    #[inline]
+    fn locate(
+        &mut self,
+        context: &Context,
+        cursor: &mut Cursor,
+        batch: &AccessBatch,
+        search: &Search,
+    ) -> Option<Located> {
+        let &Search {
+            row,
+            process,
+            address,
+            place,
+        } = search;
+        let row = row as usize;
+        let kind = batch.kind[row];
+        match context.operations {
+            Operations::Loads if kind == AccessKind::Store => return None,
+            Operations::Stores if kind != AccessKind::Store => return None,
+            _ => {}
+        }
+        let (thread, time_ns) = (batch.thread[row], batch.time_ns[row]);
+        if !context.counts(thread, time_ns) {
+            return None;
+        }
+        let amount = Amount::new(batch.weight[row], batch.cost_ns[row], kind);
+        self.weight_max = self.weight_max.max(amount.weight);
+        let cpu = batch.cpu[row];
+        let remote = match batch.page_node[row] {
+            Some(node) => context.node(cpu).map(|mine| mine != node),
+            None => None,
+        };
+        let part = &mut self.threads[thread.0 as usize];
+        if amount.store {
+            &mut part.stores
+        } else {
+            &mut part.loads
+        }
+        .add(amount, remote);
+        match part.cpus.iter_mut().find(|(known, _)| *known == cpu) {
+            Some((_, weight)) => *weight = weight.saturating_add(amount.weight),
+            None => part.cpus.push((cpu, amount.weight)),
+        }
+
+        let found = process.and_then(|process| cursor.find(process, time_ns, address, place));
+        let (Some(process), Some((kind, range))) = (process, found) else {
+            self.unknown = self.unknown.saturating_add(amount.weight);
+            return None;
+        };
+        let kind_sum = &mut self.kinds[kind as usize];
+        *kind_sum = kind_sum.saturating_add(amount.weight);
+        // Stacks, thread-local storage and code are not placed: no need to know their pages.
+        let page = match kind {
+            ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => 0,
+            _ => (address >> context.page_shift) - (range.base >> context.page_shift),
+        };
+        let slot = &mut self.slots[range.group as usize];
+        if *slot == u32::MAX {
+            *slot = self.groups.len() as u32;
+            let size_bytes = context.groups.groups[range.group as usize].size_bytes;
+            let cells_max = cells_for(size_bytes >> context.page_shift);
+            self.groups.push((
+                range.group,
+                GroupPart {
+                    cells_max,
+                    ..GroupPart::default()
+                },
+            ));
+        }
+        let by_group = u64::from(range.group) << 32 | u64::from(process);
+        Some(Located {
+            slot: *slot,
+            object: range.object,
+            thread,
+            page,
+            amount,
+            remote,
+            hot: (batch.instruction[row], by_group),
+        })
+    }
+
+    #[inline]
+    fn add_located(&mut self, context: &Context, found: &Located) {
+        let &Located {
+            slot,
+            object,
+            thread,
+            page,
+            amount,
+            remote,
+            hot,
+        } = found;
+        let part = &mut self.groups[slot as usize].1;
+        if amount.store {
+            &mut part.stores
+        } else {
+            &mut part.loads
+        }
+        .add(amount, remote);
+        if part.cells.add(page, thread, amount) {
+            self.cell_count += 1;
+            let cells_max = part.cells_max.min(self.group_cells_max);
+            if part.cells.len() > cells_max {
+                let before = part.cells.len();
+                part.cells.fit(cells_max);
+                self.cell_count -= before - part.cells.len();
+            }
+            if self.cell_count > 2 * CELLS_MAX && self.group_cells_max > 1 {
+                self.fit(2 * CELLS_MAX);
+            }
+        }
+        if let Some(sum) = self.hot.entry_within(hot, HOT_PAIRS_MAX) {
+            sum.merge(amount.into());
+        }
+        if context.groups.follows(object) {
+            let by_object = u64::from(object) << 32 | u64::from(thread.0);
+            let sum = self.instances.entry(by_object).or_default();
+            sum.merge(amount.into());
+        }
+    }
+
+    /// Halves each group's bound until all have at most so many cells.
+    pub fn fit(&mut self, cells_max: usize) {
+        let mut first = true;
+        while first || (self.cell_count > cells_max && self.group_cells_max > 1) {
+            if !first {
+                self.group_cells_max /= 2;
+            }
+            first = false;
+            self.cell_count = 0;
+            for (_, part) in &mut self.groups {
+                part.cells.fit(part.cells_max.min(self.group_cells_max));
+                self.cell_count += part.cells.len();
+            }
+        }
+    }
+
+    /// Adds what came later.
+    pub fn append(&mut self, later: Part) {
+        for (mine, other) in self.kinds.iter_mut().zip(later.kinds) {
+            *mine = mine.saturating_add(other);
+        }
+        self.unknown = self.unknown.saturating_add(later.unknown);
+        self.weight_max = self.weight_max.max(later.weight_max);
+        self.group_cells_max = self.group_cells_max.min(later.group_cells_max);
+        for (group, part) in later.groups {
+            let slot = &mut self.slots[group as usize];
+            if *slot == u32::MAX {
+                *slot = self.groups.len() as u32;
+                self.groups.push((group, part));
+                continue;
+            }
+            let mine = &mut self.groups[*slot as usize].1;
+            mine.loads.merge(&part.loads);
+            mine.stores.merge(&part.stores);
+            mine.cells.append(part.cells);
+        }
+        for (mine, other) in self.threads.iter_mut().zip(later.threads) {
+            mine.loads.merge(&other.loads);
+            mine.stores.merge(&other.stores);
+            for (cpu, weight) in other.cpus {
+                match mine.cpus.iter_mut().find(|(known, _)| *known == cpu) {
+                    Some((_, sum)) => *sum = sum.saturating_add(weight),
+                    None => mine.cpus.push((cpu, weight)),
+                }
+            }
+        }
+        for (place, sum) in later.hot.iter() {
+            self.hot.entry(place).0.merge(*sum);
+        }
+        for (place, sum) in later.instances {
+            self.instances.entry(place).or_default().merge(sum);
+        }
+    }
+}

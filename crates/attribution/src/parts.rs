@@ -1,0 +1,58 @@
+//! Whether parts of an object belong to threads at all.
+
+use nearpage_recording::ThreadIndex;
+
+use crate::{Cell, ownership::Fit, pattern::EVIDENCE_MIN};
+
+/// Skill with which a page's neighbourhood tells its threads, from which parts of the object belong
+/// to threads.
+const PARTS_SKILL_MIN: f64 = 0.4;
+
+/// Do a page's surroundings tell who accesses it, better than chance? Tried at several widths, as a
+/// page may have too few samples to tell.
+pub(crate) fn has_parts(cells: &[Cell], unit: f64, all: f64, most: f64) -> bool {
+    let samples = all / unit;
+    let pages = cells.last().map_or(0, |cell| cell.page);
+    (0..32)
+        .step_by(2)
+        .take_while(|&width| width == 0 || pages >> width > 0)
+        .any(|width| {
+            // Cells are in order of pages, so each width's bins are too.
+            let mut told = 0.0;
+            let mut bin: Vec<(ThreadIndex, f64)> = Vec::new();
+            let mut close = |bin: &mut Vec<(ThreadIndex, f64)>| {
+                bin.sort_unstable_by_key(|&(thread, _)| thread);
+                bin.dedup_by(|next, kept| {
+                    let same = next.0 == kept.0;
+                    kept.1 += if same { next.1 } else { 0.0 };
+                    same
+                });
+                let top = bin.iter().map(|&(_, n)| n).fold(0.0, f64::max);
+                let second = bin
+                    .iter()
+                    .map(|&(_, n)| n)
+                    .filter(|&n| n < top)
+                    .fold(0.0, f64::max);
+                let tops = bin.iter().filter(|&&(_, n)| n >= top).count();
+                // Each sample foretold by the others of its bin: right where its thread stays ahead.
+                if tops == 1 && top >= second + 2.0 || bin.len() == 1 && top >= 2.0 {
+                    told += top;
+                }
+                bin.clear();
+            };
+            let mut number = 0;
+            for cell in cells {
+                if cell.page >> width != number {
+                    close(&mut bin);
+                    number = cell.page >> width;
+                }
+                bin.push((cell.thread, f64::from(cell.loads + cell.stores) / unit));
+            }
+            close(&mut bin);
+            let fit = Fit {
+                explained: told / samples,
+                chance: most,
+            };
+            fit.skill() >= PARTS_SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN
+        })
+}

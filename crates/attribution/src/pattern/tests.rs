@@ -1,0 +1,233 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    fn share(&mut self) -> f64 {
+        self.below(1 << 32) as f64 / (1u64 << 32) as f64
+    }
+}
+
+fn team(threads: u32) -> Vec<Team> {
+    vec![Team {
+        name: "openmp".to_owned(),
+        pid: 1,
+        threads: (0..threads).map(ThreadIndex).collect(),
+    }]
+}
+
+/// Samples at random offsets; `who` says which thread accesses an offset.
+fn sample(
+    size: u64,
+    samples: u64,
+    random: &mut Random,
+    who: impl Fn(u64, &mut Random) -> u32,
+) -> Affinity {
+    let mut cells: BTreeMap<(u32, u32), (f32, f32)> = BTreeMap::new();
+    for _ in 0..samples {
+        let offset = random.below(size);
+        let cell = cells
+            .entry(((offset / PAGE) as u32, who(offset, random)))
+            .or_default();
+        if random.below(4) == 0 {
+            cell.1 += 1.0
+        } else {
+            cell.0 += 1.0
+        }
+    }
+    let cells = cells
+        .into_iter()
+        .map(|((page, thread), (loads, stores))| Cell {
+            page,
+            thread: ThreadIndex(thread),
+            loads,
+            stores,
+            cost_ns: loads + stores,
+        })
+        .collect();
+    Affinity {
+        page_bytes: PAGE,
+        pages: size.div_ceil(PAGE) as u32,
+        cells,
+        initialisation: Vec::new(),
+        sample_weight: 1.0,
+    }
+}
+
+/// As the paper has it: 558 MiB, 32 threads, blocks of 5 MiB, a period of 160 MiB.
+#[test]
+fn lu_of_the_paper() {
+    for (size, block) in [
+        (558 * MIB, 5 * MIB),
+        (20 * MIB, 5 * MIB / 32),
+        (160 * MIB, MIB / 2),
+        (100 * MIB, 640 << 10),
+    ] {
+        let mut random = Random(7);
+        let affinity = sample(size, 50_000, &mut random, |offset, _| {
+            (offset / block % 32) as u32
+        });
+        assert_eq!(
+            find_pattern(&affinity, size, &team(32)),
+            Pattern::BlockCyclic {
+                team: 0,
+                block_bytes: block,
+                period_bytes: 32 * block
+            },
+        );
+    }
+}
+
+#[test]
+fn an_array_of_the_greatest_size_of_which_a_part_is_used() {
+    let mut random = Random(9);
+    let mut affinity = sample(48 * MIB, 20_000, &mut random, |offset, _| {
+        (offset / (4 * MIB) % 4) as u32
+    });
+    affinity.pages = (160 * MIB / PAGE) as u32;
+    assert_eq!(
+        find_pattern(&affinity, 160 * MIB, &team(4)),
+        Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: 4 * MIB,
+            period_bytes: 16 * MIB
+        },
+    );
+}
+
+#[test]
+fn parts_of_unequal_size_are_mixed() {
+    let ends = [3 * MIB, 4 * MIB, 13 * MIB, 20 * MIB];
+    let affinity = sample(20 * MIB, 5000, &mut Random(3), |offset, _| {
+        [2, 0, 3, 1][ends.iter().position(|&end| offset < end).unwrap()]
+    });
+    assert_eq!(find_pattern(&affinity, 20 * MIB, &team(4)), Pattern::Mixed);
+}
+
+#[test]
+fn one_thread_and_few_samples() {
+    let affinity = sample(MIB, 100, &mut Random(3), |_, _| 2);
+    assert_eq!(
+        find_pattern(&affinity, MIB, &team(4)),
+        Pattern::Private {
+            thread: ThreadIndex(2)
+        }
+    );
+    let affinity = sample(MIB, 7, &mut Random(3), |_, _| 2);
+    assert_eq!(find_pattern(&affinity, MIB, &team(4)), Pattern::Unknown);
+}
+
+#[test]
+fn initialised_by_one_thread_and_read_in_blocks() {
+    let mut random = Random(5);
+    let mut affinity = sample(64 * MIB, 2000, &mut random, |offset, _| {
+        (offset / (8 * MIB)) as u32
+    });
+    affinity.initialisation = sample(64 * MIB, 9000, &mut random, |_, _| 0).cells;
+    assert_eq!(
+        find_pattern(&affinity, 64 * MIB, &team(8)),
+        Pattern::Block {
+            team: 0,
+            block_bytes: 8 * MIB
+        }
+    );
+}
+
+#[test]
+fn hardware_samples_stand_for_many_accesses() {
+    let mut affinity = sample(64 * MIB, 7, &mut Random(5), |offset, _| {
+        (offset / (8 * MIB)) as u32
+    });
+    for cell in &mut affinity.cells {
+        cell.loads *= 10_007.0;
+        cell.stores *= 10_007.0;
+    }
+    affinity.sample_weight = 10_007.0;
+    assert_eq!(
+        find_pattern(&affinity, 64 * MIB, &team(8)),
+        Pattern::Unknown
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Random accesses make no block, whatever the threads' shares.
+    #[test]
+    fn chance_makes_no_pattern(
+        threads in 2u32..=64, pages in 2u64..20_000, samples in 8u64..20_000, first in 0.0f64..0.8, seed in 1u64..u64::MAX,
+    ) {
+        let mut random = Random(seed);
+        let affinity = sample(pages * PAGE, samples, &mut random, |_, random| {
+            if random.share() < first { 0 } else { random.below(u64::from(threads)) as u32 }
+        });
+        let pattern = find_pattern(&affinity, pages * PAGE, &team(threads));
+        prop_assert!(
+            matches!(pattern, Pattern::Shared | Pattern::ReadShared | Pattern::Private { .. } | Pattern::Unknown),
+            "{:?}", pattern
+        );
+    }
+
+    /// Blocks are found with stray accesses and a master that is everywhere.
+    #[test]
+    fn blocks_are_found(
+        threads in 2u32..=64, pages in 2u64..100_000, noise in 0.0f64..0.15, master in 0.0f64..0.15, seed in 1u64..u64::MAX,
+    ) {
+        let size = pages * PAGE - seed % PAGE;
+        prop_assume!(pages >= u64::from(threads));
+        let mut random = Random(seed);
+        let affinity = sample(size, 12 * u64::from(threads) + 20, &mut random, |offset, random| {
+            if random.share() < noise { return random.below(u64::from(threads)) as u32 }
+            if random.share() < master { return 0 }
+            (u128::from(offset) * u128::from(threads) / u128::from(size)) as u32
+        });
+        prop_assert_eq!(
+            find_pattern(&affinity, size, &team(threads)),
+            Pattern::Block { team: 0, block_bytes: size.div_ceil(u64::from(threads)) }
+        );
+    }
+
+    /// The size of block-cyclic pieces is found so exactly that the last boundary is within
+    /// one page.
+    #[test]
+    fn cyclic_pieces_are_found(
+        threads in 2u64..=64, block in PAGE..4_000_000u64, periods in 2.0f64..20.0, noise in 0.0f64..0.15, seed in 1u64..u64::MAX,
+    ) {
+        let block = block / 8 * 8;
+        let size = ((block * threads) as f64 * periods) as u64;
+        prop_assume!(size / PAGE < 100_000);
+        let pieces = size / block;
+        // With fewer it may be a coincidence.
+        prop_assume!(pieces * u64::from(threads.ilog2()) > 40);
+        let mut random = Random(seed);
+        let samples = (pieces * 24).max(8 * size / PAGE);
+        let affinity = sample(size, samples, &mut random, |offset, random| {
+            if random.share() < noise { random.below(threads) as u32 } else { (offset / block % threads) as u32 }
+        });
+        let pattern = find_pattern(&affinity, size, &team(threads as u32));
+        let Pattern::BlockCyclic { block_bytes, .. } = pattern else {
+            return Err(TestCaseError::fail(format!("{pattern:?}")));
+        };
+        let off = block_bytes.abs_diff(block) * pieces;
+        prop_assert!(off <= PAGE, "{} instead of {}, off by {} at the end", block_bytes, block, off);
+    }
+}

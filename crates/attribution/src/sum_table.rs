@@ -1,0 +1,177 @@
+//! A hash table of sums: key and sum side by side, so that a look-up is one cache miss where a
+//! general map needs two, and one that can be asked for ahead. This is where attribution spends
+//! its time.
+
+use crate::{array::Array, near::prefetch};
+
+/// What sums are kept by.
+pub(crate) trait Key: Copy + Eq {
+    /// The one value that is no key.
+    const FREE: Self;
+
+    /// All bits of the key spread over all bits of a number.
+    fn hash(self) -> u64;
+}
+
+/// Two small numbers, each in half of the key: two rounds spread both over all bits.
+impl Key for u64 {
+    const FREE: u64 = u64::MAX;
+
+    #[inline]
+    fn hash(self) -> u64 {
+        let once = self.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (once ^ (once >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    }
+}
+
+impl Key for (u64, u64) {
+    const FREE: (u64, u64) = (u64::MAX, u64::MAX);
+
+    #[inline]
+    fn hash(self) -> u64 {
+        (self.0 ^ self.1.rotate_left(32).wrapping_mul(0xC2B2_AE3D_27D4_EB4F)).hash()
+    }
+}
+
+/// Aligned, so that none lies across two cache lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Slot<K, S> {
+    key: K,
+    sum: S,
+}
+
+const SLOTS_MIN: usize = 8;
+
+/// Sums by key; any key but [`Key::FREE`].
+#[derive(Debug)]
+pub(crate) struct SumTable<K, S> {
+    /// A power of two of them, at most half of them used: each further probe would be a branch
+    /// that the processor can't foretell. Linear probing.
+    slots: Array<Slot<K, S>>,
+    used: usize,
+}
+
+impl<K, S> Default for SumTable<K, S> {
+    fn default() -> Self {
+        SumTable {
+            slots: Array::default(),
+            used: 0,
+        }
+    }
+}
+
+impl<K: Key, S: Copy + Default> SumTable<K, S> {
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Asks for the memory where `key` would be.
+    #[inline]
+    pub fn prefetch(&self, key: K) {
+        if !self.slots.is_empty() {
+            prefetch(&self.slots[self.place(key)]);
+        }
+    }
+
+    /// The sum of `key`, and whether it is new.
+    #[inline]
+    pub fn entry(&mut self, key: K) -> (&mut S, bool) {
+        if (self.used + 1) * 2 > self.slots.len() {
+            self.grow();
+        }
+        let at = self.probe(key);
+        let slot = &mut self.slots[at];
+        let new = slot.key != key;
+        if new {
+            slot.key = key;
+            self.used += 1;
+        }
+        (&mut slot.sum, new)
+    }
+
+    /// The sum of `key`, made if there are less than `entries_max`.
+    #[inline]
+    pub fn entry_within(&mut self, key: K, entries_max: usize) -> Option<&mut S> {
+        let full = self.used >= entries_max;
+        if full && self.slots[self.probe(key)].key != key {
+            return None;
+        }
+        Some(self.entry(key).0)
+    }
+
+    /// Where `key` is, or would be.
+    #[inline]
+    fn probe(&self, key: K) -> usize {
+        let mut at = self.place(key);
+        while self.slots[at].key != key && self.slots[at].key != K::FREE {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        at
+    }
+
+    #[inline]
+    fn place(&self, key: K) -> usize {
+        (key.hash() >> (u64::BITS - self.slots.len().trailing_zeros())) as usize
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let free = Slot {
+            key: K::FREE,
+            sum: S::default(),
+        };
+        let larger = Array::filled(free, (self.slots.len() * 2).max(SLOTS_MIN));
+        let slots = std::mem::replace(&mut self.slots, larger);
+        for slot in slots.iter().filter(|slot| slot.key != K::FREE) {
+            let at = self.probe(slot.key);
+            self.slots[at] = *slot;
+        }
+    }
+
+    /// All keys with their sums, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &S)> {
+        self.slots
+            .iter()
+            .filter(|slot| slot.key != K::FREE)
+            .map(|slot| (slot.key, &slot.sum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_an_ordered_map(keys in prop::collection::vec((0u64..40, 0u64..40), 0..600), bound in 1usize..900) {
+            let (mut table, mut model) = (SumTable::<u64, u64>::default(), BTreeMap::<u64, u64>::new());
+            let (mut bounded, mut first) = (SumTable::<(u64, u64), u64>::default(), BTreeMap::<(u64, u64), u64>::new());
+            for (page, thread) in keys {
+                let key = page << 32 | thread;
+                let (sum, new) = table.entry(key);
+                *sum += 1;
+                prop_assert_eq!(new, !model.contains_key(&key));
+                *model.entry(key).or_default() += 1;
+
+                let key = (page, thread);
+                let room = first.len() < bound || first.contains_key(&key);
+                let entry = bounded.entry_within(key, bound);
+                prop_assert_eq!(entry.is_some(), room);
+                if let Some(sum) = entry {
+                    *sum += 1;
+                    *first.entry(key).or_default() += 1;
+                }
+            }
+            prop_assert_eq!(table.len(), model.len());
+            let found: BTreeMap<u64, u64> = table.iter().map(|(key, sum)| (key, *sum)).collect();
+            prop_assert_eq!(found, model);
+            let found: BTreeMap<(u64, u64), u64> = bounded.iter().map(|(key, sum)| (key, *sum)).collect();
+            prop_assert_eq!(found, first);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! From sums to the result.
+
+use nearpage_machine::CpuId;
+use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
+use rustc_hash::FxHashMap;
+
+use crate::{
+    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, ThreadTotals,
+    Totals,
+    cells::Cells,
+    code::CodeMap,
+    context::Context,
+    find_pattern,
+    first_touches::first_touches,
+    instances::{each_its_own, instances_by_group},
+    part::{Part, ThreadPart},
+    sums::{CellSum, HotSum, accesses, nanoseconds},
+    teams::teams,
+};
+
+/// Instructions kept per group.
+const HOT_MAX: usize = 8;
+
+/// Instruction and process, and what was done there.
+type HotPlace = ((u64, u32), HotSum);
+
+/// Turns sums into the result.
+pub(crate) fn summarise<A: AccessChunks + ?Sized>(
+    input: &Input<A>,
+    options: &Options,
+    context: &Context,
+    part: Part,
+) -> Attribution {
+    let groups = context.groups;
+    let teams = teams(&input.tables.threads);
+    let code = CodeMap::new(&input.tables.mappings, context.lifetimes);
+    let mut hot: FxHashMap<u32, Vec<HotPlace>> = FxHashMap::default();
+    for ((instruction, place), sum) in part.hot.iter() {
+        hot.entry((place >> 32) as u32)
+            .or_default()
+            .push(((instruction, place as u32), *sum));
+    }
+    let mut instances = instances_by_group(groups, part.instances);
+    let mut first_touches = first_touches(input, context);
+
+    let mut objects: Vec<(u32, ObjectGroup)> = Vec::with_capacity(part.groups.len());
+    for (number, group_part) in part.groups {
+        let group = &groups.groups[number as usize];
+        let (cells, initialisation) = group_part.cells.phases();
+        let mut by_thread: FxHashMap<ThreadIndex, CellSum> = FxHashMap::default();
+        cells.by_thread(&mut by_thread);
+        initialisation.by_thread(&mut by_thread);
+        let mut threads: Vec<(ThreadIndex, f64, f64, f64)> = by_thread
+            .into_iter()
+            .map(|(thread, sum)| {
+                (
+                    thread,
+                    accesses(sum.loads),
+                    accesses(sum.stores),
+                    nanoseconds(sum.cost),
+                )
+            })
+            .collect();
+        threads.sort_unstable_by_key(|&(thread, ..)| thread);
+
+        let affinity = Affinity {
+            sample_weight: accesses(part.weight_max),
+            ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
+        };
+        let (samples, users) = match group.only {
+            Some(only) => (vec![ObjectId(only)], Vec::new()),
+            None => instances.remove(&number).unwrap_or_default(),
+        };
+        let pattern = match group.kind {
+            // Whose else should a stack be? Many of them lie over each other here.
+            ObjectKind::Stack | ObjectKind::Tls if group.only.is_none() => Pattern::PrivateEach,
+            _ if each_its_own(&users) => Pattern::PrivateEach,
+            _ => find_pattern(&affinity, group.size_bytes, &teams),
+        };
+        let mut touches = first_touches.remove(&number).unwrap_or_default();
+        for (page, _) in &mut touches {
+            *page >>= cells.shift();
+        }
+        touches.dedup_by_key(|(page, _)| *page);
+        objects.push((
+            number,
+            ObjectGroup {
+                kind: group.kind,
+                name: group.name.clone(),
+                size_bytes: group.size_bytes,
+                instances: group.instances.round().max(1.0) as u64,
+                samples,
+                loads: group_part.loads.totals(),
+                stores: group_part.stores.totals(),
+                threads,
+                hot: code.costliest(
+                    hot.remove(&number).unwrap_or_default().into_iter().map(
+                        |((instruction, process), sum)| {
+                            (
+                                instruction,
+                                process,
+                                nanoseconds(sum.cost),
+                                accesses(sum.weight),
+                            )
+                        },
+                    ),
+                    HOT_MAX,
+                ),
+                affinity,
+                first_touches: touches,
+                users,
+                pattern,
+            },
+        ));
+    }
+    objects.sort_by(|(a, left), (b, right)| {
+        let by = |group: &ObjectGroup| (group.cost_ns(), group.accesses());
+        by(right)
+            .partial_cmp(&by(left))
+            .unwrap_or(std::cmp::Ordering::Equal)
+            .then(a.cmp(b))
+    });
+
+    let kind = |kind: ObjectKind| accesses(part.kinds[kind as usize]);
+    let all = part
+        .kinds
+        .iter()
+        .fold(part.unknown, |sum, &kind| sum.saturating_add(kind));
+    Attribution {
+        counts: input.counts,
+        totals: Totals {
+            accesses: accesses(all),
+            heap: kind(ObjectKind::Heap),
+            heap_unresolved: kind(ObjectKind::HeapArea),
+            statics: kind(ObjectKind::Static),
+            mapping: kind(ObjectKind::Mapping),
+            stack: kind(ObjectKind::Stack),
+            tls: kind(ObjectKind::Tls),
+            code: kind(ObjectKind::Code),
+            unknown: accesses(part.unknown),
+        },
+        objects: objects.into_iter().map(|(_, group)| group).collect(),
+        threads: part.threads.into_iter().map(thread_totals).collect(),
+        teams,
+        page_bytes: options.page_bytes,
+    }
+}
+
+fn thread_totals(part: ThreadPart) -> ThreadTotals {
+    let mut cpus: Vec<(CpuId, f64)> = part
+        .cpus
+        .into_iter()
+        .map(|(cpu, weight)| (cpu, accesses(weight)))
+        .collect();
+    cpus.sort_unstable_by_key(|&(cpu, _)| cpu);
+    ThreadTotals {
+        loads: part.loads.totals(),
+        stores: part.stores.totals(),
+        cpus,
+    }
+}
+
+fn affinity(page_bytes: u64, size_bytes: u64, cells: &Cells, initialisation: &Cells) -> Affinity {
+    let page_bytes = page_bytes << cells.shift();
+    let (cells, initialisation) = (cells.sorted(), initialisation.sorted());
+    // One more than the size says where the object begins inside a page and ends in another.
+    let touched = cells
+        .iter()
+        .chain(&initialisation)
+        .map(|cell| cell.page.saturating_add(1))
+        .max()
+        .unwrap_or(0);
+    let pages = u32::try_from(size_bytes.div_ceil(page_bytes))
+        .unwrap_or(u32::MAX)
+        .max(touched);
+    Affinity {
+        page_bytes,
+        pages,
+        cells,
+        initialisation,
+        sample_weight: 0.0,
+    }
+}

@@ -1,0 +1,131 @@
+//! Sums that don't depend on the order of what is added: fixed-point integers. So a recording
+//! gives the same result on any number of workers.
+
+use nearpage_recording::AccessKind;
+
+use crate::OperationTotals;
+
+/// Fractions of an access: what a weight is rounded to.
+const WEIGHT_ONE: f64 = 65536.0;
+/// Fractions of a nanosecond.
+const COST_ONE: f64 = 256.0;
+/// Weight and cost of a single access at most: damaged recordings hold anything. Sums saturate.
+const WEIGHT_MAX: f32 = 1e9;
+const COST_MAX_NS: f32 = 1e12;
+
+/// How much an access counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amount {
+    pub weight: u64,
+    pub cost: u64,
+    pub store: bool,
+}
+
+impl Amount {
+    /// Not a number counts as nothing, as does what is negative.
+    #[inline]
+    pub fn new(weight: f32, cost_ns: f32, kind: AccessKind) -> Amount {
+        Amount {
+            weight: (f64::from(weight.min(WEIGHT_MAX)) * WEIGHT_ONE) as u64,
+            cost: (f64::from(cost_ns.min(COST_MAX_NS)) * COST_ONE) as u64,
+            store: kind == AccessKind::Store,
+        }
+    }
+}
+
+/// A weight as a number of accesses.
+pub(crate) fn accesses(weight: u64) -> f64 {
+    weight as f64 / WEIGHT_ONE
+}
+
+/// A cost in nanoseconds.
+pub(crate) fn nanoseconds(cost: u64) -> f64 {
+    cost as f64 / COST_ONE
+}
+
+/// Loads or stores.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OperationSum {
+    pub weight: u64,
+    pub remote: u64,
+    pub node_known: u64,
+    pub cost: u64,
+}
+
+impl OperationSum {
+    #[inline]
+    pub fn add(&mut self, amount: Amount, remote: Option<bool>) {
+        self.weight = self.weight.saturating_add(amount.weight);
+        self.cost = self.cost.saturating_add(amount.cost);
+        if let Some(remote) = remote {
+            self.node_known = self.node_known.saturating_add(amount.weight);
+            self.remote = self
+                .remote
+                .saturating_add(if remote { amount.weight } else { 0 });
+        }
+    }
+
+    pub fn merge(&mut self, other: &OperationSum) {
+        self.weight = self.weight.saturating_add(other.weight);
+        self.remote = self.remote.saturating_add(other.remote);
+        self.node_known = self.node_known.saturating_add(other.node_known);
+        self.cost = self.cost.saturating_add(other.cost);
+    }
+
+    pub fn totals(&self) -> OperationTotals {
+        OperationTotals {
+            count: accesses(self.weight),
+            remote: accesses(self.remote),
+            node_known: accesses(self.node_known),
+            cost_ns: nanoseconds(self.cost),
+        }
+    }
+}
+
+/// Loads and stores of one page by one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CellSum {
+    pub loads: u64,
+    pub stores: u64,
+    pub cost: u64,
+}
+
+impl CellSum {
+    #[inline]
+    pub fn add(&mut self, amount: Amount) {
+        self.cost = self.cost.saturating_add(amount.cost);
+        // Zero is added to the other one: no branch to foretell.
+        let stored = if amount.store { amount.weight } else { 0 };
+        self.stores = self.stores.saturating_add(stored);
+        self.loads = self.loads.saturating_add(amount.weight - stored);
+    }
+
+    pub fn merge(&mut self, other: &CellSum) {
+        self.loads = self.loads.saturating_add(other.loads);
+        self.stores = self.stores.saturating_add(other.stores);
+        self.cost = self.cost.saturating_add(other.cost);
+    }
+}
+
+/// Accesses of both kinds, where that is all that matters.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct HotSum {
+    pub weight: u64,
+    pub cost: u64,
+}
+
+impl HotSum {
+    pub fn merge(&mut self, other: HotSum) {
+        self.weight = self.weight.saturating_add(other.weight);
+        self.cost = self.cost.saturating_add(other.cost);
+    }
+}
+
+impl From<Amount> for HotSum {
+    fn from(amount: Amount) -> HotSum {
+        HotSum {
+            weight: amount.weight,
+            cost: amount.cost,
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! From accesses and objects to affinities and patterns.
+
+use nearpage_attribution::{
+    AccessChunks, Attribution, Error, Input, ObjectName, Operations, Options, Pattern, attribute,
+};
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, CallSiteId, FirstTouch, Level, Mark, Module, ModuleId,
+    ModuleMapping, Object, ObjectKind, Resolution, SampleCounts, Tables, Thread, ThreadIndex,
+};
+
+const THREADS: u32 = 4;
+const MIB: u64 = 1 << 20;
+const ARRAY: u64 = 0x7000_0000_0010;
+const BUFFERS: u64 = 0x7100_0000_0010;
+
+fn object(kind: ObjectKind, address: u64, size_bytes: u64, site: Option<u32>) -> Object {
+    Object {
+        kind,
+        name: String::new(),
+        pid: 1,
+        address,
+        size_bytes,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: site.map(CallSiteId),
+        thread: Some(ThreadIndex(0)),
+        order: 0,
+        module: None,
+        module_offset: 0,
+    }
+}
+
+fn thread(index: u32) -> Thread {
+    Thread {
+        pid: 1,
+        tid: 10 + index,
+        name: "worker".to_owned(),
+        born_ns: 0,
+        died_ns: u64::MAX,
+        order: index,
+        start: None,
+        start_function: String::new(),
+        team_index: index,
+        team: "openmp".to_owned(),
+        cpus: vec![],
+        counts: SampleCounts::default(),
+    }
+}
+
+fn tables() -> Tables {
+    let mut objects = vec![
+        object(ObjectKind::Heap, ARRAY, 16 * MIB, Some(0)),
+        object(ObjectKind::HeapArea, 0x7000_0000_0000, 64 * MIB, None),
+        object(ObjectKind::Stack, 0x7fff_0000_0000, MIB, None),
+    ];
+    // One buffer for each thread, all allocated by the main thread at one call site.
+    objects.extend((0..THREADS).map(|n| {
+        object(
+            ObjectKind::Heap,
+            BUFFERS + u64::from(n) * MIB,
+            MIB / 2,
+            Some(1),
+        )
+    }));
+    Tables {
+        objects,
+        threads: (0..THREADS).map(thread).collect(),
+        modules: vec![Module {
+            path: "/bin/program".to_owned(),
+            build_id: String::new(),
+        }],
+        mappings: vec![ModuleMapping {
+            pid: 1,
+            address: 0x40_0000,
+            size_bytes: 0x1000,
+            born_ns: 0,
+            died_ns: u64::MAX,
+            module: ModuleId(0),
+            bias: 0x3f_0000,
+        }],
+        first_touches: vec![FirstTouch {
+            time_ns: 5,
+            thread: ThreadIndex(0),
+            cpu: CpuId(0),
+            address: ARRAY + 8192,
+        }],
+        ..Tables::default()
+    }
+}
+
+fn access(time_ns: u64, thread: u32, address: u64, kind: AccessKind) -> Access {
+    Access {
+        time_ns,
+        thread: ThreadIndex(thread),
+        cpu: CpuId(thread),
+        address,
+        instruction: 0x40_0100 + u64::from(thread) % 2,
+        kind,
+        level: Level::Unknown,
+        resolution: Resolution::Exact,
+        distance_bytes: 0,
+        weight: 1.0,
+        cost_ns: 1000.1,
+        page_node: Some(NodeId(0)),
+    }
+}
+
+/// The main thread initialises the array, then every thread works on its quarter and its buffer.
+fn run() -> Vec<AccessBatch> {
+    let mut accesses = Vec::new();
+    let mut state = 1u64;
+    let mut random = |bound: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % bound
+    };
+    for time in 0..3000 {
+        accesses.push(access(time, 0, ARRAY + random(16 * MIB), AccessKind::Store));
+    }
+    for time in 3000..9000 {
+        let worker = (time % u64::from(THREADS)) as u32;
+        let quarter = ARRAY + u64::from(worker) * 4 * MIB;
+        accesses.push(access(
+            time,
+            worker,
+            quarter + random(4 * MIB),
+            AccessKind::Load,
+        ));
+        let buffer = BUFFERS + u64::from(worker) * MIB;
+        accesses.push(access(
+            time,
+            worker,
+            buffer + random(MIB / 2),
+            AccessKind::Store,
+        ));
+    }
+    accesses.push(access(9000, 1, 0x7000_0300_0000, AccessKind::Load));
+    accesses.push(access(9001, 1, 0x1234, AccessKind::Load));
+    accesses
+        .chunks(700)
+        .map(|chunk| {
+            let mut batch = AccessBatch::default();
+            // Neighbours on different CPUs come in any order.
+            chunk.iter().rev().for_each(|access| batch.push(*access));
+            batch
+        })
+        .collect()
+}
+
+fn attributed(
+    batches: &[AccessBatch],
+    marks: &[Mark],
+    options: &Options,
+) -> Result<Attribution, Error> {
+    let tables = tables();
+    let input = Input {
+        accesses: batches,
+        tables: &tables,
+        marks,
+        counts: SampleCounts::default(),
+        machine: None,
+    };
+    attribute(&input, options)
+}
+
+#[test]
+fn objects_patterns_and_totals() {
+    let found = attributed(&run(), &[], &Options::default()).unwrap();
+    assert_eq!(found.totals.accesses, 15_002.0);
+    assert_eq!(
+        (
+            found.totals.heap,
+            found.totals.heap_unresolved,
+            found.totals.unknown
+        ),
+        (15_000.0, 1.0, 1.0)
+    );
+    let array = found
+        .objects
+        .iter()
+        .find(|group| group.name == ObjectName::CallSite(CallSiteId(0)))
+        .unwrap();
+    assert_eq!(
+        array.pattern,
+        Pattern::Block {
+            team: 0,
+            block_bytes: 4 * MIB
+        }
+    );
+    assert_eq!((array.loads.count, array.stores.count), (6000.0, 3000.0));
+    let sum = |cells: &[nearpage_attribution::Cell]| {
+        cells
+            .iter()
+            .map(|cell| cell.loads + cell.stores)
+            .sum::<f32>()
+    };
+    // The first of the main thread's own accesses come before another thread's.
+    assert_eq!(
+        sum(&array.affinity.cells) + sum(&array.affinity.initialisation),
+        9000.0
+    );
+    assert!((3000.0..3010.0).contains(&sum(&array.affinity.initialisation)));
+    assert_eq!(array.hot.len(), 2);
+    assert_eq!(
+        (array.hot[0].module, array.hot[0].offset),
+        (Some(ModuleId(0)), 0x1_0100)
+    );
+    assert_eq!(array.first_touches, [(2, ThreadIndex(0))]);
+
+    let buffers = found
+        .objects
+        .iter()
+        .find(|group| group.name == ObjectName::CallSite(CallSiteId(1)))
+        .unwrap();
+    assert_eq!(
+        (buffers.instances, &buffers.pattern),
+        (4, &Pattern::PrivateEach)
+    );
+    assert!(
+        buffers
+            .users
+            .iter()
+            .all(|user| user.share == 1.0 && user.accesses == 1500.0)
+    );
+    assert_eq!(found.threads[1].cpus, [(CpuId(1), 3002.0)]);
+}
+
+#[test]
+fn any_number_of_workers_gives_the_same() {
+    let batches = run();
+    let one = attributed(
+        &batches,
+        &[],
+        &Options {
+            workers: 1,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    for workers in [2, 3, 7, 100] {
+        assert_eq!(
+            attributed(
+                &batches,
+                &[],
+                &Options {
+                    workers,
+                    ..Options::default()
+                }
+            )
+            .unwrap(),
+            one
+        );
+    }
+}
+
+#[test]
+fn marks_and_operations_select() {
+    let mark = |time_ns, begin| Mark {
+        time_ns,
+        pid: 1,
+        begin,
+    };
+    let marks = [mark(3000, true), mark(4000, false)];
+    let found = attributed(&run(), &marks, &Options::default()).unwrap();
+    assert_eq!(found.totals.accesses, 2000.0);
+    let whole = Options {
+        stable_phase_only: false,
+        operations: Operations::Stores,
+        ..Options::default()
+    };
+    let found = attributed(&run(), &marks, &whole).unwrap();
+    assert_eq!(found.totals.accesses, 9000.0);
+    assert_eq!(found.objects[0].loads.count, 0.0);
+}
+
+#[test]
+fn damage_is_an_error_that_names_the_chunk() {
+    let mut batches = run();
+    batches[3].thread[5] = ThreadIndex(77);
+    let message = attributed(&batches, &[], &Options::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("chunk 3") && message.contains("thread 77 where there are 4"),
+        "{message}"
+    );
+    batches[3].cpu.pop();
+    let message = attributed(&batches, &[], &Options::default())
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("columns of 700"), "{message}");
+    let odd = Options {
+        page_bytes: 5000,
+        ..Options::default()
+    };
+    assert!(matches!(
+        attributed(&[], &[], &odd),
+        Err(Error::PageSize { page_bytes: 5000 })
+    ));
+}
+
+#[test]
+fn no_number_in_an_access_is_too_wild() {
+    let mut batch = AccessBatch::default();
+    for (weight, cost_ns) in [
+        (f32::NAN, f32::INFINITY),
+        (-1.0, f32::NAN),
+        (f32::INFINITY, f32::MAX),
+    ] {
+        batch.push(Access {
+            weight,
+            cost_ns,
+            address: u64::MAX,
+            ..access(u64::MAX, 0, 0, AccessKind::Fetch)
+        });
+    }
+    let found = attributed(&[batch], &[], &Options::default()).unwrap();
+    assert!(found.totals.accesses.is_finite());
+}
+
+#[test]
+fn a_chunk_that_cannot_be_read() {
+    struct Unreadable;
+    impl AccessChunks for Unreadable {
+        fn chunks(&self) -> usize {
+            2
+        }
+        fn read(
+            &self,
+            _: usize,
+            _: &mut AccessBatch,
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            Err("checksum".into())
+        }
+    }
+    let tables = tables();
+    let counts = SampleCounts::default();
+    let input = Input {
+        accesses: &Unreadable,
+        tables: &tables,
+        marks: &[],
+        counts,
+        machine: None,
+    };
+    let message = attribute(&input, &Options::default())
+        .unwrap_err()
+        .to_string();
+    assert_eq!(message, "accesses, chunk 0 of 2: checksum");
+}
