@@ -1,0 +1,271 @@
+//! From patterns over threads to sequences of nodes: who gets which part of an object.
+
+use nearpage_machine::NodeId;
+use nearpage_wire::compact_plan::{RULE_WEAK, Rule, Run, placement, subject};
+
+use crate::compact::{Tables, run};
+use crate::{Error, Owner, PageRun, Placement, Target, Team};
+
+/// A scaled list of page runs becomes a block pattern of at most so many shares.
+const SHARES_MAX: u64 = 1 << 16;
+
+/// Deals the parts of one decision's objects to nodes.
+pub(crate) struct Dealer<'a> {
+    pub target: &'a Target<'a>,
+    /// The plan's teams; patterns without a team mean the first.
+    pub teams: &'a [&'a Team],
+    /// Unit of the plan's page runs.
+    pub plan_page_bytes: u64,
+    /// A plan's pattern was seen with the team's recorded size: with another number of threads the
+    /// period stays and is divided anew, as NumaMMA §4.1.3 carries 32 threads' pattern over to 8
+    /// nodes. The block of a rule written by hand stays as it is written.
+    pub period_is_kept: bool,
+    /// The rule, for messages.
+    pub name: &'a str,
+    pub tables: &'a mut Tables,
+    pub warnings: &'a mut Vec<String>,
+}
+
+impl Dealer<'_> {
+    /// The rule with its placement; two where page runs fit one size only.
+    pub fn place(&mut self, rule: Rule, wanted: &Placement) -> Result<Vec<Rule>, Error> {
+        let place = |placement: u32| Rule { placement, ..rule };
+        Ok(vec![match wanted {
+            Placement::Block { team } => {
+                let nodes = self.team_nodes(team)?;
+                Rule {
+                    nodes: self.tables.nodes(nodes),
+                    ..place(placement::BLOCK)
+                }
+            }
+            Placement::BlockCyclic { block_bytes, team } => {
+                let nodes = self.team_nodes(team)?;
+                let block_bytes = self.block_bytes(*block_bytes, team, nodes.len() as u64)?;
+                Rule {
+                    nodes: self.tables.nodes(nodes),
+                    block_bytes,
+                    ..place(placement::BLOCK_CYCLIC)
+                }
+            }
+            Placement::Interleave { nodes } if nodes.iter().all(|&(_, weight)| weight == 1) => {
+                let nodes = match nodes.is_empty() {
+                    true => self.target.machine.nodes_with_memory(),
+                    false => self.checked(nodes.iter().map(|&(node, _)| node))?,
+                };
+                Rule {
+                    nodes: self.tables.nodes(nodes),
+                    ..place(placement::INTERLEAVE)
+                }
+            }
+            Placement::Interleave { nodes } => {
+                self.checked(nodes.iter().map(|&(node, _)| node))?;
+                Rule {
+                    weights: self.tables.weights(nodes),
+                    ..place(placement::WEIGHTED_INTERLEAVE)
+                }
+            }
+            Placement::Whole(owner) => {
+                let node = self.owner_node(owner)?;
+                Rule {
+                    nodes: self.tables.nodes([node]),
+                    ..place(placement::NODE)
+                }
+            }
+            Placement::Runs(runs) => return self.place_runs(rule, runs),
+            Placement::FirstTouch => place(placement::LEAVE),
+        }])
+    }
+
+    fn checked(&self, nodes: impl Iterator<Item = NodeId>) -> Result<Vec<NodeId>, Error> {
+        nodes
+            .map(|node| self.target.check_node(node, self.name))
+            .collect()
+    }
+
+    /// The plan's first team where none is named.
+    fn team_name<'b>(&'b self, team: &'b str) -> Result<&'b str, Error> {
+        let known = || self.teams.iter().map(|team| team.name.as_str());
+        if team.is_empty() {
+            return Ok(known().next().unwrap_or_default());
+        }
+        if known().any(|name| name == team) || self.target.teams.contains_key(team) {
+            return Ok(team);
+        }
+        let known: Vec<String> = known().map(|name| format!("`{name}`")).collect();
+        Err(Error::NoSuchTeam {
+            rule: self.name.to_owned(),
+            found: team.to_owned(),
+            known: if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            },
+        })
+    }
+
+    fn team_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
+        self.target.thread_nodes(self.team_name(team)?)
+    }
+
+    /// Bytes of one piece when so many threads share the period.
+    fn block_bytes(&self, block_bytes: u64, team: &str, threads: u64) -> Result<u64, Error> {
+        let name = self.team_name(team)?;
+        let recorded = self.teams.iter().find(|team| team.name == name);
+        let recorded = recorded.map_or(0, |team| u64::from(team.threads));
+        if !self.period_is_kept || recorded == 0 || recorded == threads {
+            return Ok(block_bytes);
+        }
+        let page_bytes = u64::from(self.target.page_bytes).max(1);
+        let period_bytes = block_bytes.saturating_mul(recorded);
+        Ok((period_bytes / threads.max(1)).max(page_bytes))
+    }
+
+    fn owner_node(&mut self, owner: &Owner) -> Result<NodeId, Error> {
+        match owner {
+            Owner::Node(node) => self.target.check_node(*node, self.name),
+            Owner::Thread { team, index } => {
+                let nodes = self.team_nodes(team)?;
+                if *index as usize >= nodes.len() {
+                    self.warnings.push(format!(
+                        "`{}`: of thread {index} there is only thread {} in this run of {} threads",
+                        self.name,
+                        *index as usize % nodes.len(),
+                        nodes.len()
+                    ));
+                }
+                Ok(nodes[*index as usize % nodes.len()])
+            }
+        }
+    }
+
+    fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
+        let page_bytes = u64::from(self.target.page_bytes);
+        let mut owned: Vec<(u64, u64, NodeId)> = Vec::with_capacity(runs.len());
+        for PageRun {
+            first_page,
+            pages,
+            owner,
+        } in runs
+        {
+            let node = self.owner_node(owner)?;
+            let start = first_page.saturating_mul(self.plan_page_bytes);
+            let end = first_page
+                .saturating_add(*pages)
+                .saturating_mul(self.plan_page_bytes);
+            owned.push((start, end, node));
+        }
+        let end = owned.last().map_or(0, |&(_, end, _)| end);
+        match rule.subject {
+            subject::STATIC => {
+                let planned = end.div_ceil(page_bytes).max(1);
+                let now = rule.size_bytes.div_ceil(page_bytes).max(1);
+                // An object that begins inside a page has a page more than its size says.
+                let scale = if planned.abs_diff(now) <= 1 {
+                    None
+                } else {
+                    Some((now, planned))
+                };
+                if scale.is_some() {
+                    self.warnings.push(format!(
+                        "`{}` had {planned} pages and has {now}; its page runs are scaled",
+                        self.name
+                    ));
+                }
+                let runs = page_runs(&owned, page_bytes, scale);
+                Ok(vec![Rule {
+                    placement: placement::RUNS,
+                    runs: self.tables.runs(runs),
+                    ..rule
+                }])
+            }
+            subject::CALL_SITE => {
+                let planned_bytes = if rule.size_bytes > 0 {
+                    rule.size_bytes
+                } else {
+                    end
+                };
+                let pages = planned_bytes.div_ceil(page_bytes).max(1);
+                let scaled = Rule {
+                    placement: placement::BLOCK,
+                    nodes: self.shares(&owned, planned_bytes, pages),
+                    ..rule
+                };
+                if rule.order != [0, nearpage_wire::compact_plan::NONE] {
+                    // Bounds would change what is counted; of the same size the shares are the pages.
+                    return Ok(vec![scaled]);
+                }
+                let [low, high] = rule.size_bounds_bytes;
+                let same = [
+                    ((pages - 1) * page_bytes + 1).max(low),
+                    (pages * page_bytes).min(high),
+                ];
+                let exact = Rule {
+                    placement: placement::RUNS,
+                    runs: self.tables.runs(page_runs(&owned, page_bytes, None)),
+                    size_bounds_bytes: same,
+                    ..rule
+                };
+                let other = Rule {
+                    flags: rule.flags | RULE_WEAK,
+                    ..scaled
+                };
+                Ok(if same[0] <= same[1] {
+                    vec![exact, other]
+                } else {
+                    vec![other]
+                })
+            }
+            _ => Ok(vec![Rule {
+                placement: placement::RUNS,
+                runs: self.tables.runs(page_runs(&owned, page_bytes, None)),
+                ..rule
+            }]),
+        }
+    }
+
+    /// One share per page (or as many as there may be), so that an object of any size is divided in
+    /// the same proportions.
+    fn shares(&mut self, owned: &[(u64, u64, NodeId)], planned_bytes: u64, pages: u64) -> [u32; 2] {
+        let count = pages.min(SHARES_MAX);
+        let mut at = 0;
+        let shares: Vec<NodeId> = (0..count)
+            .filter_map(|share| {
+                let middle = (u128::from(planned_bytes) * (2 * u128::from(share) + 1)
+                    / (2 * u128::from(count))) as u64;
+                while owned
+                    .get(at + 1)
+                    .is_some_and(|&(start, ..)| start <= middle)
+                {
+                    at += 1;
+                }
+                owned.get(at).map(|&(_, _, node)| node)
+            })
+            .collect();
+        self.tables.nodes(shares)
+    }
+}
+
+/// Runs in units of `page_bytes`, strictly ascending, neighbours on different nodes; times
+/// `scale.0 / scale.1`.
+fn page_runs(owned: &[(u64, u64, NodeId)], page_bytes: u64, scale: Option<(u64, u64)>) -> Vec<Run> {
+    let page = |bytes: u64| {
+        let page = u128::from(bytes / page_bytes);
+        match scale {
+            Some((now, planned)) => (page * u128::from(now) / u128::from(planned)) as u64,
+            None => page as u64,
+        }
+    };
+    let mut runs: Vec<Run> = Vec::new();
+    for &(start, end, node) in owned {
+        let (first, last) = (page(start), page(end).max(page(start) + 1));
+        match runs.last_mut() {
+            // Rounded away, or more of the same.
+            Some(before) if before.first_page >= first || before.node == u32::from(node.0) => {
+                let pages = last.saturating_sub(before.first_page);
+                before.pages = before.pages.max(u32::try_from(pages).unwrap_or(u32::MAX));
+            }
+            _ => runs.push(run(first, last - first, node)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,58 @@
+//! What can go wrong.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no plan, or why it can't be used here.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{origin}:{line}: {message}")]
+    Syntax {
+        origin: String,
+        line: usize,
+        message: String,
+    },
+    #[error("--place '{rule}': {message}; a rule is WHAT=WHERE, for example {example}")]
+    Rule {
+        rule: String,
+        message: String,
+        example: &'static str,
+    },
+    #[error("{command}: command not found{hint}")]
+    CommandNotFound { command: String, hint: String },
+    #[error("{}: cannot be run: {message}", path.display())]
+    NotExecutable { path: PathBuf, message: String },
+    #[error("{}: {message}", path.display())]
+    Elf { path: PathBuf, message: String },
+    #[error("{rule}: there is no node {found} on {machine}; there is {known}")]
+    NoSuchNode {
+        rule: String,
+        found: u16,
+        machine: String,
+        known: String,
+    },
+    #[error("{rule}: matches nothing: {message}")]
+    MatchesNothing { rule: String, message: String },
+    #[error("{rule}: there is no team `{found}` in the plan; there is {known}")]
+    NoSuchTeam {
+        rule: String,
+        found: String,
+        known: String,
+    },
+    #[error("the machine {machine} has no CPU to run threads on")]
+    NoCpu { machine: String },
+    #[error("the plan is too large for its compact form: more than 4 GiB of {what}")]
+    TooLarge { what: &'static str },
+}
+
+impl Error {
+    /// Is it the user's wording (exit status 2) rather than a failure (1)?
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Rule { .. })
+    }
+}

@@ -1,0 +1,225 @@
+//! The plan file's content.
+
+use nearpage_machine::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// A GNU build-id, lower-case hexadecimal; empty where there is none.
+pub type BuildId = String;
+
+/// Whom a part of an object belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// Thread `index` of a team.
+    Thread {
+        /// Name of the team in [`Plan::teams`].
+        team: String,
+        /// Number in it.
+        index: u32,
+    },
+    /// A node of the machine, whoever runs there.
+    Node(NodeId),
+}
+
+/// Nodes with weights, as in `0=3,1=1`; weight 1 where none is written.
+pub type NodeWeights = Vec<(NodeId, u32)>;
+
+/// Consecutive pages with one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageRun {
+    /// First page of the object, in units of [`Plan::page_bytes`].
+    pub first_page: u64,
+    /// How many.
+    pub pages: u64,
+    /// Whose.
+    pub owner: Owner,
+}
+
+/// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
+/// same way: `block`, `block-cyclic:20M`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
+/// `thread:2`, `node:1`, `runs`, `first-touch`; a pattern over another team than the plan's first
+/// says so: `block@worker`, `thread:2@worker`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Share k of T to the node of thread k of the team, T being the team of the run.
+    Block {
+        /// Team; empty: the plan's first.
+        team: String,
+    },
+    /// Pieces of so many bytes dealt to the threads of the team in order.
+    BlockCyclic {
+        /// Bytes of one piece.
+        block_bytes: u64,
+        /// Team; empty: the plan's first.
+        team: String,
+    },
+    /// Round-robin by page; no nodes: all nodes with memory.
+    Interleave {
+        /// Nodes, with weights.
+        nodes: NodeWeights,
+    },
+    /// All of it to one owner.
+    Whole(Owner),
+    /// Explicit page runs.
+    Runs(Vec<PageRun>),
+    /// Left to first touch.
+    FirstTouch,
+}
+
+/// A frame of a call site as the plan keeps it, innermost first, runtime modules left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallSiteFrame {
+    /// Module's file name.
+    pub module: String,
+    /// Its build-id.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build_id: BuildId,
+    /// Return address as a virtual address in the module's file.
+    pub offset: u64,
+    /// Function (the outermost of the inlined ones), for people and as the second key of a rebuilt
+    /// program.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub function: String,
+    /// Source line, 0 where unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub line: u32,
+}
+
+fn is_zero(line: &u32) -> bool {
+    *line == 0
+}
+
+/// How an object is recognised in another run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Subject {
+    /// A static symbol.
+    Symbol {
+        /// Its name.
+        symbol: String,
+        /// Module's file name; empty: the program or the first of its libraries that has it.
+        module: String,
+        /// Module's build-id; empty: any.
+        build_id: BuildId,
+        /// Virtual address in the module's file, right only for that build-id.
+        offset: u64,
+        /// Bytes.
+        size_bytes: u64,
+    },
+    /// Heap objects or mappings of a call site.
+    CallSite {
+        /// Its frames.
+        frames: Vec<CallSiteFrame>,
+        /// Bytes of the object that was observed.
+        size_bytes: u64,
+        /// First and last number among the objects of this call site and thread; none: all.
+        order: Option<(u32, u32)>,
+        /// Creation order of the allocating thread; none: any.
+        thread: Option<u32>,
+    },
+    /// `heap>=1M`: heap objects within bounds (inclusive bytes).
+    Heap {
+        /// Least size.
+        size_min_bytes: u64,
+        /// Greatest size.
+        size_max_bytes: u64,
+    },
+    /// `mapping>=1M`: anonymous mappings of the program's own.
+    Mapping {
+        /// Least size.
+        size_min_bytes: u64,
+        /// Greatest size.
+        size_max_bytes: u64,
+    },
+}
+
+/// What a decision is expected to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Effect {
+    /// Accesses of the recording that decided.
+    pub accesses: f64,
+    /// Share of the recording's cost that this object bears, 0 to 1.
+    pub cost_share: f64,
+    /// Share of its accesses that would be local under first touch of the recording's threads on
+    /// the plan's machine, 0 to 1; absent where first touches are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_before: Option<f64>,
+    /// Share of its accesses predicted to be local with this placement, 0 to 1.
+    pub local_after: f64,
+}
+
+/// One object (or several of one call site), where its pages go, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Name for people: symbol, or function and line that allocated.
+    pub name: String,
+    /// How it is recognised.
+    pub subject: Subject,
+    /// Where its pages go.
+    pub placement: Placement,
+    /// The counters that were seen and the rule that fired, in words.
+    pub why: String,
+    /// Predicted.
+    pub effect: Effect,
+}
+
+/// Threads that share work, by start routine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Team {
+    /// `openmp`, the start function's name, or `main`.
+    pub name: String,
+    /// Its size when recorded.
+    pub threads: u32,
+    /// Module (file name) of the start routine; empty for `main`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub module: String,
+    /// Module's build-id.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build_id: BuildId,
+    /// Virtual address of the start routine in the module's file.
+    #[serde(default)]
+    pub offset: u64,
+}
+
+/// The program that a plan is for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Executable's file name.
+    pub executable: String,
+    /// Its build-id.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build_id: BuildId,
+    /// Arguments of the recorded run.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// Rank under an MPI launcher; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+}
+
+/// A plan for one program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What it is for.
+    pub program: Program,
+    /// Policy that made it.
+    pub policy: String,
+    /// Machine it was made for, by name; its predictions hold there.
+    pub machine: String,
+    /// Unit of page runs, in bytes.
+    pub page_bytes: u64,
+    /// Teams; patterns without a team mean the first.
+    pub teams: Vec<Team>,
+    /// Decisions; the first that fits an object wins.
+    pub decisions: Vec<Decision>,
+}
+
+impl Plan {
+    /// Does any placement name threads, so that a run of it pins them unless told otherwise?
+    pub fn names_threads(&self) -> bool {
+        let mut decisions = self.decisions.iter();
+        decisions.any(|decision| decision.placement.names_threads())
+    }
+}

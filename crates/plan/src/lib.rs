@@ -1,0 +1,58 @@
+//! The plan: where the pages of each object should live, in terms of threads and patterns, in a
+//! TOML file that a person can read and edit; how objects are recognised again; and the plan's
+//! translation, for one machine and one number of threads, into the compact form that the preload
+//! library reads.
+//!
+//! A plan decides nothing by itself (the policy crate does) and touches no process: programs are
+//! read from disk, and what [`translate()`] returns is for others to hand over.
+//!
+//! ```
+//! use nearpage_plan::{Placement, Plan};
+//!
+//! let text = r#"
+//! version = 1
+//! program = { executable = "cg" }
+//! [[object]]
+//! symbol = "cvar"
+//! placement = "block-cyclic:20M"
+//! "#;
+//! let plan = Plan::from_toml(text, "cg.toml")?;
+//! let block_bytes = 20 << 20;
+//! assert_eq!(plan.decisions[0].placement, Placement::BlockCyclic { block_bytes, team: String::new() });
+//! assert_eq!(Plan::from_toml(&plan.to_toml(), "again")?, plan);
+//! # Ok::<(), nearpage_plan::Error>(())
+//! ```
+
+mod compact;
+mod deal;
+mod error;
+mod file;
+#[doc(hidden)]
+pub mod fuzz;
+mod libraries;
+mod module;
+mod place_rule;
+mod placement;
+mod program;
+mod recognise;
+mod size;
+mod store;
+mod suggest;
+mod target;
+mod toml_form;
+mod translate;
+
+pub use error::Error;
+pub use file::{
+    BuildId, CallSiteFrame, Decision, Effect, NodeWeights, Owner, PageRun, Placement, Plan,
+    Program, Subject, Team,
+};
+pub use libraries::SearchPaths;
+pub use module::{ModuleImage, Symbol};
+pub use place_rule::PlaceRule;
+pub use program::{ProgramImage, resolve_command};
+pub use size::{parse_size, print_size};
+pub use store::{Kept, Store};
+pub use target::{Mechanism, Pinning, Target};
+pub use toml_form::VERSION;
+pub use translate::{Compact, translate};

@@ -1,0 +1,206 @@
+//! The program that a command runs, and the libraries it loads: where rules find their symbols.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::libraries::load_needed;
+use crate::module::{ModuleImage, file_name};
+use crate::{Error, Program, SearchPaths};
+
+/// Scripts may be run by scripts; the kernel gives up at the same depth.
+const SCRIPT_DEPTH_MAX: usize = 4;
+
+/// A program on disk with its libraries.
+#[derive(Debug)]
+pub struct ProgramImage {
+    /// What was asked for: the file that the command names. Differs from the program's own path
+    /// for a script.
+    pub command: PathBuf,
+    /// Is the command a script, so that the program is its interpreter?
+    pub is_script: bool,
+    /// The program itself.
+    pub program: ModuleImage,
+    /// The libraries that it loads at start, in the loader's order.
+    pub libraries: Vec<ModuleImage>,
+}
+
+/// Finds the file that a command names, on `PATH` unless it has a slash.
+///
+/// # Errors
+/// [`Error::CommandNotFound`], or [`Error::NotExecutable`] where a file is there that can't be run.
+pub fn resolve_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf, Error> {
+    let runnable = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let in_the_way = |path: &Path| match fs::metadata(path) {
+        Ok(file) if file.is_dir() => Some("it is a folder"),
+        Ok(_) => Some("it is not executable; `chmod +x` makes it so"),
+        Err(_) => None,
+    };
+    let has_slash = command.as_encoded_bytes().contains(&b'/');
+    let candidates: Vec<PathBuf> = match has_slash {
+        true => vec![PathBuf::from(command)],
+        false if command.is_empty() => Vec::new(),
+        false => env::split_paths(&search.commands)
+            .map(|folder| folder.join(command))
+            .collect(),
+    };
+    if let Some(path) = candidates.iter().find(|path| runnable(path)) {
+        return Ok(path.clone());
+    }
+    let blocked = candidates
+        .iter()
+        .find_map(|path| Some((path, in_the_way(path)?)));
+    if let Some((path, message)) = blocked.filter(|(path, _)| has_slash || path.is_file()) {
+        return Err(Error::NotExecutable {
+            path: path.clone(),
+            message: message.to_owned(),
+        });
+    }
+    let command_text = command.to_string_lossy().into_owned();
+    let hint = match has_slash {
+        false if !command.is_empty() && runnable(Path::new(command)) => {
+            format!(" on PATH; for the one in this folder write ./{command_text}")
+        }
+        false => " on PATH".to_owned(),
+        true => String::new(),
+    };
+    Err(Error::CommandNotFound {
+        command: command_text,
+        hint,
+    })
+}
+
+impl ProgramImage {
+    /// Reads the program that `command` names and the libraries it loads at start. For a script it
+    /// is the script's interpreter.
+    ///
+    /// # Errors
+    /// Not found, not executable, or no 64-bit ELF program.
+    pub fn load(command: &OsStr, search: &SearchPaths) -> Result<Self, Error> {
+        let command = resolve_command(command, search)?;
+        let mut path = command.clone();
+        let mut is_script = false;
+        for _ in 0..SCRIPT_DEPTH_MAX {
+            let Some(interpreter) = interpreter(&path, search)? else {
+                break;
+            };
+            is_script = true;
+            path = interpreter;
+        }
+        let program = ModuleImage::load(&path)?;
+        let libraries = if program.is_static {
+            Vec::new()
+        } else {
+            load_needed(&program, search)
+        };
+        Ok(Self {
+            command,
+            is_script,
+            program,
+            libraries,
+        })
+    }
+
+    /// The programs that a command line names: its own, and further ones among its arguments, as
+    /// launchers have them (`mpirun -n 4 ./cg 1000`).
+    ///
+    /// # Errors
+    /// Those of [`ProgramImage::load`] for the command itself.
+    pub fn load_command(command: &[OsString], search: &SearchPaths) -> Result<Vec<Self>, Error> {
+        let (first, arguments) = match command {
+            [first, arguments @ ..] => (first.as_os_str(), arguments),
+            [] => (OsStr::new(""), command),
+        };
+        let mut programs = vec![Self::load(first, search)?];
+        for argument in arguments {
+            let is_option = argument.as_encoded_bytes().starts_with(b"-");
+            let Ok(path) = resolve_command(argument, search) else {
+                continue;
+            };
+            if is_option || !begins_with(&path, b"\x7fELF") {
+                continue;
+            }
+            let Ok(image) = Self::load(argument, search) else {
+                continue;
+            };
+            if programs
+                .iter()
+                .all(|known| known.program.path != image.program.path)
+            {
+                programs.push(image);
+            }
+        }
+        Ok(programs)
+    }
+
+    /// The program and its libraries, in the order in which symbols are looked up.
+    pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
+        std::iter::once(&self.program).chain(&self.libraries)
+    }
+
+    /// Under which a plan for this command is kept: the program's build-id and arguments; for a
+    /// script its own name instead, since its interpreter runs everything else too.
+    pub fn identity(&self, arguments: &[OsString]) -> Program {
+        let arguments = arguments
+            .iter()
+            .map(|text| text.to_string_lossy().into_owned())
+            .collect();
+        match self.is_script {
+            true => Program {
+                executable: file_name(&self.command),
+                arguments,
+                ..Program::default()
+            },
+            false => Program {
+                executable: self.program.file_name.clone(),
+                build_id: self.program.build_id.clone(),
+                arguments,
+                rank: None,
+            },
+        }
+    }
+}
+
+fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
+    let mut start = [0; 4];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut start))
+        .is_ok()
+        && start == *magic
+}
+
+/// The program behind `#!`, through `env` where that is used; none for anything but a script.
+fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Error> {
+    let mut start = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(256).read_to_end(&mut start))
+        .map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+    let Some(line) = start.strip_prefix(b"#!") else {
+        return Ok(None);
+    };
+    let line = String::from_utf8_lossy(line.split(|&byte| byte == b'\n').next().unwrap_or(line));
+    let mut words = line.split_ascii_whitespace();
+    let first = words.next().unwrap_or_default();
+    let name = match Path::new(first).file_name() {
+        Some(name) if name == "env" => words
+            .find(|word| !word.starts_with('-') && !word.contains('='))
+            .unwrap_or(first),
+        _ => first,
+    };
+    match resolve_command(OsStr::new(name), search) {
+        Ok(interpreter) => Ok(Some(interpreter)),
+        Err(_) => Err(Error::NotExecutable {
+            path: path.to_owned(),
+            message: format!("its interpreter `{name}` is not found"),
+        }),
+    }
+}

@@ -1,0 +1,108 @@
+//! What a plan is translated for: a machine, and the threads of the run on it.
+
+use std::collections::HashMap;
+
+use nearpage_machine::{CpuId, Machine, NodeId};
+
+use crate::Error;
+
+/// How pages get where they belong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mechanism {
+    /// Memory policies.
+    #[default]
+    Bind,
+    /// A thread on each node touches its pages first (Marathe §5).
+    Touch,
+}
+
+/// Which threads are pinned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pinning {
+    /// None; where they run is up to `OMP_PLACES`, an affinity mask, or the scheduler.
+    #[default]
+    None,
+    /// Those of the plan's teams, each by its number in its team; all threads in order of creation
+    /// where there is no plan.
+    Teams,
+    /// All, in order of creation.
+    CreationOrder,
+}
+
+/// The machine and the run that a plan is translated for.
+#[derive(Clone, Debug)]
+pub struct Target<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// CPU of each thread of a team, by the team's name: as many as the team has in this run.
+    pub teams: HashMap<String, Vec<CpuId>>,
+    /// CPU of each thread for teams that are not in `teams`, and for [`Pinning::CreationOrder`].
+    pub threads: Vec<CpuId>,
+    /// Which threads are pinned to those CPUs.
+    pub pinning: Pinning,
+    /// How pages get where they belong.
+    pub mechanism: Mechanism,
+    /// The system's page size in bytes.
+    pub page_bytes: u32,
+    /// Size of a huge page in bytes; at least `page_bytes`.
+    pub huge_page_bytes: u32,
+    /// Mappings that placement may add to a process.
+    pub mappings_max: u32,
+    /// `touch`: pages touched at start at the most.
+    pub touch_pages_max: u64,
+    /// `touch`: heap allocations gathered before the nodes are visited, at least 1.
+    pub touch_group: u32,
+    /// Say at exit what was placed.
+    pub summary: bool,
+}
+
+impl Target<'_> {
+    /// CPUs of the team's threads, in order.
+    pub(crate) fn cpus(&self, team: &str) -> &[CpuId] {
+        self.teams.get(team).unwrap_or(&self.threads)
+    }
+
+    /// The nodes of the team's threads, in order; at least one.
+    pub(crate) fn thread_nodes(&self, team: &str) -> Result<Vec<NodeId>, Error> {
+        let nodes: Option<Vec<NodeId>> = self
+            .cpus(team)
+            .iter()
+            .map(|&cpu| self.node_of(cpu))
+            .collect();
+        nodes
+            .filter(|nodes| !nodes.is_empty())
+            .ok_or_else(|| Error::NoCpu {
+                machine: self.machine.name.clone(),
+            })
+    }
+
+    /// The node with memory that is nearest to a CPU.
+    fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        let home = self.machine.node_of(cpu)?;
+        let away = |node: &NodeId| self.machine.weight(home, *node).unwrap_or(f64::MAX);
+        let others = self.machine.nodes_with_memory();
+        match others.contains(&home) {
+            true => Some(home),
+            false => others
+                .into_iter()
+                .min_by(|a, b| away(a).total_cmp(&away(b))),
+        }
+    }
+
+    /// Refuses a node that the machine does not have.
+    pub(crate) fn check_node(&self, node: NodeId, rule: &str) -> Result<NodeId, Error> {
+        let known = self.machine.node_ids();
+        match known.contains(&node) {
+            true => Ok(node),
+            false => Err(Error::NoSuchNode {
+                rule: rule.to_owned(),
+                found: node.0,
+                machine: self.machine.name.clone(),
+                known: known
+                    .into_iter()
+                    .collect::<nearpage_machine::NodeList>()
+                    .to_string(),
+            }),
+        }
+    }
+}

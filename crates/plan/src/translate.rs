@@ -1,0 +1,328 @@
+//! From plans and rules written by hand to the compact form, for one machine and one number of
+//! threads.
+
+use std::collections::HashSet;
+
+use nearpage_machine::CpuId;
+use nearpage_wire::compact_plan::{Header, NONE, RULE_WEAK, Rule, Section};
+use nearpage_wire::is_runtime_module;
+
+use crate::compact::{Part, Tables, empty_header};
+use crate::deal::Dealer;
+use crate::recognise::{Recogniser, Unmatched};
+use crate::{Error, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Subject, Target, Team};
+
+/// What the preload library reads, and what people should know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compact {
+    /// The file, as [`nearpage_wire::compact_plan`] lays it out.
+    pub bytes: Vec<u8>,
+    /// Name of every rule, by the number that the library's summary reports it under.
+    pub rule_names: Vec<String>,
+    /// What was found again only by its second key, scaled, or left out; one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Translates `plans` (of several executables or ranks) and `rules` (which come first, in every
+/// process of the run) for `target`. `programs` are those that the command line names, its own
+/// first.
+///
+/// # Errors
+/// A rule that matches nothing, a node or team that doesn't exist.
+pub fn translate(
+    plans: &[Plan],
+    rules: &[PlaceRule],
+    target: &Target<'_>,
+    programs: &[ProgramImage],
+) -> Result<Compact, Error> {
+    let mut translation = Translation {
+        target,
+        programs,
+        tables: Tables::default(),
+        rule_names: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let by_hand = translation.by_hand(rules, plans)?;
+    for plan in plans {
+        translation.plan(plan, &by_hand)?;
+    }
+    let pins = match target.pinning {
+        Pinning::CreationOrder => translation.pin_in_order(&target.threads),
+        Pinning::Teams if plans.is_empty() => translation.pin_in_order(&target.threads),
+        Pinning::Teams | Pinning::None => [0, 0],
+    };
+    if !by_hand.is_empty() || pins[1] > 0 {
+        translation.section(NONE, NONE, by_hand, pins);
+    }
+    let Translation {
+        tables,
+        rule_names,
+        mut warnings,
+        ..
+    } = translation;
+    let mut seen = HashSet::new();
+    warnings.retain(|warning| seen.insert(warning.clone()));
+    let header = Header {
+        page_bytes: target.page_bytes,
+        huge_page_bytes: target.huge_page_bytes.max(target.page_bytes),
+        mappings_max: target.mappings_max,
+        mechanism: match target.mechanism {
+            Mechanism::Bind => 0,
+            Mechanism::Touch => 1,
+        },
+        touch_pages_max: target.touch_pages_max,
+        touch_group: target.touch_group.max(1),
+        flags: u32::from(target.summary),
+        ..empty_header()
+    };
+    Ok(Compact {
+        bytes: tables.encode(header)?,
+        rule_names,
+        warnings,
+    })
+}
+
+/// What to recognise and where to put it, under one name.
+struct Wish<'a> {
+    name: &'a str,
+    subject: &'a Subject,
+    placement: &'a crate::Placement,
+}
+
+struct Translation<'a> {
+    target: &'a Target<'a>,
+    programs: &'a [ProgramImage],
+    tables: Tables,
+    rule_names: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Translation<'a> {
+    fn size_min_bytes(&self) -> u64 {
+        2 * u64::from(self.target.page_bytes)
+    }
+
+    fn by_hand(&mut self, rules: &[PlaceRule], plans: &[Plan]) -> Result<Vec<Rule>, Error> {
+        let recogniser = Recogniser {
+            programs: self.programs,
+            plan: None,
+            own: None,
+            size_min_bytes: self.size_min_bytes(),
+        };
+        let teams: Vec<&Team> = plans.iter().flat_map(|plan| &plan.teams).collect();
+        let mut compact = Vec::new();
+        for rule in rules {
+            let name = format!("--place '{rule}'");
+            let wish = Wish {
+                name: &name,
+                subject: &rule.subject,
+                placement: &rule.placement,
+            };
+            match self.rules(
+                &wish,
+                &recogniser,
+                &[],
+                &teams,
+                u64::from(self.target.page_bytes),
+            )? {
+                Ok(rules) => compact.extend(rules),
+                Err(Unmatched::Nothing(message) | Unmatched::Gone(message)) => {
+                    return Err(Error::MatchesNothing {
+                        rule: name,
+                        message,
+                    });
+                }
+            }
+        }
+        Ok(compact)
+    }
+
+    fn plan(&mut self, plan: &Plan, by_hand: &[Rule]) -> Result<(), Error> {
+        let own = self.own_program(plan);
+        let programs = own.map(std::slice::from_ref).unwrap_or_default();
+        let size_min_bytes = self.size_min_bytes();
+        let recogniser = Recogniser {
+            programs,
+            plan: Some(plan),
+            own,
+            size_min_bytes,
+        };
+        let executable = &plan.program.executable;
+        match own {
+            None if !self.programs.is_empty() => self.warnings.push(format!(
+                "the plan for {executable} is used where the command starts that very build of it; the command \
+                 itself is {}",
+                self.programs[0].command.display()
+            )),
+            Some(own) if own.program.build_id != plan.program.build_id && !plan.program.build_id.is_empty() => {
+                self.warnings.push(format!(
+                    "{executable} was rebuilt since its plan was made; objects are found again by name, \
+                     heap objects by function, line and size class"
+                ));
+            }
+            _ => {}
+        }
+        let siblings: Vec<&Subject> = plan
+            .decisions
+            .iter()
+            .map(|decision| &decision.subject)
+            .collect();
+        let teams: Vec<&Team> = plan.teams.iter().collect();
+        let mut rules = by_hand.to_vec();
+        let mut gone = None;
+        for decision in &plan.decisions {
+            let wish = Wish {
+                name: &decision.name,
+                subject: &decision.subject,
+                placement: &decision.placement,
+            };
+            match self.rules(&wish, &recogniser, &siblings, &teams, plan.page_bytes)? {
+                Ok(more) => rules.extend(more),
+                Err(Unmatched::Nothing(message)) => {
+                    let rule = format!("the plan for {executable}: `{}`", decision.name);
+                    return Err(Error::MatchesNothing { rule, message });
+                }
+                Err(Unmatched::Gone(message)) => {
+                    self.warnings
+                        .push(format!("`{}` is not placed: {message}", decision.name));
+                    gone = Some(message);
+                }
+            }
+        }
+        if let (Some(message), true) = (gone, rules.len() == by_hand.len()) {
+            return Err(Error::MatchesNothing {
+                rule: format!("the plan for {executable}"),
+                message,
+            });
+        }
+        let module = match own {
+            Some(own) => self
+                .tables
+                .module(&own.program.build_id, &own.program.file_name),
+            None if executable.is_empty() && plan.program.build_id.is_empty() => NONE,
+            None => self.tables.module(&plan.program.build_id, executable),
+        };
+        let pins = match self.target.pinning {
+            Pinning::None => [0, 0],
+            Pinning::CreationOrder => self.pin_in_order(&self.target.threads),
+            Pinning::Teams => self.pin_teams(plan, &recogniser),
+        };
+        self.section(module, plan.program.rank.unwrap_or(NONE), rules, pins);
+        Ok(())
+    }
+
+    /// The program of the command line that a plan is for: by build-id, or by name where it was
+    /// rebuilt.
+    fn own_program(&self, plan: &Plan) -> Option<&'a ProgramImage> {
+        let crate::Program {
+            executable,
+            build_id,
+            ..
+        } = &plan.program;
+        let programs = || self.programs.iter().filter(|one| !one.is_script);
+        programs()
+            .find(|one| !build_id.is_empty() && one.program.build_id == *build_id)
+            .or_else(|| programs().find(|one| one.program.file_name == *executable))
+            .or_else(|| {
+                programs()
+                    .next()
+                    .filter(|_| executable.is_empty() && build_id.is_empty())
+            })
+    }
+
+    /// The compact rules of one wish, most exact first.
+    fn rules(
+        &mut self,
+        wish: &Wish<'_>,
+        recogniser: &Recogniser<'_>,
+        siblings: &[&Subject],
+        teams: &[&Team],
+        plan_page_bytes: u64,
+    ) -> Result<Result<Vec<Rule>, Unmatched>, Error> {
+        let keys =
+            match recogniser.keys(wish.subject, siblings, &mut self.tables, &mut self.warnings) {
+                Ok(keys) => keys,
+                Err(unmatched) => return Ok(Err(unmatched)),
+            };
+        let number = self.rule_names.len() as u32;
+        self.rule_names.push(wish.name.to_owned());
+        let mut rules = Vec::new();
+        for key in keys {
+            let mut dealer = Dealer {
+                target: self.target,
+                teams,
+                plan_page_bytes,
+                period_is_kept: recogniser.plan.is_some(),
+                name: wish.name,
+                tables: &mut self.tables,
+                warnings: &mut self.warnings,
+            };
+            rules.extend(dealer.place(Rule { number, ..key }, wish.placement)?);
+        }
+        if rules.iter().any(|rule| rule.flags & RULE_WEAK != 0)
+            && !rules.iter().any(|rule| rule.flags & RULE_WEAK == 0)
+        {
+            self.warnings.push(format!(
+                "`{}` is recognised by function, line and size class only",
+                wish.name
+            ));
+        }
+        Ok(Ok(rules))
+    }
+
+    fn section(&mut self, executable: u32, rank: u32, rules: Vec<Rule>, pins: Part) {
+        let rules_part = [self.tables.rules.len() as u32, rules.len() as u32];
+        self.tables.rules.extend(rules);
+        self.tables.sections.push(Section {
+            executable,
+            rank,
+            rules: rules_part,
+            pins,
+        });
+    }
+
+    fn pin_in_order(&mut self, cpus: &[CpuId]) -> Part {
+        let first = self.tables.pins.len();
+        for (index, cpu) in cpus.iter().enumerate() {
+            self.tables.pin(NONE, 0, index, cpu.0);
+        }
+        [first as u32, cpus.len() as u32]
+    }
+
+    fn pin_teams(&mut self, plan: &Plan, recogniser: &Recogniser<'_>) -> Part {
+        let first = self.tables.pins.len();
+        for team in &plan.teams {
+            let cpus = self.target.cpus(&team.name);
+            if team.module.is_empty() {
+                // The main thread alone.
+                if let Some(cpu) = cpus.first() {
+                    self.tables.pin(NONE, 0, 0, cpu.0);
+                }
+                continue;
+            }
+            match recogniser.start_routine(team) {
+                Some((build_id, name, offset)) => {
+                    let module = self.tables.module(&build_id, &name);
+                    for (index, cpu) in cpus.iter().enumerate() {
+                        self.tables.pin(module, offset, index, cpu.0);
+                    }
+                }
+                None => {
+                    let kind = if is_runtime_module(team.module.as_bytes()) {
+                        "another build"
+                    } else {
+                        "rebuilt"
+                    };
+                    self.warnings.push(format!(
+                        "{} is {kind} since the plan was made, and the start routine of team `{}` is not found in \
+                         it; threads are pinned in order of creation",
+                        team.module, team.name
+                    ));
+                    self.tables.pins.truncate(first);
+                    return self.pin_in_order(cpus);
+                }
+            }
+        }
+        [first as u32, (self.tables.pins.len() - first) as u32]
+    }
+}

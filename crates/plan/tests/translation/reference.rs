@@ -1,0 +1,247 @@
+//! A plain reading of the compact form, written from its specification alone: which rule takes an
+//! object, and the node of each of its pages. Objects begin at a page boundary here.
+
+use nearpage_wire::compact_plan::{MAGIC, NONE, placement, subject};
+
+/// A decoded compact plan.
+pub struct Reference {
+    bytes: Vec<u8>,
+    tables: Vec<(usize, usize)>,
+    pub page_bytes: u64,
+}
+
+/// A module by build-id and name.
+pub type Module<'a> = (&'a str, &'a str);
+
+/// What the library sees of an object.
+#[derive(Clone)]
+pub enum Seen<'a> {
+    Static {
+        module: Module<'a>,
+        offset: u64,
+    },
+    Heap {
+        frames: Vec<(Module<'a>, u64)>,
+        order: u32,
+        thread: u32,
+    },
+    Mapping,
+}
+
+/// Which rule took an object, whether by its second key, and where its pages go (none: first touch,
+/// or anywhere of an interleave).
+#[derive(Debug, PartialEq)]
+pub struct Verdict {
+    pub number: u32,
+    pub is_weak: bool,
+    pub pages: Vec<Option<u32>>,
+    pub interleaved: Vec<u32>,
+}
+
+const SECTIONS: usize = 0;
+const MODULES: usize = 1;
+const RULES: usize = 2;
+const FRAMES: usize = 3;
+const RUNS: usize = 4;
+const NODES: usize = 5;
+const WEIGHTS: usize = 6;
+const PINS: usize = 7;
+const NAMES: usize = 8;
+/// Bytes of an entry of each table.
+const ENTRY: [usize; 9] = [24, 48, 104, 24, 16, 2, 8, 24, 1];
+
+impl Reference {
+    pub fn decode(bytes: &[u8]) -> Self {
+        assert_eq!(bytes[..8], MAGIC);
+        let mut reference = Self {
+            bytes: bytes.to_vec(),
+            tables: Vec::new(),
+            page_bytes: 0,
+        };
+        reference.page_bytes = u64::from(reference.u32(8));
+        for (table, entry_bytes) in ENTRY.into_iter().enumerate() {
+            let at = 40 + 8 * table;
+            let (offset, count) = (reference.u32(at) as usize, reference.u32(at + 4) as usize);
+            assert_eq!(offset % 8, 0);
+            assert!(offset >= 112 && offset + count * entry_bytes <= bytes.len());
+            reference.tables.push((offset, count));
+        }
+        reference
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("4"))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8"))
+    }
+
+    /// Where entry `index` of a table is.
+    fn entry(&self, table: usize, index: u32) -> usize {
+        let (offset, count) = self.tables[table];
+        assert!(
+            (index as usize) < count,
+            "entry {index} of {count} in table {table}"
+        );
+        offset + index as usize * ENTRY[table]
+    }
+
+    /// Entries of a part `[first, count]` that stands at `at`.
+    fn part(&self, table: usize, at: usize) -> Vec<usize> {
+        let (first, count) = (self.u32(at), self.u32(at + 4));
+        (first..first + count)
+            .map(|index| self.entry(table, index))
+            .collect()
+    }
+
+    fn is_module(&self, index: u32, (build_id, name): Module<'_>) -> bool {
+        let at = self.entry(MODULES, index);
+        let length = self.u32(at + 32) as usize;
+        if length > 0 {
+            let hex: String = self.bytes[at..at + length]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            return hex == build_id;
+        }
+        let name_at = self.part(NAMES, at + 36);
+        name_at.iter().map(|&at| self.bytes[at]).eq(name.bytes())
+    }
+
+    fn section(&self, executable: Module<'_>, rank: Option<u32>) -> Option<usize> {
+        let count = self.tables[SECTIONS].1 as u32;
+        let mut best: Option<(u32, usize)> = None;
+        for at in (0..count).map(|index| self.entry(SECTIONS, index)) {
+            let (program, number) = (self.u32(at), self.u32(at + 4));
+            let fits = (program == NONE || self.is_module(program, executable))
+                && (number == NONE || Some(number) == rank);
+            let score = 2 * u32::from(program != NONE) + u32::from(number != NONE);
+            if fits && best.is_none_or(|(known, _)| score > known) {
+                best = Some((score, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The pins of a process: module, its name, offset, index, CPU.
+    pub fn pins(&self, executable: Module<'_>, rank: Option<u32>) -> Vec<(u32, u64, u32, u32)> {
+        let Some(section) = self.section(executable, rank) else {
+            return Vec::new();
+        };
+        let pin = |at: usize| {
+            (
+                self.u32(at),
+                self.u64(at + 8),
+                self.u32(at + 4),
+                self.u32(at + 16),
+            )
+        };
+        self.part(PINS, section + 16).into_iter().map(pin).collect()
+    }
+
+    /// The first rule of the process that takes the object.
+    pub fn evaluate(
+        &self,
+        executable: Module<'_>,
+        rank: Option<u32>,
+        seen: &Seen<'_>,
+        size: u64,
+    ) -> Option<Verdict> {
+        let section = self.section(executable, rank)?;
+        let rule = self
+            .part(RULES, section + 8)
+            .into_iter()
+            .find(|&rule| self.takes(rule, seen, size))?;
+        Some(self.verdict(rule, size))
+    }
+
+    fn takes(&self, rule: usize, seen: &Seen<'_>, size: u64) -> bool {
+        let kind = self.u32(rule);
+        let in_bounds = (self.u64(rule + 48)..=self.u64(rule + 56)).contains(&size);
+        match seen {
+            Seen::Static { module, offset } => {
+                kind == subject::STATIC
+                    && self.u64(rule + 32) == *offset
+                    && self.is_module(self.u32(rule + 16), *module)
+            }
+            Seen::Heap { .. } if kind == subject::HEAP => in_bounds,
+            Seen::Mapping if kind == subject::MAPPING => in_bounds,
+            Seen::Heap {
+                frames,
+                order,
+                thread,
+            } if kind == subject::CALL_SITE && in_bounds => {
+                let wanted = self.part(FRAMES, rule + 64);
+                let by = self.u32(rule + 20);
+                let frame = |(at, (module, address)): (&usize, &(Module<'_>, u64))| {
+                    self.is_module(self.u32(*at), *module)
+                        && (self.u64(at + 8)..=self.u64(at + 16)).contains(address)
+                };
+                (by == NONE || by == *thread)
+                    && (self.u32(rule + 24)..=self.u32(rule + 28)).contains(order)
+                    && wanted.len() <= frames.len()
+                    && wanted.iter().zip(frames).all(frame)
+            }
+            _ => false,
+        }
+    }
+
+    fn verdict(&self, rule: usize, size: u64) -> Verdict {
+        let pages = size.div_ceil(self.page_bytes);
+        let block_bytes = self.u64(rule + 72);
+        let nodes: Vec<u32> = self
+            .part(NODES, rule + 80)
+            .into_iter()
+            .map(|at| u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).into())
+            .collect();
+        let runs: Vec<(u64, u32)> = self
+            .part(RUNS, rule + 88)
+            .into_iter()
+            .map(|at| (self.u64(at), self.u32(at + 12)))
+            .collect();
+        assert!(
+            runs.windows(2).all(|pair| pair[0].0 < pair[1].0),
+            "{runs:?}"
+        );
+        let weights: Vec<u32> = self
+            .part(WEIGHTS, rule + 96)
+            .into_iter()
+            .flat_map(|at| vec![self.u32(at); self.u32(at + 4) as usize])
+            .collect();
+        let node = |page: u64| {
+            // A page goes with whatever has its middle.
+            let middle = page * self.page_bytes + self.page_bytes / 2;
+            let count = nodes.len() as u64;
+            match self.u32(rule + 4) {
+                placement::BLOCK => Some(
+                    nodes[(u128::from(middle) * u128::from(count) / u128::from(size))
+                        .min(u128::from(count - 1)) as usize],
+                ),
+                placement::BLOCK_CYCLIC => Some(nodes[(middle / block_bytes % count) as usize]),
+                placement::NODE => Some(nodes[0]),
+                placement::RUNS => runs
+                    .iter()
+                    .rev()
+                    .find(|run| run.0 <= page)
+                    .or(runs.first())
+                    .map(|run| run.1),
+                placement::WEIGHTED_INTERLEAVE => {
+                    Some(weights[(page % weights.len() as u64) as usize])
+                }
+                placement::INTERLEAVE | placement::LEAVE => None,
+                other => panic!("placement {other}"),
+            }
+        };
+        Verdict {
+            number: self.u32(rule + 12),
+            is_weak: self.u32(rule + 8) & 1 == 1,
+            pages: (0..pages).map(node).collect(),
+            interleaved: if self.u32(rule + 4) == placement::INTERLEAVE {
+                nodes.clone()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+}
