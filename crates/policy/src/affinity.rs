@@ -1,0 +1,526 @@
+//! Page affinity: Marathe, Thakkar and Mueller, section 4.
+//!
+//! # Ties
+//! The same input gives the same decision, whatever the order of threads. [`uniform`]: of several
+//! nodes with the most accesses, the one with the lowest number. [`hop_sensitive`]: of several nodes
+//! with the lowest cost, the one with more accesses of its own, then the one with the lowest number.
+//! Sums that differ by less than one part in 10⁹ are the same, as fractions of weights add up
+//! differently in another order.
+//!
+//! # Silent pages
+//! Pages without a sample between pages with one take the object's pattern, where it has one;
+//! otherwise the decision of the nearest page that has one, the earlier of two equally near. Marathe
+//! does that for small allocations that lie on a page with sampled ones; pages are all that can be
+//! placed, so small objects need no decision of their own: they live where their page does.
+//!
+//! # Runs
+//! Consecutive pages of one node become a run, owned by the thread of that node that accesses the
+//! run most; by the node itself, where none of its threads does (Eq. 2 may choose a node between
+//! two). Runs that a simpler pattern matches, but for [`Parameters::slack`], give way to it.
+
+use std::collections::BTreeMap;
+
+use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern};
+use nearpage_plan::{Owner, PageRun, Placement};
+use nearpage_recording::ThreadIndex;
+
+use crate::Parameters;
+use crate::holder::{Holder, Layout};
+use crate::place::{Places, accesses};
+use crate::plan::Context;
+
+const EQUAL: f64 = 1e-9;
+
+fn same(a: f64, b: f64) -> bool {
+    (a - b).abs() <= EQUAL * a.abs().max(b.abs())
+}
+
+/// Eq. 1: the node with the most accesses. `accesses`: by node position, ascending; `holds`: has the
+/// node memory? `None` where no node with accesses holds pages.
+pub fn uniform(accesses: &[(usize, f64)], holds: &[bool]) -> Option<usize> {
+    let mut best: Option<(usize, f64)> = None;
+    for &(node, count) in accesses {
+        let better = best.is_none_or(|(_, most)| count > most && !same(count, most));
+        if better && count > 0.0 && holds.get(node) == Some(&true) {
+            best = Some((node, count));
+        }
+    }
+    best.map(|(node, _)| node)
+}
+
+/// Eq. 2: the node where all accesses together cost least. `weights[l][j]` is the cost of an access
+/// by a CPU on `l` to memory on `j`, the paper's w with its indices exchanged (his Table 2 as it
+/// is printed). `None` without accesses or memory.
+pub fn hop_sensitive(
+    accesses: &[(usize, f64)],
+    weights: &[Vec<f64>],
+    holds: &[bool],
+) -> Option<usize> {
+    if accesses.iter().all(|&(_, count)| count <= 0.0) {
+        return None;
+    }
+    let own = |node: usize| {
+        accesses
+            .iter()
+            .find(|entry| entry.0 == node)
+            .map_or(0.0, |entry| entry.1)
+    };
+    let mut best: Option<(usize, f64)> = None;
+    for node in (0..weights.len()).filter(|&node| holds.get(node) == Some(&true)) {
+        let cost = cost_on(accesses, weights, node);
+        let better = best.is_none_or(|(chosen, least)| {
+            if same(cost, least) {
+                own(node) > own(chosen) && !same(own(node), own(chosen))
+            } else {
+                cost < least
+            }
+        });
+        if better {
+            best = Some((node, cost));
+        }
+    }
+    best.map(|(node, _)| node)
+}
+
+fn cost_on(accesses: &[(usize, f64)], weights: &[Vec<f64>], node: usize) -> f64 {
+    accesses
+        .iter()
+        .map(|&(reader, count)| count * weights[reader][node])
+        .sum()
+}
+
+/// Which equation decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Equation {
+    Uniform,
+    HopSensitive,
+}
+
+/// A page that was accessed, and the place chosen for it.
+#[derive(Clone, Debug, PartialEq)]
+struct Choice {
+    page: u64,
+    place: usize,
+    histogram: Vec<(usize, f64)>,
+}
+
+/// Consecutive pages of one place.
+#[derive(Clone, Debug, PartialEq)]
+struct Run {
+    first: u64,
+    end: u64,
+    place: usize,
+}
+
+/// The placement of a group's pages, and what was seen, in words; none without accesses of the
+/// process.
+pub(crate) fn place(
+    context: &Context,
+    group: &ObjectGroup,
+    equation: Equation,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    let places = &context.places;
+    let mut unit = group.affinity.page_bytes.max(context.page_bytes).max(1);
+    loop {
+        let choices = choices(&group.affinity, places, equation, unit);
+        if choices.is_empty() {
+            return None;
+        }
+        for candidate in candidates(context, group, &choices) {
+            let Some(layout) = Layout::new(&candidate, context, group.size_bytes) else {
+                continue;
+            };
+            let loss = loss(&choices, &layout, places, equation, unit);
+            if loss <= parameters.slack {
+                let why = format!(
+                    "{} pages sampled, and page runs would be better by {:.1} % only",
+                    choices.len(),
+                    100.0 * loss.max(0.0)
+                );
+                return Some((candidate, why));
+            }
+        }
+        let pages = group
+            .size_bytes
+            .div_ceil(unit)
+            .max(choices.last().map_or(0, |choice| choice.page + 1));
+        let pattern = pattern_placement(context, group)
+            .and_then(|placement| Layout::new(&placement, context, group.size_bytes));
+        let runs = runs(&choices, pages, |page| {
+            places.of_holder(pattern.as_ref()?.holder(page * unit + unit / 2))
+        });
+        if runs.len() <= parameters.runs_max.max(1) {
+            let why = format!(
+                "{} pages sampled, {} runs of pages",
+                choices.len(),
+                runs.len()
+            );
+            return Some((
+                Placement::Runs(owned(
+                    context,
+                    &group.affinity,
+                    &runs,
+                    unit,
+                    pattern.as_ref(),
+                )),
+                why,
+            ));
+        }
+        unit = unit.saturating_mul(2);
+    }
+}
+
+fn choices(affinity: &Affinity, places: &Places, equation: Equation, unit: u64) -> Vec<Choice> {
+    let page_of = |cell: &Cell| u64::from(cell.page) * affinity.page_bytes / unit;
+    affinity
+        .cells
+        .chunk_by(|a, b| page_of(a) == page_of(b))
+        .filter_map(|cells| {
+            let histogram = places.histogram(cells);
+            let place = match (equation, places.weights()) {
+                (Equation::HopSensitive, Some(weights)) => {
+                    hop_sensitive(&histogram, weights, places.holds())
+                }
+                // Threads that stand in for nodes are all equally far: Eq. 2 is Eq. 1.
+                _ => uniform(&histogram, places.holds()),
+            };
+            Some(Choice {
+                page: page_of(&cells[0]),
+                place: place?,
+                histogram,
+            })
+        })
+        .collect()
+}
+
+/// Simpler placements that may do as well: all to one thread, and the pattern that was found.
+fn candidates(context: &Context, group: &ObjectGroup, choices: &[Choice]) -> Vec<Placement> {
+    let mut candidates = Vec::new();
+    let one_place = choices
+        .iter()
+        .all(|choice| choice.place == choices[0].place);
+    if one_place {
+        let place = choices[0].place;
+        let owner = most_active(context, &group.affinity.cells, place)
+            .or_else(|| context.places.node(place).map(Owner::Node));
+        candidates.extend(owner.map(Placement::Whole));
+    }
+    candidates.extend(pattern_placement(context, group));
+    candidates
+}
+
+/// The placement that the object's pattern stands for, where it has owners.
+fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+    match group.pattern {
+        Pattern::Private { thread } => context.owner(thread).map(Placement::Whole),
+        Pattern::Block { team, .. } => Some(Placement::Block {
+            team: context.team_name(team)?,
+        }),
+        Pattern::BlockCyclic {
+            team, block_bytes, ..
+        } => Some(Placement::BlockCyclic {
+            block_bytes: crate::object::whole_pages(
+                block_bytes,
+                group.size_bytes,
+                context.page_bytes,
+            ),
+            team: context.team_name(team)?,
+        }),
+        Pattern::Unknown
+        | Pattern::PrivateEach
+        | Pattern::Shared
+        | Pattern::ReadShared
+        | Pattern::Mixed => None,
+    }
+}
+
+/// How much worse than the choices a layout is, as a share: of the accesses made local (Eq. 1) or of
+/// the cost (Eq. 2).
+fn loss(
+    choices: &[Choice],
+    layout: &Layout,
+    places: &Places,
+    equation: Equation,
+    unit: u64,
+) -> f64 {
+    let mut best = 0.0;
+    let mut found = 0.0;
+    for choice in choices {
+        let holder = layout.holder(choice.page * unit + unit / 2);
+        let Some(place) = places.of_holder(holder) else {
+            return f64::INFINITY;
+        };
+        match (equation, places.weights()) {
+            (Equation::HopSensitive, Some(weights)) => {
+                best += cost_on(&choice.histogram, weights, choice.place);
+                found += cost_on(&choice.histogram, weights, place);
+            }
+            _ => {
+                let local = |place| {
+                    choice
+                        .histogram
+                        .iter()
+                        .find(|entry| entry.0 == place)
+                        .map_or(0.0, |entry| entry.1)
+                };
+                // Counted so that `found` grows by what is lost, as a cost does.
+                best += local(choice.place);
+                found += 2.0 * local(choice.place) - local(place);
+            }
+        }
+    }
+    if best > 0.0 { found / best - 1.0 } else { 0.0 }
+}
+
+/// Runs over all of `pages`, silent ones as the module says.
+fn runs(choices: &[Choice], pages: u64, pattern: impl Fn(u64) -> Option<usize>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut push = |first: u64, end: u64, place: usize| {
+        if first >= end {
+            return;
+        }
+        match runs.last_mut() {
+            Some(last) if last.place == place => last.end = end,
+            _ => runs.push(Run { first, end, place }),
+        }
+    };
+    let mut next = 0;
+    for (position, choice) in choices.iter().enumerate() {
+        let before = position.checked_sub(1).map(|before| &choices[before]);
+        // The earlier of two equally near pages keeps the middle one.
+        let middle = before
+            .map_or(next, |before| (before.page + choice.page) / 2 + 1)
+            .clamp(next, choice.page);
+        silent(
+            next,
+            middle,
+            before.unwrap_or(choice).place,
+            &pattern,
+            &mut push,
+        );
+        silent(middle, choice.page, choice.place, &pattern, &mut push);
+        push(choice.page, choice.page + 1, choice.place);
+        next = choice.page + 1;
+    }
+    if let Some(last) = choices.last() {
+        silent(next, pages, last.place, &pattern, &mut push);
+    }
+    runs
+}
+
+fn silent(
+    first: u64,
+    end: u64,
+    neighbour: usize,
+    pattern: &impl Fn(u64) -> Option<usize>,
+    push: &mut impl FnMut(u64, u64, usize),
+) {
+    if first < end && pattern(first).is_none() {
+        return push(first, end, neighbour);
+    }
+    for page in first..end {
+        push(page, page + 1, pattern(page).unwrap_or(neighbour));
+    }
+}
+
+fn owned(
+    context: &Context,
+    affinity: &Affinity,
+    runs: &[Run],
+    unit: u64,
+    pattern: Option<&Layout>,
+) -> Vec<PageRun> {
+    let scale = unit / context.page_bytes;
+    let cells = &affinity.cells;
+    let page_of = |cell: &Cell| u64::from(cell.page) * affinity.page_bytes / unit;
+    runs.iter()
+        .filter_map(|run| {
+            let first = cells.partition_point(|cell| page_of(cell) < run.first);
+            let end = cells.partition_point(|cell| page_of(cell) < run.end);
+            // A silent run has no accesses of its own, but the pattern that filled it has a thread.
+            let filled = || match pattern?.holder(run.first * unit + unit / 2) {
+                Holder::Thread(thread) if context.places.of(thread) == Some(run.place) => {
+                    context.owner(thread)
+                }
+                _ => None,
+            };
+            Some(PageRun {
+                first_page: run.first * scale,
+                pages: (run.end - run.first) * scale,
+                owner: most_active(context, &cells[first..end], run.place)
+                    .or_else(filled)
+                    .or_else(|| context.places.node(run.place).map(Owner::Node))?,
+            })
+        })
+        .collect()
+}
+
+/// The thread of a place with the most accesses, the lowest one of equals; none where no thread of it
+/// has any.
+fn most_active(context: &Context, cells: &[Cell], place: usize) -> Option<Owner> {
+    let mut totals = BTreeMap::new();
+    for cell in cells
+        .iter()
+        .filter(|cell| context.places.of(cell.thread) == Some(place))
+    {
+        *totals.entry(cell.thread).or_insert(0.0) += accesses(cell);
+    }
+    let more = |best: (ThreadIndex, f64), next: (ThreadIndex, f64)| {
+        if next.1 > best.1 && !same(next.1, best.1) {
+            next
+        } else {
+            best
+        }
+    };
+    totals
+        .into_iter()
+        .reduce(more)
+        .and_then(|(thread, _)| context.owner(thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sparse(counts: &[u32]) -> Vec<(usize, f64)> {
+        counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(node, &count)| (node, f64::from(count)))
+            .collect()
+    }
+
+    #[test]
+    fn ties_break_as_documented() {
+        let anywhere = [true; 4];
+        assert_eq!(uniform(&[(1, 5.0), (3, 5.0)], &anywhere), Some(1));
+        assert_eq!(uniform(&[], &anywhere), None);
+        assert_eq!(
+            uniform(&[(1, 5.0), (3, 4.0)], &[true, false, true, true]),
+            Some(3)
+        );
+        // All equally far: the same cost on 1 and 3, more accesses on 3; then the lower number.
+        let flat = vec![vec![10.0; 4]; 4];
+        assert_eq!(
+            hop_sensitive(&[(1, 5.0), (3, 6.0)], &flat, &anywhere),
+            Some(3)
+        );
+        assert_eq!(
+            hop_sensitive(&[(1, 5.0), (3, 5.0)], &flat, &anywhere),
+            Some(1)
+        );
+    }
+
+    /// Table 2, worked by hand: 10 accesses from node 0, 9 from node 1, 10 from node 2.
+    #[test]
+    fn table_2_by_hand() {
+        let weights = preset("opteron-4").expect("preset").weights();
+        let page = sparse(&[10, 9, 10, 0]);
+        let cost = |node| cost_on(&page, &weights, node);
+        assert_eq!(cost(0), 10.0 * 102.0 + 9.0 * 143.0 + 10.0 * 179.0);
+        assert_eq!(cost(1), 10.0 * 138.0 + 9.0 * 107.0 + 10.0 * 141.0);
+        assert_eq!(hop_sensitive(&page, &weights, &[true; 4]), Some(1));
+        assert_eq!(cost(2), 10.0 * 172.0 + 9.0 * 141.0 + 10.0 * 102.0);
+        // Without node 1's own accesses, two readers share the cost of two hops: 172 from node 0 to
+        // node 2 is less than 179 the other way, and than one hop for both.
+        let page = sparse(&[10, 0, 10, 0]);
+        assert_eq!(hop_sensitive(&page, &weights, &[true; 4]), Some(2));
+        // On a line where the ends are farther apart, a node without accesses is the best one.
+        let line = vec![
+            vec![10.0, 12.0, 30.0],
+            vec![12.0, 10.0, 12.0],
+            vec![30.0, 12.0, 10.0],
+        ];
+        assert_eq!(
+            hop_sensitive(&sparse(&[10, 0, 10]), &line, &[true; 3]),
+            Some(1)
+        );
+    }
+
+    fn page_counts() -> impl Strategy<Value = Vec<u32>> {
+        prop::collection::vec(0u32..20, 1..6)
+    }
+
+    proptest! {
+        #[test]
+        fn uniform_is_best_where_all_remote_nodes_are_equally_far(counts in page_counts()) {
+            let page = sparse(&counts);
+            let holds = vec![true; counts.len()];
+            let weights: Vec<Vec<f64>> = (0..counts.len())
+                .map(|row| (0..counts.len()).map(|column| if row == column { 100.0 } else { 150.0 }).collect())
+                .collect();
+            match uniform(&page, &holds) {
+                None => prop_assert!(counts.iter().all(|&count| count == 0)),
+                Some(chosen) => for other in 0..counts.len() {
+                    prop_assert!(cost_on(&page, &weights, chosen) <= cost_on(&page, &weights, other));
+                },
+            }
+        }
+
+        #[test]
+        fn hop_sensitive_is_the_minimum(counts in page_counts(), cells in prop::collection::vec(1u32..50, 36)) {
+            let nodes = counts.len();
+            let weights: Vec<Vec<f64>> =
+                (0..nodes).map(|row| (0..nodes).map(|column| f64::from(cells[6 * row + column])).collect()).collect();
+            let page = sparse(&counts);
+            if let Some(chosen) = hop_sensitive(&page, &weights, &vec![true; nodes]) {
+                for other in 0..nodes {
+                    prop_assert!(cost_on(&page, &weights, chosen) <= cost_on(&page, &weights, other) + 1e-6);
+                }
+            }
+        }
+
+        /// Nodes under other numbers: the same node wins, but for ties that only numbers break.
+        #[test]
+        fn renumbering_nodes_renumbers_the_decision(
+            counts in prop::collection::vec(0u32..1000, 4),
+            order in Just([0usize, 1, 2, 3]).prop_shuffle(),
+        ) {
+            let weights = preset("opteron-4").expect("preset").weights();
+            let renumbered: Vec<Vec<f64>> =
+                (0..4).map(|row| (0..4).map(|column| weights[order[row]][order[column]]).collect()).collect();
+            let moved: Vec<u32> = order.iter().map(|&old| counts[old]).collect();
+            let old = hop_sensitive(&sparse(&counts), &weights, &[true; 4]);
+            let new = hop_sensitive(&sparse(&moved), &renumbered, &[true; 4]);
+            if let (Some(old), Some(new)) = (old, new) {
+                let page = sparse(&counts);
+                prop_assert!(order[new] == old || same(cost_on(&page, &weights, order[new]), cost_on(&page, &weights, old)));
+            }
+        }
+
+        #[test]
+        fn runs_cover_every_page_once(
+            sampled in prop::collection::btree_map(0u64..60, 0usize..3, 1..20),
+            patterned in any::<bool>(),
+        ) {
+            let choices: Vec<Choice> = sampled
+                .iter()
+                .map(|(&page, &place)| Choice { page, place, histogram: vec![(place, 1.0)] })
+                .collect();
+            let runs = runs(&choices, 64, |page| patterned.then_some(page as usize / 16));
+            prop_assert_eq!(runs[0].first, 0);
+            prop_assert_eq!(runs.last().unwrap().end, 64);
+            for pair in runs.windows(2) {
+                prop_assert_eq!(pair[0].end, pair[1].first);
+                prop_assert_ne!(pair[0].place, pair[1].place);
+            }
+            let place_of = |page| runs.iter().find(|run| (run.first..run.end).contains(&page)).unwrap().place;
+            for page in 0..64 {
+                let expected = match sampled.get(&page) {
+                    Some(&place) => place,
+                    None if patterned => page as usize / 16,
+                    None => {
+                        let nearest = sampled.keys().min_by_key(|&&other| (other.abs_diff(page), other)).unwrap();
+                        sampled[nearest]
+                    }
+                };
+                prop_assert_eq!(place_of(page), expected, "page {}", page);
+            }
+        }
+    }
+}

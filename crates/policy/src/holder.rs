@@ -1,0 +1,114 @@
+//! Who holds which part of an object under a placement.
+
+use nearpage_machine::NodeId;
+use nearpage_plan::{Owner, Placement};
+use nearpage_recording::ThreadIndex;
+
+use crate::plan::Context;
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Holder<'a> {
+    /// On the node of a thread.
+    Thread(ThreadIndex),
+    /// On a node.
+    Node(NodeId),
+    /// Anywhere among these nodes, with these shares.
+    Spread(&'a [(NodeId, f64)]),
+}
+
+/// A placement with its owners looked up, ready to be asked about offsets.
+pub(crate) enum Layout<'a> {
+    Shares {
+        threads: &'a [ThreadIndex],
+        size_bytes: u64,
+    },
+    Pieces {
+        threads: &'a [ThreadIndex],
+        block_bytes: u64,
+    },
+    Whole(Holder<'a>),
+    /// First byte and holder, ascending.
+    Runs(Vec<(u64, Holder<'a>)>),
+    Spread(Vec<(NodeId, f64)>),
+}
+
+impl<'a> Layout<'a> {
+    /// `None` for what is left to first touch, and for owners that the recording does not have.
+    pub fn new(placement: &Placement, context: &Context<'a>, size_bytes: u64) -> Option<Self> {
+        let team = |name: &str| context.team(name).filter(|threads| !threads.is_empty());
+        let holder = |owner: &Owner| match owner {
+            Owner::Node(node) => Some(Holder::Node(*node)),
+            Owner::Thread { team: name, index } => {
+                let threads = team(name)?;
+                Some(Holder::Thread(threads[*index as usize % threads.len()]))
+            }
+        };
+        match placement {
+            Placement::FirstTouch => None,
+            Placement::Block { team: name } => Some(Self::Shares {
+                threads: team(name)?,
+                size_bytes: size_bytes.max(1),
+            }),
+            Placement::BlockCyclic {
+                block_bytes,
+                team: name,
+            } => Some(Self::Pieces {
+                threads: team(name)?,
+                block_bytes: (*block_bytes).max(1),
+            }),
+            Placement::Whole(owner) => holder(owner).map(Self::Whole),
+            Placement::Runs(runs) => {
+                let first = |page: u64| page.saturating_mul(context.page_bytes);
+                let runs = runs
+                    .iter()
+                    .filter_map(|run| Some((first(run.first_page), holder(&run.owner)?)));
+                let runs: Vec<_> = runs.collect();
+                (!runs.is_empty()).then_some(Self::Runs(runs))
+            }
+            Placement::Interleave { nodes } if nodes.is_empty() => {
+                let all = context.machine.nodes_with_memory();
+                let share = 1.0 / all.len().max(1) as f64;
+                Some(Self::Spread(
+                    all.into_iter().map(|node| (node, share)).collect(),
+                ))
+            }
+            Placement::Interleave { nodes } => {
+                let total: f64 = nodes.iter().map(|&(_, weight)| f64::from(weight)).sum();
+                let share = |weight: u32| f64::from(weight) / total.max(1.0);
+                Some(Self::Spread(
+                    nodes
+                        .iter()
+                        .map(|&(node, weight)| (node, share(weight)))
+                        .collect(),
+                ))
+            }
+        }
+    }
+
+    /// Who holds the byte at `offset`. Share `k` of `T` ends at size × (k + 1) ÷ `T`; enforcement
+    /// rounds that to pages.
+    pub fn holder(&self, offset: u64) -> Holder<'_> {
+        match self {
+            Self::Shares {
+                threads,
+                size_bytes,
+            } => {
+                let share = u128::from(offset) * threads.len() as u128 / u128::from(*size_bytes);
+                Holder::Thread(threads[(share as usize).min(threads.len() - 1)])
+            }
+            Self::Pieces {
+                threads,
+                block_bytes,
+            } => Holder::Thread(threads[(offset / block_bytes % threads.len() as u64) as usize]),
+            Self::Whole(holder) => *holder,
+            Self::Runs(runs) => {
+                runs[runs
+                    .partition_point(|run| run.0 <= offset)
+                    .saturating_sub(1)]
+                .1
+            }
+            Self::Spread(nodes) => Holder::Spread(nodes),
+        }
+    }
+}

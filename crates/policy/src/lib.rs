@@ -1,0 +1,113 @@
+//! Placement decisions: from what each thread did to each page, to where each page should live.
+//!
+//! Pure functions: no I/O, no clock, no state. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
+//! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
+//! `interleave`. [`predict`] says what a plan does on a machine, access by access, without
+//! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.
+//!
+//! Not here: finding patterns (attribution), recognising objects in another run and enforcing
+//! (plan, preload).
+//!
+//! ```
+//! use nearpage_machine::preset;
+//! use nearpage_policy::affinity::{hop_sensitive, uniform};
+//!
+//! // A page read 10 times from each of nodes 0 and 2, opposite corners of the Opterons' square,
+//! // and 9 times from node 1 between them.
+//! let accesses = [(0, 10.0), (1, 9.0), (2, 10.0)];
+//! let weights = preset("opteron-4").unwrap().weights();
+//! let anywhere = [true; 4];
+//! assert_eq!(uniform(&accesses, &anywhere), Some(0)); // most accesses, lowest number
+//! assert_eq!(hop_sensitive(&accesses, &weights, &anywhere), Some(1)); // never two hops away
+//! ```
+
+pub mod affinity;
+mod effect;
+mod first_touch;
+mod holder;
+mod instances;
+mod interleave;
+mod object;
+mod place;
+mod plan;
+mod prediction;
+mod subject;
+
+pub use place::thread_nodes;
+pub use plan::{Input, decide};
+pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};
+
+/// How decisions are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// By the pattern found in each object: block, block-cyclic, interleave, one thread; page runs
+    /// where no pattern fits (NumaMMA §4.1.3 and its future work).
+    #[default]
+    Object,
+    /// Each page to the node with the most accesses to it (Marathe, Eq. 1).
+    Uniform,
+    /// Each page where its accesses cost least (Marathe, Eq. 2).
+    HopSensitive,
+    /// Every object round-robin by page (the baseline of Marathe §9.3).
+    Interleave,
+}
+
+impl Policy {
+    /// All policies, in the order of their documentation.
+    pub const ALL: [Self; 4] = [
+        Self::Object,
+        Self::Uniform,
+        Self::HopSensitive,
+        Self::Interleave,
+    ];
+
+    /// As the command line and plan files write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Uniform => "uniform",
+            Self::HopSensitive => "hop-sensitive",
+            Self::Interleave => "interleave",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == name)
+    }
+}
+
+/// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture,
+/// Marathe places every page that was sampled. These keep a plan short and its noise out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Objects with a smaller share of the recording's cost are left to first touch.
+    pub cost_share_min: f64,
+    /// Objects that span fewer pages are left alone: at best one page would be their own.
+    pub pages_min: u64,
+    /// First touch is left as it is where it made this share of an object's accesses local to the
+    /// thread (`object`), or as many accesses local as the policy would, but for
+    /// [`Parameters::slack`] (`uniform`, `hop-sensitive`).
+    pub first_touch_local_min: f64,
+    /// A pattern replaces page runs where it costs no more than this share over them.
+    pub slack: f64,
+    /// Page runs of one object at the most; beyond it pages are decided in larger units. A quarter of
+    /// Linux's 65,530 mappings of a process is all that a plan may add.
+    pub runs_max: usize,
+    /// Instances of a call site belong to threads one by one where the instances' main users make
+    /// this share of their accesses.
+    pub instance_share_min: f64,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            cost_share_min: 0.001,
+            pages_min: 2,
+            first_touch_local_min: 0.9,
+            slack: 0.01,
+            runs_max: 4096,
+            instance_share_min: 0.75,
+        }
+    }
+}

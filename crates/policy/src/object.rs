@@ -1,0 +1,172 @@
+//! Placement by pattern, one decision for an object: NumaMMA, section 4.1.3, done by a program
+//! instead of by looking at pictures.
+//!
+//! | pattern | placement |
+//! | --- | --- |
+//! | block | `block`: share k of T to thread k, whatever T will be |
+//! | block-cyclic | `block-cyclic` with the block found, in whole pages |
+//! | one thread | `thread k` |
+//! | shared, read-only or not | `interleave` over the nodes its threads run on |
+//! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
+//! | mixed | page runs by Eq. 2 |
+//! | unknown | left to first touch |
+//!
+//! What first touch already made local to its thread is left to first touch, so that the plan stays
+//! short and the object free to follow its threads.
+//!
+//! # Whole pages
+//! A block smaller than a page becomes one page: NumaMMA's 0.625 MiB becomes 2 MiB under huge pages.
+//! A larger one becomes the nearest number of whole pages, if the pieces stay in step with the
+//! object to its end (off by half a piece at most); otherwise it keeps its exact size, and every
+//! boundary by itself moves to the nearest page when the plan is enforced. NumaMMA deals blocks to
+//! *nodes*: its 20 MiB for `cvar` are the 5 MiB of four threads in a row. Here blocks are dealt to
+//! threads, and neighbours on one node make the 20 MiB.
+
+use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_plan::{Owner, Placement};
+
+use crate::affinity::Equation;
+use crate::effect::share_near;
+use crate::first_touch::FirstTouches;
+use crate::holder::{Holder, Layout};
+use crate::plan::Context;
+use crate::{Parameters, affinity, interleave};
+
+/// A block of the size that enforcement can do; see the module.
+pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {
+    let page = page_bytes.max(1);
+    if block_bytes <= page {
+        return page;
+    }
+    let whole = (block_bytes + page / 2) / page * page;
+    let pieces = u128::from(size_bytes / block_bytes);
+    let drift = u128::from(whole.abs_diff(block_bytes)) * pieces;
+    if drift <= u128::from(block_bytes / 2) {
+        whole
+    } else {
+        block_bytes
+    }
+}
+
+/// Where an object's pages go, and the rule in words; none: left to first touch.
+pub(crate) fn place(
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    let has_owners = !matches!(group.pattern, Pattern::Shared | Pattern::ReadShared);
+    let touches = FirstTouches::of(group);
+    let by_toucher = share_near(context, group, true, |page| touches.toucher(page));
+    if has_owners && by_toucher.is_some_and(|share| share >= parameters.first_touch_local_min) {
+        return None;
+    }
+    match group.pattern {
+        // What is known of each instance has been used before.
+        Pattern::Unknown | Pattern::PrivateEach => None,
+        Pattern::Private { thread } => {
+            let owner = context.owner(thread)?;
+            let Owner::Thread { team, index } = &owner else {
+                return None;
+            };
+            let rule = format!("thread {index} of {team} is the only one to use it");
+            Some((Placement::Whole(owner), rule))
+        }
+        Pattern::Block { team, block_bytes } => {
+            let placement = Placement::Block {
+                team: context.team_name(team)?,
+            };
+            let rule = format!(
+                "each of {} uses a share of its own, {} now",
+                context.team_words(team),
+                nearpage_plan::print_size(block_bytes),
+            );
+            Some(with_own_share(context, group, placement, rule))
+        }
+        Pattern::BlockCyclic {
+            team,
+            block_bytes,
+            period_bytes,
+        } => {
+            let whole = whole_pages(block_bytes, group.size_bytes, context.page_bytes);
+            let placement = Placement::BlockCyclic {
+                block_bytes: whole,
+                team: context.team_name(team)?,
+            };
+            let rounded = if whole == block_bytes {
+                String::new()
+            } else {
+                format!(", {} in whole pages", nearpage_plan::print_size(whole))
+            };
+            let rule = format!(
+                "blocks of {}{rounded} go round {} every {}",
+                nearpage_plan::print_size(block_bytes),
+                context.team_words(team),
+                nearpage_plan::print_size(period_bytes),
+            );
+            Some(with_own_share(context, group, placement, rule))
+        }
+        Pattern::Shared => Some((
+            interleave::over_users(context, group)?,
+            "all its threads use all of it".to_owned(),
+        )),
+        Pattern::ReadShared => Some((
+            interleave::over_users(context, group)?,
+            "all its threads read all of it".to_owned(),
+        )),
+        Pattern::Mixed => {
+            let (placement, found) =
+                affinity::place(context, group, Equation::HopSensitive, parameters)?;
+            Some((
+                placement,
+                format!("parts belong to threads in no regular order ({found})"),
+            ))
+        }
+    }
+}
+
+/// Adds to the rule how well the pattern fits the accesses that were seen.
+fn with_own_share(
+    context: &Context,
+    group: &ObjectGroup,
+    placement: Placement,
+    rule: String,
+) -> (Placement, String) {
+    let unit = group.affinity.page_bytes;
+    let own = Layout::new(&placement, context, group.size_bytes).and_then(|layout| {
+        share_near(context, group, true, |page| {
+            match layout.holder(u64::from(page) * unit + unit / 2) {
+                Holder::Thread(thread) => Some(thread),
+                Holder::Node(_) | Holder::Spread(_) => None,
+            }
+        })
+    });
+    match own {
+        Some(own) => (
+            placement,
+            format!(
+                "{rule} ({:.0} % of the accesses are by the owner)",
+                100.0 * own
+            ),
+        ),
+        None => (placement, rule),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_pages;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn blocks_become_whole_pages() {
+        // NumaMMA's cjac under huge pages.
+        assert_eq!(whole_pages(640 * KIB, 20 * MIB, 2 * MIB), 2 * MIB);
+        assert_eq!(whole_pages(640 * KIB, 20 * MIB, 4 * KIB), 640 * KIB);
+        assert_eq!(whole_pages(5 * MIB + 100, 558 * MIB, 4 * KIB), 5 * MIB);
+        // Rounded to 4 or 6 MiB, the pieces would be out of step before a tenth of the object.
+        assert_eq!(whole_pages(5 * MIB, 558 * MIB, 2 * MIB), 5 * MIB);
+        assert_eq!(whole_pages(0, 0, 0), 1);
+    }
+}

@@ -1,0 +1,138 @@
+//! How the objects of a group are recognised in another run, and called.
+
+use nearpage_attribution::{ObjectGroup, ObjectName};
+use nearpage_plan::{CallSiteFrame, Subject};
+use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
+use nearpage_wire::is_runtime_module;
+
+pub(crate) fn file_name(module: &Module) -> &str {
+    module.path.rsplit('/').next().unwrap_or(&module.path)
+}
+
+fn module(tables: &Tables, id: ModuleId) -> Option<&Module> {
+    tables.modules.get(id.0 as usize)
+}
+
+/// The frames of a call site as a plan keeps them: without inlined functions (they have no return
+/// address of their own), generated code, and runtime modules.
+fn frames(tables: &Tables, call_site: CallSiteId) -> Vec<CallSiteFrame> {
+    let Some(call_site) = tables.call_sites.get(call_site.0 as usize) else {
+        return Vec::new();
+    };
+    let physical = call_site.frames.iter().filter(|frame| !frame.inlined);
+    physical
+        .filter_map(|frame| {
+            let module = module(tables, frame.module?)?;
+            let name = file_name(module);
+            (!is_runtime_module(name.as_bytes())).then(|| CallSiteFrame {
+                module: name.to_owned(),
+                build_id: module.build_id.clone(),
+                offset: frame.offset,
+                function: frame.function.clone(),
+                line: frame.line,
+            })
+        })
+        .collect()
+}
+
+/// How a group's objects are recognised; none for what no plan can place (stacks, file mappings,
+/// objects whose stack was left out).
+pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
+    match (&group.name, group.kind) {
+        (ObjectName::CallSite(call_site), ObjectKind::Heap | ObjectKind::Mapping) => {
+            let frames = frames(tables, *call_site);
+            (!frames.is_empty()).then_some(Subject::CallSite {
+                frames,
+                size_bytes: group.size_bytes,
+                order: None,
+                thread: None,
+            })
+        }
+        (ObjectName::Symbol(id, offset), ObjectKind::Static) => {
+            let object = group
+                .samples
+                .iter()
+                .find_map(|id| tables.objects.get(id.0 as usize))?;
+            let module = module(tables, *id)?;
+            (!object.name.is_empty()).then(|| Subject::Symbol {
+                symbol: object.name.clone(),
+                module: file_name(module).to_owned(),
+                build_id: module.build_id.clone(),
+                offset: *offset,
+                size_bytes: group.size_bytes,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Does a plan's subject mean the objects that `own`, a group's subject, means? Order and thread are
+/// not looked at: they pick among the objects of a group.
+pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool {
+    match (subject, own) {
+        (
+            Subject::Symbol { symbol, module, .. },
+            Subject::Symbol {
+                symbol: own,
+                module: own_module,
+                ..
+            },
+        ) => symbol == own && (module.is_empty() || module == own_module),
+        (
+            Subject::CallSite {
+                frames, size_bytes, ..
+            },
+            Subject::CallSite {
+                frames: own,
+                size_bytes: own_size,
+                ..
+            },
+        ) => {
+            let key = |frame: &CallSiteFrame| (frame.module.clone(), frame.offset);
+            frames.iter().map(key).eq(own.iter().map(key))
+                && size_bytes.checked_ilog2() == own_size.checked_ilog2()
+        }
+        (
+            Subject::Heap {
+                size_min_bytes,
+                size_max_bytes,
+            },
+            Subject::CallSite { size_bytes, .. },
+        ) => kind == ObjectKind::Heap && (*size_min_bytes..=*size_max_bytes).contains(size_bytes),
+        (
+            Subject::Mapping {
+                size_min_bytes,
+                size_max_bytes,
+            },
+            Subject::CallSite { size_bytes, .. },
+        ) => {
+            kind == ObjectKind::Mapping && (*size_min_bytes..=*size_max_bytes).contains(size_bytes)
+        }
+        _ => false,
+    }
+}
+
+/// Names for people, as many as there are callers: `allocate:33`, `build:40 (allocate)`, …
+pub(crate) fn names(subject: &Subject) -> Vec<String> {
+    match subject {
+        Subject::Symbol { symbol, .. } => vec![symbol.clone()],
+        Subject::CallSite { frames, .. } => {
+            let one = |frame: &CallSiteFrame| match (frame.function.as_str(), frame.line) {
+                ("", _) => format!("{}+{:#x}", frame.module, frame.offset),
+                (function, 0) => function.to_owned(),
+                (function, line) => format!("{function}:{line}"),
+            };
+            let Some(innermost) = frames.first() else {
+                return vec![String::new()];
+            };
+            let through = match innermost.function.as_str() {
+                "" => &innermost.module,
+                function => function,
+            };
+            let outer = frames.iter().skip(1);
+            let outer = outer.map(|frame| format!("{} ({through})", one(frame)));
+            std::iter::once(one(innermost)).chain(outer).collect()
+        }
+        Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
+    }
+}

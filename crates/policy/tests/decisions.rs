@@ -1,0 +1,843 @@
+//! Decisions and predictions on recordings made up for the purpose.
+
+use nearpage_attribution::{
+    Affinity, Attribution, Cell, InstanceUser, ObjectGroup, ObjectName, OperationTotals, Pattern,
+    Team, ThreadTotals, Totals,
+};
+use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
+use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Subject};
+use nearpage_policy::{
+    FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
+    thread_nodes,
+};
+use nearpage_recording::{
+    CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
+    Tables, Thread, ThreadIndex,
+};
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+const PID: u32 = 100;
+
+/// A recording of one process whose threads are one OpenMP team.
+struct Recording {
+    attribution: Attribution,
+    tables: Tables,
+}
+
+impl Recording {
+    fn new(threads: u32) -> Self {
+        let team = (0..threads).map(ThreadIndex).collect();
+        let tables = Tables {
+            threads: (0..threads)
+                .map(|index| Thread {
+                    pid: PID,
+                    tid: PID + index,
+                    name: "cg".into(),
+                    born_ns: 0,
+                    died_ns: u64::MAX,
+                    order: index,
+                    start: (index > 0).then_some((ModuleId(1), 0x1d0)),
+                    start_function: String::new(),
+                    team_index: index,
+                    team: "openmp".into(),
+                    cpus: Vec::new(),
+                    counts: SampleCounts::default(),
+                })
+                .collect(),
+            modules: [
+                ("/opt/cg", "aa"),
+                ("/usr/lib/libgomp.so.1", "bb"),
+                ("/usr/lib/libc.so.6", "cc"),
+            ]
+            .map(|(path, build_id)| Module {
+                path: path.into(),
+                build_id: build_id.into(),
+            })
+            .into(),
+            ..Tables::default()
+        };
+        let attribution = Attribution {
+            counts: SampleCounts::default(),
+            totals: Totals::default(),
+            objects: Vec::new(),
+            threads: vec![ThreadTotals::default(); threads as usize],
+            teams: vec![Team {
+                name: "openmp".into(),
+                pid: PID,
+                threads: team,
+            }],
+            page_bytes: PAGE,
+        };
+        Self {
+            attribution,
+            tables,
+        }
+    }
+
+    /// Adds a heap object with its cells (page, thread, loads); a sample costs 1 ms.
+    fn object(
+        &mut self,
+        function: &str,
+        pages: u32,
+        pattern: Pattern,
+        cells: &[(u32, u32, f32)],
+    ) -> &mut ObjectGroup {
+        let site = self.tables.call_sites.len() as u32;
+        let frame = |module, offset, function: &str, line, inlined| Frame {
+            module: Some(ModuleId(module)),
+            offset,
+            function: function.into(),
+            file: String::new(),
+            line,
+            inlined,
+        };
+        self.tables.call_sites.push(CallSite {
+            frames: vec![
+                frame(2, 0x900, "malloc", 0, false),
+                frame(0, 0x10, "inlined", 5, true),
+                frame(0, 0x10, "allocate", 33, false),
+                frame(0, 0x100 + u64::from(site), function, 80 + site, false),
+            ],
+        });
+        let id = ObjectId(self.tables.objects.len() as u32);
+        self.tables
+            .objects
+            .push(object(site, 0, 0, u64::from(pages) * PAGE));
+        let mut threads: Vec<(ThreadIndex, f64, f64, f64)> = Vec::new();
+        for &(_, thread, loads) in cells {
+            threads.push((
+                ThreadIndex(thread),
+                f64::from(loads),
+                0.0,
+                f64::from(loads) * 1e6,
+            ));
+        }
+        threads.sort_by_key(|thread| thread.0);
+        threads.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 += next.1;
+                kept.3 += next.3;
+            }
+            same
+        });
+        let count = cells.iter().map(|cell| f64::from(cell.2)).sum();
+        self.attribution.objects.push(ObjectGroup {
+            kind: ObjectKind::Heap,
+            name: ObjectName::CallSite(CallSiteId(site)),
+            size_bytes: u64::from(pages) * PAGE,
+            instances: 1,
+            samples: vec![id],
+            loads: OperationTotals {
+                count,
+                cost_ns: count * 1e6,
+                ..OperationTotals::default()
+            },
+            stores: OperationTotals::default(),
+            threads,
+            hot: Vec::new(),
+            affinity: Affinity {
+                page_bytes: PAGE,
+                pages,
+                cells: cells
+                    .iter()
+                    .map(|&(page, thread, loads)| Cell {
+                        page,
+                        thread: ThreadIndex(thread),
+                        loads,
+                        stores: 0.0,
+                        cost_ns: loads * 1e6,
+                    })
+                    .collect(),
+                ..Affinity::default()
+            },
+            first_touches: Vec::new(),
+            users: Vec::new(),
+            pattern,
+        });
+        self.attribution.objects.last_mut().expect("just added")
+    }
+
+    fn with<T>(&self, machine: &Machine, use_it: impl FnOnce(&Input) -> T) -> T {
+        let nodes = thread_nodes(
+            &self.attribution,
+            &self.tables.threads,
+            machine,
+            ThreadPlacement::Compact,
+            None,
+        );
+        use_it(&Input {
+            attribution: &self.attribution,
+            tables: &self.tables,
+            machine,
+            thread_nodes: &nodes,
+            pid: PID,
+            program: Program {
+                executable: "cg".into(),
+                ..Program::default()
+            },
+            page_bytes: PAGE,
+        })
+    }
+
+    fn decide(&self, policy: Policy, machine: &Machine) -> Plan {
+        self.with(machine, |input| {
+            decide(policy, input, &Parameters::default())
+        })
+    }
+
+    fn predict(&self, plan: &Plan, machine: &Machine) -> Prediction {
+        self.with(machine, |input| predict(plan, input))
+    }
+}
+
+fn object(site: u32, thread: u32, order: u32, size_bytes: u64) -> Object {
+    Object {
+        kind: ObjectKind::Heap,
+        name: String::new(),
+        pid: PID,
+        address: 0x10_0000,
+        size_bytes,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: Some(CallSiteId(site)),
+        thread: Some(ThreadIndex(thread)),
+        order,
+        module: None,
+        module_offset: 0,
+    }
+}
+
+fn opteron() -> Machine {
+    preset("opteron-4").expect("preset")
+}
+
+fn one_node() -> Machine {
+    let text = "name = \"laptop\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0-1\"\n";
+    Machine::from_toml(text, "laptop").expect("machine")
+}
+
+fn thread(index: u32) -> Owner {
+    Owner::Thread {
+        team: "openmp".into(),
+        index,
+    }
+}
+
+fn run(first_page: u64, pages: u64, owner: Owner) -> PageRun {
+    PageRun {
+        first_page,
+        pages,
+        owner,
+    }
+}
+
+/// Each of 8 threads reads its own 4 pages of 32, 10 times a page.
+fn block_cells() -> Vec<(u32, u32, f32)> {
+    (0..32).map(|page| (page, page / 4, 10.0)).collect()
+}
+
+fn block() -> Pattern {
+    Pattern::Block {
+        team: 0,
+        block_bytes: 4 * PAGE,
+    }
+}
+
+fn only(plan: &Plan) -> &Decision {
+    match plan.decisions.as_slice() {
+        [decision] => decision,
+        other => panic!("expected one decision, found {other:#?}"),
+    }
+}
+
+/// The worked example: 8 threads on the Opterons' 4 nodes, two to a node, all data first touched by
+/// the master on node 0.
+#[test]
+fn golden_opteron() {
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 32, block(), &block_cells())
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let plan = recording.decide(Policy::Object, &opteron());
+    let decision = only(&plan);
+    assert_eq!(decision.name, "allocate:33");
+    assert_eq!(
+        decision.placement,
+        Placement::Block {
+            team: String::new()
+        }
+    );
+    assert_eq!(
+        decision.why,
+        "320 loads and 0 stores by 8 threads; each of the 8 threads of openmp uses a share of its own, 16K now \
+         (100 % of the accesses are by the owner)"
+    );
+    assert_eq!(decision.effect.local_before, Some(0.25));
+    assert_eq!(
+        (decision.effect.local_after, decision.effect.cost_share),
+        (1.0, 1.0)
+    );
+    let Subject::CallSite {
+        frames,
+        order: None,
+        thread: None,
+        size_bytes,
+    } = &decision.subject
+    else {
+        panic!("a call site: {:?}", decision.subject)
+    };
+    assert_eq!(*size_bytes, 32 * PAGE);
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.module.as_str(), frame.offset, frame.line))
+        .collect();
+    assert_eq!(
+        frames,
+        [("cg", 0x10, 33), ("cg", 0x100, 80)],
+        "no C library, nothing inlined"
+    );
+    assert_eq!(
+        (plan.policy.as_str(), plan.machine.as_str(), plan.page_bytes),
+        ("object", "opteron-4", PAGE)
+    );
+    let team = &plan.teams[0];
+    assert_eq!((team.name.as_str(), team.threads), ("openmp", 8));
+    assert_eq!(
+        (team.module.as_str(), team.build_id.as_str(), team.offset),
+        ("libgomp.so.1", "bb", 0x1d0)
+    );
+
+    let prediction = recording.predict(&plan, &opteron());
+    let [predicted] = prediction.objects.as_slice() else {
+        panic!("one object")
+    };
+    assert_eq!(
+        (predicted.decision, predicted.basis),
+        (Some(0), FirstTouchBasis::Observed)
+    );
+    assert_eq!(prediction.unit, WeightUnit::Nanoseconds);
+    // Table 2's first column, its diagonal, and its mean.
+    assert_eq!(
+        prediction.first_touch.mean_weight,
+        (102.0 + 143.0 + 179.0 + 141.0) / 4.0
+    );
+    assert_eq!(
+        prediction.plan.mean_weight,
+        (102.0 + 107.0 + 102.0 + 108.0) / 4.0
+    );
+    let all: f64 = opteron().weights().iter().flatten().sum();
+    assert!((prediction.interleave.mean_weight - all / 16.0).abs() < 1e-9);
+    assert_eq!(
+        (
+            prediction.first_touch.local,
+            prediction.interleave.local,
+            prediction.plan.local
+        ),
+        (0.25, 0.25, 1.0)
+    );
+}
+
+#[test]
+fn equations_find_the_pattern_behind_the_pages() {
+    for policy in [Policy::Uniform, Policy::HopSensitive] {
+        let mut recording = Recording::new(8);
+        recording.object("build", 32, block(), &block_cells());
+        assert_eq!(
+            only(&recording.decide(policy, &opteron())).placement,
+            Placement::Block {
+                team: String::new()
+            }
+        );
+    }
+}
+
+#[test]
+fn equations_write_page_runs_where_no_pattern_fits() {
+    // Threads 6 and 7 are on node 3, 0 and 1 on node 0; page 3 is silent and follows page 2.
+    let cells = [
+        (0, 6, 2.0),
+        (0, 7, 3.0),
+        (1, 7, 4.0),
+        (1, 0, 1.0),
+        (2, 0, 9.0),
+        (5, 6, 5.0),
+    ];
+    let mut recording = Recording::new(8);
+    recording.object("build", 8, Pattern::Mixed, &cells);
+    let expected = Placement::Runs(vec![
+        run(0, 2, thread(7)),
+        run(2, 2, thread(0)),
+        run(4, 4, thread(6)),
+    ]);
+    assert_eq!(
+        only(&recording.decide(Policy::Uniform, &opteron())).placement,
+        expected
+    );
+    assert_eq!(
+        only(&recording.decide(Policy::Object, &opteron())).placement,
+        expected
+    );
+}
+
+#[test]
+fn silent_pages_take_the_pattern_where_there_is_one() {
+    // Only the last page of each share was sampled: neighbours alone would cut the shares in halves.
+    // Page 0 is thread 7's besides, so that the pattern as a whole does not fit.
+    let mut cells: Vec<_> = (0..8).map(|share| (4 * share + 3, share, 10.0)).collect();
+    cells.insert(0, (0, 7, 50.0));
+    let mut recording = Recording::new(8);
+    recording.object("build", 32, block(), &cells);
+    let placement = only(&recording.decide(Policy::Uniform, &opteron()))
+        .placement
+        .clone();
+    let Placement::Runs(runs) = placement else {
+        panic!("runs: {placement:?}")
+    };
+    let found: Vec<_> = runs.iter().map(|run| (run.first_page, run.pages)).collect();
+    assert_eq!(found, [(0, 1), (1, 7), (8, 8), (16, 8), (24, 8)]);
+}
+
+#[test]
+fn hop_sensitive_puts_a_page_between_its_readers() {
+    // Threads 0, 2 and 4 are on nodes 0, 1 and 2; node 1 reads least but is near to both others.
+    let page = |page| [(page, 0, 10.0), (page, 2, 9.0), (page, 4, 10.0)];
+    let cells = [page(0), page(1)].concat();
+    let mut recording = Recording::new(8);
+    recording.object("build", 2, Pattern::Mixed, &cells);
+    let machine = opteron();
+    let whole = |policy, machine| only(&recording.decide(policy, machine)).placement.clone();
+    assert_eq!(
+        whole(Policy::HopSensitive, &machine),
+        Placement::Whole(thread(2))
+    );
+    assert_eq!(
+        whole(Policy::Uniform, &machine),
+        Placement::Whole(thread(0))
+    );
+
+    // Memory without CPUs between the two ends of a line: nobody's, so the node itself owns it.
+    let line = "name = \"line\"\npage_bytes = 4096\ndistance = [[10, 12, 30], [12, 10, 12], [30, 12, 10]]\n\
+                [[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\n[[node]]\nid = 2\ncpus = \"1\"\n";
+    let line = Machine::from_toml(line, "line").expect("machine");
+    assert_eq!(
+        whole(Policy::HopSensitive, &line),
+        Placement::Whole(Owner::Node(NodeId(1)))
+    );
+}
+
+#[test]
+fn every_pattern_has_its_placement() {
+    let cells: Vec<_> = (0..32)
+        .flat_map(|page| (0..8).map(move |thread| (page, thread, 1.0)))
+        .collect();
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 5000,
+        period_bytes: 40_000,
+    };
+    for (pattern, expected) in [
+        (
+            block(),
+            Some(Placement::Block {
+                team: String::new(),
+            }),
+        ),
+        (
+            cyclic,
+            Some(Placement::BlockCyclic {
+                block_bytes: 5000,
+                team: String::new(),
+            }),
+        ),
+        (
+            Pattern::Private {
+                thread: ThreadIndex(5),
+            },
+            Some(Placement::Whole(thread(5))),
+        ),
+        (
+            Pattern::Shared,
+            Some(Placement::Interleave { nodes: Vec::new() }),
+        ),
+        (
+            Pattern::ReadShared,
+            Some(Placement::Interleave { nodes: Vec::new() }),
+        ),
+        (Pattern::Unknown, None),
+    ] {
+        for machine in [opteron(), one_node()] {
+            let mut recording = Recording::new(8);
+            recording.object("build", 32, pattern.clone(), &cells);
+            let plan = recording.decide(Policy::Object, &machine);
+            let found = plan
+                .decisions
+                .first()
+                .map(|decision| decision.placement.clone());
+            assert_eq!(found, expected, "{pattern:?} on {}", machine.name);
+        }
+    }
+}
+
+#[test]
+fn a_machine_of_one_node_still_decides_by_thread() {
+    let mut recording = Recording::new(4);
+    recording.object(
+        "build",
+        6,
+        Pattern::Mixed,
+        &[(0, 3, 2.0), (1, 3, 2.0), (2, 1, 5.0), (4, 2, 1.0)],
+    );
+    let plan = recording.decide(Policy::HopSensitive, &one_node());
+    assert_eq!(
+        only(&plan).placement,
+        Placement::Runs(vec![
+            run(0, 2, thread(3)),
+            run(2, 2, thread(1)),
+            run(4, 2, thread(2))
+        ])
+    );
+    assert_eq!(only(&plan).effect.local_after, 1.0);
+}
+
+#[test]
+fn what_first_touch_does_well_is_left_to_it() {
+    for policy in [Policy::Object, Policy::Uniform, Policy::HopSensitive] {
+        for machine in [opteron(), one_node()] {
+            let mut recording = Recording::new(8);
+            let group = recording.object("build", 32, block(), &block_cells());
+            group.first_touches = (0..32).map(|page| (page, ThreadIndex(page / 4))).collect();
+            assert_eq!(
+                recording.decide(policy, &machine).decisions,
+                [],
+                "{policy:?} on {}",
+                machine.name
+            );
+        }
+    }
+}
+
+#[test]
+fn small_and_cheap_objects_are_left_alone() {
+    let mut recording = Recording::new(8);
+    recording.object(
+        "build",
+        32,
+        block(),
+        &block_cells()
+            .iter()
+            .map(|c| (c.0, c.1, 1000.0))
+            .collect::<Vec<_>>(),
+    );
+    recording.object(
+        "small",
+        1,
+        Pattern::Private {
+            thread: ThreadIndex(3),
+        },
+        &[(0, 3, 1e6)],
+    );
+    recording.object(
+        "cheap",
+        8,
+        Pattern::Private {
+            thread: ThreadIndex(3),
+        },
+        &[(0, 3, 1.0)],
+    );
+    for policy in Policy::ALL {
+        let plan = recording.decide(policy, &opteron());
+        assert_eq!(only(&plan).name, "allocate:33", "{policy:?}");
+    }
+}
+
+#[test]
+fn sharing_among_some_nodes_interleaves_over_these() {
+    let cells: Vec<_> = (0..8)
+        .flat_map(|page| [(page, 0, 5.0), (page, 1, 5.0), (page, 2, 5.0)])
+        .collect();
+    let mut recording = Recording::new(8);
+    recording.object("build", 8, Pattern::Shared, &cells);
+    let placement = only(&recording.decide(Policy::Object, &opteron()))
+        .placement
+        .clone();
+    assert_eq!(
+        placement,
+        Placement::Interleave {
+            nodes: vec![(NodeId(0), 1), (NodeId(1), 1)]
+        }
+    );
+    // All of them fit on one node of AMD48's: first touch is local.
+    let amd48 = preset("amd48").expect("preset");
+    assert_eq!(recording.decide(Policy::Object, &amd48).decisions, []);
+}
+
+#[test]
+fn names_are_told_apart_by_their_callers() {
+    let mut recording = Recording::new(8);
+    recording.object("main", 32, block(), &block_cells());
+    recording.object("build", 32, block(), &block_cells());
+    let plan = recording.decide(Policy::Object, &opteron());
+    let names: Vec<_> = plan
+        .decisions
+        .iter()
+        .map(|decision| decision.name.as_str())
+        .collect();
+    assert_eq!(names, ["main:80 (allocate)", "build:81 (allocate)"]);
+}
+
+/// Eight buffers, allocated in turn by the master, two for each of four threads; the last two were
+/// never sampled.
+#[test]
+fn instances_go_to_their_users_in_order_of_allocation() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<_> = (0..4)
+        .flat_map(|page| (0..3).map(move |thread| (page, thread, 4.0)))
+        .collect();
+    recording.object("buffers", 4, Pattern::Shared, &cells);
+    recording.tables.objects.clear();
+    for order in 0..6 {
+        recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+    }
+    let group = &mut recording.attribution.objects[0];
+    group.instances = 8;
+    group.samples = (0..6).map(ObjectId).collect();
+    group.users = (0..6)
+        .map(|order| InstanceUser {
+            thread: ThreadIndex(order / 2),
+            share: 1.0,
+            accesses: 8.0,
+        })
+        .collect();
+    let plan = recording.decide(Policy::Object, &opteron());
+    let found: Vec<_> = plan
+        .decisions
+        .iter()
+        .map(|decision| match &decision.subject {
+            Subject::CallSite {
+                order: Some(order),
+                thread: Some(0),
+                ..
+            } => (*order, decision.placement.clone()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [((0, 1), 0), ((2, 3), 1), ((4, 7), 2)];
+    assert_eq!(
+        found,
+        expected.map(|(order, index)| (order, Placement::Whole(thread(index))))
+    );
+    let total: f64 = plan
+        .decisions
+        .iter()
+        .map(|decision| decision.effect.cost_share)
+        .sum();
+    assert!((total - 1.0).abs() < 1e-9);
+
+    let prediction = recording.predict(&plan, &opteron());
+    assert!((prediction.first_touch.local - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!((prediction.plan.local, prediction.accesses), (1.0, 48.0));
+
+    // The same buffers, each allocated by its user.
+    for (order, object) in recording.tables.objects.iter_mut().enumerate() {
+        object.thread = Some(ThreadIndex(order as u32 / 2));
+    }
+    assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
+}
+
+#[test]
+fn threads_of_other_processes_do_not_count() {
+    let mut recording = Recording::new(8);
+    recording.object(
+        "build",
+        4,
+        Pattern::Mixed,
+        &[(0, 2, 1.0), (0, 7, 99.0), (1, 2, 1.0), (1, 7, 99.0)],
+    );
+    recording.tables.threads[7].pid = PID + 1;
+    recording.attribution.teams[0].threads.pop();
+    let plan = recording.decide(Policy::Uniform, &opteron());
+    assert_eq!(only(&plan).placement, Placement::Whole(thread(2)));
+    assert_eq!(only(&plan).effect.accesses, 2.0);
+}
+
+#[test]
+fn huge_pages_are_decided_whole() {
+    // 1024 small pages are two huge ones; thread 6 has most of the first, thread 2 of the second.
+    let mut cells: Vec<_> = (0..512)
+        .map(|page| (page, if page < 200 { 2 } else { 6 }, 1.0))
+        .collect();
+    cells.extend((512..1024).map(|page| (page, if page < 800 { 2 } else { 6 }, 1.0)));
+    let mut recording = Recording::new(8);
+    recording.object("build", 1024, Pattern::Mixed, &cells);
+    let machine = opteron();
+    let plan = recording.with(&machine, |input| {
+        decide(
+            Policy::Uniform,
+            &Input {
+                page_bytes: 512 * PAGE,
+                ..input.clone()
+            },
+            &Parameters::default(),
+        )
+    });
+    assert_eq!(
+        only(&plan).placement,
+        Placement::Runs(vec![run(0, 1, thread(6)), run(1, 1, thread(2))])
+    );
+    assert_eq!(plan.page_bytes, 512 * PAGE);
+}
+
+#[test]
+fn too_many_runs_are_decided_in_larger_units() {
+    let cells: Vec<_> = (0..64)
+        .map(|page| (page, if page % 2 == 0 { 0 } else { 7 }, 1.0))
+        .collect();
+    let mut recording = Recording::new(8);
+    recording.object("build", 64, Pattern::Mixed, &cells);
+    let parameters = Parameters {
+        runs_max: 10,
+        ..Parameters::default()
+    };
+    let plan = recording.with(&opteron(), |input| {
+        decide(Policy::Uniform, input, &parameters)
+    });
+    // In units of two pages every unit ties, and the lowest node wins all.
+    assert_eq!(only(&plan).placement, Placement::Whole(thread(0)));
+}
+
+fn any_cells() -> impl Strategy<Value = Vec<(u32, u32, f32)>> {
+    prop::collection::btree_map((0u32..12, 0u32..4), 1u32..30, 1..40).prop_map(|cells| {
+        cells
+            .into_iter()
+            .map(|((page, thread), loads)| (page, thread, loads as f32))
+            .collect()
+    })
+}
+
+fn any_pattern() -> impl Strategy<Value = Pattern> {
+    prop_oneof![
+        Just(Pattern::Mixed),
+        Just(Pattern::Unknown),
+        Just(Pattern::Shared),
+        Just(Pattern::Block {
+            team: 0,
+            block_bytes: 3 * PAGE
+        }),
+        Just(Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: PAGE,
+            period_bytes: 4 * PAGE
+        }),
+        (0u32..4).prop_map(|thread| Pattern::Private {
+            thread: ThreadIndex(thread)
+        }),
+        // Nonsense that a damaged recording might hold.
+        Just(Pattern::Block {
+            team: 9,
+            block_bytes: 0
+        }),
+        Just(Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: 0,
+            period_bytes: 0
+        }),
+        Just(Pattern::Private {
+            thread: ThreadIndex(77)
+        }),
+    ]
+}
+
+proptest! {
+    /// What a policy promises holds by its own measure: no page-wise placement beats it by more than
+    /// the slack, on any machine.
+    #[test]
+    fn equations_keep_their_promise(cells in any_cells(), pattern in any_pattern()) {
+        let machine = opteron();
+        let mut recording = Recording::new(4);
+        recording.object("build", 12, pattern, &cells);
+        let weights = machine.weights();
+        let pages: Vec<[f64; 4]> = (0..12)
+            .map(|page| {
+                let mut counts = [0.0; 4];
+                for cell in cells.iter().filter(|cell| cell.0 == page) {
+                    counts[cell.1 as usize] += f64::from(cell.2);
+                }
+                counts
+            })
+            .collect();
+        let all: f64 = pages.iter().flatten().sum();
+        let most_local: f64 = pages.iter().map(|page| page.iter().copied().fold(0.0, f64::max)).sum();
+        let least_cost: f64 = pages
+            .iter()
+            .map(|page| {
+                let cost = |memory: usize| (0..4).map(|cpu| page[cpu] * weights[cpu][memory]).sum::<f64>();
+                (0..4).map(cost).fold(f64::INFINITY, f64::min)
+            })
+            .sum();
+        let uniform = recording.decide(Policy::Uniform, &machine);
+        let effect = only(&uniform).effect;
+        prop_assert!(effect.local_after <= most_local / all + 1e-9);
+        prop_assert!(effect.local_after >= 0.99 * most_local / all - 1e-9);
+        let hops = recording.decide(Policy::HopSensitive, &machine);
+        let predicted = recording.predict(&hops, &machine).plan.mean_weight * all;
+        prop_assert!(predicted <= 1.01 * least_cost + 1e-6, "{} against {}", predicted, least_cost);
+        prop_assert!(predicted >= least_cost - 1e-6);
+    }
+
+    #[test]
+    fn decisions_are_total_and_shares_are_shares(cells in any_cells(), pattern in any_pattern(), policy in 0usize..4) {
+        for machine in [opteron(), one_node(), preset("amd48").unwrap()] {
+            let mut recording = Recording::new(4);
+            recording.object("a", 12, pattern.clone(), &cells);
+            recording.object("b", 12, pattern.clone(), &cells).first_touches = vec![(3, ThreadIndex(1))];
+            let plan = recording.decide(Policy::ALL[policy], &machine);
+            let shares: f64 = plan.decisions.iter().map(|decision| decision.effect.cost_share).sum();
+            prop_assert!((0.0..=1.0 + 1e-9).contains(&shares));
+            for decision in &plan.decisions {
+                prop_assert!((0.0..=1.0 + 1e-9).contains(&decision.effect.local_after));
+                if let Placement::Runs(runs) = &decision.placement {
+                    prop_assert_eq!(runs[0].first_page, 0);
+                    prop_assert_eq!(runs.iter().map(|run| run.pages).sum::<u64>(), 12);
+                }
+            }
+            let prediction = recording.predict(&plan, &machine);
+            prop_assert_eq!(prediction.objects.len(), 2);
+            for outcome in [prediction.first_touch, prediction.interleave, prediction.plan] {
+                prop_assert!((0.0..=1.0 + 1e-9).contains(&outcome.local));
+            }
+        }
+    }
+
+    /// Threads under other numbers: owners under other numbers, nothing else, but for ties.
+    #[test]
+    fn renumbering_threads_renumbers_owners(
+        loads in prop::collection::hash_set(1u32..100_000, 24),
+        order in Just([0u32, 1, 2, 3]).prop_shuffle(),
+    ) {
+        // All counts differ, so that no tie is broken by number.
+        let loads: Vec<u32> = loads.into_iter().collect();
+        let cells: Vec<_> = (0..24u32).map(|cell| (cell / 4, cell % 4, loads[cell as usize] as f32)).collect();
+        let mut moved: Vec<_> = cells.iter().map(|&(page, thread, loads)| (page, order[thread as usize], loads)).collect();
+        moved.sort_by_key(|cell| (cell.0, cell.1));
+        let placements = [cells, moved].map(|cells| {
+            let mut recording = Recording::new(4);
+            recording.object("build", 6, Pattern::Mixed, &cells);
+            only(&recording.decide(Policy::Uniform, &one_node())).placement.clone()
+        });
+        let renumber = |owner: &Owner| match owner {
+            Owner::Thread { index, .. } => thread(order[*index as usize]),
+            node => node.clone(),
+        };
+        let expected = match &placements[0] {
+            Placement::Whole(owner) => Placement::Whole(renumber(owner)),
+            Placement::Runs(runs) => {
+                Placement::Runs(runs.iter().map(|r| run(r.first_page, r.pages, renumber(&r.owner))).collect())
+            }
+            other => other.clone(),
+        };
+        prop_assert_eq!(&placements[1], &expected);
+    }
+}
