@@ -1,0 +1,81 @@
+//! What attribution found, for people and for programs: text that fits a terminal, and JSON.
+//!
+//! The crate formats and rounds, it finds nothing out: patterns, sums and the order of objects come
+//! from [`nearpage_attribution`]. It opens no file; functions and lines of hot instructions come
+//! from a [`Locate`], which [`nearpage_recording::Symbols`] is.
+//!
+//! ```
+//! use nearpage_attribution::{Attribution, Totals};
+//! use nearpage_recording::{SampleCounts, Tables};
+//! use nearpage_report::{Content, TextOptions, text};
+//!
+//! let counts = SampleCounts { samples: 12, accesses: 10, compute: 2, ..SampleCounts::default() };
+//! let totals = Totals { accesses: 10.0, heap: 10.0, ..Totals::default() };
+//! let attribution =
+//!     Attribution { counts, totals, objects: vec![], threads: vec![], teams: vec![], page_bytes: 4096 };
+//! let tables = Tables::default();
+//! let content = Content { attribution: &attribution, tables: &tables, source: "clock", notes: &[], nodes: 1 };
+//! let report = text(&content, &TextOptions::default(), &mut |_, _| vec![]);
+//! assert!(report.contains("10 accesses"));
+//! ```
+
+mod amount;
+mod json;
+mod name;
+mod printable;
+mod table;
+mod text;
+
+use nearpage_attribution::Attribution;
+use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
+
+pub use json::json;
+pub use name::{Names, pattern_words};
+pub use printable::{printable, shorten, width};
+pub use text::{By, Count, Sort, TextOptions, text};
+
+/// What a report is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Content<'a> {
+    /// What was found.
+    pub attribution: &'a Attribution,
+    /// Names of what it was found in.
+    pub tables: &'a Tables,
+    /// Where accesses come from: `clock`, …
+    pub source: &'a str,
+    /// Lines for the user that belong to the recording.
+    pub notes: &'a [String],
+    /// Memory nodes of the machine it was made on.
+    pub nodes: usize,
+}
+
+impl<'a> Content<'a> {
+    /// Of a recording.
+    pub fn new(attribution: &'a Attribution, recording: &'a Recording) -> Self {
+        Content {
+            attribution,
+            tables: &recording.tables,
+            source: &recording.metadata.source,
+            notes: &recording.metadata.notes,
+            nodes: recording.machine.nodes.len(),
+        }
+    }
+}
+
+/// Finds the function and line of an instruction.
+pub trait Locate {
+    /// Frames at a virtual address of a module's file, innermost first; empty where unknown.
+    fn locate(&mut self, module: ModuleId, offset: u64) -> Vec<Frame>;
+}
+
+impl Locate for Symbols {
+    fn locate(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
+        self.instruction(module, offset)
+    }
+}
+
+impl<F: FnMut(ModuleId, u64) -> Vec<Frame>> Locate for F {
+    fn locate(&mut self, module: ModuleId, offset: u64) -> Vec<Frame> {
+        self(module, offset)
+    }
+}

@@ -1,0 +1,225 @@
+//! What objects, instructions and patterns are called.
+
+use nearpage_attribution::{ObjectGroup, ObjectName, Pattern};
+use nearpage_recording::{
+    CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables, Thread,
+};
+use nearpage_wire::is_runtime_module;
+use rustc_hash::FxHashMap;
+
+use crate::{Locate, amount::bytes};
+
+/// The file name of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn module_name(tables: &Tables, module: Option<ModuleId>) -> &str {
+    module
+        .and_then(|id| tables.modules.get(id.0 as usize))
+        .map_or("", |module| file_name(&module.path))
+}
+
+fn is_runtime(tables: &Tables, frame: &Frame) -> bool {
+    is_runtime_module(module_name(tables, frame.module).as_bytes())
+}
+
+/// Call site of a group, where its name is one.
+pub(crate) fn call_site<'a>(tables: &'a Tables, group: &ObjectGroup) -> Option<&'a CallSite> {
+    match group.name {
+        ObjectName::CallSite(id) => tables.call_sites.get(id.0 as usize),
+        _ => None,
+    }
+}
+
+/// `solve cg.c:120`, as far as it is known; `cg+0x1234` otherwise.
+pub(crate) fn place(tables: &Tables, frame: &Frame) -> String {
+    let line = match (file_name(&frame.file), frame.line) {
+        ("", _) => String::new(),
+        (file, 0) => file.to_owned(),
+        (file, line) => format!("{file}:{line}"),
+    };
+    match (frame.function.as_str(), line.as_str()) {
+        ("", "") => match module_name(tables, frame.module) {
+            "" => format!("{:#x}", frame.offset),
+            module => format!("{module}+{:#x}", frame.offset),
+        },
+        ("", line) => line.to_owned(),
+        (function, "") => function.to_owned(),
+        (function, line) => format!("{function} {line}"),
+    }
+}
+
+/// What engineers call the groups of a report: a group's symbol; or function and line that
+/// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
+/// `malloc`) are named after the first frame in which they differ. As recorded, not yet safe to
+/// print.
+pub struct Names<'a> {
+    tables: &'a Tables,
+    /// Frame that names each call site of several with the same innermost one.
+    frames: FxHashMap<CallSiteId, usize>,
+}
+
+impl<'a> Names<'a> {
+    /// Names for these groups.
+    pub fn new(tables: &'a Tables, groups: &[ObjectGroup]) -> Self {
+        let mut names = Self {
+            tables,
+            frames: FxHashMap::default(),
+        };
+        let mut open: Vec<CallSiteId> = groups
+            .iter()
+            .filter_map(|group| match group.name {
+                ObjectName::CallSite(site) => Some(site),
+                _ => None,
+            })
+            .collect();
+        open.sort_unstable();
+        open.dedup();
+        while open.len() > 1 {
+            let mut by_place: FxHashMap<String, Vec<CallSiteId>> = FxHashMap::default();
+            for &site in &open {
+                let place = names.naming_frame(site).map(|frame| place(tables, frame));
+                by_place
+                    .entry(place.unwrap_or_default())
+                    .or_default()
+                    .push(site);
+            }
+            let alike = by_place.into_values().filter(|sites| sites.len() > 1);
+            // Outwards, where there is an outer frame: the others keep the name they share.
+            open = alike
+                .flatten()
+                .filter(|&site| names.go_outwards(site))
+                .collect();
+            open.sort_unstable();
+        }
+        names
+    }
+
+    fn frames_of(&self, site: CallSiteId) -> &'a [Frame] {
+        self.tables
+            .call_sites
+            .get(site.0 as usize)
+            .map_or(&[], |site| &site.frames)
+    }
+
+    /// The innermost frame outside runtime modules.
+    fn innermost(&self, site: CallSiteId) -> usize {
+        let frames = self.frames_of(site);
+        let own = frames
+            .iter()
+            .position(|frame| !is_runtime(self.tables, frame));
+        own.unwrap_or(0)
+    }
+
+    fn naming_frame(&self, site: CallSiteId) -> Option<&'a Frame> {
+        let number = self.frames.get(&site).copied();
+        self.frames_of(site)
+            .get(number.unwrap_or_else(|| self.innermost(site)))
+    }
+
+    fn go_outwards(&mut self, site: CallSiteId) -> bool {
+        let number = self.frames.get(&site).copied();
+        let next = number.unwrap_or_else(|| self.innermost(site)) + 1;
+        let has_next = self
+            .frames_of(site)
+            .get(next)
+            .is_some_and(|frame| !is_runtime(self.tables, frame));
+        if has_next {
+            self.frames.insert(site, next);
+        }
+        has_next
+    }
+
+    fn of_call_site(&self, site: CallSiteId, kind: ObjectKind) -> String {
+        let Some(frame) = self.naming_frame(site) else {
+            return "unknown call site".to_owned();
+        };
+        let innermost = &self.frames_of(site)[self.innermost(site)];
+        let through = match (self.frames.contains_key(&site), kind) {
+            (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),
+            (_, ObjectKind::Mapping) => "mmap",
+            _ => "malloc",
+        };
+        format!("{} ({through})", place(self.tables, frame))
+    }
+
+    /// The name of one of them.
+    pub fn of(&self, group: &ObjectGroup) -> String {
+        let tables = self.tables;
+        match &group.name {
+            ObjectName::CallSite(site) => self.of_call_site(*site, group.kind),
+            ObjectName::Symbol(module, offset) => {
+                let named = |object: &&Object| {
+                    object.module == Some(*module) && object.module_offset == *offset
+                };
+                let sample = group.samples.first();
+                let sample = sample.and_then(|id| tables.objects.get(id.0 as usize));
+                // The sample is of this symbol; without one, the table is searched.
+                let object = sample.filter(|object| named(object)).or_else(|| {
+                    tables
+                        .objects
+                        .iter()
+                        .filter(|object| object.kind == ObjectKind::Static)
+                        .find(named)
+                });
+                match object.map(|object| object.name.as_str()) {
+                    Some(name) if !name.is_empty() => name.to_owned(),
+                    _ => format!("{}+{offset:#x}", module_name(tables, Some(*module))),
+                }
+            }
+            ObjectName::Other(name) if group.kind == ObjectKind::Mapping => {
+                file_name(name).to_owned()
+            }
+            ObjectName::Other(name) => name.clone(),
+        }
+    }
+}
+
+/// Innermost frame at a hot instruction.
+pub(crate) fn hot_frame(module: Option<ModuleId>, offset: u64, locate: &mut impl Locate) -> Frame {
+    let known = module.and_then(|module| locate.locate(module, offset).into_iter().next());
+    known.unwrap_or(Frame {
+        module,
+        offset,
+        function: String::new(),
+        file: String::new(),
+        line: 0,
+        inlined: false,
+    })
+}
+
+/// A pattern in words.
+pub fn pattern_words(
+    pattern: &Pattern,
+    teams: &[nearpage_attribution::Team],
+    threads: &[Thread],
+) -> String {
+    let size = |team: usize| teams.get(team).map_or(0, |team| team.threads.len());
+    match pattern {
+        Pattern::Unknown => "too few accesses to tell".to_owned(),
+        Pattern::Private { thread } => {
+            match threads.get(thread.0 as usize).map(|thread| thread.order) {
+                Some(0) => "one thread only, the main thread".to_owned(),
+                _ => "one thread only".to_owned(),
+            }
+        }
+        Pattern::PrivateEach => "each object its own thread".to_owned(),
+        Pattern::Block { block_bytes, .. } => {
+            format!("each thread its own block of {}", bytes(*block_bytes))
+        }
+        Pattern::BlockCyclic {
+            team,
+            block_bytes,
+            period_bytes,
+        } => format!(
+            "block-cyclic, {} each, {} period over {} threads",
+            bytes(*block_bytes),
+            bytes(*period_bytes),
+            size(*team)
+        ),
+        Pattern::Shared => "all threads everywhere".to_owned(),
+        Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),
+        Pattern::Mixed => "parts belong to threads, by no rule".to_owned(),
+    }
+}

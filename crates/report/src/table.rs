@@ -1,0 +1,88 @@
+//! Rows of right-aligned numbers and, last, a name that gets the rest of the width.
+
+use crate::printable::{shorten, width};
+
+/// A column of numbers.
+pub(crate) struct Column {
+    pub title: &'static str,
+    /// Columns with the lowest rank give way first where the terminal is narrow.
+    pub rank: u8,
+    pub cells: Vec<String>,
+}
+
+/// Columns kept for the name.
+const NAME_COLUMNS_MIN: usize = 22;
+const GAP: &str = "  ";
+
+/// The heading and a line for each name, at most `columns_max` wide.
+pub(crate) fn lines(
+    mut columns: Vec<Column>,
+    title: &str,
+    names: &[String],
+    columns_max: usize,
+) -> (String, Vec<String>) {
+    let breadth = |column: &Column| {
+        column
+            .cells
+            .iter()
+            .map(|cell| width(cell))
+            .chain([width(column.title)])
+            .max()
+            .unwrap_or(0)
+    };
+    let used = |columns: &[Column]| {
+        columns
+            .iter()
+            .map(|column| breadth(column) + GAP.len())
+            .sum::<usize>()
+    };
+    while used(&columns) + NAME_COLUMNS_MIN > columns_max
+        && let Some((least, _)) = columns
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, column)| column.rank)
+    {
+        columns.remove(least);
+    }
+    let rest = columns_max.saturating_sub(used(&columns));
+    let line = |cell: &dyn Fn(&Column) -> String, name: &str| {
+        let mut line = String::new();
+        for column in &columns {
+            let cell = cell(column);
+            line.push_str(&" ".repeat(breadth(column) - width(&cell)));
+            line.push_str(&cell);
+            line.push_str(GAP);
+        }
+        line + &shorten(name, rest)
+    };
+    let heading = line(&|column| column.title.to_owned(), title);
+    let rows = names
+        .iter()
+        .enumerate()
+        .map(|(row, name)| line(&|column| column.cells[row].clone(), name))
+        .collect();
+    (heading, rows)
+}
+
+/// Words in lines of at most `columns_max`, later lines after `indent` spaces.
+pub(crate) fn wrap(parts: &[String], separator: &str, columns_max: usize, indent: usize) -> String {
+    let mut text = String::new();
+    let mut used = 0;
+    for part in parts {
+        let part = shorten(part, columns_max.saturating_sub(indent));
+        if used > 0 && used + width(separator) + width(&part) > columns_max {
+            text.push('\n');
+            used = 0;
+        } else if used > 0 {
+            text.push_str(separator);
+            used += width(separator);
+        }
+        if used == 0 && !text.is_empty() {
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+        }
+        text.push_str(&part);
+        used += width(&part);
+    }
+    text
+}

@@ -1,0 +1,511 @@
+//! The report as text.
+
+use std::fmt::Write;
+
+use nearpage_attribution::{ObjectGroup, OperationTotals};
+use nearpage_machine::CpuId;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    Content, Locate,
+    amount::{bytes, count, percent, time},
+    name::{Names, hot_frame, pattern_words, place},
+    printable::printable,
+    table::{Column, lines, wrap},
+};
+
+/// What a row is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// An object.
+    #[default]
+    Object,
+    /// A thread.
+    Thread,
+    /// A page of an object.
+    Page,
+}
+
+/// Which accesses are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Count {
+    /// All.
+    #[default]
+    Both,
+    /// Loads.
+    Loads,
+    /// Stores.
+    Stores,
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// Time lost.
+    #[default]
+    Cost,
+    /// Number of accesses.
+    Accesses,
+    /// Number of accesses to another node.
+    Remote,
+}
+
+/// How the text looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Columns of the terminal; no line is wider.
+    pub width: usize,
+    /// What a row is.
+    pub by: By,
+    /// Which accesses are shown.
+    pub count: Count,
+    /// What comes first.
+    pub sort: Sort,
+    /// Rows at most.
+    pub top: usize,
+    /// Emphasise with escape sequences.
+    pub colour: bool,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        TextOptions {
+            width: 80,
+            by: By::Object,
+            count: Count::Both,
+            sort: Sort::Cost,
+            top: 20,
+            colour: false,
+        }
+    }
+}
+
+/// Narrower than this, lines are wider than the terminal.
+const WIDTH_MIN: usize = 40;
+/// Indentation of what belongs to the row above.
+const INDENT: usize = 6;
+
+/// The report as text: accesses and what they belong to, then rows, the most important first.
+pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) -> String {
+    let page = Page {
+        options: TextOptions {
+            width: options.width.max(WIDTH_MIN),
+            ..*options
+        },
+        content: *content,
+    };
+    let mut out = page.summary();
+    match options.by {
+        By::Object => page.objects(&mut out, locate),
+        By::Thread => page.threads(&mut out),
+        By::Page => page.pages(&mut out),
+    }
+    for note in content.notes {
+        out.push('\n');
+        let words: Vec<String> = printable(note)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
+        out.push_str(&wrap(&words, " ", page.options.width, 0));
+        out.push('\n');
+    }
+    out
+}
+
+struct Page<'a> {
+    options: TextOptions,
+    content: Content<'a>,
+}
+
+/// Loads and stores of a row, as far as they are shown.
+#[derive(Clone, Copy, Default)]
+struct Shown {
+    loads: f64,
+    stores: f64,
+    remote: f64,
+    node_known: f64,
+    cost_ns: f64,
+}
+
+impl Shown {
+    fn accesses(&self) -> f64 {
+        self.loads + self.stores
+    }
+
+    fn key(&self, sort: Sort) -> f64 {
+        match sort {
+            Sort::Cost => self.cost_ns,
+            Sort::Accesses => self.accesses(),
+            Sort::Remote => self.remote,
+        }
+    }
+}
+
+impl Page<'_> {
+    fn shown(&self, loads: &OperationTotals, stores: &OperationTotals) -> Shown {
+        let none = OperationTotals::default();
+        let loads = if self.options.count == Count::Stores {
+            &none
+        } else {
+            loads
+        };
+        let stores = if self.options.count == Count::Loads {
+            &none
+        } else {
+            stores
+        };
+        Shown {
+            loads: loads.count,
+            stores: stores.count,
+            remote: loads.remote + stores.remote,
+            node_known: loads.node_known + stores.node_known,
+            cost_ns: loads.cost_ns + stores.cost_ns,
+        }
+    }
+
+    fn summary(&self) -> String {
+        let Content {
+            attribution,
+            tables,
+            source,
+            ..
+        } = self.content;
+        let (counts, totals) = (&attribution.counts, &attribution.totals);
+        let shares_of = if totals.accesses > 0.0 {
+            totals.accesses
+        } else {
+            1.0
+        };
+        let working = attribution
+            .threads
+            .iter()
+            .filter(|t| t.loads.count + t.stores.count > 0.0)
+            .count();
+        let first = [
+            format!("{:.0} accesses", totals.accesses),
+            format!("{working} of {} threads", tables.threads.len()),
+            format!("source {}", printable(source)),
+            format!("{} samples lost", counts.lost),
+            format!("{} undecoded", counts.undecoded),
+            format!("{} computation", counts.compute),
+        ];
+        let kinds = [
+            ("heap", totals.heap),
+            ("static", totals.statics),
+            ("mappings", totals.mapping),
+            ("stacks", totals.stack),
+            ("thread-local", totals.tls),
+            ("code", totals.code),
+            ("heap outside known objects", totals.heap_unresolved),
+            ("unknown", totals.unknown),
+        ];
+        let second: Vec<String> = kinds
+            .iter()
+            .filter(|(_, weight)| *weight > 0.0)
+            .map(|(name, weight)| format!("{name} {}", percent(weight / shares_of)))
+            .collect();
+        let width = self.options.width;
+        format!(
+            "{}\n{}\n",
+            wrap(&first, ", ", width, 2),
+            wrap(&second, ", ", width, 2)
+        )
+    }
+
+    fn heading(&self, heading: &str) -> String {
+        if self.options.colour {
+            format!("\x1b[1m{heading}\x1b[0m")
+        } else {
+            heading.to_owned()
+        }
+    }
+
+    /// Positions of the rows to show, in order, and what the others come to.
+    fn order(&self, rows: &[Shown]) -> (Vec<usize>, String) {
+        let mut order: Vec<usize> = (0..rows.len())
+            .filter(|&row| rows[row].accesses() > 0.0)
+            .collect();
+        let key = |row: usize| rows[row].key(self.options.sort);
+        order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+        let hidden = order.split_off(self.options.top.min(order.len()));
+        let all: f64 = rows.iter().map(|row| row.cost_ns).sum();
+        let cost: f64 = hidden.iter().map(|&row| rows[row].cost_ns).sum();
+        let rest = match hidden.len() {
+            0 => String::new(),
+            more => format!(
+                "… and {more} more, {} of the cost\n",
+                percent(if all > 0.0 { cost / all } else { 0.0 })
+            ),
+        };
+        (order, rest)
+    }
+
+    /// The columns that all kinds of rows have.
+    fn columns(&self, all: &[Shown], rows: &[Shown]) -> Vec<Column> {
+        let cost: f64 = all.iter().map(|row| row.cost_ns).sum();
+        let cells = |cell: &dyn Fn(&Shown) -> String| rows.iter().map(cell).collect::<Vec<_>>();
+        let share = |row: &Shown| percent(if cost > 0.0 { row.cost_ns / cost } else { 0.0 });
+        let mut columns = vec![
+            Column {
+                title: "cost",
+                rank: 9,
+                cells: cells(&share),
+            },
+            Column {
+                title: "time",
+                rank: 2,
+                cells: cells(&|row| time(row.cost_ns)),
+            },
+        ];
+        if self.options.count != Count::Stores {
+            columns.push(Column {
+                title: "loads",
+                rank: 6,
+                cells: cells(&|row| count(row.loads)),
+            });
+        }
+        if self.options.count != Count::Loads {
+            columns.push(Column {
+                title: "stores",
+                rank: 5,
+                cells: cells(&|row| count(row.stores)),
+            });
+        }
+        if self.content.nodes > 1 {
+            let remote = |row: &Shown| match row.node_known > 0.0 {
+                true => percent(row.remote / row.node_known),
+                false => "?".to_owned(),
+            };
+            columns.push(Column {
+                title: "remote",
+                rank: 8,
+                cells: cells(&remote),
+            });
+        }
+        columns
+    }
+
+    fn objects(&self, out: &mut String, locate: &mut impl Locate) {
+        let Content {
+            attribution,
+            tables,
+            ..
+        } = self.content;
+        let all: Vec<Shown> = attribution
+            .objects
+            .iter()
+            .map(|group| self.shown(&group.loads, &group.stores))
+            .collect();
+        let (order, rest) = self.order(&all);
+        let groups: Vec<&ObjectGroup> =
+            order.iter().map(|&row| &attribution.objects[row]).collect();
+        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let mut columns = self.columns(&all, &rows);
+        let size = groups.iter().map(|group| bytes(group.size_bytes)).collect();
+        let threads = groups
+            .iter()
+            .map(|group| group.threads.len().to_string())
+            .collect();
+        columns.push(Column {
+            title: "size",
+            rank: 7,
+            cells: size,
+        });
+        columns.push(Column {
+            title: "threads",
+            rank: 3,
+            cells: threads,
+        });
+        let known_names = Names::new(tables, &attribution.objects);
+        let names: Vec<String> = groups
+            .iter()
+            .map(|group| {
+                let name = printable(&known_names.of(group));
+                if group.instances > 1 {
+                    format!("{} × {name}", group.instances)
+                } else {
+                    name
+                }
+            })
+            .collect();
+        let (heading, lines) = lines(columns, "object", &names, self.options.width);
+        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        for (group, line) in groups.into_iter().zip(lines) {
+            let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
+            let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
+            if let Some(hot) = group.hot.first() {
+                let frame = hot_frame(hot.module, hot.offset, locate);
+                parts.push(format!("most in {}", printable(&place(tables, &frame))));
+            }
+            let indent = " ".repeat(INDENT);
+            let _ = writeln!(out, "{line}");
+            let details = wrap(&parts, ", ", self.options.width - INDENT, 0)
+                .replace('\n', &format!("\n{indent}"));
+            let _ = writeln!(out, "{indent}{details}");
+        }
+        out.push_str(&rest);
+    }
+
+    fn threads(&self, out: &mut String) {
+        let Content {
+            attribution,
+            tables,
+            ..
+        } = self.content;
+        let all: Vec<Shown> = attribution
+            .threads
+            .iter()
+            .map(|totals| self.shown(&totals.loads, &totals.stores))
+            .collect();
+        let (order, rest) = self.order(&all);
+        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let mut columns = self.columns(&all, &rows);
+        let thread = |row: usize| tables.threads.get(row);
+        let tid = order.iter().map(|&row| {
+            thread(row).map_or_else(|| "?".to_owned(), |thread| thread.tid.to_string())
+        });
+        columns.push(Column {
+            title: "tid",
+            rank: 7,
+            cells: tid.collect(),
+        });
+        let names: Vec<String> = order
+            .iter()
+            .map(|&row| {
+                let name = thread(row).map_or(String::new(), |thread| printable(&thread.name));
+                let team = match thread(row).filter(|thread| !thread.team.is_empty()) {
+                    Some(thread) => format!(", {} {}", printable(&thread.team), thread.team_index),
+                    None => String::new(),
+                };
+                format!("{name}{team}, CPU {}", cpus(&attribution.threads[row].cpus))
+            })
+            .collect();
+        let (heading, lines) = lines(columns, "thread", &names, self.options.width);
+        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        for line in lines {
+            let _ = writeln!(out, "{line}");
+        }
+        out.push_str(&rest);
+    }
+
+    fn pages(&self, out: &mut String) {
+        let Content {
+            attribution,
+            tables,
+            ..
+        } = self.content;
+        // By object and page: what all threads did, the thread that did most, how many threads.
+        let mut pages: Vec<(usize, u32, Shown)> = Vec::new();
+        let mut users: Vec<FxHashMap<u32, f64>> = Vec::new();
+        for (number, group) in attribution.objects.iter().enumerate() {
+            let mut cells: Vec<_> = group
+                .affinity
+                .cells
+                .iter()
+                .chain(&group.affinity.initialisation)
+                .collect();
+            cells.sort_by_key(|cell| cell.page);
+            for cell in cells {
+                if pages
+                    .last()
+                    .is_none_or(|&(object, page, _)| (object, page) != (number, cell.page))
+                {
+                    pages.push((number, cell.page, Shown::default()));
+                    users.push(FxHashMap::default());
+                }
+                let (Some((.., shown)), Some(users)) = (pages.last_mut(), users.last_mut()) else {
+                    continue;
+                };
+                let loads = if self.options.count == Count::Stores {
+                    0.0
+                } else {
+                    f64::from(cell.loads)
+                };
+                let stores = if self.options.count == Count::Loads {
+                    0.0
+                } else {
+                    f64::from(cell.stores)
+                };
+                shown.loads += loads;
+                shown.stores += stores;
+                // A cell has one cost for both.
+                let accesses = f64::from(cell.loads + cell.stores);
+                let part = if accesses > 0.0 {
+                    (loads + stores) / accesses
+                } else {
+                    0.0
+                };
+                shown.cost_ns += f64::from(cell.cost_ns) * part;
+                *users.entry(cell.thread.0).or_default() += loads + stores;
+            }
+        }
+        let all: Vec<Shown> = pages.iter().map(|&(.., shown)| shown).collect();
+        let (order, rest) = self.order(&all);
+        let rows: Vec<Shown> = order.iter().map(|&row| all[row]).collect();
+        let mut columns = self.columns(&all, &rows);
+        columns.retain(|column| column.title != "remote");
+        let group = |row: usize| &attribution.objects[pages[row].0];
+        let offset =
+            |row: usize| u64::from(pages[row].1).saturating_mul(group(row).affinity.page_bytes);
+        let column = |title, rank, cell: &dyn Fn(usize) -> String| Column {
+            title,
+            rank,
+            cells: order.iter().map(|&row| cell(row)).collect(),
+        };
+        columns.push(column("at", 8, &|row| bytes(offset(row))));
+        columns.push(column("page", 3, &|row| {
+            bytes(group(row).affinity.page_bytes)
+        }));
+        columns.push(column("threads", 4, &|row| users[row].len().to_string()));
+        let main_user = |row: usize| {
+            let top = users[row]
+                .iter()
+                .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(a.0)));
+            let Some((thread, accesses)) = top else {
+                return String::new();
+            };
+            let tid = tables
+                .threads
+                .get(*thread as usize)
+                .map_or(0, |thread| thread.tid);
+            format!(
+                "{tid}:{}",
+                percent(accesses / all[row].accesses().max(1e-9))
+            )
+        };
+        columns.push(column("most by tid", 5, &main_user));
+        let all_names = Names::new(tables, &attribution.objects);
+        let mut known: FxHashMap<usize, String> = FxHashMap::default();
+        let names: Vec<String> = order
+            .iter()
+            .map(|&row| {
+                let name = known
+                    .entry(pages[row].0)
+                    .or_insert_with(|| printable(&all_names.of(group(row))));
+                name.clone()
+            })
+            .collect();
+        let (heading, lines) = lines(columns, "object", &names, self.options.width);
+        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        for line in lines {
+            let _ = writeln!(out, "{line}");
+        }
+        out.push_str(&rest);
+    }
+}
+
+/// CPU numbers as the kernel lists them: `0-3,7`.
+fn cpus(cpus: &[(CpuId, f64)]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &(CpuId(cpu), _) in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(cpu) => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range = |&(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,442 @@
+//! What reports look like, on a recording with everything in it.
+
+use nearpage_attribution::{
+    Affinity, Attribution, Cell, Hot, ObjectGroup, ObjectName, OperationTotals, Pattern, Team,
+    ThreadTotals, Totals,
+};
+use nearpage_machine::CpuId;
+use nearpage_recording::{
+    CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
+    Tables, Thread, ThreadIndex,
+};
+use nearpage_report::{By, Content, Count, Sort, TextOptions, json, text, width};
+
+fn frame(module: u32, function: &str, file: &str, line: u32) -> Frame {
+    Frame {
+        module: Some(ModuleId(module)),
+        offset: 0x1234,
+        function: function.to_owned(),
+        file: file.to_owned(),
+        line,
+        inlined: false,
+    }
+}
+
+fn tables() -> Tables {
+    let module = |path: &str| Module {
+        path: path.to_owned(),
+        build_id: String::new(),
+    };
+    let thread = |index: u32| Thread {
+        pid: 100,
+        tid: 100 + index,
+        name: "lu".to_owned(),
+        born_ns: 0,
+        died_ns: u64::MAX,
+        order: index,
+        start: None,
+        start_function: String::new(),
+        team_index: index,
+        team: "openmp".to_owned(),
+        cpus: vec![],
+        counts: SampleCounts::default(),
+    };
+    let symbol = Object {
+        kind: ObjectKind::Static,
+        name: "cvar".to_owned(),
+        pid: 100,
+        address: 0x60_0000,
+        size_bytes: 558 << 20,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: None,
+        thread: None,
+        order: 0,
+        module: Some(ModuleId(0)),
+        module_offset: 0x4000,
+    };
+    Tables {
+        objects: vec![symbol],
+        threads: (0..32).map(thread).collect(),
+        modules: vec![
+            module("/home/user/bin/lu"),
+            module("/lib/x86_64-linux-gnu/libc.so.6"),
+        ],
+        call_sites: vec![
+            CallSite {
+                frames: vec![
+                    frame(1, "__libc_malloc", "malloc.c", 3300),
+                    frame(0, "main", "/src/cg.c", 120),
+                ],
+            },
+            CallSite {
+                frames: vec![frame(
+                    0,
+                    "std::vector<std::map<std::string, std::unique_ptr<行列<double>>>, arena::allocator<char>>::\x1b[2J_M_realloc_insert",
+                    "/src/\r\u{202e}vector.tcc",
+                    7,
+                )],
+            },
+        ],
+        ..Tables::default()
+    }
+}
+
+fn operations(count: f64, remote: f64, cost_ns: f64) -> OperationTotals {
+    OperationTotals {
+        count,
+        remote,
+        node_known: count,
+        cost_ns,
+    }
+}
+
+fn group(
+    kind: ObjectKind,
+    name: ObjectName,
+    size_bytes: u64,
+    loads: f64,
+    stores: f64,
+    pattern: Pattern,
+) -> ObjectGroup {
+    ObjectGroup {
+        kind,
+        name,
+        size_bytes,
+        instances: 1,
+        samples: vec![],
+        loads: operations(loads, loads / 2.0, loads * 1e6),
+        stores: operations(stores, 0.0, stores * 1e6),
+        threads: vec![
+            (ThreadIndex(0), loads / 2.0, stores, 6e8),
+            (ThreadIndex(3), loads / 2.0, 0.0, 4e8),
+        ],
+        hot: vec![Hot {
+            module: Some(ModuleId(0)),
+            offset: 0x1500,
+            cost_ns: loads * 5e5,
+            accesses: loads / 2.0,
+        }],
+        affinity: Affinity::default(),
+        first_touches: vec![],
+        users: vec![],
+        pattern,
+    }
+}
+
+fn attribution() -> Attribution {
+    let mut cvar = group(
+        ObjectKind::Static,
+        ObjectName::Symbol(ModuleId(0), 0x4000),
+        558 << 20,
+        412_000.4,
+        103_000.6,
+        Pattern::BlockCyclic {
+            team: 0,
+            block_bytes: 5 << 20,
+            period_bytes: 160 << 20,
+        },
+    );
+    cvar.samples = vec![ObjectId(0)];
+    let cell = |page, thread, loads| Cell {
+        page,
+        thread: ThreadIndex(thread),
+        loads,
+        stores: 1.0,
+        cost_ns: loads * 1e6,
+    };
+    cvar.affinity = Affinity {
+        page_bytes: 4096,
+        pages: 142_848,
+        cells: vec![cell(0, 0, 90.0), cell(0, 1, 10.0), cell(1280, 1, 50.0)],
+        initialisation: vec![cell(0, 0, 5.0)],
+        sample_weight: 1.0,
+    };
+    let site = |site| ObjectName::CallSite(CallSiteId(site));
+    let mut vector = group(
+        ObjectKind::Heap,
+        site(1),
+        96 << 10,
+        812.0,
+        0.0,
+        Pattern::ReadShared,
+    );
+    vector.instances = 12;
+    vector.hot = vec![Hot {
+        module: None,
+        offset: 0x7fff_0000,
+        cost_ns: 1e8,
+        accesses: 100.0,
+    }];
+    let threads = (0..32).map(|thread| ThreadTotals {
+        loads: operations(20_000.0 - f64::from(thread), 100.0, 2e10),
+        stores: operations(5000.0, 0.0, 5e9),
+        cpus: vec![
+            (CpuId(thread), 20_000.0),
+            (CpuId(thread + 1), 5000.0 - f64::from(thread)),
+        ],
+    });
+    Attribution {
+        counts: SampleCounts {
+            samples: 900_000,
+            accesses: 800_000,
+            compute: 98_000,
+            undecoded: 1500,
+            kernel: 10,
+            lost: 500,
+        },
+        totals: Totals {
+            accesses: 800_000.0,
+            heap: 281_000.4,
+            heap_unresolved: 12.3,
+            statics: 515_000.9,
+            mapping: 0.0,
+            stack: 3000.4,
+            tls: 0.0,
+            code: 500.0,
+            unknown: 486.0,
+        },
+        objects: vec![
+            cvar,
+            group(
+                ObjectKind::Heap,
+                site(0),
+                80 << 20,
+                240_000.0,
+                40_000.0,
+                Pattern::Block {
+                    team: 0,
+                    block_bytes: (80 << 20) / 32,
+                },
+            ),
+            group(
+                ObjectKind::Stack,
+                ObjectName::Other("stack".to_owned()),
+                8 << 20,
+                3000.0,
+                0.0,
+                Pattern::PrivateEach,
+            ),
+            vector,
+            group(
+                ObjectKind::Mapping,
+                ObjectName::Other("/data/input.bin".to_owned()),
+                17,
+                9.0,
+                0.0,
+                Pattern::Private {
+                    thread: ThreadIndex(0),
+                },
+            ),
+        ],
+        threads: threads.collect(),
+        teams: vec![Team {
+            name: "openmp".to_owned(),
+            pid: 100,
+            threads: (0..32).map(ThreadIndex).collect(),
+        }],
+        page_bytes: 4096,
+    }
+}
+
+fn locate(_: ModuleId, _: u64) -> Vec<Frame> {
+    vec![frame(0, "rhs", "/src/LU/rhs.c", 84)]
+}
+
+fn render(options: &TextOptions) -> String {
+    let (attribution, tables) = (attribution(), tables());
+    let notes = ["perf_event_paranoid is 2: only this user's programs were sampled; set it to 1 for the kernel's part".to_owned()];
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: "clock",
+        notes: &notes,
+        nodes: 2,
+    };
+    text(&content, options, &mut locate)
+}
+
+#[test]
+fn objects_at_several_widths() {
+    for columns in [60, 80, 120, 200] {
+        let report = render(&TextOptions {
+            width: columns,
+            ..TextOptions::default()
+        });
+        assert!(
+            report.lines().all(|line| width(line) <= columns),
+            "{report}"
+        );
+        insta::assert_snapshot!(format!("objects_{columns}"), report);
+    }
+}
+
+#[test]
+fn threads_and_pages() {
+    let threads = TextOptions {
+        by: By::Thread,
+        sort: Sort::Remote,
+        top: 3,
+        ..TextOptions::default()
+    };
+    insta::assert_snapshot!(render(&threads));
+    insta::assert_snapshot!(render(&TextOptions {
+        by: By::Page,
+        sort: Sort::Accesses,
+        ..TextOptions::default()
+    }));
+}
+
+#[test]
+fn stores_alone_leave_out_what_only_loads() {
+    let report = render(&TextOptions {
+        count: Count::Stores,
+        top: 1,
+        ..TextOptions::default()
+    });
+    assert!(
+        !report.contains("loads") && report.contains("… and 1 more, 28 % of the cost"),
+        "{report}"
+    );
+}
+
+#[test]
+fn nothing_hostile_gets_through_and_colour_is_asked_for() {
+    for by in [By::Object, By::Thread, By::Page] {
+        let plain = render(&TextOptions {
+            by,
+            ..TextOptions::default()
+        });
+        assert!(plain.chars().all(|c| c == '\n' || !c.is_control()));
+        assert!(
+            render(&TextOptions {
+                by,
+                colour: true,
+                ..TextOptions::default()
+            })
+            .contains("\x1b[1m")
+        );
+    }
+}
+
+/// Keys of an object as JSON, in order of appearance in the text.
+fn keys(value: &serde_json::Value) -> Vec<&str> {
+    value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect()
+}
+
+#[test]
+fn json_has_every_key_and_its_counts_add_up() {
+    let (attribution, tables) = (attribution(), tables());
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: "clock",
+        notes: &[],
+        nodes: 2,
+    };
+    let written = json(&content, usize::MAX, &mut locate);
+    insta::assert_snapshot!(written.chars().take(700).collect::<String>());
+    let report: serde_json::Value = serde_json::from_str(&written).expect("valid JSON");
+
+    let sorted = |mut keys: Vec<&'static str>| {
+        keys.sort_unstable();
+        keys
+    };
+    let expect = |value: &serde_json::Value, expected: Vec<&'static str>| {
+        let mut found = keys(value);
+        found.sort_unstable();
+        assert_eq!(found, sorted(expected));
+    };
+    expect(
+        &report,
+        vec![
+            "accesses",
+            "compute",
+            "lost",
+            "undecoded",
+            "source",
+            "attribution",
+            "objects",
+            "threads",
+        ],
+    );
+    expect(
+        &report["attribution"],
+        vec![
+            "heap",
+            "heap_unresolved",
+            "static",
+            "mapping",
+            "stack",
+            "tls",
+            "code",
+            "unknown",
+        ],
+    );
+    let object = &report["objects"][1];
+    expect(
+        object,
+        vec![
+            "name",
+            "kind",
+            "size",
+            "instances",
+            "call_site",
+            "accesses",
+            "cost",
+            "share",
+            "loads",
+            "stores",
+            "remote",
+            "threads",
+            "pattern",
+            "hot",
+        ],
+    );
+    expect(
+        &object["call_site"][1],
+        vec!["function", "file", "line", "module", "offset"],
+    );
+    expect(&object["loads"], vec!["count", "remote", "cost"]);
+    expect(&object["stores"], vec!["count", "remote", "cost"]);
+    expect(&object["threads"]["103"], vec!["loads", "stores", "cost"]);
+    expect(
+        &object["pattern"],
+        vec!["kind", "block_bytes", "period_bytes"],
+    );
+    expect(&object["hot"][0], vec!["function", "file", "line", "cost"]);
+    expect(
+        &report["threads"][0],
+        vec!["tid", "name", "accesses", "cpus"],
+    );
+
+    let number = |value: &serde_json::Value| value.as_u64().expect("a whole number");
+    let kinds: u64 = report["attribution"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(number)
+        .sum();
+    assert_eq!(kinds, number(&report["accesses"]));
+    for object in report["objects"].as_array().unwrap() {
+        let parts = number(&object["loads"]["count"]) + number(&object["stores"]["count"]);
+        assert_eq!(parts, number(&object["accesses"]));
+    }
+    for thread in report["threads"].as_array().unwrap() {
+        let cpus: u64 = thread["cpus"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(number)
+            .sum();
+        assert_eq!(cpus, number(&thread["accesses"]));
+    }
+    assert_eq!(report["objects"][0]["pattern"]["period_bytes"], 160 << 20);
+    assert_eq!(report["objects"][1]["name"], "main cg.c:120 (malloc)");
+}
