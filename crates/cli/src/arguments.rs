@@ -1,0 +1,348 @@
+//! What can be typed. Man pages and shell completions are generated from these definitions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nearpage_machine::ThreadPlacement;
+
+/// Put the pages of a program near the threads that use them.
+///
+/// On a machine with several memory nodes, a program whose pages sit on the wrong node runs up to
+/// three times slower. nearpage records which data objects and pages each thread of an unmodified
+/// program uses, plans where every page should live, and runs the program again with its pages
+/// there.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nearpage",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage; `record` and `run` pass on \
+    the command's own.\n\nStart with `nearpage doctor`, then \
+    `nearpage record -- COMMAND` and `nearpage report DIR`."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command and record its memory accesses and allocations
+    Record(Record),
+    /// Print which objects, threads and pages the time went to
+    Report(Report),
+    /// Decide where each object's pages should live
+    Plan(Plan),
+    /// Run a command with its pages placed
+    Run(Run),
+    /// Record, plan, run placed, and compare, in one go
+    Optimize(Optimize),
+    /// Show a machine: nodes, CPUs, latencies, caches
+    Machine(Machine),
+    /// List what this machine allows, and for each thing missing, cause and remedy
+    Doctor(Doctor),
+    /// Write man pages or shell completions
+    #[command(hide = true)]
+    Generate(Generate),
+}
+
+/// How threads are pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Threads {
+    /// Fill one node after the other, in order of creation
+    Compact,
+    /// Go round the nodes, in order of creation
+    Scatter,
+    /// Leave threads to the scheduler
+    None,
+}
+
+impl Threads {
+    /// As it is typed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Compact => "compact",
+            Self::Scatter => "scatter",
+            Self::None => "none",
+        }
+    }
+
+    /// As the machine crate lays threads out.
+    pub fn placement(self) -> ThreadPlacement {
+        match self {
+            Self::Compact => ThreadPlacement::Compact,
+            Self::Scatter => ThreadPlacement::Scatter,
+            Self::None => ThreadPlacement::None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// The best that this machine and these permissions allow
+    Auto,
+    /// The kernel's software clock, with backward decoding: needs no PMU
+    Clock,
+}
+
+#[derive(Debug, Args)]
+pub struct Record {
+    /// Folder to write [default: PROGRAM.nearpage, numbered where that exists]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Replace an earlier recording in that folder
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Where accesses come from
+    #[arg(long, value_enum, default_value = "auto")]
+    pub source: Source,
+    /// Samples per second and CPU
+    #[arg(long, value_name = "HZ", default_value_t = nearpage_sampler::DEFAULT_RATE_HZ, value_parser = rate)]
+    pub rate: f64,
+    /// Pin threads while recording
+    #[arg(long, value_enum, default_value = "none")]
+    pub threads: Threads,
+    /// Begin to sample this many seconds after the start
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub after: Option<f64>,
+    /// Sample for this many seconds (the command runs on)
+    #[arg(long = "for", value_name = "S", value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Log every allocation, not samples of the small ones
+    #[arg(long)]
+    pub all_allocations: bool,
+    /// Leave out paths and arguments
+    #[arg(long)]
+    pub redact: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// One row per data object
+    Object,
+    /// One row per thread
+    Thread,
+    /// One row per page, hottest first
+    Page,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Time lost to the accesses
+    Cost,
+    /// Number of accesses
+    Accesses,
+    /// Accesses to another node's memory
+    Remote,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The recording
+    pub recording: PathBuf,
+    /// Print the whole report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What a row is
+    #[arg(long, value_enum, default_value = "object")]
+    pub by: By,
+    /// Count loads only
+    #[arg(long, conflicts_with = "stores")]
+    pub loads: bool,
+    /// Count stores only
+    #[arg(long)]
+    pub stores: bool,
+    /// What comes first
+    #[arg(long, value_enum, default_value = "cost")]
+    pub sort: Sort,
+    /// How many rows [default: 20; all with --json]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// Block, block-cyclic or interleave per object, by the pattern found in it
+    Object,
+    /// Each page to the node that accesses it most (Marathe Eq. 1)
+    Uniform,
+    /// Each page to the node with the lowest summed latency (Marathe Eq. 2)
+    HopSensitive,
+    /// Everything large page by page over all nodes
+    Interleave,
+}
+
+impl Policy {
+    /// As the policy crate decides.
+    pub fn policy(self) -> nearpage_policy::Policy {
+        match self {
+            Self::Object => nearpage_policy::Policy::Object,
+            Self::Uniform => nearpage_policy::Policy::Uniform,
+            Self::HopSensitive => nearpage_policy::Policy::HopSensitive,
+            Self::Interleave => nearpage_policy::Policy::Interleave,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The recording
+    pub recording: PathBuf,
+    /// File to write; `-` prints it [default: DIR/plan.toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32) or a TOML file
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// How to decide
+    #[arg(long, value_enum, default_value = "object")]
+    pub policy: Policy,
+    /// Which threads share a node on that machine
+    #[arg(long, value_enum, default_value = "compact")]
+    pub threads: Threads,
+    /// Print the prediction as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mechanism {
+    /// Memory policies (mbind): preferred and interleave, never strict
+    Bind,
+    /// Touch each page first from its node
+    Touch,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Plan to enforce [default: the newest kept one that fits the command]
+    #[arg(long, value_name = "FILE")]
+    pub plan: Vec<PathBuf>,
+    /// Place by hand: WHAT=WHERE, for example symbol:cvar=block-cyclic:20M or heap>=1M=interleave
+    ///
+    /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
+    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`. WHERE: `block`, `block-cyclic:SIZE`,
+    /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
+    /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
+    #[arg(long, value_name = "RULE")]
+    pub place: Vec<String>,
+    /// Pin threads [default: compact where the plan names threads, none otherwise]
+    #[arg(long, value_enum)]
+    pub threads: Option<Threads>,
+    /// How pages get where they belong
+    #[arg(long, value_enum, default_value = "bind")]
+    pub mechanism: Mechanism,
+    /// With `touch`: visit the nodes once for this many heap objects
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub touch_group: u32,
+    /// Machine whose nodes the plan is enforced on (for tests of machine files)
+    #[arg(long, default_value = "local", hide = true)]
+    pub machine: String,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Optimize {
+    /// Folder for the recordings and the plan [default: PROGRAM.nearpage, numbered where it exists]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Machine to predict for where this one has a single node
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// How to decide
+    #[arg(long, value_enum, default_value = "object")]
+    pub policy: Policy,
+    /// Runs of each kind, taken in turn; medians are compared
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: u32,
+    /// Samples per second and CPU
+    #[arg(long, value_name = "HZ", default_value_t = nearpage_sampler::DEFAULT_RATE_HZ, value_parser = rate)]
+    pub rate: f64,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Machine {
+    /// `local`, a preset (opteron-4, altix-4, amd48, intel32) or a TOML file
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "toml")]
+    pub json: bool,
+    /// Print it as the TOML that --machine reads
+    #[arg(long)]
+    pub toml: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// What to write
+    #[command(subcommand)]
+    pub what: GenerateWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GenerateWhat {
+    /// Man pages, one per subcommand
+    Man {
+        /// Folder to write to
+        directory: PathBuf,
+    },
+    /// A completion script, on standard output
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
+        _ => Err("expected seconds, such as 2 or 0.5".to_owned()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (1.0..=100_000.0).contains(&rate) => Ok(rate),
+        _ => Err("expected samples per second between 1 and 100000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn definitions_are_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,388 @@
+//! `nearpage doctor`: what this machine allows, and for each thing missing, cause and remedy.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use nearpage_machine::Machine;
+use serde::Serialize;
+
+use crate::arguments;
+use crate::launch::PreloadLibrary;
+use crate::terminal;
+
+/// How well something works here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    /// Works.
+    Ok,
+    /// Works in part, or something else is used instead.
+    Limited,
+    /// Does not work.
+    Missing,
+}
+
+/// One thing that nearpage can use.
+#[derive(Clone, Debug, Serialize)]
+struct Finding {
+    name: &'static str,
+    state: State,
+    found: String,
+    /// What it takes to have it; empty where there is nothing to do.
+    remedy: String,
+}
+
+impl Finding {
+    fn new(
+        name: &'static str,
+        state: State,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            state,
+            found: found.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+pub fn main(arguments: arguments::Doctor) -> anyhow::Result<ExitCode> {
+    let findings = examine();
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&serde_json::json!({ "findings": findings }))? + "\n"
+    } else {
+        to_text(&findings, terminal::width(), terminal::colour())
+    };
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn examine() -> Vec<Finding> {
+    let mut findings = vec![nodes(Path::new("/sys"))];
+    findings.extend(sources());
+    findings.push(preload());
+    findings.extend(policies());
+    findings.push(balancing(Path::new("/proc")));
+    findings.push(huge_pages(Path::new("/sys")));
+    findings.push(mappings(Path::new("/proc")));
+    findings
+}
+
+fn nodes(sys: &Path) -> Finding {
+    let machine = match Machine::local(sys) {
+        Ok(machine) => machine,
+        Err(error) => {
+            return Finding::new(
+                "memory nodes",
+                State::Missing,
+                error.to_string(),
+                "mount sysfs",
+            );
+        }
+    };
+    let cpus = machine.cpus().as_slice().len();
+    match machine.nodes.len() {
+        1 => Finding::new(
+            "memory nodes",
+            State::Limited,
+            format!(
+                "1 node, {cpus} CPUs: recording and planning work, there is nothing to place here"
+            ),
+            "plan for another machine with --machine, and run the plan there",
+        ),
+        count => Finding::new(
+            "memory nodes",
+            State::Ok,
+            format!("{count} nodes, {cpus} CPUs"),
+            "",
+        ),
+    }
+}
+
+/// Where accesses can come from.
+fn sources() -> Vec<Finding> {
+    let as_finding = |probed: nearpage_sampler::Finding| {
+        let state = match (probed.available, probed.subject) {
+            (true, _) => State::Ok,
+            (false, "clock samples") => State::Missing,
+            (false, _) => State::Limited,
+        };
+        let found = if probed.cause.is_empty() {
+            probed.found
+        } else {
+            format!("{}: {}", probed.found, probed.cause)
+        };
+        Finding::new(probed.subject, state, found, probed.remedy)
+    };
+    nearpage_sampler::probe(Path::new("/proc"))
+        .into_iter()
+        .map(as_finding)
+        .collect()
+}
+
+fn preload() -> Finding {
+    match PreloadLibrary::find() {
+        Ok(library) => Finding::new(
+            "preload library",
+            State::Ok,
+            library.ld_preload().to_string_lossy(),
+            "",
+        ),
+        Err(error) => Finding::new(
+            "preload library",
+            State::Missing,
+            error.to_string(),
+            "install libnearpage_preload.so beside nearpage; without it no heap objects and no placement",
+        ),
+    }
+}
+
+/// The system calls that placement uses, each tried on a page of our own.
+fn policies() -> Vec<Finding> {
+    let refused = |name, error: &io::Error, instead: &str| {
+        let remedy = match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                "a seccomp profile refuses it: run the container with CAP_SYS_NICE, or a profile that \
+                                  allows mbind, set_mempolicy and move_pages"
+            }
+            Some(libc::ENOSYS) => "the kernel was built without CONFIG_NUMA",
+            _ => "",
+        };
+        Finding::new(name, State::Limited, format!("{error}; {instead}"), remedy)
+    };
+    let mut findings = Vec::new();
+    findings.push(match page::bind(libc::MPOL_PREFERRED) {
+        Ok(()) => Finding::new("mbind", State::Ok, "memory policies can be set", ""),
+        Err(error) => refused("mbind", &error, "`run` falls back to --mechanism touch"),
+    });
+    findings.push(match page::bind(page::MPOL_WEIGHTED_INTERLEAVE) {
+        Ok(()) => Finding::new("weighted interleave", State::Ok, "the kernel's own", ""),
+        Err(error) => Finding::new(
+            "weighted interleave",
+            State::Limited,
+            format!("{error}; weights are laid out page run by page run instead"),
+            "Linux 6.9 or newer",
+        ),
+    });
+    findings.push(match page::query_node() {
+        Ok(node) => Finding::new(
+            "move_pages",
+            State::Ok,
+            format!("pages can be located (ours is on node {node})"),
+            "",
+        ),
+        Err(error) => refused("move_pages", &error, "remote accesses can't be told"),
+    });
+    findings
+}
+
+fn balancing(proc_root: &Path) -> Finding {
+    let state = fs::read_to_string(proc_root.join("sys/kernel/numa_balancing")).unwrap_or_default();
+    match state.trim() {
+        "" => Finding::new(
+            "automatic NUMA balancing",
+            State::Ok,
+            "not in this kernel",
+            "",
+        ),
+        "0" => Finding::new("automatic NUMA balancing", State::Ok, "off", ""),
+        _ => Finding::new(
+            "automatic NUMA balancing",
+            State::Limited,
+            "on: the kernel moves pages too; those under a memory policy of ours stay",
+            "for comparisons, echo 0 >/proc/sys/kernel/numa_balancing (as root)",
+        ),
+    }
+}
+
+fn huge_pages(sys: &Path) -> Finding {
+    let text =
+        fs::read_to_string(sys.join("kernel/mm/transparent_hugepage/enabled")).unwrap_or_default();
+    let chosen = text
+        .split(['[', ']'])
+        .nth(1)
+        .unwrap_or("not in this kernel")
+        .to_owned();
+    let found = match chosen.as_str() {
+        "always" => "always: large objects are placed in huge pages' steps".to_owned(),
+        "madvise" => {
+            "madvise: placed in huge pages' steps where the program asks for them".to_owned()
+        }
+        other => other.to_owned(),
+    };
+    Finding::new("transparent huge pages", State::Ok, found, "")
+}
+
+fn mappings(proc_root: &Path) -> Finding {
+    let text = fs::read_to_string(proc_root.join("sys/vm/max_map_count")).unwrap_or_default();
+    match text.trim().parse::<u64>() {
+        Ok(count) => Finding::new(
+            "mappings",
+            State::Ok,
+            format!("{count} per process; placement adds at most {}", count / 4),
+            "",
+        ),
+        Err(_) => Finding::new(
+            "mappings",
+            State::Limited,
+            "vm.max_map_count can't be read; 65530 is assumed",
+            "",
+        ),
+    }
+}
+
+fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
+    let name_width = findings
+        .iter()
+        .map(|finding| finding.name.len())
+        .max()
+        .unwrap_or(0);
+    let indent = name_width + 10;
+    let mut text = String::new();
+    for finding in findings {
+        let (word, code) = match finding.state {
+            State::Ok => ("ok", "32"),
+            State::Limited => ("limited", "33"),
+            State::Missing => ("missing", "31"),
+        };
+        let padded = format!("{word:<8}");
+        let word = if colour {
+            format!("\x1b[{code}m{padded}\x1b[0m")
+        } else {
+            padded
+        };
+        let mut body = finding.found.clone();
+        if !finding.remedy.is_empty() {
+            let _ = write!(body, "\nremedy: {}", finding.remedy);
+        }
+        let mut lines = body
+            .lines()
+            .flat_map(|line| wrap(line, width.saturating_sub(indent).max(24)));
+        let _ = writeln!(
+            text,
+            "{:<name_width$}  {word}{}",
+            finding.name,
+            lines.next().unwrap_or_default()
+        );
+        for line in lines {
+            let _ = writeln!(text, "{:indent$}{line}", "");
+        }
+    }
+    text
+}
+
+/// Breaks a line at spaces.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in line.split(' ') {
+        let last = lines.last_mut().expect("never empty");
+        if last.is_empty() {
+            last.push_str(word);
+        } else if last.chars().count() + 1 + word.chars().count() <= width {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// Memory-policy calls on one anonymous page.
+mod page {
+    use std::io;
+
+    pub const MPOL_WEIGHTED_INTERLEAVE: i32 = 6;
+    const BYTES: usize = 4096;
+
+    /// Runs `act` on a fresh page.
+    fn with_page<T>(act: impl FnOnce(*mut libc::c_void) -> io::Result<T>) -> io::Result<T> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping wherever the kernel likes.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let result = act(address);
+        // SAFETY: unmaps what was just mapped.
+        unsafe { libc::munmap(address, BYTES) };
+        result
+    }
+
+    pub fn bind(mode: i32) -> io::Result<()> {
+        with_page(|address| {
+            let nodes: u64 = 1;
+            // SAFETY: the mask outlives the call; the page is ours.
+            let status =
+                unsafe { libc::syscall(libc::SYS_mbind, address, BYTES, mode, &nodes, 64, 0) };
+            if status == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        })
+    }
+
+    pub fn query_node() -> io::Result<i32> {
+        with_page(|address| {
+            // SAFETY: the page is mapped and ours; a store gives it memory.
+            unsafe { address.cast::<u8>().write_volatile(1) };
+            let mut node: i32 = -1;
+            // SAFETY: one page, one status, no target nodes: a query.
+            let status = unsafe {
+                libc::syscall(
+                    libc::SYS_move_pages,
+                    0,
+                    1,
+                    &address,
+                    std::ptr::null::<i32>(),
+                    &mut node,
+                    0,
+                )
+            };
+            if status == 0 && node >= 0 {
+                Ok(node)
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_wraps_and_names_remedies() {
+        let findings = [Finding::new(
+            "mbind",
+            State::Limited,
+            "a b c d e f g h i j k l m n o p q r s t",
+            "do this",
+        )];
+        let text = to_text(&findings, 40, false);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 40),
+            "{text}"
+        );
+        assert!(text.contains("remedy: do this"), "{text}");
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn huge_page_state_is_the_bracketed_word() {
+        let root = std::env::temp_dir().join(format!("nearpage-doctor-{}", std::process::id()));
+        let folder = root.join("kernel/mm/transparent_hugepage");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("enabled"), "always [madvise] never\n").unwrap();
+        assert!(huge_pages(&root).found.starts_with("madvise"));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

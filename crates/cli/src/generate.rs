@@ -1,0 +1,23 @@
+//! `nearpage generate`: man pages and completions from the argument definitions.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+use crate::arguments::{Arguments, Generate, GenerateWhat};
+
+pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
+    let mut command = Arguments::command();
+    match arguments.what {
+        GenerateWhat::Man { directory } => {
+            std::fs::create_dir_all(&directory)
+                .and_then(|()| clap_mangen::generate_to(command, &directory))
+                .with_context(|| format!("{}: can't write the man pages", directory.display()))?;
+        }
+        GenerateWhat::Completions { shell } => {
+            clap_complete::generate(shell, &mut command, "nearpage", &mut std::io::stdout());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

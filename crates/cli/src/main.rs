@@ -1,0 +1,94 @@
+//! The `nearpage` command: argument definitions, one file per subcommand, and nothing but glue
+//! between the crates that do the work.
+
+mod analysis;
+mod arguments;
+mod doctor;
+mod generate;
+mod launch;
+mod machine;
+mod observe;
+mod optimize;
+mod placing;
+mod plan;
+mod progress;
+mod record;
+mod report;
+mod run;
+mod terminal;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+
+/// A mistake in what was typed that only shows after parsing: exit status 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("nearpage: internal error: {panic}");
+        eprintln!("nearpage: please report it, with the command line");
+        std::process::exit(1);
+    }));
+    // A closed pipe (`nearpage report … | head`) ends the command quietly, as it does cat's.
+    // SAFETY: sets a disposition before any other thread exists.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let result = match Arguments::parse().command {
+        Command::Record(arguments) => record::main(arguments),
+        Command::Report(arguments) => report::main(arguments),
+        Command::Plan(arguments) => plan::main(arguments),
+        Command::Run(arguments) => run::main(arguments),
+        Command::Optimize(arguments) => optimize::main(arguments),
+        Command::Machine(arguments) => machine::main(arguments),
+        Command::Doctor(arguments) => doctor::main(arguments),
+        Command::Generate(arguments) => generate::main(arguments),
+    };
+    match result {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("nearpage: {}", in_one_line(&error));
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// An error with its causes, each told once: library errors name theirs already.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .skip(1)
+        .map(ToString::to_string)
+        .fold(error.to_string(), |line, cause| {
+            if line.contains(&cause) {
+                line
+            } else {
+                format!("{line}: {cause}")
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow::anyhow!("no space")
+            .context("log: no space")
+            .context("the recording is incomplete");
+        assert_eq!(
+            in_one_line(&error),
+            "the recording is incomplete: log: no space"
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! Runs a command and records it: the sampler's output and the preload library's log end in one
+//! recording.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use nearpage_machine::Machine;
+use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
+use nearpage_recording::{
+    AccessBatch, Event, Finished, LogWriter, Metadata, SampleCounts, Status, folder,
+};
+use nearpage_sampler::{Options, Sampler, Sink, State, Summary};
+
+use crate::launch::PreloadLibrary;
+
+/// Mean bytes between two sampled small allocations, where not every one is logged.
+const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
+
+/// What to record, and how.
+pub struct Wish {
+    /// Folder of the recording.
+    pub output: PathBuf,
+    /// An earlier recording there may go.
+    pub replace: bool,
+    pub rate_hz: f64,
+    pub after: Duration,
+    pub duration: Option<Duration>,
+    pub all_allocations: bool,
+    pub redact: bool,
+    /// How threads are pinned, for the metadata; the pins themselves are in `environment`.
+    pub thread_placement: &'static str,
+    /// Variables that placement adds.
+    pub environment: Vec<(OsString, OsString)>,
+    pub command: Vec<OsString>,
+}
+
+/// What came of it.
+pub struct Observed {
+    pub state: State,
+    pub counts: SampleCounts,
+    pub elapsed: Duration,
+    pub notes: Vec<String>,
+    pub finished: Finished,
+}
+
+/// Appends to the recording's log. Where that fails (a full disk) the command must still run to its
+/// end, so the first failure is kept and nothing is written any more.
+struct ToLog {
+    log: LogWriter,
+    failure: Option<nearpage_recording::Error>,
+}
+
+impl ToLog {
+    fn unless_failed(
+        &mut self,
+        write: impl FnOnce(&mut LogWriter) -> Result<(), nearpage_recording::Error>,
+    ) {
+        if self.failure.is_none()
+            && let Err(failure) = write(&mut self.log)
+        {
+            eprintln!("nearpage: recording stops here, the command goes on: {failure}");
+            self.failure = Some(failure);
+        }
+    }
+}
+
+impl Sink for ToLog {
+    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
+        self.unless_failed(|log| log.accesses(batch));
+        Ok(())
+    }
+
+    fn events(&mut self, events: &[Event]) -> io::Result<()> {
+        self.unless_failed(|log| log.events(events));
+        Ok(())
+    }
+}
+
+/// Records `wish.command` from start to end.
+pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
+    let search = SearchPaths::from_environment();
+    let program = wish.command.first().context("no command given")?;
+    resolve_command(program, &search)?;
+    let image = ProgramImage::load(program, &search).ok();
+    let machine = Machine::local(Path::new("/sys"))?;
+
+    let mut notes = Vec::new();
+    let library = match PreloadLibrary::find() {
+        Ok(library) => Some(library),
+        Err(error) => {
+            notes.push(format!("{error}: recorded without heap objects"));
+            None
+        }
+    };
+    if image.as_ref().is_some_and(|image| image.program.is_static) {
+        notes.push(format!(
+            "{} is statically linked: the preload library can't enter it, so its heap objects are not known and \
+             count as heap_unresolved; link it dynamically to see them",
+            Path::new(program).display()
+        ));
+    }
+
+    let place = OutputFolder::claim(&wish.output, wish.replace)?;
+    let metadata = metadata(wish, image.as_ref(), &machine);
+    let mut log = LogWriter::create(&wish.output, metadata, &machine)?;
+
+    let mut options = Options::new(wish.command.clone());
+    options.rate_hz = wish.rate_hz;
+    options.after = wish.after;
+    options.duration = wish.duration;
+    options.page_nodes = machine.nodes.len() > 1;
+    options.environment = wish.environment.clone();
+    if let Some(library) = &library {
+        let folder = log
+            .allocation_log_folder()
+            .canonicalize()
+            .context("the recording's folder went away")?;
+        let sample = if wish.all_allocations {
+            1
+        } else {
+            SMALL_SAMPLE_BYTES
+        };
+        options.environment.extend([
+            ("LD_PRELOAD".into(), library.ld_preload()),
+            (
+                nearpage_wire::LOG_DIRECTORY_VARIABLE.into(),
+                folder.into_os_string(),
+            ),
+            (
+                nearpage_wire::SMALL_SAMPLE_BYTES_VARIABLE.into(),
+                sample.to_string().into(),
+            ),
+        ]);
+    }
+
+    let sampler = match Sampler::start(&options) {
+        Ok(sampler) => sampler,
+        Err(error) => {
+            drop(log);
+            place.give_back();
+            return Err(error.into());
+        }
+    };
+    place.keep();
+    log.metadata_mut().calibration = sampler.calibration().to_string();
+    notes.extend(sampler.notes().iter().cloned());
+
+    let mut sink = ToLog { log, failure: None };
+    let summary = sampler.run(&mut sink)?;
+    let ToLog { mut log, failure } = sink;
+    if let Some(failure) = failure {
+        return Err(anyhow::Error::new(failure).context("the recording is incomplete"));
+    }
+    let counts = counts(&summary);
+    notes.extend(warnings(&summary, &counts));
+    let metadata = log.metadata_mut();
+    metadata.begin_ns = summary.begin_ns;
+    metadata.counts = counts;
+    metadata.notes = notes.clone();
+    let exit_status = match summary.state {
+        State::Ended(status) => Some(status),
+        State::Running | State::Detached => None,
+    };
+    let finished = log.finish(exit_status, summary.end_ns)?;
+    Ok(Observed {
+        state: summary.state,
+        counts,
+        elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),
+        notes,
+        finished,
+    })
+}
+
+fn metadata(wish: &Wish, image: Option<&ProgramImage>, machine: &Machine) -> Metadata {
+    let started = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Metadata {
+        version: folder::FORMAT_VERSION,
+        status: Status::Incomplete,
+        recorder: env!("CARGO_PKG_VERSION").to_owned(),
+        command: wish
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
+        exit_status: None,
+        started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
+        begin_ns: 0,
+        end_ns: 0,
+        source: "clock".to_owned(),
+        rate_hz: wish.rate_hz,
+        thread_placement: wish.thread_placement.to_owned(),
+        calibration: String::new(),
+        notes: Vec::new(),
+        counts: SampleCounts::default(),
+        allocations: 0,
+        small_unlogged: 0,
+        stacks_omitted: 0,
+        damaged_blocks: 0,
+        marks: Vec::new(),
+        nodes: machine.node_ids(),
+        redacted: wish.redact,
+        rank: nearpage_wire::RANK_VARIABLES
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok()?.parse().ok()),
+    }
+}
+
+fn counts(summary: &Summary) -> SampleCounts {
+    let mut sum = summary
+        .threads
+        .iter()
+        .fold(SampleCounts::default(), |sum, thread| SampleCounts {
+            samples: sum.samples + thread.counts.samples,
+            accesses: sum.accesses + thread.counts.accesses,
+            compute: sum.compute + thread.counts.compute,
+            undecoded: sum.undecoded + thread.counts.undecoded,
+            kernel: sum.kernel + thread.counts.kernel,
+            lost: sum.lost + thread.counts.lost,
+        });
+    sum.lost = sum.lost.max(summary.records.lost);
+    sum
+}
+
+fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if counts.lost > 0 {
+        warnings.push(format!(
+            "{} records were lost for want of room; a lower --rate loses fewer",
+            counts.lost
+        ));
+    }
+    if summary.records.throttled > 0 {
+        warnings.push(format!(
+            "the kernel stopped the clock {} times (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
+             a lower --rate avoids it",
+            summary.records.throttled
+        ));
+    }
+    if counts.samples == 0 {
+        warnings.push(
+            "no samples: the command used too little CPU time; a higher --rate sees more"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+/// Sees to it that an earlier recording is there until the new one has begun.
+struct OutputFolder {
+    path: PathBuf,
+    /// Where the earlier recording waits.
+    earlier: Option<PathBuf>,
+}
+
+impl OutputFolder {
+    fn claim(path: &Path, replace: bool) -> anyhow::Result<Self> {
+        let mut earlier = None;
+        if replace && path.exists() {
+            if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
+                && !path.join(folder::METADATA_FILE).exists()
+            {
+                bail!(
+                    "{}: not a recording, so --force does not replace it",
+                    path.display()
+                );
+            }
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".earlier-{}", std::process::id()));
+            fs::rename(path, &name)
+                .with_context(|| format!("{}: can't be moved out of the way", path.display()))?;
+            earlier = Some(PathBuf::from(name));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            earlier,
+        })
+    }
+
+    /// The new recording has begun.
+    fn keep(self) {
+        if let Some(earlier) = self.earlier {
+            let _ = fs::remove_dir_all(earlier);
+        }
+    }
+
+    /// There will be no new recording.
+    fn give_back(self) {
+        let _ = fs::remove_dir_all(&self.path);
+        if let Some(earlier) = self.earlier {
+            let _ = fs::rename(earlier, &self.path);
+        }
+    }
+}

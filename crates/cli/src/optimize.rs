@@ -1,0 +1,356 @@
+//! `nearpage optimize`: record, plan, run placed, compare.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use nearpage_attribution::{Attribution, Operations};
+use nearpage_machine::ThreadPlacement;
+use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
+use nearpage_policy::{Parameters, decide, predict};
+use nearpage_sampler::State;
+use serde_json::json;
+
+use crate::analysis::Analysis;
+use crate::arguments::Optimize;
+use crate::launch::{self, PreloadLibrary};
+use crate::observe::{Observed, Wish, observe};
+use crate::placing::{self, Placing};
+use crate::{plan, terminal};
+
+/// The machine predicted for where this one has a single node and none was chosen.
+const MACHINE_DEFAULT: &str = "opteron-4";
+/// Medians of three and more runs that differ by less are equal.
+const NOISE_OF_MEDIANS: f64 = 0.02;
+/// Single runs of one program differ by so much on busy machines.
+const NOISE_OF_SINGLE_RUNS: f64 = 0.10;
+
+pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
+    let search = SearchPaths::from_environment();
+    let programs = ProgramImage::load_command(&arguments.command, &search)?;
+    let here = crate::machine::read("local")?;
+    let can_place = here.nodes_with_memory().len() > 1;
+    let machine_name = match arguments.machine.as_str() {
+        "local" if !can_place => MACHINE_DEFAULT,
+        chosen => chosen,
+    };
+    let machine = crate::machine::read(machine_name)?;
+    let output = arguments
+        .output
+        .clone()
+        .unwrap_or_else(|| launch::default_output(&arguments.command));
+    fs::create_dir_all(&output)
+        .with_context(|| format!("{}: can't make the folder", output.display()))?;
+    let say = |line: &str| eprintln!("nearpage: {line}");
+
+    let own_output = arguments.json.then(OwnOutput::take).transpose()?;
+    say("recording the command as it is");
+    let mut before = vec![record(&arguments, &output.join("before"), Vec::new())?];
+    let analysis = Analysis::of(&output.join("before"), Operations::Both)?;
+    let mut plans = Vec::new();
+    let mut predictions = Vec::new();
+    for (number, program) in analysis
+        .on(&machine, ThreadPlacement::Compact)?
+        .iter()
+        .enumerate()
+    {
+        let input = program.input();
+        let decided = decide(arguments.policy.policy(), &input, &Parameters::default());
+        decided.write(&plan::numbered(&output.join("plan.toml"), number))?;
+        predictions.push(predict(&decided, &input));
+        plans.push(decided);
+    }
+    let is_worthwhile = plans.iter().any(|plan| !plan.decisions.is_empty());
+    let kept = if is_worthwhile {
+        keep(&programs, &arguments.command, &plans)
+    } else {
+        None
+    };
+
+    let mut after = Vec::new();
+    let mut outcome = Vec::new();
+    if can_place && is_worthwhile {
+        let library = PreloadLibrary::find()?;
+        let wish = placing::Wish {
+            machine: &here,
+            plans: &plans,
+            rules: &[],
+            threads: None,
+            mechanism: Mechanism::Bind,
+            touch_group: 1,
+        };
+        let placing = Placing::new(&wish, &programs)?;
+        placing.warnings.iter().for_each(|warning| say(warning));
+        let environment = || {
+            let mut environment = placing.environment();
+            environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+            environment
+        };
+        say("recording it with its pages placed");
+        after.push(record(&arguments, &output.join("after"), environment())?);
+        outcome = placing.outcome();
+        for run in 2..=arguments.runs {
+            say(&format!("run {run} of {} of each kind", arguments.runs));
+            before.push(record(
+                &arguments,
+                &output.join(format!("before-{run}")),
+                Vec::new(),
+            )?);
+            after.push(record(
+                &arguments,
+                &output.join(format!("after-{run}")),
+                environment(),
+            )?);
+        }
+    }
+
+    drop(own_output);
+
+    let comparison = match after.is_empty() {
+        true => None,
+        false => {
+            let placed = Analysis::of(&output.join("after"), Operations::Both)?;
+            Some(Comparison {
+                before: Side::new(&before, &analysis.attribution),
+                after: Side::new(&after, &placed.attribution),
+            })
+        }
+    };
+    let verdict = match &comparison {
+        None if !can_place => {
+            "this machine has one memory node: there is nothing to place here".to_owned()
+        }
+        None => "no object is worth placing: nothing to compare".to_owned(),
+        Some(comparison) => comparison.verdict(arguments.runs),
+    };
+    if let (Some(comparison), Some(kept)) = (&comparison, &kept)
+        && comparison.loses(arguments.runs)
+    {
+        Store::of_user()
+            .context("the kept plan's folder went away")?
+            .mark_lost(kept, &verdict)?;
+    }
+
+    if arguments.json {
+        let predicted =
+            plans
+                .iter()
+                .zip(&predictions)
+                .enumerate()
+                .map(|(number, (plan, prediction))| {
+                    plan::to_json(
+                        plan,
+                        prediction,
+                        &plan::numbered(&output.join("plan.toml"), number),
+                    )
+                });
+        let text = json!({
+            "plans": predicted.collect::<Vec<_>>(),
+            "kept": kept,
+            "verdict": verdict,
+            "comparison": comparison.as_ref().map(|comparison| json!({
+                "before": comparison.before.to_json(), "after": comparison.after.to_json(),
+            })),
+        });
+        terminal::print(&(serde_json::to_string_pretty(&text)? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    outcome.iter().for_each(|line| say(line));
+    let mut text = String::new();
+    for (plan, prediction) in plans.iter().zip(&predictions) {
+        text.push_str(&plan::to_text(plan, prediction, terminal::width()));
+        text.push('\n');
+    }
+    if let Some(comparison) = &comparison {
+        text.push_str(&comparison.to_text());
+        text.push('\n');
+    }
+    let _ = writeln!(text, "{verdict}");
+    let _ = writeln!(
+        text,
+        "The plan is in {}",
+        output.join("plan.toml").display()
+    );
+    if kept.is_some()
+        && !comparison
+            .as_ref()
+            .is_some_and(|comparison| comparison.loses(arguments.runs))
+    {
+        let _ = writeln!(text, "`nearpage run -- COMMAND` uses it from now on");
+    }
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn record(
+    arguments: &Optimize,
+    output: &Path,
+    environment: Vec<(OsString, OsString)>,
+) -> anyhow::Result<Observed> {
+    let observed = observe(&Wish {
+        output: output.to_owned(),
+        replace: true,
+        rate_hz: arguments.rate,
+        after: Duration::ZERO,
+        duration: None,
+        all_allocations: false,
+        redact: false,
+        thread_placement: if environment.is_empty() {
+            "none"
+        } else {
+            "plan"
+        },
+        environment,
+        command: arguments.command.clone(),
+    })?;
+    match observed.state {
+        State::Ended(0) => {}
+        State::Ended(status) => eprintln!("nearpage: the command ended with status {status}"),
+        State::Running | State::Detached => anyhow::bail!("interrupted"),
+    }
+    Ok(observed)
+}
+
+/// Standard output for the JSON alone: as long as this lives, what the command prints goes to
+/// standard error.
+struct OwnOutput(OwnedFd);
+
+impl OwnOutput {
+    fn take() -> anyhow::Result<Self> {
+        let saved = std::io::stdout()
+            .as_fd()
+            .try_clone_to_owned()
+            .context("can't keep standard output")?;
+        redirect(libc::STDERR_FILENO);
+        Ok(Self(saved))
+    }
+}
+
+impl Drop for OwnOutput {
+    fn drop(&mut self) {
+        redirect(self.0.as_raw_fd());
+    }
+}
+
+fn redirect(to: RawFd) {
+    // SAFETY: no pointers; both descriptors are open.
+    unsafe { libc::dup2(to, libc::STDOUT_FILENO) };
+}
+
+/// Keeps the plan for later runs. Without a home folder there is nowhere to keep it.
+fn keep(programs: &[ProgramImage], command: &[OsString], plans: &[Plan]) -> Option<PathBuf> {
+    let program = programs.first()?.identity(&command[1..]);
+    let kept = Store::of_user()?.keep(&program, plans);
+    kept.inspect_err(|error| eprintln!("nearpage: the plan is not kept for later runs: {error}"))
+        .ok()
+}
+
+/// One kind of run.
+struct Side {
+    /// Median over the runs.
+    elapsed_s: f64,
+    /// Time lost to memory accesses in the first run, all threads.
+    memory_s: f64,
+    /// Share of accesses to the CPU's own node in the first run, where nodes were recorded.
+    local: Option<f64>,
+}
+
+impl Side {
+    fn new(runs: &[Observed], attribution: &Attribution) -> Self {
+        let mut elapsed: Vec<f64> = runs.iter().map(|run| run.elapsed.as_secs_f64()).collect();
+        elapsed.sort_by(f64::total_cmp);
+        let sides = || {
+            attribution
+                .objects
+                .iter()
+                .flat_map(|group| [&group.loads, &group.stores])
+        };
+        let known: f64 = sides().map(|side| side.node_known).sum();
+        let remote: f64 = sides().map(|side| side.remote).sum();
+        Self {
+            elapsed_s: elapsed.get(elapsed.len() / 2).copied().unwrap_or(0.0),
+            memory_s: sides().map(|side| side.cost_ns).sum::<f64>() / 1e9,
+            local: (known > 0.0).then(|| 1.0 - remote / known),
+        }
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({ "elapsed_s": self.elapsed_s, "memory_s": self.memory_s, "local": self.local })
+    }
+}
+
+/// The command as it is, against the command with its pages placed.
+struct Comparison {
+    before: Side,
+    after: Side,
+}
+
+impl Comparison {
+    fn noise(runs: u32) -> f64 {
+        if runs >= 3 {
+            NOISE_OF_MEDIANS
+        } else {
+            NOISE_OF_SINGLE_RUNS
+        }
+    }
+
+    fn change(&self) -> f64 {
+        self.after.elapsed_s / self.before.elapsed_s.max(1e-9) - 1.0
+    }
+
+    fn loses(&self, runs: u32) -> bool {
+        self.change() > Self::noise(runs)
+    }
+
+    fn verdict(&self, runs: u32) -> String {
+        let percent = self.change() * 100.0;
+        let of = if runs == 1 {
+            "one run of each".to_owned()
+        } else {
+            format!("medians of {runs} runs of each")
+        };
+        if self.loses(runs) {
+            format!("placed, it is {percent:.1} % slower ({of}): the plan is not used again")
+        } else if self.change() < -Self::noise(runs) {
+            format!("placed, it is {:.1} % faster ({of})", -percent)
+        } else {
+            format!("placed, it takes {percent:+.1} % ({of}): within noise; --runs 5 tells more")
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = format!(
+            "{:<28}{:>12}{:>12}{:>12}\n",
+            "", "as it is", "placed", "change"
+        );
+        let mut row = |label: &str, before: f64, after: f64, unit: &str| {
+            let change = if before > 0.0 {
+                format!("{:+.1} %", (after / before - 1.0) * 100.0)
+            } else {
+                "–".to_owned()
+            };
+            let _ = writeln!(
+                text,
+                "{label:<28}{:>12}{:>12}{change:>12}",
+                format!("{before:.2} {unit}"),
+                format!("{after:.2} {unit}")
+            );
+        };
+        row("elapsed", self.before.elapsed_s, self.after.elapsed_s, "s");
+        row(
+            "lost to memory, all threads",
+            self.before.memory_s,
+            self.after.memory_s,
+            "s",
+        );
+        if let (Some(before), Some(after)) = (self.before.local, self.after.local) {
+            row("local accesses", before * 100.0, after * 100.0, "%");
+        }
+        text
+    }
+}

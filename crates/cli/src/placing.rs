@@ -1,0 +1,535 @@
+//! Hands a plan to the preload library: who is pinned where, how large teams are in this run, the
+//! compact form on disk, and what the library says of it at the end.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
+use nearpage_plan::{Pinning, PlaceRule, Plan, ProgramImage, Target, translate};
+use serde::Deserialize;
+
+use crate::arguments::Threads;
+
+/// Linux's default of `vm.max_map_count`.
+const MAPPINGS_DEFAULT: u32 = 65_530;
+/// `touch`: pages touched at start at the most (4 GiB of 4 KiB pages), so that sparse arrays stay so.
+const TOUCH_PAGES_MAX: u64 = 1 << 20;
+/// Threads pinned in order of creation.
+const PINNED_THREADS_MAX: usize = 4096;
+
+/// How a plan is to be enforced.
+pub struct Wish<'a> {
+    pub machine: &'a Machine,
+    pub plans: &'a [Plan],
+    pub rules: &'a [PlaceRule],
+    /// What was asked for; nothing: what the plan needs.
+    pub threads: Option<Threads>,
+    pub mechanism: nearpage_plan::Mechanism,
+    pub touch_group: u32,
+}
+
+/// A compact plan on disk, for as long as the command runs.
+pub struct Placing {
+    folder: PathBuf,
+    rule_names: Vec<String>,
+    /// What people should know before the command runs.
+    pub warnings: Vec<String>,
+}
+
+impl Placing {
+    /// Pins threads in order of creation and places nothing.
+    pub fn pins_only(threads: Threads) -> anyhow::Result<Self> {
+        let machine = Machine::local(Path::new("/sys"))?;
+        let wish = Wish {
+            machine: &machine,
+            plans: &[],
+            rules: &[],
+            threads: Some(threads),
+            mechanism: nearpage_plan::Mechanism::Bind,
+            touch_group: 1,
+        };
+        Self::new(&wish, &[])
+    }
+
+    /// Translates plans and rules for this machine and this run.
+    pub fn new(wish: &Wish, programs: &[ProgramImage]) -> anyhow::Result<Self> {
+        let run = RunThreads::of_this_process(wish.machine)?;
+        let mut warnings = Vec::new();
+        let (placement, pinning) = run.pinning(wish, &mut warnings);
+        let teams = wish.plans.iter().flat_map(|plan| &plan.teams);
+        let teams = teams.map(|team| {
+            let threads = run.team_size(&team.name).unwrap_or(team.threads as usize);
+            (
+                team.name.clone(),
+                run.cpus(wish.machine, threads.max(1), placement),
+            )
+        });
+        let target = Target {
+            machine: wish.machine,
+            teams: teams.collect::<HashMap<_, _>>(),
+            threads: run.all_cpus(wish.machine, placement),
+            pinning,
+            mechanism: wish.mechanism,
+            page_bytes: wish.machine.page_bytes as u32,
+            huge_page_bytes: wish
+                .machine
+                .huge_page_bytes
+                .unwrap_or(wish.machine.page_bytes) as u32,
+            mappings_max: mappings(Path::new("/proc")) / 4,
+            touch_pages_max: TOUCH_PAGES_MAX,
+            touch_group: wish.touch_group,
+            summary: true,
+        };
+        let compact = translate(wish.plans, wish.rules, &target, programs)?;
+        warnings.extend(compact.warnings);
+
+        let folder = temporary_folder().context("can't make a folder for the compact plan")?;
+        let placing = Self {
+            folder,
+            rule_names: compact.rule_names,
+            warnings,
+        };
+        fs::write(placing.plan_file(), compact.bytes).with_context(|| {
+            format!(
+                "{}: can't write the compact plan",
+                placing.plan_file().display()
+            )
+        })?;
+        Ok(placing)
+    }
+
+    /// Variables that the preload library reads.
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        vec![
+            (
+                nearpage_wire::PLAN_VARIABLE.into(),
+                self.plan_file().into_os_string(),
+            ),
+            (
+                nearpage_wire::SUMMARY_VARIABLE.into(),
+                self.summary_file().into_os_string(),
+            ),
+        ]
+    }
+
+    /// What was placed, what was not, and why: lines for people, once the command has ended.
+    pub fn outcome(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.summary_file()).unwrap_or_default();
+        let processes: Vec<ProcessSummary> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        outcome(&processes, &self.rule_names)
+    }
+
+    fn plan_file(&self) -> PathBuf {
+        self.folder.join("plan")
+    }
+
+    fn summary_file(&self) -> PathBuf {
+        self.folder.join("summary")
+    }
+}
+
+impl Drop for Placing {
+    fn drop(&mut self) {
+        // Best effort: two small files in the temporary folder.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn temporary_folder() -> io::Result<PathBuf> {
+    let name = |number: u32| {
+        std::env::temp_dir().join(format!("nearpage-plan-{}-{number}", std::process::id()))
+    };
+    let make = |path: &PathBuf| fs::DirBuilder::new().mode(0o700).create(path);
+    for path in (0..1000).map(name) {
+        match make(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn mappings(proc_root: &Path) -> u32 {
+    let text = fs::read_to_string(proc_root.join("sys/vm/max_map_count")).unwrap_or_default();
+    text.trim().parse().unwrap_or(MAPPINGS_DEFAULT)
+}
+
+/// What the environment says about the threads of a run.
+struct RunThreads {
+    /// CPUs that the command may use.
+    allowed: CpuList,
+    /// The affinity mask leaves CPUs of the machine out.
+    masked: bool,
+    /// `OMP_NUM_THREADS`.
+    openmp_threads: Option<usize>,
+    /// CPUs of `OMP_PLACES`, place by place, where it lists them; empty where it names them.
+    places: Option<Vec<CpuId>>,
+}
+
+impl RunThreads {
+    fn of_this_process(machine: &Machine) -> anyhow::Result<Self> {
+        let allowed = affinity_mask()?;
+        let known: CpuList = machine
+            .cpus()
+            .as_slice()
+            .iter()
+            .copied()
+            .filter(|&cpu| allowed.contains(cpu))
+            .collect();
+        let variable = |name: &str| {
+            std::env::var(name)
+                .ok()
+                .filter(|value| !value.trim().is_empty())
+        };
+        Ok(Self {
+            masked: known.as_slice().len() < machine.cpus().as_slice().len(),
+            // A machine file of another machine: its CPUs are not ours to be masked.
+            allowed: if known.as_slice().is_empty() {
+                machine.cpus()
+            } else {
+                known
+            },
+            openmp_threads: variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value)),
+            places: variable("OMP_PLACES").map(|value| openmp_places(&value).unwrap_or_default()),
+        })
+    }
+
+    /// Threads of a team in this run, where that is known before it starts.
+    fn team_size(&self, team: &str) -> Option<usize> {
+        (team == "openmp").then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
+    }
+
+    /// How threads are laid out, and which are pinned. `OMP_PLACES` and an affinity mask win.
+    fn pinning(&self, wish: &Wish, warnings: &mut Vec<String>) -> (ThreadPlacement, Pinning) {
+        let needs_threads = wish.plans.iter().any(Plan::names_threads)
+            || wish.rules.iter().any(|rule| rule.placement.names_threads());
+        let pinning = match wish.threads {
+            Some(Threads::None) => return (ThreadPlacement::Compact, Pinning::None),
+            Some(_) if wish.plans.is_empty() => Pinning::CreationOrder,
+            Some(_) => Pinning::Teams,
+            None if needs_threads => Pinning::Teams,
+            None => return (ThreadPlacement::Compact, Pinning::None),
+        };
+        let placement = wish.threads.unwrap_or(Threads::Compact).placement();
+        if self.masked {
+            warnings.push(format!(
+                "an affinity mask is set: threads are pinned within CPUs {}",
+                self.allowed
+            ));
+        }
+        match &self.places {
+            None => (placement, pinning),
+            Some(places) => {
+                let how = if places.is_empty() {
+                    "as if bound compactly"
+                } else {
+                    "to its places in order"
+                };
+                warnings.push(format!(
+                    "OMP_PLACES is set: threads are not pinned; pages follow it, {how}"
+                ));
+                (placement, Pinning::None)
+            }
+        }
+    }
+
+    /// CPUs of a team of so many threads.
+    fn cpus(&self, machine: &Machine, threads: usize, placement: ThreadPlacement) -> Vec<CpuId> {
+        match &self.places {
+            Some(places) if !places.is_empty() => {
+                places.iter().copied().cycle().take(threads).collect()
+            }
+            _ => thread_cpus(machine, threads, placement, Some(&self.allowed)),
+        }
+    }
+
+    /// CPUs of threads in order of creation, of whatever team.
+    fn all_cpus(&self, machine: &Machine, placement: ThreadPlacement) -> Vec<CpuId> {
+        let round = self
+            .openmp_threads
+            .unwrap_or(self.allowed.as_slice().len())
+            .max(1);
+        self.cpus(machine, round, placement)
+            .into_iter()
+            .cycle()
+            .take(PINNED_THREADS_MAX.max(round))
+            .collect()
+    }
+}
+
+fn affinity_mask() -> anyhow::Result<CpuList> {
+    // SAFETY: zero is a valid set; the kernel fills in the set that is passed.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Err(io::Error::last_os_error()).context("can't read the affinity mask");
+        }
+        set
+    };
+    // SAFETY: every number is within the set.
+    let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
+    Ok((0..libc::CPU_SETSIZE as u32)
+        .filter(is_set)
+        .map(CpuId)
+        .collect())
+}
+
+/// The first number of `OMP_NUM_THREADS`, which may list one per nesting level.
+fn openmp_threads(value: &str) -> Option<usize> {
+    value
+        .split(',')
+        .next()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|&threads| threads > 0)
+}
+
+/// The first CPU of each place of a list such as `{0},{1,2},{4}:4:2`; none where places are named
+/// (`cores`) or written in a way that is not known here.
+fn openmp_places(value: &str) -> Option<Vec<CpuId>> {
+    let mut cpus = Vec::new();
+    let mut rest = value.trim();
+    while !rest.is_empty() {
+        let (place, after) = rest.strip_prefix('{')?.split_once('}')?;
+        let first: u32 = place.split([',', ':']).next()?.trim().parse().ok()?;
+        let (interval, after) = after.split_once(',').unwrap_or((after, ""));
+        let mut parts = interval
+            .trim()
+            .strip_prefix(':')
+            .map(|text| text.split(':').map(str::trim))
+            .into_iter()
+            .flatten();
+        let count: u32 = parts.next().map_or(Some(1), |text| text.parse().ok())?;
+        let stride: u32 = parts.next().map_or(Some(1), |text| text.parse().ok())?;
+        if count > 4096 {
+            return None;
+        }
+        cpus.extend(
+            (0..count).map(|number| CpuId(first.saturating_add(number.saturating_mul(stride)))),
+        );
+        rest = after.trim();
+    }
+    (!cpus.is_empty()).then_some(cpus)
+}
+
+/// A line of the preload library's summary; its keys are documented in
+/// `crates/preload/src/place/summary.rs`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ProcessSummary {
+    mechanism: String,
+    bind_refused: Option<i32>,
+    pins: Pins,
+    rules: Vec<RuleSummary>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pins {
+    pinned: u64,
+    failed: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct RuleSummary {
+    number: u32,
+    objects: u64,
+    pages: u64,
+    bytes: u64,
+    weak: u64,
+    left: u64,
+    too_small: u64,
+    coarsened: u64,
+    no_room: u64,
+    missing_node_pages: u64,
+    untouched: u64,
+    outside: u64,
+    ignored: bool,
+    failures: Vec<Failure>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Failure {
+    call: String,
+    errno: i32,
+    count: u64,
+}
+
+impl RuleSummary {
+    fn add(&mut self, other: &Self) {
+        self.objects += other.objects;
+        self.pages += other.pages;
+        self.bytes += other.bytes;
+        self.weak += other.weak;
+        self.left += other.left;
+        self.too_small += other.too_small;
+        self.coarsened += other.coarsened;
+        self.no_room += other.no_room;
+        self.missing_node_pages += other.missing_node_pages;
+        self.untouched += other.untouched;
+        self.outside += other.outside;
+        self.ignored |= other.ignored;
+        for failure in &other.failures {
+            let known = self
+                .failures
+                .iter_mut()
+                .find(|one| one.call == failure.call && one.errno == failure.errno);
+            match known {
+                Some(known) => known.count += failure.count,
+                None => self.failures.push(failure.clone()),
+            }
+        }
+    }
+
+    /// What did not go as planned.
+    fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        let mut tell = |count: u64, words: &str| {
+            if count > 0 {
+                troubles.push(format!("{count} {words}"));
+            }
+        };
+        tell(self.weak, "recognised only by function, line and size");
+        tell(self.left, "left to first touch");
+        tell(self.too_small, "too small to place (under two pages)");
+        tell(
+            self.coarsened,
+            "pieces made coarser to stay within the mappings allowed",
+        );
+        tell(
+            self.no_room,
+            "not placed: no mappings left, or no room to remember them",
+        );
+        tell(
+            self.missing_node_pages,
+            "pages for a node that is not there",
+        );
+        tell(
+            self.untouched,
+            "pages not touched (over the cap, or not touchable)",
+        );
+        tell(
+            self.outside,
+            "outside their module: the plan is of another build",
+        );
+        for Failure { call, errno, count } in &self.failures {
+            let reason = io::Error::from_raw_os_error(*errno);
+            troubles.push(format!("{count} × {call} failed: {reason}"));
+        }
+        if self.ignored {
+            troubles
+                .push("the rule makes no sense to the preload library and was ignored".to_owned());
+        }
+        troubles
+    }
+}
+
+fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
+    if processes.is_empty() {
+        return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
+                     or setuid?), or none ended normally"
+            .to_owned()];
+    }
+    let mut rules: Vec<RuleSummary> = (0..rule_names.len())
+        .map(|_| RuleSummary::default())
+        .collect();
+    for rule in processes.iter().flat_map(|process| &process.rules) {
+        if let Some(sum) = rules.get_mut(rule.number as usize) {
+            sum.add(rule);
+        }
+    }
+    let mut lines = Vec::new();
+    for (rule, name) in rules.iter().zip(rule_names) {
+        let mut line = match rule.objects {
+            0 => format!("{name}: matched nothing"),
+            objects => format!(
+                "{name}: placed {objects} object{}, {} in {} pages",
+                if objects == 1 { "" } else { "s" },
+                mebibytes(rule.bytes),
+                rule.pages
+            ),
+        };
+        let troubles = rule.troubles();
+        if !troubles.is_empty() {
+            line += &format!(" ({})", troubles.join("; "));
+        }
+        lines.push(line);
+    }
+    let pinned: u64 = processes.iter().map(|process| process.pins.pinned).sum();
+    let failed: u64 = processes.iter().map(|process| process.pins.failed).sum();
+    if pinned + failed > 0 {
+        let failed = if failed > 0 {
+            format!(", {failed} could not be")
+        } else {
+            String::new()
+        };
+        lines.push(format!("{pinned} threads pinned{failed}"));
+    }
+    if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {
+        lines.push(format!(
+            "mbind is refused here ({}): pages were touched from their nodes instead; a container needs CAP_SYS_NICE \
+             or a seccomp profile that allows mbind",
+            io::Error::from_raw_os_error(errno)
+        ));
+    } else if processes.iter().any(|process| process.mechanism == "touch") {
+        lines.push("pages were touched from their nodes".to_owned());
+    }
+    lines
+}
+
+fn mebibytes(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Option<Vec<u32>> {
+        Some(openmp_places(text)?.into_iter().map(|cpu| cpu.0).collect())
+    }
+
+    #[test]
+    fn reads_openmp_variables() {
+        assert_eq!(openmp_threads("8"), Some(8));
+        assert_eq!(openmp_threads("4,2"), Some(4));
+        assert_eq!(openmp_threads("0"), None);
+        assert_eq!(places("{0},{3},{1,2}"), Some(vec![0, 3, 1]));
+        assert_eq!(places("{4}:3:2"), Some(vec![4, 6, 8]));
+        assert_eq!(places("{0:2}:2:2,{9}"), Some(vec![0, 2, 9]));
+        assert_eq!(places("cores"), None);
+        assert_eq!(places("{0}:99999"), None);
+        assert_eq!(places("{,"), None);
+    }
+
+    #[test]
+    fn outcome_adds_up_processes_and_names_failures() {
+        let line = r#"{"pid":1,"mechanism":"bind","bind_refused":null,"pins":{"pinned":3,"failed":1},
+            "rules":[{"number":0,"objects":1,"pages":256,"bytes":1048576},
+                     {"number":1,"failures":[{"call":"mbind","errno":12,"count":2}]}]}"#;
+        let process = || serde_json::from_str(line).unwrap();
+        let names = ["a".to_owned(), "b".to_owned()];
+        let lines = outcome(&[process(), process()], &names);
+        assert_eq!(lines[0], "a: placed 2 objects, 2.0 MiB in 512 pages");
+        assert!(
+            lines[1].starts_with("b: matched nothing (4 × mbind failed: Cannot allocate memory"),
+            "{lines:?}"
+        );
+        assert_eq!(lines[2], "6 threads pinned, 2 could not be");
+        assert!(outcome(&[], &names)[0].starts_with("nothing was placed"));
+    }
+}

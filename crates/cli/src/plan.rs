@@ -1,0 +1,198 @@
+//! `nearpage plan`: decide where each object's pages should live, and predict what that does.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nearpage_attribution::Operations;
+use nearpage_plan::Plan;
+use nearpage_policy::{
+    FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, decide, predict,
+};
+use nearpage_report::{printable, shorten, width};
+use serde_json::{Value, json};
+
+use crate::analysis::Analysis;
+use crate::{arguments, terminal};
+
+pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
+    let machine = crate::machine::read(&arguments.machine)?;
+    let analysis = Analysis::of(&arguments.recording, Operations::Both)?;
+    let output = arguments
+        .output
+        .unwrap_or_else(|| arguments.recording.join("plan.toml"));
+    let mut predicted = Vec::new();
+    for (number, program) in analysis
+        .on(&machine, arguments.threads.placement())?
+        .iter()
+        .enumerate()
+    {
+        let input = program.input();
+        let plan = decide(arguments.policy.policy(), &input, &Parameters::default());
+        if output == Path::new("-") {
+            terminal::print(&plan.to_toml())?;
+            continue;
+        }
+        let file = numbered(&output, number);
+        plan.write(&file)?;
+        let prediction = predict(&plan, &input);
+        if arguments.json {
+            predicted.push(to_json(&plan, &prediction, &file));
+        } else {
+            let text = to_text(&plan, &prediction, terminal::width());
+            terminal::print(&format!("{text}\nThe plan is in {}\n", file.display()))?;
+        }
+    }
+    if arguments.json && output != Path::new("-") {
+        terminal::print(&(serde_json::to_string_pretty(&json!({ "plans": predicted }))? + "\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `plan.toml`, and `plan.2.toml` and so on for the further programs of a recording.
+pub fn numbered(output: &Path, number: usize) -> PathBuf {
+    match number {
+        0 => output.to_owned(),
+        _ => output.with_extension(format!("{}.toml", number + 1)),
+    }
+}
+
+/// Objects below this share of the cost have no row, unless the plan places them.
+const COST_SHARE_MIN: f64 = 0.001;
+const ROWS_MAX: usize = 20;
+
+/// The prediction as a table.
+pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
+    let mut text = String::new();
+    let threads = plan.teams.first().map_or(1, |team| team.threads);
+    let _ = writeln!(
+        text,
+        "{} on {}, {threads} thread{}: where accesses would go (policy {})\n",
+        if plan.program.executable.is_empty() {
+            "program"
+        } else {
+            &plan.program.executable
+        },
+        prediction.machine,
+        if threads == 1 { "" } else { "s" },
+        plan.policy
+    );
+    const FIGURES: usize = 9 + 7 + 2 + 17 + 12 + 11 + 8;
+    let name_width = width.saturating_sub(FIGURES).clamp(12, 48);
+    let _ = writeln!(
+        text,
+        "{:<name_width$} {:>8} {:>6}  {:<17}{:>12}{:>11}{:>8}",
+        "object", "size", "cost", "placement", "first touch", "interleave", "planned"
+    );
+    let mut assumed = false;
+    let worth_a_row = |object: &&ObjectPrediction| {
+        object.cost_share >= COST_SHARE_MIN || object.decision.is_some()
+    };
+    let rows = prediction.objects.iter().filter(worth_a_row).take(ROWS_MAX);
+    let left_out = prediction.objects.len() - rows.clone().count();
+    for object in rows {
+        let placement = object.decision.map_or("first-touch".to_owned(), |at| {
+            plan.decisions[at].placement.to_string()
+        });
+        let mark = if object.basis == FirstTouchBasis::Assumed {
+            "*"
+        } else {
+            ""
+        };
+        assumed |= !mark.is_empty();
+        let _ = writeln!(
+            text,
+            "{} {:>8} {:>5.1}%  {:<17}{:>12}{:>11}{:>8}",
+            fitted(&object.name, name_width),
+            size(object.size_bytes),
+            object.cost_share * 100.0,
+            fitted(&placement, 17),
+            format!("{}{mark}", share(object.first_touch)),
+            share(object.interleave),
+            share(object.plan)
+        );
+    }
+    if left_out > 0 {
+        let _ = writeln!(text, "… and {left_out} more that matter less");
+    }
+    let totals = [
+        prediction.first_touch,
+        prediction.interleave,
+        prediction.plan,
+    ];
+    let row = |label: &str, figures: [String; 3]| {
+        let label_width = name_width + 9 + 7 + 2 + 17;
+        format!(
+            "{label:<label_width$}{:>12}{:>11}{:>8}\n",
+            figures[0], figures[1], figures[2]
+        )
+    };
+    text.push_str(&row("local accesses, all objects", totals.map(share)));
+    let label = match prediction.unit {
+        WeightUnit::Nanoseconds => "mean latency in ns, uncontended",
+        WeightUnit::Distance => "mean distance, uncontended",
+    };
+    text.push_str(&row(
+        label,
+        totals.map(|outcome| format!("{:.0}", outcome.mean_weight)),
+    ));
+    if assumed {
+        text.push_str("* assumed: first touched by the thread that allocated it\n");
+    }
+    text
+}
+
+/// The prediction for programs.
+pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
+    let outcome = |outcome: Outcome| json!({ "local": outcome.local, "mean": outcome.mean_weight });
+    let objects: Vec<Value> = prediction
+        .objects
+        .iter()
+        .map(|object| {
+            let decision = object.decision.map(|at| &plan.decisions[at]);
+            json!({
+                "name": object.name,
+                "size": object.size_bytes,
+                "accesses": object.accesses,
+                "cost_share": object.cost_share,
+                "placement": decision.map_or("first-touch".to_owned(), |decision| decision.placement.to_string()),
+                "why": decision.map(|decision| decision.why.clone()),
+                "first_touch_assumed": object.basis == FirstTouchBasis::Assumed,
+                "first_touch": outcome(object.first_touch),
+                "interleave": outcome(object.interleave),
+                "plan": outcome(object.plan),
+            })
+        })
+        .collect();
+    json!({
+        "file": file,
+        "program": plan.program.executable,
+        "machine": prediction.machine,
+        "policy": plan.policy,
+        "unit": prediction.unit.as_str(),
+        "accesses": prediction.accesses,
+        "first_touch": outcome(prediction.first_touch),
+        "interleave": outcome(prediction.interleave),
+        "plan": outcome(prediction.plan),
+        "objects": objects,
+    })
+}
+
+fn share(outcome: Outcome) -> String {
+    format!("{:.0} %", outcome.local * 100.0)
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes}"),
+    }
+}
+
+/// Made safe for a terminal, and cut or padded to so many columns.
+fn fitted(text: &str, columns: usize) -> String {
+    let text = shorten(&printable(text), columns);
+    let padding = columns.saturating_sub(width(&text));
+    format!("{text}{:padding$}", "")
+}

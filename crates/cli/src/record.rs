@@ -1,0 +1,108 @@
+//! `nearpage record`: run a command and record it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nearpage_recording::Finished;
+use nearpage_sampler::State;
+
+use crate::arguments::{Record, Source, Threads};
+use crate::launch;
+use crate::observe::{Observed, Wish, observe};
+use crate::placing::Placing;
+
+pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
+    // The clock is the one source so far.
+    let (Source::Auto | Source::Clock) = arguments.source;
+    let output = arguments
+        .output
+        .unwrap_or_else(|| launch::default_output(&arguments.command));
+    let pins = match arguments.threads {
+        Threads::None => None,
+        threads => Some(Placing::pins_only(threads)?),
+    };
+    let wish = Wish {
+        output,
+        replace: arguments.force,
+        rate_hz: arguments.rate,
+        after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
+        duration: arguments.duration.map(Duration::from_secs_f64),
+        all_allocations: arguments.all_allocations,
+        redact: arguments.redact,
+        thread_placement: arguments.threads.as_str(),
+        environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
+        command: arguments.command,
+    };
+    let observed = observe(&wish)?;
+    if !arguments.quiet {
+        say(&observed, &wish.output);
+    }
+    Ok(exit_code(observed.state))
+}
+
+/// What was recorded, in a few lines on standard error, where it can't mix with the command's
+/// output.
+fn say(observed: &Observed, output: &Path) {
+    for note in &observed.notes {
+        eprintln!("nearpage: {note}");
+    }
+    let counts = &observed.counts;
+    let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
+    eprintln!(
+        "nearpage: recorded {:.1} s, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
+        observed.elapsed.as_secs_f64(),
+        counts.samples,
+        counts.accesses,
+        of_samples(counts.accesses),
+        counts.compute,
+        counts.undecoded,
+        counts.lost
+    );
+    match observed.state {
+        State::Ended(status) if status >= 128 => {
+            eprintln!("nearpage: the command was ended by signal {}", status - 128);
+        }
+        State::Running | State::Detached => eprintln!("nearpage: interrupted; the command goes on"),
+        State::Ended(_) => {}
+    }
+    let later = match observed.finished {
+        Finished::Converted => "",
+        Finished::Deferred => " (its tables are made when it is first opened)",
+    };
+    eprintln!("nearpage: the recording is in {}{later}", output.display());
+    eprintln!(
+        "nearpage: next: nearpage report {}",
+        quoted(&output.to_string_lossy())
+    );
+}
+
+/// As it can be pasted into a shell.
+fn quoted(text: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "/._-+:,@".contains(character);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// The command's exit status; 130 where recording was interrupted and the command lives on.
+pub fn exit_code(state: State) -> ExitCode {
+    match state {
+        State::Ended(status) => ExitCode::from(status.clamp(0, 255) as u8),
+        State::Running | State::Detached => ExitCode::from(130),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn names_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(quoted("cg.nearpage"), "cg.nearpage");
+        assert_eq!(quoted("my run"), "'my run'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,62 @@
+//! `nearpage report`: what a recording says.
+
+use std::process::ExitCode;
+
+use nearpage_attribution::{ObjectGroup, Operations};
+use nearpage_report::{Content, Count, TextOptions, json, text};
+
+use crate::analysis::Analysis;
+use crate::arguments::{By, Report, Sort};
+use crate::terminal;
+
+/// Rows where --top does not say otherwise.
+const ROWS: usize = 20;
+
+pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
+    let (operations, count) = match (arguments.loads, arguments.stores) {
+        (true, _) => (Operations::Loads, Count::Loads),
+        (_, true) => (Operations::Stores, Count::Stores),
+        _ => (Operations::Both, Count::Both),
+    };
+    let mut analysis = Analysis::of(&arguments.recording, operations)?;
+    let mut symbols = analysis.recording.symbols();
+    let printed = if arguments.json {
+        let remote = |group: &ObjectGroup| group.loads.remote + group.stores.remote;
+        let objects = &mut analysis.attribution.objects;
+        match arguments.sort {
+            Sort::Cost => {}
+            Sort::Accesses => objects.sort_by(|a, b| b.accesses().total_cmp(&a.accesses())),
+            Sort::Remote => objects.sort_by(|a, b| remote(b).total_cmp(&remote(a))),
+        }
+        let rows = arguments.top.unwrap_or(usize::MAX);
+        let content = Content::new(&analysis.attribution, &analysis.recording);
+        json(&content, rows, &mut symbols)
+    } else {
+        let options = TextOptions {
+            width: terminal::width(),
+            by: match arguments.by {
+                By::Object => nearpage_report::By::Object,
+                By::Thread => nearpage_report::By::Thread,
+                By::Page => nearpage_report::By::Page,
+            },
+            count,
+            sort: match arguments.sort {
+                Sort::Cost => nearpage_report::Sort::Cost,
+                Sort::Accesses => nearpage_report::Sort::Accesses,
+                Sort::Remote => nearpage_report::Sort::Remote,
+            },
+            top: arguments.top.unwrap_or(ROWS),
+            colour: terminal::colour(),
+        };
+        text(
+            &Content::new(&analysis.attribution, &analysis.recording),
+            &options,
+            &mut symbols,
+        )
+    };
+    terminal::print(&printed)?;
+    if !printed.ends_with('\n') {
+        terminal::print("\n")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

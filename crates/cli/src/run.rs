@@ -1,0 +1,157 @@
+//! `nearpage run`: run a command with its pages placed.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use anyhow::{Context, bail};
+use nearpage_machine::NodeId;
+use nearpage_plan::{PlaceRule, Plan, ProgramImage, SearchPaths, Store};
+
+use crate::Usage;
+use crate::arguments::{Mechanism, Run};
+use crate::launch::PreloadLibrary;
+use crate::placing::{Placing, Wish};
+
+pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
+    let machine = crate::machine::read(&arguments.machine)?;
+    let known = machine.node_ids();
+    let rules = arguments
+        .place
+        .iter()
+        .map(|rule| parse(rule, &known))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let programs =
+        ProgramImage::load_command(&arguments.command, &SearchPaths::from_environment())?;
+    let plans = if arguments.plan.is_empty() && rules.is_empty() && arguments.threads.is_none() {
+        kept(&programs, &arguments.command, arguments.quiet)?
+    } else {
+        arguments
+            .plan
+            .iter()
+            .map(|path| Plan::read(path))
+            .collect::<Result<Vec<_>, _>>()?
+    };
+    let wish = Wish {
+        machine: &machine,
+        plans: &plans,
+        rules: &rules,
+        threads: arguments.threads,
+        mechanism: mechanism(arguments.mechanism),
+        touch_group: arguments.touch_group,
+    };
+    let placing = Placing::new(&wish, &programs)?;
+    let library = PreloadLibrary::find()?;
+    let say = |line: &str| {
+        if !arguments.quiet {
+            eprintln!("nearpage: {line}");
+        }
+    };
+    placing.warnings.iter().for_each(|warning| say(warning));
+    if let Some(image) = programs.first().filter(|image| image.program.is_static) {
+        bail!(
+            "{}: statically linked, so nothing can be placed in it; link it dynamically, or use numactl",
+            image.program.path.display()
+        );
+    }
+    if machine.nodes_with_memory().len() < 2 {
+        say("this machine has one memory node: pages have nowhere else to go");
+    }
+    let mut environment = placing.environment();
+    environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    let status = wait_for(&arguments.command, environment)?;
+    placing.outcome().iter().for_each(|line| say(line));
+    Ok(ExitCode::from(status))
+}
+
+/// A rule; one that is wrong on any machine is wrong usage.
+fn parse(rule: &str, known: &[NodeId]) -> anyhow::Result<PlaceRule> {
+    PlaceRule::parse(rule, known).map_err(|error| match PlaceRule::parse(rule, &[]) {
+        Err(wording) if wording.is_usage() => Usage(error.to_string()).into(),
+        _ => error.into(),
+    })
+}
+
+/// As the plan crate calls it.
+pub fn mechanism(mechanism: Mechanism) -> nearpage_plan::Mechanism {
+    match mechanism {
+        Mechanism::Bind => nearpage_plan::Mechanism::Bind,
+        Mechanism::Touch => nearpage_plan::Mechanism::Touch,
+    }
+}
+
+/// The newest kept plans that fit the command.
+fn kept(programs: &[ProgramImage], command: &[OsString], quiet: bool) -> anyhow::Result<Vec<Plan>> {
+    let store =
+        Store::of_user().context("no --plan given, and no home folder to look for a kept one")?;
+    let program = programs[0].identity(&command[1..]);
+    let (kept, warnings) = store.newest_fitting(&program);
+    if !quiet {
+        warnings
+            .iter()
+            .for_each(|warning| eprintln!("nearpage: {warning}"));
+    }
+    let Some(kept) = kept else {
+        bail!(
+            "no plan is kept for {}; make one with `nearpage optimize -- COMMAND`, name one with --plan, or place by \
+             hand with --place",
+            program.executable
+        );
+    };
+    if !quiet {
+        let arguments = if kept.same_arguments {
+            ""
+        } else {
+            ", made with other arguments"
+        };
+        eprintln!(
+            "nearpage: using the kept plan {}{arguments}",
+            kept.path.display()
+        );
+    }
+    Ok(kept.plans)
+}
+
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let child = CHILD.load(Ordering::Relaxed);
+    if child > 0 {
+        // SAFETY: kill is async-signal-safe; the child is not waited for while this is installed.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+/// Runs a command to its end; its status as a shell shows it. Signals from the terminal reach the
+/// command by themselves; SIGTERM and SIGHUP are passed on.
+pub fn wait_for(
+    command: &[OsString],
+    environment: Vec<(OsString, OsString)>,
+) -> anyhow::Result<u8> {
+    let name = command.first().context("no command given")?;
+    let mut child = Command::new(name)
+        .args(&command[1..])
+        .envs(environment)
+        .spawn()
+        .with_context(|| format!("{}: can't be run", name.to_string_lossy()))?;
+    CHILD.store(child.id() as i32, Ordering::Relaxed);
+    let set = |signal, action: libc::sighandler_t| {
+        // SAFETY: the handler only reads an atomic and calls kill.
+        unsafe { libc::signal(signal, action) }
+    };
+    let previous = [libc::SIGINT, libc::SIGQUIT].map(|signal| (signal, set(signal, libc::SIG_IGN)));
+    let handler = pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    let passed = [libc::SIGTERM, libc::SIGHUP].map(|signal| (signal, set(signal, handler)));
+    let status = child.wait();
+    CHILD.store(0, Ordering::Relaxed);
+    for (signal, action) in previous.into_iter().chain(passed) {
+        set(signal, action);
+    }
+    let status = status.context("can't wait for the command")?;
+    use std::os::unix::process::ExitStatusExt;
+    let code = status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .unwrap_or(1);
+    Ok(code.clamp(0, 255) as u8)
+}

@@ -1,0 +1,41 @@
+//! What standard output and standard error are connected to.
+
+use std::io::{IsTerminal, Write};
+
+/// Columns of the terminal on standard output, `COLUMNS` where there is none, else 80 (100 in a
+/// pipe, where nothing wraps).
+pub fn width() -> usize {
+    if let Some(columns) = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        return columns;
+    }
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the kernel fills in the struct that is passed.
+    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
+    match size.ws_col {
+        columns if answered && columns >= 20 => columns.into(),
+        _ if std::io::stdout().is_terminal() => 80,
+        _ => 100,
+    }
+}
+
+/// May standard output carry colour? (A terminal, and neither `NO_COLOR` nor a dumb one.)
+pub fn colour() -> bool {
+    std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Prints all of a text on standard output.
+pub fn print(text: &str) -> std::io::Result<()> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes())?;
+    output.flush()
+}
