@@ -1,0 +1,35 @@
+//! What nearpage's end-to-end tests stand on.
+//!
+//! - [`Case`]: a folder of its own for each test, in which `nearpage` and the workloads run.
+//! - [`Guest`]: a real Linux with several memory nodes, in software emulation, over the files of
+//!   this machine. It proves where pages are, never how fast anything is.
+//! - [`Inspection`]: what the objects of a workload are and on which nodes their pages, per
+//!   mapping and page by page.
+//!
+//! It deliberately knows nothing of nearpage's crates: tests see what a user sees.
+//!
+//! ```no_run
+//! use nearpage_tests::{Case, Guest, Inspection, workload};
+//! use std::time::Duration;
+//!
+//! let guest = Guest::four_nodes();
+//! let case = Case::new("first_touch");
+//! let cg = format!("env OMP_NUM_THREADS=4 {} 100000 16 10", workload("cg").display());
+//! let script = Inspection::command("unplaced", &cg);
+//! let output = guest.run_in(&case, &script, Duration::from_secs(60)).unwrap();
+//! assert_eq!(output.status, 0, "{output}");
+//!
+//! let unplaced = Inspection::read(&case.path("unplaced")).unwrap();
+//! assert!(unplaced.in_blocks("values", &guest) < 0.3);
+//! ```
+
+mod case;
+mod guest;
+mod inspection;
+pub mod numa_maps;
+pub mod page_nodes;
+pub mod paused;
+
+pub use case::{Case, Finished, nearpage_path, repository, target, workload};
+pub use guest::{Guest, GuestError, GuestNode, GuestOutput};
+pub use inspection::Inspection;

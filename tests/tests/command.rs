@@ -1,0 +1,742 @@
+//! The command as a black box: what it prints, what it exits with, what it leaves behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearpage_tests::{Case, Finished, nearpage_path, workload};
+use serde_json::Value;
+
+const TRIAD: [&str; 2] = ["16", "40"];
+
+/// Records a short `triad` into `name`.
+fn record_triad(case: &Case, name: &str, options: &[&str]) -> Finished {
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "--rate", "1999", "-o", name])
+        .args(options)
+        .arg("--")
+        .arg(workload("triad"))
+        .args(TRIAD);
+    record.env("OMP_NUM_THREADS", "4");
+    case.run(record)
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// One line on standard error that says all of `words`, and nothing on standard output.
+#[track_caller]
+fn says(finished: Finished, code: i32, words: &[&str]) {
+    let finished = finished.exits(code);
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    assert!(lines.len() == 1 || code == 2, "one line:\n{finished}");
+    for word in words {
+        assert!(
+            finished.stderr.contains(word),
+            "expected {word:?}:\n{finished}"
+        );
+    }
+    assert_eq!(finished.stdout, "", "{finished}");
+}
+
+fn compile(case: &Case, name: &str, source: &str, options: &[&str]) -> std::path::PathBuf {
+    let file = case.write(format!("{name}.c"), source);
+    let program = case.path(name);
+    let mut compiler = case.command("cc");
+    compiler
+        .arg("-g")
+        .arg("-O1")
+        .args(options)
+        .arg("-o")
+        .arg(&program)
+        .arg(file);
+    case.run(compiler).success();
+    program
+}
+
+#[test]
+fn the_whole_loop_on_triad() {
+    let case = Case::new("loop");
+    let recorded = record_triad(&case, "triad.nearpage", &[]).success();
+    assert!(
+        recorded.stdout.contains("checksum"),
+        "the program's own output passes through\n{recorded}"
+    );
+    assert!(
+        recorded.stderr.contains("nearpage report triad.nearpage"),
+        "{recorded}"
+    );
+    assert_eq!(
+        fs::metadata(case.path("triad.nearpage"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
+
+    let text = case.nearpage(["report", "triad.nearpage"]).success();
+    assert!(text.stdout.contains("own block"), "{text}");
+    assert!(!text.stdout.contains('\x1b'), "no colour in a pipe\n{text}");
+
+    let report = json(
+        &case
+            .nearpage(["report", "--json", "triad.nearpage"])
+            .success(),
+    );
+    let attribution = report["attribution"].as_object().unwrap();
+    let kinds = [
+        "heap",
+        "heap_unresolved",
+        "static",
+        "mapping",
+        "stack",
+        "tls",
+        "code",
+        "unknown",
+    ];
+    assert_eq!(
+        attribution
+            .keys()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .len(),
+        kinds.len()
+    );
+    let sum: u64 = kinds
+        .iter()
+        .map(|kind| attribution[*kind].as_u64().unwrap())
+        .sum();
+    assert_eq!(sum, report["accesses"].as_u64().unwrap(), "{report:#}");
+    let block = report["objects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|object| object["pattern"]["kind"] == "block");
+    assert_eq!(
+        block.count(),
+        3,
+        "a, b and c are used in blocks\n{report:#}"
+    );
+
+    let plan = case
+        .nearpage([
+            "plan",
+            "triad.nearpage",
+            "--machine",
+            "opteron-4",
+            "-o",
+            "triad.toml",
+        ])
+        .success();
+    assert!(plan.stdout.contains("opteron-4"), "{plan}");
+    let file = case.read("triad.toml");
+    assert_eq!(file.matches("placement = \"block\"").count(), 3, "{file}");
+
+    let mut run = case.command(nearpage_path());
+    run.args(["run", "--plan", "triad.toml", "--"])
+        .arg(workload("triad"))
+        .args(TRIAD)
+        .env("OMP_NUM_THREADS", "4");
+    let run = case.run(run).success();
+    assert!(run.stderr.matches("placed 1 object").count() >= 3, "{run}");
+    assert!(run.stdout.contains("checksum"), "{run}");
+}
+
+#[test]
+fn a_plan_of_one_rank_is_for_that_rank() {
+    let case = Case::new("rank");
+    let ranked = |rank: &str, arguments: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command
+            .args(arguments)
+            .arg("--")
+            .arg(workload("triad"))
+            .args(TRIAD);
+        command
+            .env("OMP_NUM_THREADS", "4")
+            .env("OMPI_COMM_WORLD_RANK", rank);
+        case.run(command).success()
+    };
+    ranked("1", &["record", "-q", "--rate", "1999", "-o", "r"]);
+    case.nearpage(["plan", "r", "-o", "p.toml", "--machine", "altix-4"])
+        .success();
+    assert!(
+        case.read("p.toml").contains("rank = 1"),
+        "{}",
+        case.read("p.toml")
+    );
+    let placed = |finished: &Finished| finished.stderr.matches("placed 1 object").count();
+    let (same, other) = (
+        ranked("1", &["run", "--plan", "p.toml"]),
+        ranked("0", &["run", "--plan", "p.toml"]),
+    );
+    assert!(placed(&same) >= 3, "{same}");
+    assert_eq!(placed(&other), 0, "{other}");
+}
+
+#[test]
+fn the_marked_stable_phase_counts_alone() {
+    let case = Case::new("markers");
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "-q", "--rate", "1999", "-o", "r", "--"])
+        .arg(workload("markers"));
+    record.args(["16", "60"]).env("OMP_NUM_THREADS", "4");
+    case.run(record).success();
+    let finished = case.nearpage(["report", "--json", "r"]).success();
+    assert!(finished.stderr.contains("stable phase"), "{finished}");
+    let report = json(&finished);
+    let large: Vec<&Value> = report["objects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|object| object["size"] == 16 << 20)
+        .collect();
+    assert_eq!(
+        large.len(),
+        1,
+        "before and after are not in the phase\n{report:#}"
+    );
+    assert_eq!(large[0]["pattern"]["kind"], "block", "{report:#}");
+    assert_eq!(large[0]["pattern"]["block_bytes"], 4 << 20, "{report:#}");
+}
+
+#[test]
+fn every_policy_makes_a_plan_that_runs() {
+    let case = Case::new("policies");
+    record_triad(&case, "r", &["-q"]).success();
+    for policy in ["object", "uniform", "hop-sensitive", "interleave"] {
+        let plan = case
+            .nearpage([
+                "plan",
+                "r",
+                "--policy",
+                policy,
+                "--machine",
+                "altix-4",
+                "-o",
+                "p.toml",
+            ])
+            .success();
+        assert!(plan.stdout.contains(policy), "{plan}");
+        let mut run = case.command(nearpage_path());
+        run.args(["run", "--plan", "p.toml", "--"])
+            .arg(workload("triad"))
+            .args(TRIAD)
+            .env("OMP_NUM_THREADS", "4");
+        case.run(run).success();
+    }
+}
+
+#[test]
+fn status_and_signals_pass_through() {
+    let case = Case::new("status");
+    case.nearpage(["record", "-q", "-o", "r1", "--", "sh", "-c", "exit 7"])
+        .exits(7);
+    let crashed = case
+        .nearpage(["record", "-o", "r2", "--", "sh", "-c", "kill -SEGV $$"])
+        .exits(139);
+    assert!(crashed.stderr.contains("signal 11"), "{crashed}");
+    case.nearpage(["report", "r2"]).success();
+    case.nearpage([
+        "run",
+        "--threads",
+        "none",
+        "--place",
+        "heap>=1M=interleave",
+        "--",
+        "sh",
+        "-c",
+        "exit 5",
+    ])
+    .exits(5);
+}
+
+#[test]
+fn a_crashing_program_leaves_a_recording_that_opens() {
+    let case = Case::new("crash");
+    let source = "#include <stdlib.h>\nint main(void){volatile char*p=malloc(1<<24);for(long j=0;j<20;j++)\
+                  for(long i=0;i<1<<24;i+=64)p[i]+=1;abort();}";
+    let program = compile(&case, "crash", source, &[]);
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "-q", "--rate", "1999", "-o", "r", "--"])
+        .arg(program);
+    case.run(record).exits(134);
+    let report = json(&case.nearpage(["report", "--json", "r"]).success());
+    assert!(
+        report["attribution"]["heap"].as_u64().unwrap() > 0,
+        "{report:#}"
+    );
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let case = Case::new("usage");
+    case.nearpage::<&str>([]).exits(2);
+    case.nearpage(["nonsense"]).exits(2);
+    case.nearpage(["record"]).exits(2);
+    case.nearpage(["record", "--rate", "0", "--", "true"])
+        .exits(2);
+    case.nearpage(["report", "r", "--loads", "--stores"])
+        .exits(2);
+    case.nearpage(["run", "--place", "nonsense", "--", "true"])
+        .exits(2);
+    let wrong = case
+        .nearpage(["run", "--place", "symbol:x=sideways", "--", "true"])
+        .exits(2);
+    assert!(wrong.stderr.contains("for example"), "{wrong}");
+}
+
+#[test]
+fn bad_recordings_are_named() {
+    let case = Case::new("bad-recordings");
+    says(case.nearpage(["report", "missing"]), 1, &["missing"]);
+    case.write("file", "text");
+    says(case.nearpage(["report", "file"]), 1, &["file"]);
+    fs::create_dir(case.path("empty")).unwrap();
+    says(case.nearpage(["report", "empty"]), 1, &["empty"]);
+
+    record_triad(&case, "r", &["-q"]).success();
+    case.nearpage(["report", "r"]).success();
+    let table = case.path("r/accesses.parquet");
+    let bytes = fs::read(&table).unwrap();
+    fs::write(&table, &bytes[..bytes.len() / 2]).unwrap();
+    says(case.nearpage(["report", "r"]), 1, &["accesses.parquet"]);
+    fs::write(&table, &bytes).unwrap();
+    case.write("r/recording.json", "{");
+    says(case.nearpage(["report", "r"]), 1, &["recording.json"]);
+}
+
+#[test]
+fn bad_plans_are_named_and_nothing_is_overwritten() {
+    let case = Case::new("bad-plans");
+    case.write("p.toml", "version = 1\ncolour = \"red\"\n");
+    says(
+        case.nearpage(["run", "--plan", "p.toml", "--", "true"]),
+        1,
+        &["p.toml:2", "colour"],
+    );
+    says(
+        case.nearpage(["run", "--plan", "none.toml", "--", "true"]),
+        1,
+        &["none.toml"],
+    );
+    says(
+        case.nearpage(["plan", "missing", "-o", "p.toml"]),
+        1,
+        &["missing"],
+    );
+    assert!(
+        case.read("p.toml").contains("colour"),
+        "an earlier file stays where a new one can't be made"
+    );
+    says(
+        case.nearpage(["machine", "--machine", "nowhere"]),
+        1,
+        &["nowhere", "opteron-4"],
+    );
+    case.write("m.toml", "name = \"m\"\n");
+    says(
+        case.nearpage(["machine", "--machine", "m.toml"]),
+        1,
+        &["m.toml"],
+    );
+}
+
+#[test]
+fn rules_that_match_nothing_are_refused() {
+    let case = Case::new("rules");
+    let lu = workload("lu_blocks");
+    let run = |rule: &str| {
+        let mut run = case.command(nearpage_path());
+        run.args(["run", "--place", rule, "--"])
+            .arg(&lu)
+            .args(["2", "1", "1", "1", "1"]);
+        case.run(run)
+    };
+    says(run("symbol:cvat=interleave"), 1, &["cvat", "cvar"]);
+    says(run("symbol:cvar=node:9"), 1, &["node 9"]);
+    let placed = run("symbol:cvar=block-cyclic:1M").success();
+    assert!(
+        placed.stderr.contains("symbol:cvar") && placed.stderr.contains("placed 1 object"),
+        "{placed}"
+    );
+}
+
+#[test]
+fn commands_that_cannot_run_leave_nothing() {
+    let case = Case::new("no-command");
+    says(
+        case.nearpage(["record", "-o", "r", "--", "no-such-command"]),
+        1,
+        &["no-such-command", "not found"],
+    );
+    assert!(!case.path("r").exists());
+    says(
+        case.nearpage([
+            "run",
+            "--place",
+            "heap>=1M=interleave",
+            "--",
+            "no-such-command",
+        ]),
+        1,
+        &["no-such-command"],
+    );
+    case.write("plain", "text");
+    says(
+        case.nearpage(["record", "-o", "r", "--", "./plain"]),
+        1,
+        &["plain"],
+    );
+    assert!(!case.path("r").exists());
+}
+
+#[test]
+fn an_earlier_recording_is_kept_unless_forced() {
+    let case = Case::new("force");
+    case.nearpage(["record", "-q", "-o", "r", "--", "true"])
+        .success();
+    let before = case.read("r/recording.json");
+    says(
+        case.nearpage(["record", "-o", "r", "--", "true"]),
+        1,
+        &["r"],
+    );
+    assert_eq!(case.read("r/recording.json"), before);
+    says(
+        case.nearpage(["record", "--force", "-o", "r", "--", "no-such-command"]),
+        1,
+        &["no-such-command"],
+    );
+    assert_eq!(case.read("r/recording.json"), before);
+    case.nearpage(["record", "-q", "--force", "-o", "r", "--", "sh", "-c", ":"])
+        .success();
+    assert_ne!(case.read("r/recording.json"), before);
+    fs::create_dir(case.path("mine")).unwrap();
+    case.write("mine/file", "text");
+    says(
+        case.nearpage(["record", "--force", "-o", "mine", "--", "true"]),
+        1,
+        &["mine"],
+    );
+    assert_eq!(case.read("mine/file"), "text");
+}
+
+#[test]
+fn static_programs_are_recorded_as_far_as_can_be() {
+    let case = Case::new("static");
+    let source = "#include <stdlib.h>\nstatic char big[1<<24];int main(void){volatile char*p=big;for(long j=0;j<60;j++)\
+                  for(long i=0;i<1<<24;i+=64)p[i]+=1;return 0;}";
+    let program = compile(&case, "still", source, &["-static"]);
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "--rate", "1999", "-o", "r", "--"])
+        .arg(&program);
+    let recorded = case.run(record).success();
+    assert!(recorded.stderr.contains("statically linked"), "{recorded}");
+    let report = json(&case.nearpage(["report", "--json", "r"]).success());
+    assert_eq!(report["objects"][0]["name"], "big", "{report:#}");
+    let mut run = case.command(nearpage_path());
+    run.args(["run", "--place", "symbol:big=interleave", "--"])
+        .arg(&program);
+    says(case.run(run), 1, &["statically linked"]);
+}
+
+#[test]
+fn names_with_spaces_and_umlauts_work() {
+    let case = Case::new("Größe und Raum");
+    record_triad(&case, "my récord", &["-q"]).success();
+    let text = case.nearpage(["report", "my récord"]).success();
+    assert!(text.stdout.contains("own block"), "{text}");
+    case.nearpage(["plan", "my récord"]).success();
+    assert!(case.path("my récord/plan.toml").exists());
+}
+
+#[test]
+fn redacted_recordings_hold_no_paths_or_arguments() {
+    let case = Case::new("redact");
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "-q", "--redact", "-o", "r", "--"])
+        .arg(workload("triad"))
+        .args(TRIAD);
+    case.run(record).success();
+    case.nearpage(["report", "r"]).success();
+    let secret = workload("triad")
+        .parent()
+        .unwrap()
+        .to_string_lossy()
+        .into_owned();
+    let mut folders = vec![case.path("r")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = fs::read(&path).unwrap();
+            let found = bytes
+                .windows(secret.len())
+                .any(|window| window == secret.as_bytes());
+            assert!(!found, "{} holds {secret}", path.display());
+        }
+    }
+}
+
+/// Starts a recording of a program that runs for long, and waits until it has samples.
+fn long_recording(case: &Case, name: &str) -> std::process::Child {
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "--rate", "1999", "-o", name, "--"])
+        .arg(workload("triad"))
+        .args(["16", "100000"]);
+    record
+        .env("OMP_NUM_THREADS", "2")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let child = record.spawn().unwrap();
+    let log = case.path(name).join("log");
+    let size = || {
+        fs::read_dir(&log)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|file| file.metadata().unwrap().len())
+            .sum::<u64>()
+    };
+    let started = Instant::now();
+    while size() < 100_000 && started.elapsed() < Duration::from_secs(60) {
+        sleep(Duration::from_millis(50));
+    }
+    child
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(
+        Command::new("kill")
+            .args([&format!("-{name}"), &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn sigint_ends_a_recording_cleanly() {
+    let case = Case::new("sigint");
+    let mut child = long_recording(&case, "r");
+    sleep(Duration::from_millis(300));
+    signal(child.id(), "INT");
+    child.wait().unwrap();
+    assert!(case.read("r/recording.json").contains("\"complete\""));
+    let report = json(&case.nearpage(["report", "--json", "r"]).success());
+    assert!(report["accesses"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
+    let case = Case::new("sigkill");
+    let mut child = long_recording(&case, "r");
+    sleep(Duration::from_millis(700));
+    signal(child.id(), "KILL");
+    child.wait().unwrap();
+    // The program lives on; it must not outlive the test.
+    let _ = Command::new("pkill")
+        .args(["-KILL", "-f", "triad 16 100000"])
+        .status();
+    let report = case.nearpage(["report", "--json", "r"]).success();
+    assert!(report.stderr.contains("incomplete"), "{report}");
+    assert!(json(&report)["accesses"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn perf_that_is_refused_is_explained() {
+    let case = Case::new("refused");
+    let source = r#"
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* Refuses perf_event_open, as container profiles do. */
+int main(int argc, char **argv) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (argc < 2 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 99;
+    execv(argv[1], argv + 1);
+    return 98;
+}"#;
+    let refuse = compile(&case, "refuse", source, &[]);
+    let under = |arguments: &[&str]| {
+        let mut command = case.command(&refuse);
+        command.arg(nearpage_path()).args(arguments);
+        case.run(command)
+    };
+    says(
+        under(&["record", "-o", "r", "--", "true"]),
+        1,
+        &["perf_event_open", "seccomp"],
+    );
+    assert!(!case.path("r").exists());
+    let doctor = under(&["doctor"]).success();
+    assert!(
+        doctor.stdout.contains("missing") && doctor.stdout.contains("remedy"),
+        "{doctor}"
+    );
+}
+
+#[test]
+fn machines_print_and_read_back() {
+    let case = Case::new("machines");
+    for name in ["local", "opteron-4", "altix-4", "amd48", "intel32"] {
+        let toml = case
+            .nearpage(["machine", "--machine", name, "--toml"])
+            .success()
+            .stdout;
+        let file = case.write("m.toml", &toml);
+        let again = case
+            .nearpage(["machine", "--machine", file.to_str().unwrap(), "--toml"])
+            .success()
+            .stdout;
+        assert_eq!(toml, again);
+        json(
+            &case
+                .nearpage(["machine", "--machine", name, "--json"])
+                .success(),
+        );
+        case.nearpage(["machine", "--machine", name]).success();
+    }
+}
+
+#[test]
+fn text_fits_narrow_terminals() {
+    let case = Case::new("narrow");
+    record_triad(&case, "r", &["-q"]).success();
+    for (columns, arguments) in [
+        ("60", vec!["report", "r"]),
+        ("80", vec!["report", "r", "--by", "thread"]),
+        ("80", vec!["report", "r", "--by", "page"]),
+    ] {
+        let mut command = case.command(nearpage_path());
+        command.args(&arguments).env("COLUMNS", columns);
+        let finished = case.run(command).success();
+        let limit: usize = columns.parse().unwrap();
+        for line in finished.stdout.lines() {
+            assert!(
+                line.chars().count() <= limit,
+                "{arguments:?} at {columns}: {line:?}\n{finished}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let case = Case::new("pipe");
+    let mut shell = case.command("sh");
+    shell.args([
+        "-c",
+        &format!(
+            "{} machine --machine amd48 --toml | head -n 1",
+            nearpage_path().display()
+        ),
+    ]);
+    let finished = case.run(shell).success();
+    assert_eq!(finished.stderr, "", "{finished}");
+}
+
+#[test]
+fn optimize_on_one_node_predicts_and_says_so() {
+    let case = Case::new("optimize");
+    let mut optimize = case.command(nearpage_path());
+    optimize
+        .args(["optimize", "--rate", "1999", "-o", "o", "--"])
+        .arg(workload("triad"))
+        .args(TRIAD)
+        .env("OMP_NUM_THREADS", "4");
+    let finished = case.run(optimize).success();
+    let nodes = json(&case.nearpage(["machine", "--json"]).success())["node"]
+        .as_array()
+        .unwrap()
+        .len();
+    if nodes == 1 {
+        assert!(finished.stdout.contains("one memory node"), "{finished}");
+        assert!(finished.stdout.contains("opteron-4"), "{finished}");
+    }
+    assert!(case.path("o/plan.toml").exists());
+    let mut run = case.command(nearpage_path());
+    run.args(["run", "--"])
+        .arg(workload("triad"))
+        .args(TRIAD)
+        .env("OMP_NUM_THREADS", "4");
+    let run = case.run(run).success();
+    assert!(run.stderr.contains("using the kept plan"), "{run}");
+}
+
+#[test]
+fn without_a_kept_plan_run_says_what_to_do() {
+    let case = Case::new("unkept");
+    says(
+        case.nearpage(["run", "--", "true"]),
+        1,
+        &["no plan is kept", "--place"],
+    );
+}
+
+#[test]
+fn disabled_means_untouched() {
+    let case = Case::new("disabled");
+    let mut run = case.command(nearpage_path());
+    run.args(["run", "--place", "heap>=1M=interleave", "--"])
+        .arg(workload("triad"))
+        .args(["4", "1"]);
+    run.env("NEARPAGE_DISABLE", "1");
+    let run = case.run(run).success();
+    assert!(run.stderr.contains("nothing was placed"), "{run}");
+}
+
+#[test]
+fn help_and_man_pages_come_from_the_definitions() {
+    let case = Case::new("help");
+    for command in [
+        "record", "report", "plan", "run", "optimize", "machine", "doctor",
+    ] {
+        let help = case.nearpage([command, "--help"]).success();
+        assert!(help.stdout.contains("Usage: nearpage"), "{help}");
+    }
+    case.nearpage(["generate", "man", "man"]).success();
+    let kept = nearpage_tests::repository().join("docs/man");
+    for entry in fs::read_dir(case.path("man")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let kept = fs::read_to_string(kept.join(&name)).unwrap_or_default();
+        let fresh = fs::read_to_string(entry.path()).unwrap();
+        assert_eq!(
+            kept, fresh,
+            "docs/man is out of date: nearpage generate man docs/man"
+        );
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = case
+            .nearpage(["generate", "completions", shell])
+            .success()
+            .stdout;
+        assert!(script.contains("optimize"), "{shell}");
+    }
+}
