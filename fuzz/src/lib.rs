@@ -1,0 +1,94 @@
+//! What the fuzz targets share: a folder for parsers that read files, and containers whose lengths
+//! and checksums are right, so that mutations reach what is inside them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder of this process under `TMPDIR`, which should be in memory. libFuzzer ends a process
+/// without destructors, so whoever sets `TMPDIR` removes it.
+pub struct Scratch(PathBuf);
+
+impl Default for Scratch {
+    fn default() -> Self {
+        let folder = std::env::temp_dir().join(format!("nearpage-fuzz-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("TMPDIR can be written to");
+        Self(folder)
+    }
+}
+
+impl Scratch {
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Puts `contents` in a file of this name.
+    pub fn write(&self, name: &str, contents: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("it has a folder")).expect("folder");
+        fs::write(&path, contents).expect("file");
+        path
+    }
+}
+
+/// A piece of an input: a tag byte, a length (`u16`), and that many bytes or what is left of them.
+pub fn pieces(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (head, rest) = input.split_first_chunk::<3>()?;
+        let length = usize::from(u16::from_le_bytes([head[1], head[2]]));
+        let (piece, rest) = rest.split_at(length.min(rest.len()));
+        input = rest;
+        Some((head[0], piece))
+    })
+}
+
+/// Tag of a piece that goes into a container as it is, damage and all.
+const RAW: u8 = 0x80;
+
+/// A recorder's log (`nearpage_recording::log`) with a frame for each piece; the tag is the frame's
+/// kind.
+pub fn recorder_log<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
+    let mut log = b"NPRECLOG\x01\0\0\0\0\0\0\0".to_vec();
+    for (tag, payload) in pieces {
+        if tag & RAW == 0 {
+            let start = log.len();
+            log.extend(b"NPFR");
+            log.extend(u32::from(tag & 3).to_le_bytes());
+            log.extend((payload.len() as u32).to_le_bytes());
+            log.extend(crc32fast::hash(payload).to_le_bytes());
+            log.extend(crc32fast::hash(&log[start..]).to_le_bytes());
+        }
+        log.extend(payload);
+    }
+    log
+}
+
+/// Size of a block of [`allocation_segment`]'s, small so that inputs have several.
+const BLOCK_BYTES: usize = 512;
+
+/// A segment of an allocation log (`nearpage_wire::allocation_log`) with a block for each piece; the
+/// tag is the thread, and in its lowest bit whether the block is closed.
+pub fn allocation_segment<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
+    let mut segment = b"NPALLOC\x01".to_vec();
+    segment.resize(32, 0);
+    segment.extend((BLOCK_BYTES as u64).to_le_bytes());
+    segment.resize(4096, 0);
+    for (tag, records) in pieces {
+        let start = segment.len();
+        let records = &records[..records.len().min(BLOCK_BYTES - 16)];
+        if tag & RAW == 0 {
+            let checksum = if tag & 1 == 1 {
+                crc32fast::hash(records)
+            } else {
+                0
+            };
+            segment.extend(b"NPBK");
+            segment.extend((100 + u32::from(tag >> 1)).to_le_bytes());
+            segment.extend((records.len() as u32).to_le_bytes());
+            segment.extend(checksum.to_le_bytes());
+        }
+        segment.extend(records);
+        segment.resize(start + BLOCK_BYTES, 0);
+    }
+    segment
+}

@@ -1,0 +1,71 @@
+#![no_main]
+//! A compact plan, as the preload library reads it (its own source: it is a cdylib).
+
+#![allow(dead_code, unused_imports, missing_docs)]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/preload/src/place/pieces.rs"]
+pub mod pieces;
+/// Where the plan's own source looks for it.
+mod place {
+    pub use super::pieces;
+}
+#[path = "../../crates/preload/src/plan.rs"]
+mod plan;
+
+use pieces::{Extent, Pattern, Pieces};
+use plan::{Identity, Plan};
+
+fuzz_target!(|data: &[u8]| {
+    let words: Vec<u64> = data
+        .chunks_exact(8)
+        .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("eight")))
+        .collect();
+    // SAFETY: any bytes of the words are bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
+    let Ok(plan) = Plan::parse(bytes) else { return };
+    for index in 0..plan.modules.len().min(100) as u32 + 1 {
+        plan.module_name(index);
+    }
+    let executable = Identity {
+        build_id: &[1, 2, 3],
+        name: b"cg",
+    };
+    for rank in [None, Some(0), Some(3)] {
+        let Some(section) = plan.section(executable, rank) else {
+            continue;
+        };
+        plan.pins(section);
+        for rule in plan.rules(section).iter().take(1000) {
+            assert!(!plan.is_sound(rule) || plan.pattern(rule).is_some());
+            plan.frames(rule);
+            if let Some(pattern) = plan.pattern(rule) {
+                walk(pattern);
+            }
+        }
+    }
+});
+
+/// Cuts an object into its pieces, which follow each other without gaps.
+fn walk(pattern: Pattern<'_>) {
+    for (address, size_bytes, unit_bytes) in [
+        (0x1234_5678, 1 << 24, 4096),
+        (0x7fff_0000_0000, 1 << 33, 2 << 20),
+    ] {
+        let extent = Extent {
+            address,
+            size_bytes,
+            page_bytes: 4096,
+            unit_bytes,
+        };
+        let pieces = Pieces::new(extent, pattern);
+        let (few, _) = pieces.at_most(7);
+        assert!(few.count() <= 7);
+        let mut end = None;
+        for piece in pieces.take(3000) {
+            assert!(piece.start < piece.end && end.is_none_or(|end| end == piece.start));
+            end = Some(piece.end);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+#![no_main]
+//! A module, as recordings look into it.
+
+use libfuzzer_sys::fuzz_target;
+use nearpage_fuzz::Scratch;
+use nearpage_recording::elf::{ElfFile, demangle};
+
+thread_local!(static SCRATCH: Scratch = Scratch::default());
+
+fuzz_target!(|data: &[u8]| {
+    SCRATCH.with(|scratch| {
+        let path = scratch.write("module", data);
+        let Ok(module) = ElfFile::open(&path) else {
+            return;
+        };
+        (
+            module.build_id(),
+            module.debug_link(),
+            module.has_debug_information(),
+        );
+        for segment in module.segments() {
+            for page_bytes in [0, 4096, u64::MAX] {
+                module.bias(
+                    u64::MAX - 10,
+                    segment.file_offset,
+                    segment.executable,
+                    page_bytes,
+                );
+            }
+        }
+        module.data_sections();
+        for symbol in module.data_symbols().iter().chain(&module.functions()) {
+            demangle(&symbol.name);
+        }
+    });
+});
