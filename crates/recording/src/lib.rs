@@ -35,6 +35,7 @@ mod recording;
 mod storage;
 mod symbols;
 mod tables;
+pub mod trace;
 
 pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;

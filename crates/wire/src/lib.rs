@@ -20,6 +20,7 @@
 
 pub mod allocation_log;
 pub mod compact_plan;
+pub mod trace;
 
 /// Environment variable: folder that the preload library writes allocation-log segments to.
 /// Absent: nothing is logged.
