@@ -9,6 +9,8 @@ use crate::{Cell, Team};
 /// Accesses to an object by the threads of one team.
 pub(crate) struct Ownership {
     page_bytes: f64,
+    /// Past the last byte that can have been accessed.
+    end: f64,
     /// By member: pages accessed, ascending, and how much up to and including each.
     members: Vec<Sums>,
     /// The same for all members together.
@@ -55,6 +57,10 @@ impl Sums {
     }
 }
 
+/// A piece merely touches a page of which it has a smaller share than this: few of the page's
+/// accesses can be its owner's, but all would count, and double what chance explains.
+const TOUCHED: f64 = 1.0 / 16.0;
+
 /// How well a rule explains the accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Fit {
@@ -98,8 +104,14 @@ pub(crate) fn divergence(p: f64, q: f64) -> f64 {
 }
 
 impl Ownership {
-    /// `cells` by page, in units of samples (`unit` accesses each).
-    pub fn new(cells: &[Cell], team: &Team, page_bytes: u64, unit: f64) -> Ownership {
+    /// `cells` by page, in units of samples (`unit` accesses each), of an object of `size_bytes`.
+    pub fn new(
+        cells: &[Cell],
+        team: &Team,
+        page_bytes: u64,
+        size_bytes: u64,
+        unit: f64,
+    ) -> Ownership {
         let number: FxHashMap<ThreadIndex, usize> = team
             .threads
             .iter()
@@ -126,8 +138,10 @@ impl Ownership {
                 }
             })
             .collect();
+        let past_last = all.pages.last().map_or(0, |&page| u64::from(page) + 1);
         Ownership {
             page_bytes: page_bytes as f64,
+            end: (past_last * page_bytes).min(size_bytes) as f64,
             members,
             all,
             shares,
@@ -178,16 +192,19 @@ impl Ownership {
     }
 
     /// For each piece: accesses of its owner, of all, and the owner's share of all accesses to the
-    /// object. A page that two pieces meet in counts for both.
+    /// object. A page that two pieces meet in counts for both, unless one merely touches it.
     fn each_piece(&self, block_bytes: f64, mut piece: impl FnMut(f64, f64, f64)) {
-        let end = self.end_page() as f64 * self.page_bytes;
-        let pieces = (end / block_bytes).ceil() as u64;
+        let pieces = (self.end / block_bytes - 1e-6).ceil() as u64;
         let (mut at, mut at_of_member) = (0, vec![0; self.members.len()]);
+        let touched = (self.page_bytes * TOUCHED).min(block_bytes / 4.0);
         for number in 0..pieces {
             let member = (number % self.members.len() as u64) as usize;
-            // A hair inside, so that rounding gives no page to a piece that only touches it.
-            let first = ((number as f64 * block_bytes + 1e-3) / self.page_bytes).floor() as u64;
-            let past = (((number + 1) as f64 * block_bytes - 1e-3) / self.page_bytes).ceil() as u64;
+            let (start, end) = (
+                number as f64 * block_bytes,
+                (number + 1) as f64 * block_bytes,
+            );
+            let first = ((start + touched) / self.page_bytes).floor() as u64;
+            let past = ((end - touched) / self.page_bytes).ceil() as u64;
             let (before, here) = self.all.before(first, at);
             let any = self.all.before(past, here).0 - before;
             at = here;

@@ -127,7 +127,7 @@ fn best_rule(
         .map(|(number, team)| {
             (
                 number,
-                Ownership::new(cells, team, affinity.page_bytes, unit),
+                Ownership::new(cells, team, affinity.page_bytes, size_bytes, unit),
             )
         })
         .filter(|(_, ownership)| {
