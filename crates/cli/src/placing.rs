@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
 use nearpage_plan::{Pinning, PlaceRule, Plan, ProgramImage, Target, translate};
+use nearpage_report::{bytes, printable};
 use serde::Deserialize;
 
 use crate::arguments::Threads;
@@ -451,12 +452,13 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     }
     let mut lines = Vec::new();
     for (rule, name) in rules.iter().zip(rule_names) {
+        let name = printable(name);
         let mut line = match rule.objects {
             0 => format!("{name}: matched nothing"),
             objects => format!(
                 "{name}: placed {objects} object{}, {} in {} pages",
                 if objects == 1 { "" } else { "s" },
-                mebibytes(rule.bytes),
+                bytes(rule.bytes),
                 rule.pages
             ),
         };
@@ -488,13 +490,6 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     lines
 }
 
-fn mebibytes(bytes: u64) -> String {
-    match bytes {
-        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        _ => format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,7 +519,7 @@ mod tests {
         let process = || serde_json::from_str(line).unwrap();
         let names = ["a".to_owned(), "b".to_owned()];
         let lines = outcome(&[process(), process()], &names);
-        assert_eq!(lines[0], "a: placed 2 objects, 2.0 MiB in 512 pages");
+        assert_eq!(lines[0], "a: placed 2 objects, 2 MiB in 512 pages");
         assert!(
             lines[1].starts_with("b: matched nothing (4 × mbind failed: Cannot allocate memory"),
             "{lines:?}"

@@ -9,7 +9,7 @@ use nearpage_plan::Plan;
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, decide, predict,
 };
-use nearpage_report::{printable, shorten, width};
+use nearpage_report::{bytes, printable, shorten, width};
 use serde_json::{Value, json};
 
 use crate::analysis::Analysis;
@@ -77,11 +77,11 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         if threads == 1 { "" } else { "s" },
         plan.policy
     );
-    const FIGURES: usize = 9 + 7 + 2 + 17 + 12 + 11 + 8;
+    const FIGURES: usize = 10 + 7 + 2 + 17 + 12 + 11 + 8;
     let name_width = width.saturating_sub(FIGURES).clamp(12, 48);
     let _ = writeln!(
         text,
-        "{:<name_width$} {:>8} {:>6}  {:<17}{:>12}{:>11}{:>8}",
+        "{:<name_width$} {:>9} {:>6}  {:<17}{:>12}{:>11}{:>8}",
         "object", "size", "cost", "placement", "first touch", "interleave", "planned"
     );
     let mut assumed = false;
@@ -102,9 +102,9 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         assumed |= !mark.is_empty();
         let _ = writeln!(
             text,
-            "{} {:>8} {:>5.1}%  {:<17}{:>12}{:>11}{:>8}",
+            "{} {:>9} {:>5.1}%  {:<17}{:>12}{:>11}{:>8}",
             fitted(&object.name, name_width),
-            size(object.size_bytes),
+            bytes(object.size_bytes),
             object.cost_share * 100.0,
             fitted(&placement, 17),
             format!("{}{mark}", share(object.first_touch)),
@@ -121,7 +121,7 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         prediction.plan,
     ];
     let row = |label: &str, figures: [String; 3]| {
-        let label_width = name_width + 9 + 7 + 2 + 17;
+        let label_width = name_width + 10 + 7 + 2 + 17;
         format!(
             "{label:<label_width$}{:>12}{:>11}{:>8}\n",
             figures[0], figures[1], figures[2]
@@ -180,14 +180,6 @@ pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
 
 fn share(outcome: Outcome) -> String {
     format!("{:.0} %", outcome.local * 100.0)
-}
-
-fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
-    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
-        Some((name, unit)) => format!("{:.1}{name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes}"),
-    }
 }
 
 /// Made safe for a terminal, and cut or padded to so many columns.

@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// Bytes: `2.5 MiB`, `640 KiB`, `17 B`. At most two digits after the point, none that are zero.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (count.max(1).ilog2() / 10) as usize;
     let scaled = count as f64 / (1u64 << (10 * unit)) as f64;

@@ -29,6 +29,7 @@ mod text;
 use nearpage_attribution::Attribution;
 use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
 
+pub use amount::bytes;
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
