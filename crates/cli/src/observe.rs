@@ -13,7 +13,7 @@ use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
     AccessBatch, Event, Finished, LogWriter, Metadata, SampleCounts, Status, folder,
 };
-use nearpage_sampler::{Options, Sampler, Sink, State, Summary};
+use nearpage_sampler::{Calibration, Options, Sampler, Sink, State, Summary, calibrate};
 
 use crate::launch::PreloadLibrary;
 
@@ -26,7 +26,8 @@ pub struct Wish {
     pub output: PathBuf,
     /// An earlier recording there may go.
     pub replace: bool,
-    pub rate_hz: f64,
+    /// `None`: as many samples as cost little here.
+    pub rate_hz: Option<f64>,
     pub after: Duration,
     pub duration: Option<Duration>,
     pub all_allocations: bool,
@@ -42,6 +43,7 @@ pub struct Wish {
 pub struct Observed {
     pub state: State,
     pub counts: SampleCounts,
+    pub rate_hz: f64,
     pub elapsed: Duration,
     pub notes: Vec<String>,
     pub finished: Finished,
@@ -104,12 +106,15 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         ));
     }
 
+    let calibration = calibrate()?;
+    let rate_hz = wish.rate_hz.unwrap_or(calibration.default_rate_hz());
     let place = OutputFolder::claim(&wish.output, wish.replace)?;
-    let metadata = metadata(wish, image.as_ref(), &machine);
-    let mut log = LogWriter::create(&wish.output, metadata, &machine)?;
+    let metadata = metadata(wish, rate_hz, &calibration, image.as_ref(), &machine);
+    let log = LogWriter::create(&wish.output, metadata, &machine)?;
 
     let mut options = Options::new(wish.command.clone());
-    options.rate_hz = wish.rate_hz;
+    options.rate_hz = Some(rate_hz);
+    options.calibration = Some(calibration);
     options.after = wish.after;
     options.duration = wish.duration;
     options.page_nodes = machine.nodes.len() > 1;
@@ -146,7 +151,6 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         }
     };
     place.keep();
-    log.metadata_mut().calibration = sampler.calibration().to_string();
     notes.extend(sampler.notes().iter().cloned());
 
     let mut sink = ToLog { log, failure: None };
@@ -169,13 +173,20 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     Ok(Observed {
         state: summary.state,
         counts,
+        rate_hz,
         elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),
         notes,
         finished,
     })
 }
 
-fn metadata(wish: &Wish, image: Option<&ProgramImage>, machine: &Machine) -> Metadata {
+fn metadata(
+    wish: &Wish,
+    rate_hz: f64,
+    calibration: &Calibration,
+    image: Option<&ProgramImage>,
+    machine: &Machine,
+) -> Metadata {
     let started = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -194,9 +205,9 @@ fn metadata(wish: &Wish, image: Option<&ProgramImage>, machine: &Machine) -> Met
         begin_ns: 0,
         end_ns: 0,
         source: "clock".to_owned(),
-        rate_hz: wish.rate_hz,
+        rate_hz,
         thread_placement: wish.thread_placement.to_owned(),
-        calibration: String::new(),
+        calibration: calibration.to_string(),
         notes: Vec::new(),
         counts: SampleCounts::default(),
         allocations: 0,

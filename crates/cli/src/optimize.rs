@@ -30,7 +30,7 @@ const NOISE_OF_MEDIANS: f64 = 0.02;
 /// Single runs of one program differ by so much on busy machines.
 const NOISE_OF_SINGLE_RUNS: f64 = 0.10;
 
-pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
+pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let search = SearchPaths::from_environment();
     let programs = ProgramImage::load_command(&arguments.command, &search)?;
     let here = crate::machine::read("local")?;
@@ -50,7 +50,10 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
 
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     say("recording the command as it is");
-    let mut before = vec![record(&arguments, &output.join("before"), Vec::new())?];
+    let first = record(&arguments, &output.join("before"), Vec::new())?;
+    // What is compared is sampled alike.
+    arguments.rate = Some(first.rate_hz);
+    let mut before = vec![first];
     let analysis = Analysis::of(&output.join("before"), Operations::Both)?;
     let mut plans = Vec::new();
     let mut predictions = Vec::new();

@@ -50,8 +50,9 @@ fn say(observed: &Observed, output: &Path) {
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
     eprintln!(
-        "nearpage: recorded {:.1} s, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
+        "nearpage: recorded {:.1} s at {} Hz, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
+        observed.rate_hz,
         counts.samples,
         counts.accesses,
         of_samples(counts.accesses),

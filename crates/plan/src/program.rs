@@ -1,5 +1,6 @@
 //! The program that a command runs, and the libraries it loads: where rules find their symbols.
 
+use std::cell::OnceCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use crate::{Error, Program, SearchPaths};
 /// Scripts may be run by scripts; the kernel gives up at the same depth.
 const SCRIPT_DEPTH_MAX: usize = 4;
 
-/// A program on disk with its libraries.
+/// A program on disk, and its libraries as of when they are first asked for.
 #[derive(Debug)]
 pub struct ProgramImage {
     /// What was asked for: the file that the command names. Differs from the program's own path
@@ -24,8 +25,8 @@ pub struct ProgramImage {
     pub is_script: bool,
     /// The program itself.
     pub program: ModuleImage,
-    /// The libraries that it loads at start, in the loader's order.
-    pub libraries: Vec<ModuleImage>,
+    search: SearchPaths,
+    libraries: OnceCell<Vec<ModuleImage>>,
 }
 
 /// Finds the file that a command names, on `PATH` unless it has a slash.
@@ -77,8 +78,8 @@ pub fn resolve_command(command: &OsStr, search: &SearchPaths) -> Result<PathBuf,
 }
 
 impl ProgramImage {
-    /// Reads the program that `command` names and the libraries it loads at start. For a script it
-    /// is the script's interpreter.
+    /// Reads the program that `command` names; its libraries are read when they are asked for. For
+    /// a script it is the script's interpreter.
     ///
     /// # Errors
     /// Not found, not executable, or no 64-bit ELF program.
@@ -93,17 +94,12 @@ impl ProgramImage {
             is_script = true;
             path = interpreter;
         }
-        let program = ModuleImage::load(&path)?;
-        let libraries = if program.is_static {
-            Vec::new()
-        } else {
-            load_needed(&program, search)
-        };
         Ok(Self {
             command,
             is_script,
-            program,
-            libraries,
+            program: ModuleImage::load(&path)?,
+            search: search.clone(),
+            libraries: OnceCell::new(),
         })
     }
 
@@ -139,9 +135,17 @@ impl ProgramImage {
         Ok(programs)
     }
 
+    /// The libraries that it loads at start, in the loader's order.
+    pub fn libraries(&self) -> &[ModuleImage] {
+        self.libraries.get_or_init(|| match self.program.is_static {
+            true => Vec::new(),
+            false => load_needed(&self.program, &self.search),
+        })
+    }
+
     /// The program and its libraries, in the order in which symbols are looked up.
     pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
-        std::iter::once(&self.program).chain(&self.libraries)
+        std::iter::once(&self.program).chain(self.libraries())
     }
 
     /// Under which a plan for this command is kept: the program's build-id and arguments; for a

@@ -256,7 +256,7 @@ impl<'a> Recogniser<'a> {
                 one.command.display(),
                 one.program.file_name,
             ),
-            (None, [one]) if one.libraries.is_empty() => {
+            (None, [one]) if one.libraries().is_empty() => {
                 format!("{} has no static object `{name}`", one.program.file_name)
             }
             (None, [one]) => {

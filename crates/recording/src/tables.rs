@@ -360,12 +360,12 @@ pub struct Metadata {
     pub end_ns: u64,
     /// `clock`, `pmu`, …
     pub source: String,
-    /// Samples per second and CPU asked for.
+    /// Samples per second and CPU, asked for or chosen.
     pub rate_hz: f64,
     /// `compact`, `scatter` or `none`.
     pub thread_placement: String,
-    /// On which side of the sampled instruction pointer the stalling instruction is: `before`, `at`
-    /// (calibrated), and under which resolution.
+    /// On which side of the sampled instruction pointer the stalling instruction is (`before`, `at`
+    /// or `block`), and what a sample cost: as measured before recording, for people to read.
     pub calibration: String,
     /// Notes to the user that belong to the recording (degradations and their cause).
     pub notes: Vec<String>,

@@ -80,7 +80,7 @@ fn main() {
             }
             None => default,
         };
-    let rate_hz = option("--rate", nearpage_sampler::DEFAULT_RATE_HZ);
+    let rate_hz = option("--rate", 0.0);
     let top = option("--top", 12.0) as usize;
     let after = option("--after", 0.0);
     let duration = option("--for", 0.0);
@@ -89,7 +89,7 @@ fn main() {
         nearpage_sampler::DEFAULT_FAULT_PERIOD as f64,
     ) as u64;
     let mut options = Options::new(arguments);
-    options.rate_hz = rate_hz;
+    options.rate_hz = (rate_hz > 0.0).then_some(rate_hz);
     options.fault_period = fault_period;
     options.after = std::time::Duration::from_secs_f64(after);
     options.duration = (duration > 0.0).then(|| std::time::Duration::from_secs_f64(duration));
@@ -102,8 +102,9 @@ fn main() {
     };
     let result = Sampler::start(&options).and_then(|sampler| {
         eprintln!(
-            "calibration: {}; notes: {:?}",
+            "calibration: {}; rate: {:.0} Hz; notes: {:?}",
             sampler.calibration(),
+            1e9 / sampler.period_ns() as f64,
             sampler.notes()
         );
         sampler.run(&mut tally)

@@ -1,6 +1,10 @@
-//! On which side of the sampled place the stalling instruction is: measured, not assumed.
+//! On which side of the sampled place the stalling instruction is, and what a sample costs: measured
+//! here, not assumed.
 
 use std::fmt;
+use std::hint::black_box;
+use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -9,7 +13,7 @@ use crate::architecture::chase::{self, Places};
 use crate::architecture::{REGISTER_MASK, supported};
 use crate::error::{Error, Refusal};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
-use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers};
+use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
 
 /// Where the instruction that a sample stands for is.
@@ -56,62 +60,237 @@ pub struct Calibration {
     pub samples: u32,
     /// Share of them that agree with `side`, 0 to 1.
     pub share: f32,
+    /// What a sample cost a loop that keeps its CPU's cache busy, in nanoseconds; `None` where that
+    /// could not be told.
+    pub sample_cost_ns: Option<f64>,
+}
+
+/// The share of a CPU's time that samples may take by default.
+pub const DEFAULT_COST_SHARE: f64 = 0.005;
+
+/// The default rate where the cost of a sample could not be measured, in samples a second: within
+/// [`DEFAULT_COST_SHARE`] at 36 µs a sample, the dearest that a virtual machine was seen to take.
+pub const UNMEASURED_RATE_HZ: f64 = 137.0;
+
+/// Samples of a program cost up to so many times those of the loop here: its prefetched streams
+/// begin anew, its threads are scheduled, and other CPUs are sampled at the same time
+/// (`benches/sampler_cost` prints both).
+const PROGRAM_OVER_LOOP: f64 = 2.0;
+
+/// Default rates to choose from, in samples a second. Primes: not in step with timers, which like
+/// round numbers. Steps of about a fifth, since the measurement is no finer, so that most runs on
+/// one machine have the same rate.
+const DEFAULT_RATES_HZ: [f64; 14] = [
+    97.0, 113.0, 137.0, 167.0, 199.0, 241.0, 293.0, 347.0, 419.0, 503.0, 601.0, 719.0, 863.0, 997.0,
+];
+
+impl Calibration {
+    /// Samples per second of a thread's time that take at most [`DEFAULT_COST_SHARE`] of it here,
+    /// within 97 to 997; [`UNMEASURED_RATE_HZ`] where what a sample costs is not known.
+    pub fn default_rate_hz(&self) -> f64 {
+        let Some(cost_ns) = self.sample_cost_ns else {
+            return UNMEASURED_RATE_HZ;
+        };
+        let rate_max_hz = DEFAULT_COST_SHARE * 1e9 / (cost_ns * PROGRAM_OVER_LOOP);
+        let affordable = DEFAULT_RATES_HZ
+            .iter()
+            .rev()
+            .find(|rate| **rate <= rate_max_hz);
+        *affordable.unwrap_or(&DEFAULT_RATES_HZ[0])
+    }
 }
 
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.samples == 0 {
-            return write!(f, "{} (assumed: no samples)", self.side);
+        match self.samples {
+            0 => write!(f, "{} (assumed: no samples)", self.side)?,
+            samples => write!(
+                f,
+                "{} ({:.0} % of {samples} samples)",
+                self.side,
+                self.share * 100.0
+            )?,
         }
-        write!(
-            f,
-            "{} ({:.0} % of {} samples)",
-            self.side,
-            self.share * 100.0,
-            self.samples
-        )
+        match self.sample_cost_ns {
+            Some(cost_ns) => write!(f, ", {:.1} µs a sample", cost_ns / 1e3),
+            None => f.write_str(", cost of a sample not measured"),
+        }
     }
 }
 
-/// Samples wanted before the answer is believed.
+/// Samples wanted before the side is believed.
 const SAMPLES_WANTED: u32 = 60;
+/// Longest wait for them; emulators need it.
+const SIDE_TIME_MAX: Duration = Duration::from_millis(100);
 const PERIOD_NS: u64 = 100_000;
 const CHAIN_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64;
 
-/// Runs a chain of pointers in the calling thread and looks where its samples stand. Takes about
-/// 10 ms, on a busy machine at most `time_max`.
-pub fn calibrate(time_max: Duration) -> Result<Calibration, Error> {
+/// Runs two loops in the calling thread: a chain of pointers, to see where its samples stand, and
+/// one that works in its CPU's cache, without and with samples in turn. Takes about 60 ms, on a
+/// busy or emulated machine up to 150.
+pub fn calibrate() -> Result<Calibration, Error> {
     supported()?;
-    let refused = |error| Error::Refused(Refusal::explain(error, Path::new("/proc")));
-    let mut attributes = Attributes::new(Counted::CpuClock);
-    attributes.sample_period = PERIOD_NS;
-    attributes.sample_type = CLOCK_SAMPLE;
-    attributes.sample_regs_user = REGISTER_MASK;
-    attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
-    let event = PerfEvent::open(&attributes, Scope::ThisThread).map_err(refused)?;
-    let page_bytes = page_bytes();
-    let data_bytes = (64 << 10).max(page_bytes);
-    let mut ring =
-        Ring::map(&event, page_bytes, data_bytes).map_err(|source| Error::RingRefused {
-            bytes: data_bytes,
-            source,
-        })?;
-    let chain = chain();
-    let mut pointer = chain.as_ptr().cast();
-    let mut tally = Tally::default();
-    let mut bytes = Vec::new();
-    let began = Instant::now();
-    event.enable().map_err(refused)?;
-    while tally.total() < SAMPLES_WANTED && began.elapsed() < time_max {
-        let places;
-        (pointer, places) = chase::run(pointer, 20_000);
-        bytes.clear();
-        ring.drain(&mut bytes);
-        tally.add(&bytes, places);
+    let mut sampled = Sampled::open()?;
+    let side = sampled.side()?;
+    Ok(Calibration {
+        // Optional, so what the kernel has against it is no matter.
+        sample_cost_ns: sampled.cost_ns().ok().flatten(),
+        ..side
+    })
+}
+
+/// Samples of the calling thread.
+struct Sampled {
+    event: PerfEvent,
+    ring: Ring,
+    bytes: Vec<u8>,
+}
+
+impl Sampled {
+    fn open() -> Result<Self, Error> {
+        let mut attributes = Attributes::new(Counted::CpuClock);
+        attributes.sample_period = PERIOD_NS;
+        attributes.sample_type = CLOCK_SAMPLE;
+        attributes.sample_regs_user = REGISTER_MASK;
+        attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
+        let event = PerfEvent::open(&attributes, Scope::ThisThread).map_err(refused)?;
+        let page_bytes = page_bytes();
+        let data_bytes = (64 << 10).max(page_bytes);
+        let ring =
+            Ring::map(&event, page_bytes, data_bytes).map_err(|source| Error::RingRefused {
+                bytes: data_bytes,
+                source,
+            })?;
+        Ok(Self {
+            event,
+            ring,
+            bytes: Vec::new(),
+        })
     }
-    event.disable().map_err(refused)?;
-    Ok(tally.calibration())
+
+    /// The samples since the last call.
+    fn drain(&mut self) -> impl Iterator<Item = Sample<'_>> {
+        self.bytes.clear();
+        self.ring.drain(&mut self.bytes);
+        let mut rest = self.bytes.as_slice();
+        let records = std::iter::from_fn(move || {
+            let (record, later) = rest.split_at(record::length(rest).ok()?);
+            rest = later;
+            Some(record)
+        });
+        records.filter_map(
+            |bytes| match record::parse(bytes, &Identifiers::default()) {
+                Ok(Record {
+                    body: Body::Sample(sample),
+                    ..
+                }) => Some(sample),
+                _ => None,
+            },
+        )
+    }
+
+    fn side(&mut self) -> Result<Calibration, Error> {
+        let chain = chain();
+        let mut pointer = chain.as_ptr().cast();
+        let mut tally = Tally::default();
+        let began = Instant::now();
+        self.event.enable().map_err(refused)?;
+        while tally.total() < SAMPLES_WANTED && began.elapsed() < SIDE_TIME_MAX {
+            let places;
+            (pointer, places) = chase::run(pointer, 20_000);
+            self.drain().for_each(|sample| tally.add(sample.ip, places));
+        }
+        self.event.disable().map_err(refused)?;
+        Ok(tally.calibration())
+    }
+
+    /// What a sample costs, in nanoseconds: the same work timed without samples and with, in turn.
+    fn cost_ns(&mut self) -> Result<Option<f64>, Error> {
+        let mut work = Work::new();
+        work.slice();
+        self.drain().for_each(drop);
+        let mut costs_ns = Vec::new();
+        let began = Instant::now();
+        while costs_ns.len() < SLICES && began.elapsed() < COST_TIME_MAX {
+            let bare = work.slice();
+            self.event.enable().map_err(refused)?;
+            let with_samples = work.slice();
+            self.event.disable().map_err(refused)?;
+            let samples = self.drain().count();
+            if samples > 0 {
+                let gained_ns = with_samples.as_nanos() as f64 - bare.as_nanos() as f64;
+                costs_ns.push(gained_ns / samples as f64);
+            }
+        }
+        Ok(cost_ns(costs_ns))
+    }
+}
+
+/// Pairs of slices that are compared. About a millisecond each, so that what else the machine does
+/// spoils few, and as often one as the other.
+const SLICES: usize = 21;
+/// Fewer than these say nothing.
+const SLICES_MIN: usize = 7;
+const COST_TIME_MAX: Duration = Duration::from_millis(50);
+/// An interrupt takes longer than the one, and samples that took longer than the other would leave
+/// the loop no time at all.
+const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=PERIOD_NS as f64;
+
+/// What two thirds of the slices found at most, if there are enough and it can be true. On a quiet
+/// machine that is close to the median; on a busy one rather too few samples than too many.
+fn cost_ns(mut costs_ns: Vec<f64>) -> Option<f64> {
+    if costs_ns.len() < SLICES_MIN {
+        return None;
+    }
+    costs_ns.sort_by(f64::total_cmp);
+    Some(costs_ns[costs_ns.len() * 2 / 3]).filter(|cost_ns| PLAUSIBLE_COST_NS.contains(cost_ns))
+}
+
+/// Work whose data fill most of a CPU's own cache, looked up at random, several at a time: what
+/// the interrupt and whoever handles it threw out has to be fetched again, as in the gathers of a
+/// sparse matrix.
+struct Work {
+    table: Vec<[u64; LINE_BYTES / 8]>,
+    state: u64,
+}
+
+impl Work {
+    /// A mebibyte of them. A power of two.
+    const LINES: usize = (1 << 20) / LINE_BYTES;
+    const LOOKUPS: u32 = 500_000;
+
+    fn new() -> Self {
+        Self {
+            // Not zero, so that each page is memory of its own.
+            table: vec![[1; LINE_BYTES / 8]; Self::LINES],
+            state: 1,
+        }
+    }
+
+    /// A line at random: the upper bits of Knuth's MMIX generator.
+    fn next(&mut self) -> usize {
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 40) as usize % Self::LINES
+    }
+
+    fn slice(&mut self) -> Duration {
+        let began = Instant::now();
+        let mut sum = 0u64;
+        for _ in 0..Self::LOOKUPS {
+            let line = self.next();
+            sum = sum.wrapping_add(self.table[line][0]);
+        }
+        black_box(sum);
+        began.elapsed()
+    }
+}
+
+fn refused(error: io::Error) -> Error {
+    Error::Refused(Refusal::explain(error, Path::new("/proc")))
 }
 
 /// Samples by place.
@@ -123,20 +302,10 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, mut bytes: &[u8], places: Places) {
-        while let Ok(length) = record::length(bytes) {
-            let (record, rest) = bytes.split_at(length);
-            bytes = rest;
-            let Ok(record) = record::parse(record, &Identifiers::default()) else {
-                continue;
-            };
-            let Body::Sample(sample) = record.body else {
-                continue;
-            };
-            self.begin += u32::from(sample.ip == places.begin);
-            self.load += u32::from(sample.ip == places.load);
-            self.after += u32::from(sample.ip == places.after);
-        }
+    fn add(&mut self, ip: u64, places: Places) {
+        self.begin += u32::from(ip == places.begin);
+        self.load += u32::from(ip == places.load);
+        self.after += u32::from(ip == places.after);
     }
 
     fn total(&self) -> u32 {
@@ -156,6 +325,7 @@ impl Tally {
             side: side.0,
             samples,
             share: side.1 as f32 / samples.max(1) as f32,
+            sample_cost_ns: None,
         }
     }
 }
@@ -209,5 +379,71 @@ mod tests {
         assert_eq!(side(90, 1, 2), Side::Block);
         assert_eq!(side(0, 0, 0), Side::Before);
         assert_eq!("block".parse(), Ok(Side::Block));
+    }
+
+    fn at_cost(sample_cost_ns: Option<f64>) -> Calibration {
+        Calibration {
+            sample_cost_ns,
+            ..Tally::default().calibration()
+        }
+    }
+
+    #[test]
+    fn the_default_rate_is_the_largest_within_the_share() {
+        let rate = |cost_ns| at_cost(Some(cost_ns)).default_rate_hz();
+        let share = |rate, cost_ns| rate * cost_ns * PROGRAM_OVER_LOOP / 1e9;
+        // Bounded where samples are very cheap or very dear.
+        assert_eq!(rate(200.0), 997.0);
+        assert_eq!(rate(1e6), 97.0);
+        for cost_ns in (3_000..=25_000).map(f64::from) {
+            let chosen = rate(cost_ns);
+            assert!(share(chosen, cost_ns) <= DEFAULT_COST_SHARE);
+            let dearer = DEFAULT_RATES_HZ.iter().find(|rate| **rate > chosen);
+            assert!(dearer.is_none_or(|rate| share(*rate, cost_ns) > DEFAULT_COST_SHARE));
+        }
+        assert_eq!(at_cost(None).default_rate_hz(), UNMEASURED_RATE_HZ);
+        assert!(UNMEASURED_RATE_HZ * 36_000.0 / 1e9 <= DEFAULT_COST_SHARE);
+        assert!(DEFAULT_RATES_HZ.is_sorted() && DEFAULT_RATES_HZ.contains(&UNMEASURED_RATE_HZ));
+        for rate in DEFAULT_RATES_HZ.map(|rate| rate as u32) {
+            assert!((2..rate).all(|divisor| rate % divisor != 0), "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_cost_is_plausible_or_none() {
+        let of = |values: &[f64]| cost_ns(values.to_vec());
+        // Slices in which the machine did something else.
+        let spoilt = [9e3, 8e3, -4e6, 7e3, 9e6, 8e3, 8e3];
+        assert_eq!(of(&spoilt), Some(8e3));
+        assert_eq!(of(&spoilt[..SLICES_MIN - 1]), None);
+        assert_eq!(of(&[]), None);
+        for absurd in [-5e3, 0.0, 100.0, 2e5, f64::NAN, f64::INFINITY] {
+            assert_eq!(of(&[absurd; SLICES]), None, "{absurd}");
+        }
+    }
+
+    #[test]
+    fn a_calibration_reads_well() {
+        let mut calibration = Tally {
+            begin: 0,
+            load: 2,
+            after: 62,
+        }
+        .calibration();
+        let unmeasured = "before (97 % of 64 samples), cost of a sample not measured";
+        assert_eq!(calibration.to_string(), unmeasured);
+        calibration.sample_cost_ns = Some(8_340.0);
+        assert_eq!(
+            calibration.to_string(),
+            "before (97 % of 64 samples), 8.3 µs a sample"
+        );
+    }
+
+    #[test]
+    fn work_touches_all_of_its_data() {
+        let mut work = Work::new();
+        let mut seen = vec![false; Work::LINES];
+        (0..Work::LOOKUPS).for_each(|_| seen[work.next()] = true);
+        assert!(seen.iter().all(|seen| *seen));
     }
 }

@@ -4,7 +4,7 @@
 //! One event and one ring per CPU are inherited by every thread and child process. A sample
 //! carries the general registers; the instruction that the clock interrupted, or the one just
 //! before it (which side is [measured](calibrate())), is decoded once per place and its address
-//! computed from them. A place without a memory instruction is computation, and one whose address
+//! computed from them. What a sample costs is measured too, and the default rate follows from it. A place without a memory instruction is computation, and one whose address
 //! cannot be told is counted as undecoded: nothing is forced onto some other access.
 //!
 //! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
@@ -59,11 +59,9 @@ mod sampler;
 mod threads;
 mod verdict;
 
-pub use calibrate::{Calibration, Side, calibrate};
+pub use calibrate::{Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate};
 pub use error::{Error, Refusal, paranoid_level};
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use probe::{Finding, probe};
-pub use sampler::{
-    DEFAULT_FAULT_PERIOD, DEFAULT_RATE_HZ, MAX_RATE_HZ, Options, Sampler, State, Summary,
-};
+pub use sampler::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary};
 pub use threads::SampledThread;

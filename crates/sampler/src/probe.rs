@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::calibrate::page_bytes;
+use crate::calibrate::{calibrate, page_bytes};
 use crate::error::{Refusal, paranoid_level};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::ring::Ring;
@@ -59,6 +59,11 @@ pub fn probe(proc_root: &Path) -> Vec<Finding> {
     let mut findings = vec![paranoid(proc_root)];
     if let Ok(event) = &clock {
         findings.push(ring(event));
+    }
+    if let Ok(calibration) = calibrate() {
+        let rate_hz = calibration.default_rate_hz();
+        let found = format!("{rate_hz} Hz; instructions sampled {calibration}");
+        findings.push(Finding::there("default rate", found));
     }
     findings.insert(
         0,

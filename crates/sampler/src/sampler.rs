@@ -22,13 +22,9 @@ use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
 use crate::ring::Ring;
 use crate::threads::SampledThread;
 
-/// Samples per second of a thread's time, where nothing else is asked for: at 19 µs a sample, which
-/// virtual machines with slow timer interrupts take (bare ones 5 µs), 0.6 % of a program's time. A
-/// prime: not in step with timers, which like round numbers.
-pub const DEFAULT_RATE_HZ: f64 = 311.0;
-
 /// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
-/// be in step with the program's loops.
+/// be in step with the program's loops. What page faults cost is mostly that they are counted at all
+/// (`benches/tracking_cost`), so a longer period would gain little.
 pub const DEFAULT_FAULT_PERIOD: u64 = 61;
 
 /// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).
@@ -41,8 +37,9 @@ pub struct Options {
     pub command: Vec<OsString>,
     /// Variables added to the environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Samples per second of every thread's CPU time.
-    pub rate_hz: f64,
+    /// Samples per second of every thread's CPU time; `None`:
+    /// [as many as cost little](Calibration::default_rate_hz).
+    pub rate_hz: Option<f64>,
     /// Time after the start of the command when sampling begins.
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
@@ -51,7 +48,7 @@ pub struct Options {
     pub fault_period: u64,
     /// Ask the kernel on which node sampled pages are. Of use on more than one node only.
     pub page_nodes: bool,
-    /// Where the sampled instruction is; `None`: measure it at the start.
+    /// Where the sampled instruction is and what samples cost; `None`: measure it at the start.
     pub calibration: Option<Calibration>,
     /// `/sys`, but in tests.
     pub sys_root: PathBuf,
@@ -65,7 +62,7 @@ impl Options {
         Self {
             command,
             environment: Vec::new(),
-            rate_hz: DEFAULT_RATE_HZ,
+            rate_hz: None,
             after: Duration::ZERO,
             duration: None,
             fault_period: DEFAULT_FAULT_PERIOD,
@@ -142,21 +139,23 @@ impl Sampler {
     /// Starts the command and samples it.
     pub fn start(options: &Options) -> Result<Self, Error> {
         supported()?;
-        if !(options.rate_hz >= 1.0 && options.rate_hz <= MAX_RATE_HZ) {
+        if let Some(rate_hz) = options.rate_hz
+            && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
+        {
             return Err(Error::Options(format!(
-                "a rate of {} Hz: expected 1 to {MAX_RATE_HZ}",
-                options.rate_hz
+                "a rate of {rate_hz} Hz: expected 1 to {MAX_RATE_HZ}"
             )));
         }
         let cpus = online_cpus(&options.sys_root)?;
         raise_open_files_limit();
         let calibration = match options.calibration {
             Some(calibration) => calibration,
-            None => calibrate(Duration::from_millis(100))?,
+            None => calibrate()?,
         };
+        let rate_hz = options.rate_hz.unwrap_or(calibration.default_rate_hz());
         let mut child = Child::waiting(&options.command, &options.environment)?;
         let interrupts = Interrupts::take();
-        let mut opening = Opening::new(options, child.pid);
+        let mut opening = Opening::new(options, rate_hz, child.pid);
         let rings = cpus
             .iter()
             .map(|cpu| opening.open(*cpu))
@@ -206,7 +205,7 @@ impl Sampler {
         self.period_ns
     }
 
-    /// Where the sampled instruction is.
+    /// Where the sampled instruction is, and what samples cost.
     pub fn calibration(&self) -> Calibration {
         self.calibration
     }
@@ -373,11 +372,11 @@ struct Opening {
 }
 
 impl Opening {
-    fn new(options: &Options, pid: libc::pid_t) -> Self {
+    fn new(options: &Options, rate_hz: f64, pid: libc::pid_t) -> Self {
         let page_bytes = page_bytes();
-        let period_ns = (1e9 / options.rate_hz).round() as u64;
+        let period_ns = (1e9 / rate_hz).round() as u64;
         let deferred = !options.after.is_zero();
-        let ring_bytes = ring_bytes(options.rate_hz, page_bytes);
+        let ring_bytes = ring_bytes(rate_hz, page_bytes);
         let mut clock = Attributes::new(Counted::CpuClock);
         clock.sample_period = period_ns;
         clock.sample_type = CLOCK_SAMPLE;

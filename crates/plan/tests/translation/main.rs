@@ -142,14 +142,14 @@ fn symbols_are_found_wherever_the_linker_put_them() {
         assert!(!image.program.is_static && !image.program.build_id.is_empty());
         assert!(
             image
-                .libraries
+                .libraries()
                 .iter()
                 .any(|library| library.file_name == "libtold.so.1.0"),
             "{name}"
         );
         assert!(
             image
-                .libraries
+                .libraries()
                 .iter()
                 .any(|library| library.file_name.starts_with("libc.so")),
             "{name}"
@@ -585,7 +585,7 @@ fn a_call_site_survives_the_rebuild_of_other_modules() {
     let plan = plan_for(&image, vec![(subject, "block")]);
     let (reference, _, image) = translated(&plan, image, 4);
     let library = image
-        .libraries
+        .libraries()
         .iter()
         .find(|library| library.file_name.starts_with("libtold"))
         .expect("library");
@@ -863,7 +863,7 @@ fn a_static_program_is_known_as_such() {
             .status();
         assert!(status.expect("gcc").success());
         let image = load(&path);
-        assert!(image.program.is_static && image.libraries.is_empty());
+        assert!(image.program.is_static && image.libraries().is_empty());
         by_hand("symbol:table=block", &[image], 4).expect("symbol");
     }
 }
