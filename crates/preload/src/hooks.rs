@@ -12,6 +12,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 
 use crate::call_site::Caller;
+use crate::place;
 use crate::real::{self, Function};
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::sys;
@@ -408,6 +409,7 @@ fn count_down(size: usize) -> bool {
 
 /// An allocation that the assembly did not pass on: `allocate` is the real function. Small ones
 /// have been taken from the countdown.
+#[inline]
 fn allocate(
     at: usize,
     size: usize,
@@ -415,6 +417,10 @@ fn allocate(
     flags: u16,
     real: impl FnOnce() -> usize,
 ) -> usize {
+    let is_due = TRACKER.is_due(caller(at), size);
+    if size >= LARGE_ALLOCATION_BYTES && !is_due && !place::wants(size) {
+        return real();
+    }
     let Some(mut observed) = TRACKER.observe(at) else {
         return real();
     };
@@ -426,7 +432,7 @@ fn allocate(
     }
     let address = real();
     if address != 0 && TRACKER.wants(size) {
-        TRACKER.allocated(&mut observed, caller(at), address, size, flags, 1000);
+        TRACKER.allocated(&mut observed, caller(at), address, size, flags, is_due);
     }
     address
 }
@@ -458,18 +464,19 @@ unsafe extern "C" fn free_at(address: usize, at: usize) {
     unsafe {
         if SAMPLE_HEAP.contains(address) {
             if let Some(mut observed) = TRACKER.observe(at) {
-                TRACKER.freed(&mut observed, address, 0, sys::clock_ns(), 0);
+                let logged = TRACKER.logged(address);
+                TRACKER.freed(&mut observed, address, 0, logged, 0);
             }
             return SAMPLE_HEAP.free(address);
         }
         real::resolve();
-        // Where the allocator cannot be asked, every object may be in the log.
-        let bytes = real::usable_bytes(address).unwrap_or(LARGE_ALLOCATION_BYTES);
-        if TRACKER.wants(bytes)
+        // Where the allocator cannot be asked, it may be of any size.
+        let bytes = real::usable_bytes(address).unwrap_or(isize::MAX as usize);
+        let logged = TRACKER.logged(address);
+        if (logged.is_some() || place::wants(bytes))
             && let Some(mut observed) = TRACKER.observe(at)
         {
-            TRACKER.freed(&mut observed, address, bytes, sys::clock_ns(), 0);
-            return real::free(address);
+            TRACKER.freed(&mut observed, address, bytes, logged, 0);
         }
         real::free(address)
     }
@@ -489,40 +496,41 @@ unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
             return real::realloc(old, size);
         };
         let known_bytes = real::usable_bytes(old);
-        let old_bytes = known_bytes.unwrap_or(LARGE_ALLOCATION_BYTES);
-        let now = sys::clock_ns();
-        if size == 0 {
-            let result = real::realloc(old, 0);
-            if TRACKER.wants(old_bytes) && result == 0 {
-                TRACKER.freed(&mut observed, old, old_bytes, now, FLAG_REALLOCATED);
-            }
-            return result;
-        }
-        if size < LARGE_ALLOCATION_BYTES
-            && known_bytes.is_some()
+        let old_bytes = known_bytes.unwrap_or(isize::MAX as usize);
+        if size != 0
+            && size < LARGE_ALLOCATION_BYTES
+            && let Some(known_bytes) = known_bytes
             && let Some(sample) =
                 TRACKER.allocate_sample(&mut observed, caller(at), size, 16, FLAG_REALLOCATED)
         {
             core::ptr::copy_nonoverlapping(
                 old as *const u8,
                 sample as *mut u8,
-                old_bytes.min(size),
+                known_bytes.min(size),
             );
-            if TRACKER.wants(old_bytes) {
-                TRACKER.freed(&mut observed, old, old_bytes, now, FLAG_REALLOCATED);
-            }
+            let logged = TRACKER.logged(old);
+            TRACKER.freed(&mut observed, old, old_bytes, logged, FLAG_REALLOCATED);
             real::free(old);
             return sample;
         }
+        // Before the call: after it, another thread may have the old address.
+        let logged = TRACKER.logged(old);
+        TRACKER.freed(&mut observed, old, old_bytes, logged, FLAG_REALLOCATED);
+        let is_due = size != 0 && TRACKER.is_due(caller(at), size);
         let new = real::realloc(old, size);
         if new != 0 {
-            TRACKER.reallocated(
+            TRACKER.allocated(
                 &mut observed,
                 caller(at),
-                [old, old_bytes],
-                [new, size],
-                now,
+                new,
+                size,
+                FLAG_REALLOCATED,
+                is_due,
             );
+        } else if size != 0 {
+            // It failed, and the old object is still there.
+            let (due, bytes) = (logged.is_some(), known_bytes.unwrap_or(0));
+            TRACKER.allocated(&mut observed, caller(at), old, bytes, FLAG_REALLOCATED, due);
         }
         new
     }
@@ -708,6 +716,7 @@ unsafe extern "C" fn mremap_at(
         return remap();
     };
     let now = sys::clock_ns();
+    TRACKER.unmapping([old, old_length]);
     let mut start = remap();
     if start == FAILED {
         // SAFETY: as the function itself.
@@ -741,6 +750,7 @@ unsafe extern "C" fn munmap_at(address: usize, length: usize, at: usize) -> c_in
         return unmap();
     };
     let now = sys::clock_ns();
+    TRACKER.unmapping([address, length]);
     let result = unmap();
     if result == 0 {
         TRACKER.unmapped(&mut observed, [address, length], now, 0);

@@ -15,7 +15,7 @@
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
-//! `sampling` and `sample_heap` (how it is written down) → `place` (plans). Below them: `thread`
+//! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans). Below them: `thread`
 //! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
 //! `environment`.
 //!
@@ -33,6 +33,7 @@ pub mod checksum;
 pub mod environment;
 #[cfg(not(test))]
 pub mod hooks;
+pub mod large;
 pub mod loader;
 pub mod log;
 pub mod message;
