@@ -12,6 +12,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 
 use crate::call_site::Caller;
+use crate::large::Logged;
 use crate::place;
 use crate::real::{self, Function};
 use crate::sample_heap::SAMPLE_HEAP;
@@ -409,7 +410,7 @@ fn count_down(size: usize) -> bool {
 
 /// An allocation that the assembly did not pass on: `allocate` is the real function. Small ones
 /// have been taken from the countdown.
-#[inline]
+#[inline(always)]
 fn allocate(
     at: usize,
     size: usize,
@@ -421,6 +422,19 @@ fn allocate(
     if size >= LARGE_ALLOCATION_BYTES && !is_due && !place::wants(size) {
         return real();
     }
+    allocate_observed(at, size, alignment, flags, is_due, real)
+}
+
+// Apart, so that what is passed on needs no frame.
+#[inline(never)]
+fn allocate_observed(
+    at: usize,
+    size: usize,
+    alignment: usize,
+    flags: u16,
+    is_due: bool,
+    real: impl FnOnce() -> usize,
+) -> usize {
     let Some(mut observed) = TRACKER.observe(at) else {
         return real();
     };
@@ -463,22 +477,24 @@ unsafe extern "C" fn free_at(address: usize, at: usize) {
     // SAFETY: the caller gives the object up.
     unsafe {
         if SAMPLE_HEAP.contains(address) {
-            if let Some(mut observed) = TRACKER.observe(at) {
-                let logged = TRACKER.logged(address);
-                TRACKER.freed(&mut observed, address, 0, logged, 0);
-            }
+            free_observed(address, 0, Some(Logged::FREE_OF_CHARGE), at);
             return SAMPLE_HEAP.free(address);
         }
         real::resolve();
         // Where the allocator cannot be asked, it may be of any size.
         let bytes = real::usable_bytes(address).unwrap_or(isize::MAX as usize);
         let logged = TRACKER.logged(address);
-        if (logged.is_some() || place::wants(bytes))
-            && let Some(mut observed) = TRACKER.observe(at)
-        {
-            TRACKER.freed(&mut observed, address, bytes, logged, 0);
+        if logged.is_some() || place::wants(bytes) {
+            free_observed(address, bytes, logged, at);
         }
         real::free(address)
+    }
+}
+
+#[inline(never)]
+fn free_observed(address: usize, bytes: usize, logged: Option<Logged>, at: usize) {
+    if let Some(mut observed) = TRACKER.observe(at) {
+        TRACKER.freed(&mut observed, address, bytes, logged, 0);
     }
 }
 

@@ -267,7 +267,7 @@ impl Alive {
 
     /// What is known of the object at `address`, which is thereby forgotten; None: it is not in the
     /// log.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&self, address: usize) -> Option<Logged> {
         let memory = self.memory.load(Ordering::Acquire);
         if memory == 0 {

@@ -80,6 +80,7 @@ static TELLS_SIZE: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Safety
 /// `address` is that of an object of the real allocator.
+#[inline(always)]
 pub unsafe fn usable_bytes(address: usize) -> Option<usize> {
     // SAFETY: the caller's promise; under glibc the chunk's size stands before the object.
     unsafe {
@@ -132,10 +133,15 @@ fn address(function: Function) -> usize {
 }
 
 /// Finds all functions, once.
+#[inline(always)]
 pub fn resolve() {
-    if slot(Function::malloc).load(Ordering::Acquire) != 0 {
-        return;
+    if slot(Function::malloc).load(Ordering::Acquire) == 0 {
+        resolve_now();
     }
+}
+
+#[cold]
+fn resolve_now() {
     let malloc = address(Function::malloc);
     let glibc = cfg!(target_arch = "x86_64") && loader::defines(malloc, c"gnu_get_libc_version");
     let tells = loader::defines(malloc, c"malloc_usable_size");
