@@ -251,8 +251,8 @@ macro_rules! enter_mmap {
 
 enter_mmap! { mmap mmap64 }
 
-/// Defines functions that are announced to `$note` and then jumped to: they look at their return
-/// address, so it must stay the program's.
+/// Defines functions that are announced to `$note` and then jumped to, with all that they were
+/// called with: some have any number of arguments, some look at their return address.
 macro_rules! announce {
     ($($name:ident => $note:ident;)*) => {$(
         /// Stands in front of the function of this name.
@@ -271,45 +271,79 @@ macro_rules! announce {
                 ".cfi_adjust_cfa_offset 8",
                 "push rdx",
                 ".cfi_adjust_cfa_offset 8",
-                "lea rdi, [rsp + 24]",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push rax",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rdi, [rsp + 56]",
+                "mov esi, {function}",
                 "call {note}",
+                "mov r11, rax",
+                "pop rax",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
                 "pop rdx",
                 ".cfi_adjust_cfa_offset -8",
                 "pop rsi",
                 ".cfi_adjust_cfa_offset -8",
                 "pop rdi",
                 ".cfi_adjust_cfa_offset -8",
-                "jmp rax",
+                "jmp r11",
                 ".cfi_endproc",
                 note = sym $note,
+                function = const Function::$name as usize,
             );
             #[cfg(target_arch = "aarch64")]
             naked_asm!(
                 ".cfi_startproc",
-                "stp x29, x30, [sp, #-48]!",
-                ".cfi_def_cfa_offset 48",
-                ".cfi_offset x29, -48",
-                ".cfi_offset x30, -40",
+                "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset x29, -80",
+                ".cfi_offset x30, -72",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
-                "str x2, [sp, #32]",
-                "add x0, sp, #48",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x0, sp, #80",
+                "mov x1, {function}",
                 "bl {note}",
                 "mov x16, x0",
-                "ldr x2, [sp, #32]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x2, x3, [sp, #32]",
                 "ldp x0, x1, [sp, #16]",
-                "ldp x29, x30, [sp], #48",
+                "ldp x29, x30, [sp], #80",
                 "br x16",
                 ".cfi_endproc",
                 note = sym $note,
+                function = const Function::$name as usize,
             );
         }
     )*};
 }
 
 announce! {
-    dlopen => note_dlopen;
-    dlmopen => note_dlmopen;
+    dlopen => note_loading;
+    dlmopen => note_loading;
+    execve => note_replacing;
+    execv => note_replacing;
+    execvp => note_replacing;
+    execvpe => note_replacing;
+    execveat => note_replacing;
+    fexecve => note_replacing;
+    execl => note_replacing;
+    execlp => note_replacing;
+    execle => note_replacing;
 }
 
 /// Begins a thread: learns where it is to start, and jumps there without leaving a frame.
@@ -943,18 +977,16 @@ pub unsafe extern "C" fn exit_at_once(status: c_int) {
     unsafe { _exit(status) }
 }
 
-extern "C" fn note_dlopen(at: usize) -> usize {
+extern "C" fn note_loading(at: usize, function: Function) -> usize {
     if let Some(mut observed) = TRACKER.observe(at) {
         TRACKER.loading(&mut observed, at);
     }
-    real::entry(Function::dlopen)
+    real::entry(function)
 }
 
-extern "C" fn note_dlmopen(at: usize) -> usize {
-    if let Some(mut observed) = TRACKER.observe(at) {
-        TRACKER.loading(&mut observed, at);
-    }
-    real::entry(Function::dlmopen)
+extern "C" fn note_replacing(at: usize, function: Function) -> usize {
+    TRACKER.replacing(at);
+    real::entry(function)
 }
 
 unsafe extern "C" fn dlclose_at(handle: usize, at: usize) -> c_int {

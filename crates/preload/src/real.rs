@@ -10,6 +10,7 @@ macro_rules! functions {
         /// Numbers of the functions in [`ADDRESSES`].
         #[allow(non_camel_case_types, clippy::enum_variant_names)]
         #[derive(Clone, Copy, Debug)]
+        #[repr(usize)]
         pub enum Function { $(#[allow(missing_docs)] $name),* }
 
         const NAMES: &[&CStr] = &[$($text),*];
@@ -62,6 +63,15 @@ functions! {
     dlopen c"dlopen" (name: *const c_char, mode: c_int) -> usize;
     dlmopen c"dlmopen" (space: c_long, name: *const c_char, mode: c_int) -> usize;
     dlclose c"dlclose" (handle: usize) -> c_int;
+    execve c"execve" () -> c_int;
+    execv c"execv" () -> c_int;
+    execvp c"execvp" () -> c_int;
+    execvpe c"execvpe" () -> c_int;
+    execveat c"execveat" () -> c_int;
+    fexecve c"fexecve" () -> c_int;
+    execl c"execl" () -> c_int;
+    execlp c"execlp" () -> c_int;
+    execle c"execle" () -> c_int;
     libc_dlopen_mode c"__libc_dlopen_mode" (name: *const c_char, mode: c_int) -> usize;
     gnu_get_libc_version c"gnu_get_libc_version" () -> *const c_char;
 }

@@ -807,9 +807,27 @@ impl Tracker {
             return;
         }
         if self.finished.swap(1, Ordering::Relaxed) == 0 {
-            let counters = self.counters();
-            self.record(observed.thread, &counters);
+            self.record_counters(observed.thread);
             place::finish();
+        }
+    }
+
+    /// The process is about to become another program, unless that fails.
+    pub fn replacing(&self, at: usize) {
+        // The child of a vfork is in its parent's memory.
+        if let Some(observed) = self.observe(at)
+            && self.pid.load(Ordering::Relaxed) == sys::getpid()
+        {
+            self.record_counters(observed.thread);
+            place::replacing();
+        }
+    }
+
+    /// A process without a log gets none for its counters.
+    fn record_counters(&self, thread: &mut Thread) {
+        if self.log.blocks_claimed.load(Ordering::Relaxed) > 0 {
+            let counters = self.counters();
+            self.record(thread, &counters);
         }
     }
 

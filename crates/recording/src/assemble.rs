@@ -10,6 +10,7 @@ mod modules;
 mod statics;
 mod threads;
 
+use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
@@ -118,6 +119,10 @@ pub(crate) fn assemble(
     let dropped = totals(|image| image.counters.dropped);
     if dropped > 0 {
         notes.push(format!("{dropped} records of the allocation log were dropped (log off, full, or no room for a sample)"));
+    }
+    let large_unlogged = totals(|image| image.counters.large_unlogged);
+    if large_unlogged > 0 {
+        notes.push(format!("about {large_unlogged} allocations of {LARGE_ALLOCATION_BYTES} bytes and more have no record: they were made and freed at so high a rate that they were sampled; --all-allocations logs each"));
     }
     let (modules, mappings) = modules.into_tables();
     Ok(Assembled {

@@ -42,11 +42,17 @@ fn a_daemon_goes_on_logging_and_its_files_stay_clean() {
         command.arg(&own);
         command
     };
-    let run = same_behaviour(command, &[]);
+    let run = same_behaviour(command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]);
     assert_eq!(run.text(), "0\n");
     assert_eq!(run.log.allocations(30000).len(), 20_000);
     // The log ends early: the line must not go to what is descriptor 2 by now.
-    let run = same_behaviour(command, &[("NEARPAGE_LOG_BYTES_MAX", "300000")]);
+    let run = same_behaviour(
+        command,
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("NEARPAGE_LOG_BYTES_MAX", "300000"),
+        ],
+    );
     assert_eq!(run.text(), "0\n");
     assert!(run.log.allocations(30000).len() < 10_000);
 }
@@ -60,7 +66,10 @@ fn limits_switch_the_log_off_with_one_line() {
     let arguments = ["100000", "5000"];
     let run = observed(
         Command::new(&program).args(arguments),
-        &[("NEARPAGE_LOG_BYTES_MAX", "1000000")],
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("NEARPAGE_LOG_BYTES_MAX", "1000000"),
+        ],
     );
     assert_eq!(run.text(), "done\n");
     assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
@@ -68,7 +77,10 @@ fn limits_switch_the_log_off_with_one_line() {
 
     let run = observed(
         Command::new(&program).args(arguments),
-        &[("TEST_FILE_BYTES", "200000")],
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("TEST_FILE_BYTES", "200000"),
+        ],
     );
     assert_eq!(
         (run.text().as_str(), run.output.status.code()),
@@ -132,7 +144,7 @@ fn a_full_disk_is_no_bus_error() {
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     // In a mount namespace of its own, as root or as a user who may make one.
-    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--map-root-user", "sh", "-c", script])
