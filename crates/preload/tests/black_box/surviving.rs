@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nearpage_wire::allocation_log::Kind;
+use nearpage_wire::allocation_log::{FLAG_NO_STACK, Kind};
 
 use crate::harness::{compile, folder, library, observed, program, same_behaviour};
 
@@ -111,6 +111,92 @@ fn limits_switch_the_log_off_with_one_line() {
         "{}",
         run.errors()
     );
+}
+
+#[test]
+fn a_program_may_take_its_own_means_away() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "hostile.c", &[]) else {
+        return;
+    };
+    for how in ["files", "close", "space", "size", "stack"] {
+        for further in [&[][..], &["later"]] {
+            for period in ["524288", "1"] {
+                // Standard error is a file: a line of ours must not pass its limit either.
+                let errors = folder.path().join("errors");
+                let mut command = Command::new(&program);
+                command.arg(how).args(further);
+                command.stderr(std::fs::File::create(&errors).unwrap());
+                let run = observed(&mut command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)]);
+                let errors = std::fs::read_to_string(&errors).unwrap();
+                assert!(run.output.status.success(), "{how}: {:?}", run.output);
+                assert_eq!(run.text(), "done\n", "{how}");
+                assert!(errors.lines().count() <= 1, "{how}: {errors}");
+                assert!(how != "size" || errors.is_empty(), "{errors}");
+                if how == "files" && period == "1" {
+                    assert!(errors.contains("too many open files"), "{errors}");
+                }
+                if how == "close" || how == "stack" {
+                    assert_eq!(errors, "", "{how}");
+                    run.log.check();
+                    assert_eq!(run.log.of(Kind::Thread).count(), 4);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn constructors_may_allocate_before_ours_runs() {
+    let folder = folder();
+    let Some(early) = compile(folder.path(), "early.c", &["-shared", "-fPIC", "-ldl"]) else {
+        return;
+    };
+    let program = compile(folder.path(), "many_allocations.c", &[]).unwrap();
+    for period in ["524288", "64", "1"] {
+        for order in [[library(), &early], [&early, library()]] {
+            let both = order.map(|path| path.to_str().unwrap()).join(":");
+            let run = observed(
+                Command::new(&program).args(["10", "10000"]),
+                &[
+                    ("LD_PRELOAD", &both),
+                    ("NEARPAGE_SMALL_SAMPLE_BYTES", period),
+                ],
+            );
+            assert_eq!(
+                (run.text().as_str(), run.errors().as_str()),
+                ("done\n", ""),
+                "{:?}",
+                run.output.status
+            );
+            run.log.check();
+            assert_eq!(run.log.allocations(7000).len(), 100);
+        }
+    }
+}
+
+#[test]
+fn unwinding_keeps_to_its_budget_and_says_so() {
+    let Some(run) = program("deep.c", &[], &[]) else {
+        return;
+    };
+    run.log.check();
+    let found = run.log.allocations(4500);
+    assert_eq!(found.len(), 60_000, "objects that stay are each logged");
+    let omitted = found
+        .iter()
+        .filter(|record| record.flags & FLAG_NO_STACK != 0)
+        .count() as u64;
+    let counters = run
+        .log
+        .of(Kind::Counters)
+        .max_by_key(|record| record.words[0])
+        .unwrap();
+    let (unwound, cached, left_out) = (counters.words[4], counters.words[5], counters.words[6]);
+    assert_eq!(omitted, left_out);
+    assert!(left_out > 10_000, "{counters:?}");
+    assert!(unwound > 500, "{counters:?}");
+    assert!(unwound + cached + left_out >= 60_000, "{counters:?}");
 }
 
 #[test]
