@@ -450,7 +450,10 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     }
     let silent = silent.values().filter(|began| **began > 0).count();
     if silent > 0 && processes.iter().all(|process| process.began) {
-        return vec!["what was placed is not known: the command ended by a signal".to_owned()];
+        return vec![
+            "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
+                .to_owned(),
+        ];
     }
     let mut rules: Vec<RuleSummary> = (0..rule_names.len())
         .map(|_| RuleSummary::default())
@@ -489,7 +492,7 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     }
     if silent > 0 {
         lines.push(format!(
-            "{silent} process{} ended by a signal: what was placed there is not known",
+            "{silent} process{} ended abruptly, most likely by a signal: what was placed there is not known",
             if silent == 1 { "" } else { "es" }
         ));
     }
@@ -555,14 +558,14 @@ mod tests {
         };
         let lines = outcome(&[began(1)], &names);
         assert_eq!(lines.len(), 1);
-        assert!(lines[0].contains("ended by a signal"), "{lines:?}");
+        assert!(lines[0].contains("ended abruptly"), "{lines:?}");
         let lines = outcome(&[began(1), began(2), process()], &names);
         assert_eq!(lines[0], "a: placed 1 object, 1.0 MiB in 256 pages");
         assert!(
-            lines[3].starts_with("1 process ended by a signal"),
+            lines[3].starts_with("1 process ended abruptly"),
             "{lines:?}"
         );
         let lines = outcome(&[began(1), process()], &names);
-        assert!(!lines.concat().contains("signal"), "{lines:?}");
+        assert!(!lines.concat().contains("abruptly"), "{lines:?}");
     }
 }
