@@ -12,7 +12,6 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 
 use crate::call_site::Caller;
-use crate::large::Logged;
 use crate::place;
 use crate::real::{self, Function};
 use crate::sample_heap::SAMPLE_HEAP;
@@ -505,28 +504,29 @@ unsafe extern "C" fn calloc_at(count: usize, size: usize, at: usize) -> usize {
 }
 
 unsafe extern "C" fn free_at(address: usize, at: usize) {
-    if address == 0 {
-        return;
-    }
     // SAFETY: the caller gives the object up.
     unsafe {
-        if SAMPLE_HEAP.contains(address) {
-            free_observed(address, 0, Some(Logged::FREE_OF_CHARGE), at);
-            return SAMPLE_HEAP.free(address);
+        if address == 0 {
+            return;
         }
         real::resolve();
+        if SAMPLE_HEAP.contains(address) {
+            free_observed(address, 0, at);
+            return SAMPLE_HEAP.free(address);
+        }
         // Where the allocator cannot be asked, it may be of any size.
         let bytes = real::usable_bytes(address).unwrap_or(isize::MAX as usize);
-        let logged = TRACKER.logged(address);
-        if logged.is_some() || place::wants(bytes) {
-            free_observed(address, bytes, logged, at);
+        if place::wants(bytes) || TRACKER.is_logged(address) {
+            free_observed(address, bytes, at);
         }
         real::free(address)
     }
 }
 
+// Apart, so that what is passed on needs no frame.
 #[inline(never)]
-fn free_observed(address: usize, bytes: usize, logged: Option<Logged>, at: usize) {
+fn free_observed(address: usize, bytes: usize, at: usize) {
+    let logged = TRACKER.logged(address);
     if let Some(mut observed) = TRACKER.observe(at) {
         TRACKER.freed(&mut observed, address, bytes, logged, 0);
     }

@@ -265,10 +265,9 @@ impl Alive {
         false
     }
 
-    /// What is known of the object at `address`, which is thereby forgotten; None: it is not in the
-    /// log.
+    /// Where the object at `address` is: its key's slot and its birth's.
     #[inline(always)]
-    pub fn remove(&self, address: usize) -> Option<Logged> {
+    fn find(&self, address: usize) -> Option<(&AtomicU64, &AtomicU64)> {
         let memory = self.memory.load(Ordering::Acquire);
         if memory == 0 {
             return None;
@@ -279,24 +278,37 @@ impl Alive {
         for next in 0..SPAN {
             let bucket = (first + next) & (buckets - 1);
             let line = self.line(memory, bucket);
-            for (number, slot) in line.iter().enumerate().take(KEYS) {
-                let key = slot.load(Ordering::Acquire);
-                if key >> SITE_BITS == wanted {
-                    let born_ns =
-                        self.line(memory, buckets + bucket)[number].load(Ordering::Relaxed);
-                    slot.compare_exchange(key, 0, Ordering::AcqRel, Ordering::Relaxed)
-                        .ok()?;
-                    return Some(Logged {
-                        site: key as usize % SITES,
-                        born_ns,
-                    });
-                }
+            let is_it = |slot: &AtomicU64| slot.load(Ordering::Acquire) >> SITE_BITS == wanted;
+            if let Some(number) = line.iter().take(KEYS).position(is_it) {
+                return Some((&line[number], &self.line(memory, buckets + bucket)[number]));
             }
             if line[KEYS].load(Ordering::Relaxed) == 0 {
                 return None;
             }
         }
         None
+    }
+
+    /// Is the object at `address` in the log?
+    #[inline(always)]
+    pub fn contains(&self, address: usize) -> bool {
+        self.find(address).is_some()
+    }
+
+    /// What is known of the object at `address`, which is thereby forgotten; None: it is not in the
+    /// log.
+    pub fn remove(&self, address: usize) -> Option<Logged> {
+        let (slot, birth) = self.find(address)?;
+        let (key, born_ns) = (slot.load(Ordering::Acquire), birth.load(Ordering::Relaxed));
+        if key >> SITE_BITS != address as u64 >> 3 {
+            return None;
+        }
+        slot.compare_exchange(key, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(Logged {
+            site: key as usize % SITES,
+            born_ns,
+        })
     }
 }
 

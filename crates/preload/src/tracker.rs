@@ -656,11 +656,16 @@ impl Tracker {
         );
     }
 
-    /// Is the object at `address`, which is no sample of the small ones, in the log? It is freed now;
-    /// the answer goes to [`Self::freed`].
+    /// Is the object at `address`, which is no sample of the small ones, in the log?
     #[inline(always)]
+    pub fn is_logged(&self, address: usize) -> bool {
+        self.logs_every_allocation() || self.alive.contains(address)
+    }
+
+    /// What is known of the object at `address` if it is in the log. It is freed now, and the answer
+    /// goes to [`Self::freed`].
     pub fn logged(&self, address: usize) -> Option<Logged> {
-        if self.logs_every_allocation() {
+        if self.logs_every_allocation() || SAMPLE_HEAP.contains(address) {
             return Some(Logged::FREE_OF_CHARGE);
         }
         self.alive.remove(address)
