@@ -740,3 +740,41 @@ fn help_and_man_pages_come_from_the_definitions() {
         assert!(script.contains("optimize"), "{shell}");
     }
 }
+
+#[test]
+fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
+    let case = Case::new("ends");
+    let source = r#"
+        #include <signal.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        int main(int argc, char **argv) {
+            memset(malloc(3 << 20), 1, 3 << 20);
+            execl("/no/such/program", "no", (char *)0);
+            memset(malloc(3 << 20), 1, 3 << 20);
+            if (argc > 1 && !strcmp(argv[1], "exec"))
+                execl("/bin/true", "true", (char *)0);
+            if (argc > 1 && !strcmp(argv[1], "fork") && fork() == 0)
+                execl(argv[0], argv[0], "kill", (char *)0);
+            if (argc > 1 && !strcmp(argv[1], "kill"))
+                raise(SIGKILL);
+            return 0;
+        }"#;
+    let program = compile(&case, "ends", source, &[]);
+    let run = |how: &str, code: i32| {
+        let mut run = case.command(nearpage_path());
+        run.args(["run", "--place", "heap>=1M=interleave", "--"])
+            .arg(&program)
+            .arg(how);
+        case.run(run).exits(code).stderr
+    };
+    for how in ["exec", "exit"] {
+        let said = run(how, 0);
+        assert!(said.contains("placed 2 objects, 6.0 MiB"), "{how}: {said}");
+        assert!(!said.contains("abruptly"), "{how}: {said}");
+    }
+    let said = run("kill", 128 + 9);
+    assert!(said.contains("ended abruptly"), "{said}");
+    assert!(!said.contains("matched nothing"), "{said}");
+}

@@ -327,6 +327,9 @@ fn openmp_places(value: &str) -> Option<Vec<CpuId>> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ProcessSummary {
+    pid: u32,
+    /// The process only says that it began.
+    began: bool,
     mechanism: String,
     bind_refused: Option<i32>,
     pins: Pins,
@@ -439,8 +442,19 @@ impl RuleSummary {
 fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     if processes.is_empty() {
         return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
-                     or setuid?), or none ended normally"
+                     or setuid?)"
             .to_owned()];
+    }
+    let mut silent: HashMap<u32, i64> = HashMap::new();
+    for process in processes {
+        *silent.entry(process.pid).or_default() += if process.began { 1 } else { -1 };
+    }
+    let silent = silent.values().filter(|began| **began > 0).count();
+    if silent > 0 && processes.iter().all(|process| process.began) {
+        return vec![
+            "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
+                .to_owned(),
+        ];
     }
     let mut rules: Vec<RuleSummary> = (0..rule_names.len())
         .map(|_| RuleSummary::default())
@@ -477,6 +491,12 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
             String::new()
         };
         lines.push(format!("{pinned} threads pinned{failed}"));
+    }
+    if silent > 0 {
+        lines.push(format!(
+            "{silent} process{} ended abruptly, most likely by a signal: what was placed there is not known",
+            if silent == 1 { "" } else { "es" }
+        ));
     }
     if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {
         lines.push(format!(
@@ -526,5 +546,21 @@ mod tests {
         );
         assert_eq!(lines[2], "6 threads pinned, 2 could not be");
         assert!(outcome(&[], &names)[0].starts_with("nothing was placed"));
+        let began = |pid| ProcessSummary {
+            pid,
+            began: true,
+            ..ProcessSummary::default()
+        };
+        let lines = outcome(&[began(1)], &names);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("ended abruptly"), "{lines:?}");
+        let lines = outcome(&[began(1), began(2), process()], &names);
+        assert_eq!(lines[0], "a: placed 1 object, 1.0 MiB in 256 pages");
+        assert!(
+            lines[3].starts_with("1 process ended abruptly"),
+            "{lines:?}"
+        );
+        let lines = outcome(&[began(1), process()], &names);
+        assert!(!lines.concat().contains("abruptly"), "{lines:?}");
     }
 }

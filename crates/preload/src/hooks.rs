@@ -12,6 +12,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 
 use crate::call_site::Caller;
+use crate::place;
 use crate::real::{self, Function};
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::sys;
@@ -249,8 +250,8 @@ macro_rules! enter_mmap {
 
 enter_mmap! { mmap mmap64 }
 
-/// Defines functions that are announced to `$note` and then jumped to: they look at their return
-/// address, so it must stay the program's.
+/// Defines functions that are announced to `$note` and then jumped to, with all that they were
+/// called with: some have any number of arguments, some look at their return address.
 macro_rules! announce {
     ($($name:ident => $note:ident;)*) => {$(
         /// Stands in front of the function of this name.
@@ -269,45 +270,79 @@ macro_rules! announce {
                 ".cfi_adjust_cfa_offset 8",
                 "push rdx",
                 ".cfi_adjust_cfa_offset 8",
-                "lea rdi, [rsp + 24]",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push rax",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rdi, [rsp + 56]",
+                "mov esi, {function}",
                 "call {note}",
+                "mov r11, rax",
+                "pop rax",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
                 "pop rdx",
                 ".cfi_adjust_cfa_offset -8",
                 "pop rsi",
                 ".cfi_adjust_cfa_offset -8",
                 "pop rdi",
                 ".cfi_adjust_cfa_offset -8",
-                "jmp rax",
+                "jmp r11",
                 ".cfi_endproc",
                 note = sym $note,
+                function = const Function::$name as usize,
             );
             #[cfg(target_arch = "aarch64")]
             naked_asm!(
                 ".cfi_startproc",
-                "stp x29, x30, [sp, #-48]!",
-                ".cfi_def_cfa_offset 48",
-                ".cfi_offset x29, -48",
-                ".cfi_offset x30, -40",
+                "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset x29, -80",
+                ".cfi_offset x30, -72",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
-                "str x2, [sp, #32]",
-                "add x0, sp, #48",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x0, sp, #80",
+                "mov x1, {function}",
                 "bl {note}",
                 "mov x16, x0",
-                "ldr x2, [sp, #32]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x2, x3, [sp, #32]",
                 "ldp x0, x1, [sp, #16]",
-                "ldp x29, x30, [sp], #48",
+                "ldp x29, x30, [sp], #80",
                 "br x16",
                 ".cfi_endproc",
                 note = sym $note,
+                function = const Function::$name as usize,
             );
         }
     )*};
 }
 
 announce! {
-    dlopen => note_dlopen;
-    dlmopen => note_dlmopen;
+    dlopen => note_loading;
+    dlmopen => note_loading;
+    execve => note_replacing;
+    execv => note_replacing;
+    execvp => note_replacing;
+    execvpe => note_replacing;
+    execveat => note_replacing;
+    fexecve => note_replacing;
+    execl => note_replacing;
+    execlp => note_replacing;
+    execle => note_replacing;
 }
 
 /// Begins a thread: learns where it is to start, and jumps there without leaving a frame.
@@ -408,11 +443,29 @@ fn count_down(size: usize) -> bool {
 
 /// An allocation that the assembly did not pass on: `allocate` is the real function. Small ones
 /// have been taken from the countdown.
+#[inline(always)]
 fn allocate(
     at: usize,
     size: usize,
     alignment: usize,
     flags: u16,
+    real: impl FnOnce() -> usize,
+) -> usize {
+    let is_due = TRACKER.is_due(caller(at), size);
+    if size >= LARGE_ALLOCATION_BYTES && !is_due && !place::wants(size) {
+        return real();
+    }
+    allocate_observed(at, size, alignment, flags, is_due, real)
+}
+
+// Apart, so that what is passed on needs no frame.
+#[inline(never)]
+fn allocate_observed(
+    at: usize,
+    size: usize,
+    alignment: usize,
+    flags: u16,
+    is_due: bool,
     real: impl FnOnce() -> usize,
 ) -> usize {
     let Some(mut observed) = TRACKER.observe(at) else {
@@ -426,7 +479,7 @@ fn allocate(
     }
     let address = real();
     if address != 0 && TRACKER.wants(size) {
-        TRACKER.allocated(&mut observed, caller(at), address, size, flags, 1000);
+        TRACKER.allocated(&mut observed, caller(at), address, size, flags, is_due);
     }
     address
 }
@@ -451,27 +504,31 @@ unsafe extern "C" fn calloc_at(count: usize, size: usize, at: usize) -> usize {
 }
 
 unsafe extern "C" fn free_at(address: usize, at: usize) {
-    if address == 0 {
-        return;
-    }
     // SAFETY: the caller gives the object up.
     unsafe {
-        if SAMPLE_HEAP.contains(address) {
-            if let Some(mut observed) = TRACKER.observe(at) {
-                TRACKER.freed(&mut observed, address, 0, sys::clock_ns(), 0);
-            }
-            return SAMPLE_HEAP.free(address);
+        if address == 0 {
+            return;
         }
         real::resolve();
-        // Where the allocator cannot be asked, every object may be in the log.
-        let bytes = real::usable_bytes(address).unwrap_or(LARGE_ALLOCATION_BYTES);
-        if TRACKER.wants(bytes)
-            && let Some(mut observed) = TRACKER.observe(at)
-        {
-            TRACKER.freed(&mut observed, address, bytes, sys::clock_ns(), 0);
-            return real::free(address);
+        if SAMPLE_HEAP.contains(address) {
+            free_observed(address, 0, at);
+            return SAMPLE_HEAP.free(address);
+        }
+        // Where the allocator cannot be asked, it may be of any size.
+        let bytes = real::usable_bytes(address).unwrap_or(isize::MAX as usize);
+        if place::wants(bytes) || TRACKER.is_logged(address) {
+            free_observed(address, bytes, at);
         }
         real::free(address)
+    }
+}
+
+// Apart, so that what is passed on needs no frame.
+#[inline(never)]
+fn free_observed(address: usize, bytes: usize, at: usize) {
+    let logged = TRACKER.logged(address);
+    if let Some(mut observed) = TRACKER.observe(at) {
+        TRACKER.freed(&mut observed, address, bytes, logged, 0);
     }
 }
 
@@ -489,40 +546,41 @@ unsafe extern "C" fn realloc_at(old: usize, size: usize, at: usize) -> usize {
             return real::realloc(old, size);
         };
         let known_bytes = real::usable_bytes(old);
-        let old_bytes = known_bytes.unwrap_or(LARGE_ALLOCATION_BYTES);
-        let now = sys::clock_ns();
-        if size == 0 {
-            let result = real::realloc(old, 0);
-            if TRACKER.wants(old_bytes) && result == 0 {
-                TRACKER.freed(&mut observed, old, old_bytes, now, FLAG_REALLOCATED);
-            }
-            return result;
-        }
-        if size < LARGE_ALLOCATION_BYTES
-            && known_bytes.is_some()
+        let old_bytes = known_bytes.unwrap_or(isize::MAX as usize);
+        if size != 0
+            && size < LARGE_ALLOCATION_BYTES
+            && let Some(known_bytes) = known_bytes
             && let Some(sample) =
                 TRACKER.allocate_sample(&mut observed, caller(at), size, 16, FLAG_REALLOCATED)
         {
             core::ptr::copy_nonoverlapping(
                 old as *const u8,
                 sample as *mut u8,
-                old_bytes.min(size),
+                known_bytes.min(size),
             );
-            if TRACKER.wants(old_bytes) {
-                TRACKER.freed(&mut observed, old, old_bytes, now, FLAG_REALLOCATED);
-            }
+            let logged = TRACKER.logged(old);
+            TRACKER.freed(&mut observed, old, old_bytes, logged, FLAG_REALLOCATED);
             real::free(old);
             return sample;
         }
+        // Before the call: after it, another thread may have the old address.
+        let logged = TRACKER.logged(old);
+        TRACKER.freed(&mut observed, old, old_bytes, logged, FLAG_REALLOCATED);
+        let is_due = size != 0 && TRACKER.is_due(caller(at), size);
         let new = real::realloc(old, size);
         if new != 0 {
-            TRACKER.reallocated(
+            TRACKER.allocated(
                 &mut observed,
                 caller(at),
-                [old, old_bytes],
-                [new, size],
-                now,
+                new,
+                size,
+                FLAG_REALLOCATED,
+                is_due,
             );
+        } else if size != 0 {
+            // It failed, and the old object is still there.
+            let (due, bytes) = (logged.is_some(), known_bytes.unwrap_or(0));
+            TRACKER.allocated(&mut observed, caller(at), old, bytes, FLAG_REALLOCATED, due);
         }
         new
     }
@@ -708,6 +766,7 @@ unsafe extern "C" fn mremap_at(
         return remap();
     };
     let now = sys::clock_ns();
+    TRACKER.unmapping([old, old_length]);
     let mut start = remap();
     if start == FAILED {
         // SAFETY: as the function itself.
@@ -741,6 +800,7 @@ unsafe extern "C" fn munmap_at(address: usize, length: usize, at: usize) -> c_in
         return unmap();
     };
     let now = sys::clock_ns();
+    TRACKER.unmapping([address, length]);
     let result = unmap();
     if result == 0 {
         TRACKER.unmapped(&mut observed, [address, length], now, 0);
@@ -917,18 +977,16 @@ pub unsafe extern "C" fn exit_at_once(status: c_int) {
     unsafe { _exit(status) }
 }
 
-extern "C" fn note_dlopen(at: usize) -> usize {
+extern "C" fn note_loading(at: usize, function: Function) -> usize {
     if let Some(mut observed) = TRACKER.observe(at) {
         TRACKER.loading(&mut observed, at);
     }
-    real::entry(Function::dlopen)
+    real::entry(function)
 }
 
-extern "C" fn note_dlmopen(at: usize) -> usize {
-    if let Some(mut observed) = TRACKER.observe(at) {
-        TRACKER.loading(&mut observed, at);
-    }
-    real::entry(Function::dlmopen)
+extern "C" fn note_replacing(at: usize, function: Function) -> usize {
+    TRACKER.replacing(at);
+    real::entry(function)
 }
 
 unsafe extern "C" fn dlclose_at(handle: usize, at: usize) -> c_int {

@@ -11,11 +11,14 @@
 //! hold, unwind, or end the program. Whatever fails inside switches it off with one line.
 //!
 //! `operator new` and `delete` are not hooked: those of the C++ runtimes call `malloc` and `free`,
-//! and stacks are unwound through them; a program that brings its own gets its own.
+//! and stacks are unwound through them; a program that brings its own gets its own. Of an allocator
+//! that brings its own too (tcmalloc, jemalloc, mimalloc), objects made by `new` are not seen, and
+//! the recording says so. To export these names would be to decide for plugins of programs in C
+//! which C++ runtime is theirs: their own is in a scope that this library cannot see.
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
-//! `sampling` and `sample_heap` (how it is written down) → `place` (plans). Below them: `thread`
+//! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans). Below them: `thread`
 //! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
 //! `environment`.
 //!
@@ -33,6 +36,7 @@ pub mod checksum;
 pub mod environment;
 #[cfg(not(test))]
 pub mod hooks;
+pub mod large;
 pub mod loader;
 pub mod log;
 pub mod message;

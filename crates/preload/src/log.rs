@@ -27,8 +27,6 @@ const PARKED_ROOM_BYTES: usize = 2048;
 /// How often, and how long each time, a thread waits for another one that makes a segment.
 const WAITS_MAX: u32 = 10_000;
 const WAIT_NS: u64 = 200_000;
-/// `RLIMIT_FSIZE`.
-const RESOURCE_FILE_BYTES: usize = 1;
 
 struct Segments {
     directory: Text<4000>,
@@ -314,8 +312,8 @@ impl Segments {
     /// Makes the file, gets its space, maps it, and keeps no descriptor.
     fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
         // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
-        if sys::resource_limit(RESOURCE_FILE_BYTES)? < bytes as u64 {
-            return Err(Errno(27));
+        if sys::resource_limit(sys::RESOURCE_FILE_BYTES)? < bytes as u64 {
+            return Err(sys::EFBIG);
         }
         self.name();
         let path = self.path.as_bytes();
@@ -352,6 +350,7 @@ impl Segments {
                 match number {
                     2 => ", no such folder",
                     13 => ", permission denied",
+                    23 | 24 => ", too many open files",
                     27 => ", file size limit",
                     28 => ", disk full",
                     122 => ", disk quota",

@@ -180,28 +180,29 @@ pub fn forked_child() {
     state.is_finished.store(false, Relaxed);
 }
 
-/// The process ends, or is about to be replaced by another program: appends its summary.
+/// The process ends: appends its summary.
 pub fn finish() {
-    let Some(state) = state() else { return };
-    if state.plan.header.flags & FLAG_SUMMARY == 0
-        || state.summary_path_bytes == 0
-        || state.is_finished.swap(true, Relaxed)
+    if let Some(state) = state()
+        && !state.is_finished.swap(true, Relaxed)
     {
-        return;
+        state.append_summary();
     }
-    let path = state
-        .summary_path
-        .get(..=state.summary_path_bytes)
-        .unwrap_or_default();
-    if let Err(Errno(error)) = summary::append(state, path) {
-        message::line(format_args!(
-            "what was placed cannot be reported: error {error} on the file of {SUMMARY_VARIABLE}"
-        ));
+}
+
+/// The process is about to be replaced by another program: appends its summary, and counts anew in
+/// case it goes on.
+pub fn replacing() {
+    if let Some(state) = state() {
+        state.append_summary();
+        state.counters.iter().for_each(RuleCounters::clear);
+        state.pins.pinned.store(0, Relaxed);
+        state.pins.failed.store(0, Relaxed);
     }
 }
 
 impl State {
     fn start(&'static self) {
+        self.append(summary::append_began);
         let recogniser = self.recogniser();
         recogniser.prepare();
         self.mappings.start(self.plan.header.mappings_max.into());
@@ -211,6 +212,25 @@ impl State {
         WANTED_BYTES_MIN.store(recogniser.size_bytes_min(), Relaxed);
         self.modules.all(|module| self.place_statics(module));
         self.pins.main_started(&self.plan, self.pin_rules);
+    }
+
+    fn append(&self, append: impl FnOnce(&[u8]) -> Result<(), Errno>) {
+        if self.plan.header.flags & FLAG_SUMMARY == 0 || self.summary_path_bytes == 0 {
+            return;
+        }
+        let path = self
+            .summary_path
+            .get(..=self.summary_path_bytes)
+            .unwrap_or_default();
+        if let Err(Errno(error)) = append(path) {
+            message::line(format_args!(
+                "what was placed cannot be reported: error {error} on the file of {SUMMARY_VARIABLE}"
+            ));
+        }
+    }
+
+    fn append_summary(&self) {
+        self.append(|path| summary::append(self, path));
     }
 
     fn recogniser(&self) -> Recogniser<'_> {

@@ -10,6 +10,7 @@ macro_rules! functions {
         /// Numbers of the functions in [`ADDRESSES`].
         #[allow(non_camel_case_types, clippy::enum_variant_names)]
         #[derive(Clone, Copy, Debug)]
+        #[repr(usize)]
         pub enum Function { $(#[allow(missing_docs)] $name),* }
 
         const NAMES: &[&CStr] = &[$($text),*];
@@ -62,6 +63,15 @@ functions! {
     dlopen c"dlopen" (name: *const c_char, mode: c_int) -> usize;
     dlmopen c"dlmopen" (space: c_long, name: *const c_char, mode: c_int) -> usize;
     dlclose c"dlclose" (handle: usize) -> c_int;
+    execve c"execve" () -> c_int;
+    execv c"execv" () -> c_int;
+    execvp c"execvp" () -> c_int;
+    execvpe c"execvpe" () -> c_int;
+    execveat c"execveat" () -> c_int;
+    fexecve c"fexecve" () -> c_int;
+    execl c"execl" () -> c_int;
+    execlp c"execlp" () -> c_int;
+    execle c"execle" () -> c_int;
     libc_dlopen_mode c"__libc_dlopen_mode" (name: *const c_char, mode: c_int) -> usize;
     gnu_get_libc_version c"gnu_get_libc_version" () -> *const c_char;
 }
@@ -80,6 +90,7 @@ static TELLS_SIZE: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Safety
 /// `address` is that of an object of the real allocator.
+#[inline(always)]
 pub unsafe fn usable_bytes(address: usize) -> Option<usize> {
     // SAFETY: the caller's promise; under glibc the chunk's size stands before the object.
     unsafe {
@@ -132,10 +143,15 @@ fn address(function: Function) -> usize {
 }
 
 /// Finds all functions, once.
+#[inline(always)]
 pub fn resolve() {
-    if slot(Function::malloc).load(Ordering::Acquire) != 0 {
-        return;
+    if slot(Function::malloc).load(Ordering::Acquire) == 0 {
+        resolve_now();
     }
+}
+
+#[cold]
+fn resolve_now() {
     let malloc = address(Function::malloc);
     let glibc = cfg!(target_arch = "x86_64") && loader::defines(malloc, c"gnu_get_libc_version");
     let tells = loader::defines(malloc, c"malloc_usable_size");

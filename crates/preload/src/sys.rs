@@ -8,6 +8,10 @@ use core::arch::asm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
+/// `EFBIG`.
+pub const EFBIG: Errno = Errno(27);
+/// `RLIMIT_FSIZE`.
+pub const RESOURCE_FILE_BYTES: usize = 1;
 /// `EINTR`.
 pub const EINTR: Errno = Errno(4);
 /// `ENOMEM`.
@@ -25,6 +29,7 @@ pub mod number {
     pub const WRITE: usize = 1;
     pub const CLOSE: usize = 3;
     pub const FSTAT: usize = 5;
+    pub const LSEEK: usize = 8;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
@@ -61,6 +66,7 @@ pub mod number {
     pub const WRITE: usize = 64;
     pub const CLOSE: usize = 57;
     pub const FSTAT: usize = 80;
+    pub const LSEEK: usize = 62;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;
     pub const MUNMAP: usize = 215;
@@ -234,8 +240,12 @@ pub fn read(fd: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Writes all of `bytes`, however often that takes.
+/// Writes all of `bytes`, however often that takes; `EFBIG` where that might pass the file size limit,
+/// which would be a SIGXFSZ for the program.
 pub fn write(fd: usize, mut bytes: &[u8]) -> Result<(), Errno> {
+    if !may_grow(fd, bytes.len())? {
+        return Err(EFBIG);
+    }
     while !bytes.is_empty() {
         // SAFETY: the slice is readable for its length.
         match unsafe {
@@ -251,6 +261,38 @@ pub fn write(fd: usize, mut bytes: &[u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// May `bytes` be written to this descriptor within the file size limit? Others that append to the
+/// file meanwhile are allowed for.
+fn may_grow(fd: usize, bytes: usize) -> Result<bool, Errno> {
+    const SEEK_CUR: usize = 1;
+    const OTHERS_BYTES: u64 = 64 << 10;
+    let limit = resource_limit(RESOURCE_FILE_BYTES)?;
+    if limit == u64::MAX {
+        return Ok(true);
+    }
+    let mut status = [0u64; 32];
+    // SAFETY: the kernel's structure is smaller.
+    unsafe {
+        call(
+            number::FSTAT,
+            [fd, status.as_mut_ptr() as usize, 0, 0, 0, 0],
+        )
+    }?;
+    // Size and mode of the kernel's `struct stat`; pipes and terminals have no limit.
+    let mode = if cfg!(target_arch = "x86_64") {
+        status[3] as u32
+    } else {
+        status[2] as u32
+    };
+    if mode & 0o170_000 != 0o100_000 {
+        return Ok(true);
+    }
+    // SAFETY: no memory is involved.
+    let at = unsafe { call(number::LSEEK, [fd, 0, SEEK_CUR, 0, 0, 0]) }? as u64;
+    let end = at.max(status[6]).saturating_add(bytes as u64);
+    Ok(end.saturating_add(OTHERS_BYTES) <= limit)
 }
 
 /// Allocates the file's space on disk, so that later stores to its mapping have a block to go to.

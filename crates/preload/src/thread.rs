@@ -70,9 +70,11 @@ pub struct Thread {
     /// Which fork of the process the block belongs to.
     pub generation: u32,
     /// Rounds of destructors that were let pass before the thread counts as ended.
-    pub destructor_rounds: u32,
+    pub destructor_rounds: u16,
     /// Its Thread record is in the log of this generation.
     pub announced: bool,
+    /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
+    pub gaps: usize,
 }
 
 const _: () = assert!(size_of::<Thread>() <= 128);

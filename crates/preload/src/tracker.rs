@@ -6,9 +6,10 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
-use nearpage_wire::allocation_log::{FLAG_NO_STACK, FLAG_REALLOCATED, FLAG_SAMPLED, Kind, head};
+use nearpage_wire::allocation_log::{FLAG_NO_STACK, FLAG_SAMPLED, Kind, head};
 
 use crate::call_site::{CallSites, Caller, Site};
+use crate::large::{self, Alive, Debts, Logged};
 use crate::log::Log;
 use crate::sample_heap::{BASE, LENGTH, SAMPLE_HEAP};
 use crate::thread::{Stage, Thread, Token};
@@ -29,7 +30,7 @@ const SITES_BYTES: usize = 64 << 20;
 /// `MADV_WIPEONFORK`.
 const ADVICE_WIPE_ON_FORK: usize = 18;
 /// Rounds of thread destructors that are let pass, so that those of the program come first.
-const DESTRUCTOR_ROUNDS: u32 = 2;
+const DESTRUCTOR_ROUNDS: u16 = 2;
 
 /// What the assembly hooks compare freed pointers with, to pass on those that nobody asks about.
 #[derive(Debug)]
@@ -87,12 +88,13 @@ enum Count {
     Frees,
     SmallPassedThousandths,
     StacksCached,
-    SamplesWithoutRoom,
+    WithoutRoom,
+    LargePassedThousandths,
 }
 
 /// Counters of some of the threads, in a cache line of their own.
 #[repr(align(64))]
-struct Shard([AtomicU64; 5]);
+struct Shard([AtomicU64; 6]);
 
 const SHARDS: usize = 32;
 
@@ -167,6 +169,8 @@ pub struct Tracker {
     log: Log,
     logs: AtomicU32,
     sites: CallSites,
+    debts: Debts,
+    alive: Alive,
     small_sample_bytes: AtomicU64,
     threads_created: AtomicU32,
     exit_key: AtomicU32,
@@ -200,6 +204,8 @@ impl Tracker {
             log: Log::new(),
             logs: AtomicU32::new(0),
             sites: CallSites::new(),
+            debts: Debts::new(),
+            alive: Alive::new(),
             small_sample_bytes: AtomicU64::new(0),
             threads_created: AtomicU32::new(0),
             exit_key: AtomicU32::new(u32::MAX),
@@ -209,7 +215,7 @@ impl Tracker {
             pid: AtomicU32::new(0),
             finished: AtomicU32::new(0),
             unwinder_sought: AtomicU32::new(0),
-            shards: [const { Shard([const { AtomicU64::new(0) }; 5]) }; SHARDS],
+            shards: [const { Shard([const { AtomicU64::new(0) }; 6]) }; SHARDS],
         }
     }
 
@@ -319,6 +325,12 @@ impl Tracker {
             }
             self.small_sample_bytes
                 .store(request.small_sample_bytes, Ordering::Relaxed);
+            if !self.logs_every_allocation() && !self.alive.reserve(roomy) {
+                message::line(format_args!(
+                    "no memory to remember objects: this process is not observed"
+                ));
+                return false;
+            }
             if request.small_sample_bytes > 1 && !(roomy && SAMPLE_HEAP.reserve()) {
                 message::line(format_args!(
                     "no address space for samples (see ulimit -v): small allocations are not observed"
@@ -506,6 +518,7 @@ impl Tracker {
             &[head(Kind::ThreadExit, 2, 0, thread.tid), sys::clock_ns()],
         );
         self.log.release(thread);
+        large::release(thread);
         thread.stage = Stage::Ended;
         thread.countdown = i64::MAX;
         false
@@ -548,7 +561,7 @@ impl Tracker {
             return None;
         }
         let Some(address) = SAMPLE_HEAP.allocate(size, alignment) else {
-            self.count(thread, Count::SamplesWithoutRoom, 1);
+            self.count(thread, Count::WithoutRoom, 1);
             return None;
         };
         let weight =
@@ -558,23 +571,33 @@ impl Tracker {
             Count::SmallPassedThousandths,
             weight.saturating_sub(1000),
         );
-        self.allocated(
-            observed,
-            caller,
-            address,
-            size,
-            flags | FLAG_SAMPLED,
-            weight,
-        );
+        let now = sys::clock_ns();
+        let site = self.site(thread, caller, place::wants(size), now);
+        let object = [address, size];
+        self.log_allocation(thread, site, now, object, flags | FLAG_SAMPLED, weight);
+        if place::wants(size) {
+            place::allocated(address, size, site.frames);
+        }
         Some(address)
     }
 
-    /// Must an allocation of this size be reported to [`Self::allocated`]?
+    /// Must an allocation of this size be reported to [`Self::allocated`]? Small ones are samples
+    /// otherwise.
     pub fn wants(&self, size: usize) -> bool {
         size >= LARGE_ALLOCATION_BYTES || self.logs_every_allocation()
     }
 
-    /// An allocation was made.
+    /// Must this allocation be reported to [`Self::allocated`] for the log's sake? Each one counts.
+    #[inline]
+    pub fn is_due(&self, caller: Caller, size: usize) -> bool {
+        if size >= LARGE_ALLOCATION_BYTES {
+            large::is_due(caller, size)
+        } else {
+            self.logs_every_allocation()
+        }
+    }
+
+    /// An allocation was made that is [`Self::is_due`], or is only to be placed.
     pub fn allocated(
         &self,
         observed: &mut Observed,
@@ -582,66 +605,93 @@ impl Tracker {
         address: usize,
         size: usize,
         flags: u16,
-        weight: u64,
+        is_due: bool,
     ) {
         let placed = place::wants(size);
-        let thread = &mut *observed.thread;
-        if self.logs.load(Ordering::Relaxed) == 0 && !placed {
+        let logged = is_due && self.logs.load(Ordering::Relaxed) != 0;
+        if !logged && !placed {
             return;
         }
+        let thread = &mut *observed.thread;
         let now = sys::clock_ns();
         let site = self.site(thread, caller, placed, now);
+        if logged && self.logs_every_allocation() {
+            self.log_allocation(thread, site, now, [address, size], flags, 1000);
+        } else if logged {
+            let weight = large::weigh(thread, &self.debts, caller, size, now);
+            let sampled = if weight > 1000 { FLAG_SAMPLED } else { 0 };
+            self.count(thread, Count::LargePassedThousandths, weight - 1000);
+            if self.alive.insert(address, Logged::new(thread, caller, now)) {
+                let flags = flags | sampled;
+                self.log_allocation(thread, site, now, [address, size], flags, weight);
+            } else {
+                self.count(thread, Count::WithoutRoom, 1);
+            }
+        }
+        if placed {
+            place::allocated(address, size, site.frames);
+        }
+    }
+
+    fn log_allocation(
+        &self,
+        thread: &mut Thread,
+        site: Site,
+        now_ns: u64,
+        [address, size]: [usize; 2],
+        flags: u16,
+        weight: u64,
+    ) {
         let flags = flags | if site.no_stack { FLAG_NO_STACK } else { 0 };
         self.count(thread, Count::Allocations, 1);
         self.record(
             thread,
             &[
                 head(Kind::Allocate, 5, flags, site.number),
-                now,
+                now_ns,
                 address as u64,
                 size as u64,
                 weight,
             ],
         );
-        if placed {
-            place::allocated(address, size, site.frames);
-        }
     }
 
-    /// The object at `address`, of about `size` bytes, is freed; `time_ns` is before that.
+    /// Is the object at `address`, which is no sample of the small ones, in the log?
+    #[inline(always)]
+    pub fn is_logged(&self, address: usize) -> bool {
+        self.logs_every_allocation() || self.alive.contains(address)
+    }
+
+    /// What is known of the object at `address` if it is in the log. It is freed now, and the answer
+    /// goes to [`Self::freed`].
+    pub fn logged(&self, address: usize) -> Option<Logged> {
+        if self.logs_every_allocation() || SAMPLE_HEAP.contains(address) {
+            return Some(Logged::FREE_OF_CHARGE);
+        }
+        self.alive.remove(address)
+    }
+
+    /// The object at `address`, of about `size` bytes, is about to be freed.
     pub fn freed(
         &self,
         observed: &mut Observed,
         address: usize,
         size: usize,
-        time_ns: u64,
+        logged: Option<Logged>,
         flags: u16,
     ) {
-        let thread = &mut *observed.thread;
-        self.count(thread, Count::Frees, 1);
-        self.record(
-            thread,
-            &[head(Kind::Free, 3, flags, 0), time_ns, address as u64],
-        );
+        if let Some(logged) = logged {
+            let thread = &mut *observed.thread;
+            let now = sys::clock_ns();
+            logged.freed(&self.debts, now);
+            self.count(thread, Count::Frees, 1);
+            self.record(
+                thread,
+                &[head(Kind::Free, 3, flags, 0), now, address as u64],
+            );
+        }
         if place::wants(size) {
             place::freed(address, size);
-        }
-    }
-
-    /// An object moved or changed its size.
-    pub fn reallocated(
-        &self,
-        observed: &mut Observed,
-        caller: Caller,
-        old: [usize; 2],
-        new: [usize; 2],
-        time_ns: u64,
-    ) {
-        if self.wants(old[1]) {
-            self.freed(observed, old[0], old[1], time_ns, FLAG_REALLOCATED);
-        }
-        if self.wants(new[1]) {
-            self.allocated(observed, caller, new[0], new[1], FLAG_REALLOCATED, 1000);
         }
     }
 
@@ -674,6 +724,13 @@ impl Tracker {
         }
     }
 
+    /// Memory is about to be unmapped: another thread may have it before the call returns.
+    pub fn unmapping(&self, range: [usize; 2]) {
+        if place::wants(range[1]) {
+            place::freed(range[0], range[1]);
+        }
+    }
+
     /// Memory was unmapped; `time_ns` is before that.
     pub fn unmapped(&self, observed: &mut Observed, range: [usize; 2], time_ns: u64, flags: u16) {
         self.record(
@@ -685,9 +742,6 @@ impl Tracker {
                 range[1] as u64,
             ],
         );
-        if place::wants(range[1]) {
-            place::freed(range[0], range[1]);
-        }
     }
 
     /// The program moved the break.
@@ -758,9 +812,27 @@ impl Tracker {
             return;
         }
         if self.finished.swap(1, Ordering::Relaxed) == 0 {
-            let counters = self.counters();
-            self.record(observed.thread, &counters);
+            self.record_counters(observed.thread);
             place::finish();
+        }
+    }
+
+    /// The process is about to become another program, unless that fails.
+    pub fn replacing(&self, at: usize) {
+        // The child of a vfork is in its parent's memory.
+        if let Some(observed) = self.observe(at)
+            && self.pid.load(Ordering::Relaxed) == sys::getpid()
+        {
+            self.record_counters(observed.thread);
+            place::replacing();
+        }
+    }
+
+    /// A process without a log gets none for its counters.
+    fn record_counters(&self, thread: &mut Thread) {
+        if self.log.blocks_claimed.load(Ordering::Relaxed) > 0 {
+            let counters = self.counters();
+            self.record(thread, &counters);
         }
     }
 
@@ -809,9 +881,9 @@ impl Tracker {
             .sum()
     }
 
-    fn counters(&self) -> [u64; 10] {
+    fn counters(&self) -> [u64; 11] {
         [
-            head(Kind::Counters, 10, 0, sys::gettid()),
+            head(Kind::Counters, 11, 0, sys::gettid()),
             sys::clock_ns(),
             self.total(Count::Allocations),
             self.total(Count::Frees),
@@ -820,7 +892,8 @@ impl Tracker {
             self.total(Count::StacksCached),
             self.sites.left_out.load(Ordering::Relaxed),
             self.log.dropped.load(Ordering::Relaxed),
-            self.total(Count::SamplesWithoutRoom),
+            self.total(Count::WithoutRoom),
+            self.total(Count::LargePassedThousandths) / 1000,
         ]
     }
 
@@ -884,7 +957,7 @@ extern "C" fn end_thread(_: usize) {
 mod tests {
     use super::*;
     use nearpage_wire::allocation_log::{
-        BLOCK_BYTES, BLOCK_HEADER_BYTES, Records, SEGMENT_HEADER_BYTES,
+        BLOCK_BYTES, BLOCK_HEADER_BYTES, FLAG_REALLOCATED, Records, SEGMENT_HEADER_BYTES,
     };
     use std::os::unix::ffi::OsStrExt;
 
@@ -939,8 +1012,12 @@ mod tests {
             tracker.allocate_sample(&mut observed, caller, 8, 16, 0),
             None
         );
-        tracker.allocated(&mut observed, caller, 0x5000, 8, 0, 1000);
-        tracker.reallocated(&mut observed, caller, [0x5000, 8], [0x6000, 9000], 5);
+        assert!(tracker.is_due(caller, 8));
+        tracker.allocated(&mut observed, caller, 0x5000, 8, 0, true);
+        let logged = tracker.logged(0x5000);
+        tracker.freed(&mut observed, 0x5000, 8, logged, FLAG_REALLOCATED);
+        tracker.allocated(&mut observed, caller, 0x6000, 9000, FLAG_REALLOCATED, true);
+        tracker.freed(&mut observed, 0x9000, 8, None, 0);
         let mapping = Mapping {
             start: 0x10_0000,
             length: 8192,
@@ -988,7 +1065,8 @@ mod tests {
             (allocations[1].1, &allocations[1].3[1..]),
             (FLAG_REALLOCATED, &[0x6000, 9000, 1000][..])
         );
-        assert_eq!(of(Kind::Free)[0].3, [5, 0x5000]);
+        assert_eq!(of(Kind::Free).len(), 1);
+        assert_eq!(of(Kind::Free)[0].3[1..], [0x5000]);
         assert_eq!(
             of(Kind::Map)[0].3[1..],
             [0x10_0000, 8192, 3 | 0x22 << 32, u64::MAX]

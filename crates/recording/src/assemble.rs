@@ -10,6 +10,7 @@ mod modules;
 mod statics;
 mod threads;
 
+use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
@@ -20,7 +21,7 @@ use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
 use crate::log::LogReader;
-use crate::{Error, Event, Mark, Metadata, Object, SampleCounts, Tables};
+use crate::{Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables};
 
 /// What the logs add up to.
 #[derive(Debug, Default)]
@@ -119,7 +120,12 @@ pub(crate) fn assemble(
     if dropped > 0 {
         notes.push(format!("{dropped} records of the allocation log were dropped (log off, full, or no room for a sample)"));
     }
+    let large_unlogged = totals(|image| image.counters.large_unlogged);
+    if large_unlogged > 0 {
+        notes.push(format!("about {large_unlogged} allocations of {LARGE_ALLOCATION_BYTES} bytes and more have no record: they were made and freed at so high a rate that they were sampled; --all-allocations logs each"));
+    }
     let (modules, mappings) = modules.into_tables();
+    notes.extend(unseen_new(&modules));
     Ok(Assembled {
         allocations: totals(|image| image.counters.allocations),
         small_unlogged: totals(|image| image.counters.small_unlogged),
@@ -137,6 +143,24 @@ pub(crate) fn assemble(
             first_touches,
         },
     })
+}
+
+/// `operator new` of another allocator than the C library's calls no function that the preload
+/// library stands in front of.
+fn unseen_new(modules: &[Module]) -> Option<String> {
+    let loaded = |prefixes: &[&str]| {
+        let names = modules.iter().map(|module| file_name(&module.path));
+        names.into_iter().find(|name| {
+            prefixes
+                .iter()
+                .any(|prefix| name.starts_with(&format!("lib{prefix}")))
+        })
+    };
+    loaded(&["stdc++", "c++"])?;
+    let allocator = loaded(&["tcmalloc", "jemalloc", "mimalloc"])?;
+    Some(format!(
+        "{allocator} has an operator new of its own: C++ objects made with it are not logged (malloc is); record without that allocator to see them"
+    ))
 }
 
 fn marks(images: &[Image]) -> Vec<Mark> {

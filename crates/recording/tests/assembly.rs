@@ -390,7 +390,7 @@ fn damaged_allocation_blocks_are_counted_and_the_others_read() {
     let sound = Block::of(100).allocate(21, 0xb000, 64, 0).record(
         Kind::Counters,
         100,
-        &[22, 50, 40, 30, 0, 0, 7],
+        &[22, 50, 40, 30, 0, 0, 7, 0, 0, 12345],
     );
     segment(
         &log.allocation_log_folder(),
@@ -421,5 +421,32 @@ fn damaged_allocation_blocks_are_counted_and_the_others_read() {
             .notes
             .iter()
             .any(|note| note.contains("alloc-9-9-0.log"))
+    );
+    assert!(
+        metadata
+            .notes
+            .iter()
+            .any(|note| note.contains("12345 allocations of 4096 bytes and more"))
+    );
+}
+
+#[test]
+fn objects_of_another_operator_new_are_said_to_be_unseen() {
+    let said = |libraries: &[&str]| {
+        let mut events = program();
+        for (at, library) in (1..).zip(libraries) {
+            events.push(map(4, 100, 0x6000_0000 + (at << 20), 0x1000, CODE, library));
+        }
+        let notes = open(&events, &[], &[]).metadata.notes;
+        notes.iter().any(|note| note.contains("operator new"))
+    };
+    assert!(said(&[
+        "/lib/libstdc++.so.6",
+        "/lib/libtcmalloc_minimal.so.4"
+    ]));
+    assert!(!said(&["/lib/libstdc++.so.6"]));
+    assert!(
+        !said(&["/lib/libjemalloc.so.2"]),
+        "a C program calls malloc"
     );
 }

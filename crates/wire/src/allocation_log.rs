@@ -46,7 +46,7 @@
 //! | Thread | tid | time_ns, start routine address (0: the main thread), creation order in the process from 0, stack low, stack high, thread-local storage low, high, creator's tid |
 //! | ThreadExit | tid | time_ns |
 //! | Mark | 1 begin, 2 end | time_ns |
-//! | Counters | tid | time_ns, allocations, frees, small allocations passed without a record (estimated from the samples' weights), stacks unwound, stacks taken from the cache, allocations whose stack was left out for cost, records dropped because the log was off or full, samples for which there was no room |
+//! | Counters | tid | time_ns, allocations, frees, small allocations passed without a record (estimated from the samples' weights), stacks unwound, stacks taken from the cache, allocations whose stack was left out for cost, records dropped because the log was off or full, samples and other objects for which there was no room, allocations of [`crate::LARGE_ALLOCATION_BYTES`] and more passed without a record (estimated likewise; 0 in older logs) |
 //!
 //! Counters are totals of the process so far; the latest one counts. Time is CLOCK_MONOTONIC, stamped
 //! after an allocation returned and before a free starts. Call sites are numbered per process from
@@ -54,10 +54,10 @@
 //! read: resolve them after the whole log is read. A site is never redefined: after a `dlclose` or
 //! in a forked child, the same addresses get a new number.
 //!
-//! A Free without its Allocate is of an object that was not logged (a size near the threshold, or
-//! made before the log began): ignore it. A `realloc` is a Free and an Allocate, both with
+//! A Free without its Allocate is of an object that was not logged: ignore it. A `realloc` is a Free and an Allocate, both with
 //! [`FLAG_REALLOCATED`], even when the object stayed where it was; either is left out when that
-//! size is not logged. An `mremap` is an Unmap and a Map with that flag; protection and flags
+//! object is not logged. The Free is written before the call: one that fails is followed by an
+//! Allocate of the old object. An `mremap` is an Unmap and a Map with that flag; protection and flags
 //! of that Map are all ones, its descriptor −1. A thread that no hook announced (a bare `clone`)
 //! has start routine 0 like the main thread, and an order above 0; its stack is 0, 0.
 //! A forked child's first thread has order 0 and start routine 0, and the stack of the thread that
@@ -74,7 +74,8 @@ pub const BLOCK_HEADER_BYTES: usize = 16;
 /// Bytes of a block, header included.
 pub const BLOCK_BYTES: usize = 16 * 1024;
 
-/// The allocation is a sample of the small ones and lives in nearpage's own address range.
+/// The allocation is a sample: its weight says of how many. A small one lives in nearpage's own
+/// address range, a large one where the allocator put it.
 pub const FLAG_SAMPLED: u16 = 1;
 /// The record is one half of a `realloc` or `mremap`.
 pub const FLAG_REALLOCATED: u16 = 2;

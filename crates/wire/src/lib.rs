@@ -29,7 +29,8 @@ pub const LOG_DIRECTORY_VARIABLE: &str = "NEARPAGE_LOG";
 pub const PLAN_VARIABLE: &str = "NEARPAGE_PLAN";
 /// Environment variable: path of a file to which each process appends its placement summary.
 pub const SUMMARY_VARIABLE: &str = "NEARPAGE_SUMMARY";
-/// Environment variable: mean number of bytes between two sampled small allocations; `1` logs all.
+/// Environment variable: mean number of bytes between two sampled small allocations; `1` logs all,
+/// of whatever size and rate.
 pub const SMALL_SAMPLE_BYTES_VARIABLE: &str = "NEARPAGE_SMALL_SAMPLE_BYTES";
 /// Environment variable: bytes of allocation log that one process may write; 1 GiB when absent.
 pub const LOG_BYTES_MAX_VARIABLE: &str = "NEARPAGE_LOG_BYTES_MAX";
@@ -45,8 +46,12 @@ pub const RANK_VARIABLES: [&str; 4] = [
     "SLURM_PROCID",
 ];
 
-/// An allocation of this many bytes or more is logged whatever the sampling of small ones.
+/// Allocations of this many bytes or more are each logged, except those of call sites that make
+/// short-lived ones at a high rate, which are sampled too.
 pub const LARGE_ALLOCATION_BYTES: usize = 4096;
+
+/// An allocation of this many bytes or more is logged whatever its site does.
+pub const EXACT_ALLOCATION_BYTES: usize = 1 << 20;
 
 /// Deepest stack kept of a call site, in frames, innermost first.
 pub const CALL_SITE_DEPTH_MAX: usize = 32;

@@ -1,5 +1,7 @@
 //! The summary of a process: one line of JSON, appended to the file of
-//! [`nearpage_wire::SUMMARY_VARIABLE`] in one write.
+//! [`nearpage_wire::SUMMARY_VARIABLE`] in one write. It is written at the end and before an `exec`
+//! (which may fail: a process may have several, which add up). A process that a signal ends writes
+//! none (nor does one of which a second thread calls `exit` meanwhile), so each image that takes up a plan says that first: `{"pid":N,"began":true}`.
 //!
 //! ```text
 //! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
@@ -58,6 +60,17 @@ pub fn append(state: &State, path: &[u8]) -> Result<(), sys::Errno> {
     // SAFETY: mapped above; `line` is not used any more.
     let _ = unsafe { sys::munmap(address, bytes) };
     appended
+}
+
+/// Appends that the process has begun.
+pub fn append_began(path: &[u8]) -> Result<(), sys::Errno> {
+    let mut bytes = [0; 64];
+    let mut line = Line {
+        bytes: &mut bytes,
+        length: 0,
+    };
+    let _ = writeln!(line, "{{\"pid\":{},\"began\":true}}", sys::getpid());
+    append_line(path, line.bytes.get(..line.length).unwrap_or_default())
 }
 
 fn append_line(path: &[u8], line: &[u8]) -> Result<(), sys::Errno> {

@@ -102,8 +102,51 @@ fn samples_stand_for_all_small_allocations() {
 }
 
 #[test]
+fn busy_sites_of_large_allocations_stand_for_all_they_made() {
+    for threads in [1, 3u64] {
+        let arguments = ["1000000", "5000", &threads.to_string()];
+        let Some(run) = program("busy.c", &arguments, &[]) else {
+            return;
+        };
+        run.log.check();
+        let found = run.log.allocations(5000);
+        let exact = found.iter().filter(|record| record.words[3] == 1000);
+        assert!(exact.count() >= 1000, "on credit");
+        assert!(
+            found
+                .iter()
+                .all(|record| (record.words[3] > 1000) == (record.flags & FLAG_SAMPLED != 0))
+        );
+        let made = threads * 1_000_000;
+        let estimate: u64 = found.iter().map(|record| record.words[3]).sum::<u64>() / 1000;
+        assert!(estimate.abs_diff(made) < made / 5, "{estimate}");
+        // The credit and the way to rest, and what time permits.
+        assert!(found.len() < 100_000 && run.log_bytes() < 16 << 20);
+        let freed = run.log.of(Kind::Free).count();
+        assert!(
+            freed >= found.len(),
+            "{freed} of {} were freed",
+            found.len()
+        );
+        // Beside it, ten thousand rows that stay are each logged, and so is what is really large.
+        assert_eq!(run.log.allocations(6000).len(), 10_000);
+        assert_eq!(run.log.allocations(1 << 20).len(), 3000);
+        let counters = run
+            .log
+            .of(Kind::Counters)
+            .max_by_key(|record| record.words[0])
+            .unwrap();
+        let logged = found.len() as u64;
+        assert!(
+            (counters.words[9] + logged).abs_diff(made) < made / 5,
+            "{counters:?}"
+        );
+    }
+}
+
+#[test]
 fn equal_keys_of_different_stacks_are_told_apart() {
-    let Some(run) = program("wrappers.c", &[], &[]) else {
+    let Some(run) = program("wrappers.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]) else {
         return;
     };
     run.log.check();
@@ -214,7 +257,7 @@ fn threads_are_logged_with_their_bounds_and_log_little() {
 
 #[test]
 fn children_have_logs_of_their_own() {
-    let Some(run) = program("forks.c", &[], &[]) else {
+    let Some(run) = program("forks.c", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]) else {
         return;
     };
     run.log.check();
@@ -259,10 +302,20 @@ fn a_new_image_begins_a_new_segment() {
         return;
     };
     assert_eq!(run.text(), "shell\n");
-    let first = run.log.allocations(20001)[0].process;
-    let second = run.log.allocations(20002)[0].process;
-    assert_eq!(first.0, second.0);
-    assert!(first.1 < second.1);
+    let mut before = (0, 0);
+    for step in 0..9 {
+        let image = run.log.allocations(20_001 + step)[0].process;
+        let after = run.log.allocations(30_001 + step)[0].process;
+        assert_eq!(image, after, "an exec that fails changes nothing");
+        assert!(before == (0, 0) || before.0 == image.0 && before.1 < image.1);
+        let counters = run
+            .log
+            .of(Kind::Counters)
+            .filter(|record| record.process == image)
+            .max_by_key(|record| record.words[0]);
+        assert!(counters.unwrap().words[1] >= 2, "told before the exec");
+        before = image;
+    }
 }
 
 #[test]
@@ -303,7 +356,7 @@ fn loaded_libraries_are_found_as_before_and_observed() {
 
 #[test]
 fn static_constructors_and_every_new_are_logged() {
-    let Some(run) = program("objects.cc", &[], &[]) else {
+    let Some(run) = program("objects.cc", &[], &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]) else {
         return;
     };
     run.log.check();

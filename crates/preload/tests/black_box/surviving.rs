@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nearpage_wire::allocation_log::Kind;
+use nearpage_wire::allocation_log::{FLAG_NO_STACK, Kind};
 
 use crate::harness::{compile, folder, library, observed, program, same_behaviour};
 
@@ -42,11 +42,17 @@ fn a_daemon_goes_on_logging_and_its_files_stay_clean() {
         command.arg(&own);
         command
     };
-    let run = same_behaviour(command, &[]);
+    let run = same_behaviour(command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", "1")]);
     assert_eq!(run.text(), "0\n");
     assert_eq!(run.log.allocations(30000).len(), 20_000);
     // The log ends early: the line must not go to what is descriptor 2 by now.
-    let run = same_behaviour(command, &[("NEARPAGE_LOG_BYTES_MAX", "300000")]);
+    let run = same_behaviour(
+        command,
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("NEARPAGE_LOG_BYTES_MAX", "300000"),
+        ],
+    );
     assert_eq!(run.text(), "0\n");
     assert!(run.log.allocations(30000).len() < 10_000);
 }
@@ -60,7 +66,10 @@ fn limits_switch_the_log_off_with_one_line() {
     let arguments = ["100000", "5000"];
     let run = observed(
         Command::new(&program).args(arguments),
-        &[("NEARPAGE_LOG_BYTES_MAX", "1000000")],
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("NEARPAGE_LOG_BYTES_MAX", "1000000"),
+        ],
     );
     assert_eq!(run.text(), "done\n");
     assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
@@ -68,7 +77,10 @@ fn limits_switch_the_log_off_with_one_line() {
 
     let run = observed(
         Command::new(&program).args(arguments),
-        &[("TEST_FILE_BYTES", "200000")],
+        &[
+            ("NEARPAGE_SMALL_SAMPLE_BYTES", "1"),
+            ("TEST_FILE_BYTES", "200000"),
+        ],
     );
     assert_eq!(
         (run.text().as_str(), run.output.status.code()),
@@ -102,6 +114,92 @@ fn limits_switch_the_log_off_with_one_line() {
 }
 
 #[test]
+fn a_program_may_take_its_own_means_away() {
+    let folder = folder();
+    let Some(program) = compile(folder.path(), "hostile.c", &[]) else {
+        return;
+    };
+    for how in ["files", "close", "space", "size", "stack"] {
+        for further in [&[][..], &["later"]] {
+            for period in ["524288", "1"] {
+                // Standard error is a file: a line of ours must not pass its limit either.
+                let errors = folder.path().join("errors");
+                let mut command = Command::new(&program);
+                command.arg(how).args(further);
+                command.stderr(std::fs::File::create(&errors).unwrap());
+                let run = observed(&mut command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)]);
+                let errors = std::fs::read_to_string(&errors).unwrap();
+                assert!(run.output.status.success(), "{how}: {:?}", run.output);
+                assert_eq!(run.text(), "done\n", "{how}");
+                assert!(errors.lines().count() <= 1, "{how}: {errors}");
+                assert!(how != "size" || errors.is_empty(), "{errors}");
+                if how == "files" && period == "1" {
+                    assert!(errors.contains("too many open files"), "{errors}");
+                }
+                if how == "close" || how == "stack" {
+                    assert_eq!(errors, "", "{how}");
+                    run.log.check();
+                    assert_eq!(run.log.of(Kind::Thread).count(), 4);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn constructors_may_allocate_before_ours_runs() {
+    let folder = folder();
+    let Some(early) = compile(folder.path(), "early.c", &["-shared", "-fPIC", "-ldl"]) else {
+        return;
+    };
+    let program = compile(folder.path(), "many_allocations.c", &[]).unwrap();
+    for period in ["524288", "64", "1"] {
+        for order in [[library(), &early], [&early, library()]] {
+            let both = order.map(|path| path.to_str().unwrap()).join(":");
+            let run = observed(
+                Command::new(&program).args(["10", "10000"]),
+                &[
+                    ("LD_PRELOAD", &both),
+                    ("NEARPAGE_SMALL_SAMPLE_BYTES", period),
+                ],
+            );
+            assert_eq!(
+                (run.text().as_str(), run.errors().as_str()),
+                ("done\n", ""),
+                "{:?}",
+                run.output.status
+            );
+            run.log.check();
+            assert_eq!(run.log.allocations(7000).len(), 100);
+        }
+    }
+}
+
+#[test]
+fn unwinding_keeps_to_its_budget_and_says_so() {
+    let Some(run) = program("deep.c", &[], &[]) else {
+        return;
+    };
+    run.log.check();
+    let found = run.log.allocations(4500);
+    assert_eq!(found.len(), 60_000, "objects that stay are each logged");
+    let omitted = found
+        .iter()
+        .filter(|record| record.flags & FLAG_NO_STACK != 0)
+        .count() as u64;
+    let counters = run
+        .log
+        .of(Kind::Counters)
+        .max_by_key(|record| record.words[0])
+        .unwrap();
+    let (unwound, cached, left_out) = (counters.words[4], counters.words[5], counters.words[6]);
+    // The C library allocates too.
+    assert!(left_out - omitted < 10, "{omitted}: {counters:?}");
+    assert!(left_out > 0 && unwound > 0, "{counters:?}");
+    assert!(unwound + cached + left_out >= 60_000, "{counters:?}");
+}
+
+#[test]
 fn a_missing_log_folder_is_one_line() {
     let folder = folder();
     let Some(program) = compile(folder.path(), "many_allocations.c", &[]) else {
@@ -132,7 +230,7 @@ fn a_full_disk_is_no_bus_error() {
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     // In a mount namespace of its own, as root or as a user who may make one.
-    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--map-root-user", "sh", "-c", script])

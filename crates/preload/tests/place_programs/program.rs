@@ -124,6 +124,7 @@ impl Programs {
         let summaries = summary
             .lines()
             .map(|line| serde_json::from_str(line).expect(line))
+            .filter(|summary: &serde_json::Value| summary["began"].is_null())
             .collect();
         Run {
             shown: stdout,

@@ -68,6 +68,8 @@ pub(super) struct Counters {
     time_ns: u64,
     pub allocations: u64,
     pub small_unlogged: u64,
+    /// Large ones without a record: their site made short-lived ones at a high rate.
+    pub large_unlogged: u64,
     pub stacks_omitted: u64,
     /// Records dropped because the log was off or full, and samples without room.
     pub dropped: u64,
@@ -221,6 +223,7 @@ impl Image {
                     time_ns,
                     allocations: record.word(1),
                     small_unlogged: record.word(3),
+                    large_unlogged: record.word(9),
                     stacks_omitted: record.word(6),
                     dropped: record.word(7).saturating_add(record.word(8)),
                 };
