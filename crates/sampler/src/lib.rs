@@ -4,8 +4,9 @@
 //! One event and one ring per CPU are inherited by every thread and child process. A sample
 //! carries the general registers; the instruction that the clock interrupted, or the one just
 //! before it (which side is [measured](calibrate())), is decoded once per place and its address
-//! computed from them. What a sample costs is measured too, and the default rate follows from it. A place without a memory instruction is computation, and one whose address
-//! cannot be told is counted as undecoded: nothing is forced onto some other access.
+//! computed from them. A place without a memory instruction is computation, and one whose address
+//! cannot be told is counted as undecoded: nothing is forced onto some other access. What a sample
+//! costs is measured too, and the default rate follows from it.
 //!
 //! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
 //! [`Sink`].
