@@ -760,7 +760,7 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
                 raise(SIGKILL);
             return 0;
         }"#;
-    let program = compile(&case, "ends", source, &[]);
+    let program = compile(&case, "ends", source, &["-fno-builtin"]);
     let run = |how: &str, code: i32| {
         let mut run = case.command(nearpage_path());
         run.args(["run", "--place", "heap>=1M=interleave", "--"])
