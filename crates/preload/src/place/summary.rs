@@ -1,7 +1,9 @@
 //! The summary of a process: one line of JSON, appended to the file of
 //! [`nearpage_wire::SUMMARY_VARIABLE`] in one write. It is written at the end and before an `exec`
 //! (which may fail: a process may have several, which add up). A process that a signal ends writes
-//! none (nor does one of which a second thread calls `exit` meanwhile), so each image that takes up a plan says that first: `{"pid":N,"began":true}`.
+//! none (nor does one of which a second thread calls `exit` meanwhile), so each image that takes up a
+//! plan says that first: `{"pid":N,"began":true}`. One whose
+//! `exec` failed and that a signal ended later looks like one that became another program.
 //!
 //! ```text
 //! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
