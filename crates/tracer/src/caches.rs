@@ -24,7 +24,7 @@
 //! nobody. L3 keeps what memory sends and what its CPUs write back; its evictions take nothing from
 //! the L2s. A CPU's store does not clear its own fetch cache.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::trace::Served;
 use nearpage_wire::tracer_setup::{Cache, Setup};
@@ -268,192 +268,231 @@ impl Cpu {
 }
 
 /// Which caches have a line: for each line in any L2 or L3, a bit for each CPU and then for each
-/// node. A set is a hash table with linear probing behind a lock.
+/// node.
+///
+/// A set is its lock and a table of slots, side by side: most misses touch one host cache line of
+/// it. Small tables are searched from the front and have no holes; larger ones hash.
 struct Directory {
     sets: u64,
     /// Slots of a set, a power of two.
     slots: usize,
-    /// Words of a slot: the line's number + 1, and the bits.
+    /// Words of a slot: the line's number + 1 above [`FIRST_BITS`] bits, then the other bits.
     slot_words: usize,
-    /// Words of a set, so that sets begin at a host cache line.
+    /// Words of a set, whole host cache lines. The first is the lock.
     set_words: usize,
     words: Box<[AtomicU64]>,
-    locks: Box<[DirectoryLock]>,
 }
 
-#[derive(Default)]
-#[repr(align(64))]
-struct DirectoryLock(AtomicBool);
+/// Bits of holders beside the line's number, which has 43: 47 of an address without 5 of a line,
+/// and one more for the 1 added.
+const FIRST_BITS: usize = 21;
+const FIRST_MASK: u64 = (1 << FIRST_BITS) - 1;
+/// Tables of up to so many slots are searched from the front.
+const SMALL: usize = 32;
 
 /// Bits of CPUs and nodes.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Holders {
     first: u64,
     rest: Vec<u64>,
 }
 
 impl Holders {
-    fn word(&mut self, bit: usize) -> &mut u64 {
-        match bit / 64 {
-            0 => &mut self.first,
-            // Never beyond the end: all bits are of CPUs and nodes.
-            word => {
-                if self.rest.len() < word {
-                    self.rest.resize(word, 0);
-                }
-                &mut self.rest[word - 1]
+    fn change(&mut self, bit: usize, to: bool) {
+        let (word, bit) = if bit < FIRST_BITS {
+            (&mut self.first, bit)
+        } else {
+            let number = (bit - FIRST_BITS) / 64;
+            if self.rest.len() <= number {
+                self.rest.resize(number + 1, 0);
             }
-        }
+            (&mut self.rest[number], (bit - FIRST_BITS) % 64)
+        };
+        *word = *word & !(1 << bit) | u64::from(to) << bit;
     }
 
+    #[inline]
     fn set(&mut self, bit: usize) {
-        *self.word(bit) |= 1 << (bit % 64);
+        self.change(bit, true);
     }
 
+    #[inline]
     fn clear(&mut self, bit: usize) {
-        *self.word(bit) &= !(1 << (bit % 64));
+        self.change(bit, false);
     }
 
     fn has(&self, bit: usize) -> bool {
-        let word = match bit / 64 {
-            0 => Some(&self.first),
-            word => self.rest.get(word - 1),
-        };
-        word.is_some_and(|word| word >> (bit % 64) & 1 == 1)
+        if bit < FIRST_BITS {
+            return self.first >> bit & 1 == 1;
+        }
+        let word = self.rest.get((bit - FIRST_BITS) / 64);
+        word.is_some_and(|word| word >> ((bit - FIRST_BITS) % 64) & 1 == 1)
     }
 
     fn any(&self) -> bool {
         self.first != 0 || self.rest.iter().any(|word| *word != 0)
     }
 
+    /// The bits that are set now.
     fn bits(&self) -> impl Iterator<Item = usize> + use<> {
-        let mut words = vec![];
         // Nothing is allocated where one word is enough.
-        words.clone_from(&self.rest);
-        let mut word = self.first;
-        let mut number = 0;
+        let words = self.rest.clone();
+        let (mut word, mut offset, mut number) = (self.first, 0, 0);
         std::iter::from_fn(move || {
             while word == 0 {
                 word = *words.get(number)?;
+                offset = FIRST_BITS + number * 64;
                 number += 1;
             }
             let bit = word.trailing_zeros() as usize;
             word &= word - 1;
-            Some(number * 64 + bit)
+            Some(offset + bit)
         })
     }
 }
 
 impl Directory {
     fn new(sets: u64, lines_of_set: usize, holders: usize) -> Self {
-        let slots = (lines_of_set + lines_of_set / 2).next_power_of_two().max(4);
-        let slot_words = 1 + holders.div_ceil(64);
-        let set_words = (slots * slot_words).next_multiple_of(8);
+        // One more than there are lines while one comes and another goes.
+        let slots = if lines_of_set < SMALL {
+            SMALL
+        } else {
+            (lines_of_set + lines_of_set / 2).next_power_of_two()
+        };
+        let slot_words = 1 + holders.saturating_sub(FIRST_BITS).div_ceil(64);
+        let room = if lines_of_set < SMALL {
+            lines_of_set + 1
+        } else {
+            slots
+        };
+        let set_words = (1 + room * slot_words).next_multiple_of(8);
         Self {
             sets,
-            slots,
+            slots: room,
             slot_words,
             set_words,
             words: words(sets as usize * set_words),
-            locks: (0..sets).map(|_| DirectoryLock::default()).collect(),
         }
+    }
+
+    #[inline]
+    fn set(&self, line: u64) -> &[AtomicU64] {
+        // Sets are a power of two.
+        let first = (line & (self.sets - 1)) as usize * self.set_words;
+        self.words
+            .get(first..first + self.set_words)
+            .unwrap_or_default()
     }
 
     fn lock(&self, line: u64) -> Option<Held<'_>> {
-        // Sets are a power of two.
-        let set = (line & (self.sets - 1)) as usize;
-        self.locks.get(set).map(|lock| hold(&lock.0))
-    }
-
-    fn set(&self, line: u64) -> &[AtomicU64] {
-        let first = (line & (self.sets - 1)) as usize * self.set_words;
-        let end = first + self.slots * self.slot_words;
-        self.words.get(first..end).unwrap_or_default()
+        self.set(line).first().map(hold)
     }
 
     fn home(&self, line: u64) -> usize {
+        if self.slots <= SMALL {
+            return 0;
+        }
         ((line / self.sets).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.slots - 1)
     }
 
-    /// The slot of the line, or the empty one where it would be.
-    fn slot<'a>(&self, set: &'a [AtomicU64], line: u64) -> (usize, Option<&'a [AtomicU64]>) {
-        let mut at = self.home(line);
-        for _ in 0..self.slots {
-            let slot = set.get(at * self.slot_words..(at + 1) * self.slot_words);
-            let tag = slot
-                .and_then(|slot| slot.first())
-                .map_or(0, |tag| tag.load(Relaxed));
-            if tag == 0 || tag == line + 1 {
-                return (at, slot);
-            }
-            at = (at + 1) & (self.slots - 1);
-        }
-        (0, None)
+    #[inline]
+    fn after(&self, slot: usize) -> usize {
+        if slot + 1 == self.slots { 0 } else { slot + 1 }
     }
 
+    #[inline]
+    fn words_of<'a>(&self, set: &'a [AtomicU64], slot: usize) -> &'a [AtomicU64] {
+        let first = 1 + slot * self.slot_words;
+        set.get(first..first + self.slot_words).unwrap_or_default()
+    }
+
+    #[inline]
+    fn line_of(&self, set: &[AtomicU64], slot: usize) -> u64 {
+        let word = set.get(1 + slot * self.slot_words);
+        word.map_or(0, |word| word.load(Relaxed) >> FIRST_BITS)
+    }
+
+    /// The slot of the line, or the empty one where it would be.
+    #[inline]
+    fn slot(&self, set: &[AtomicU64], line: u64) -> usize {
+        let mut at = self.home(line);
+        // There is always an empty one.
+        for _ in 0..self.slots {
+            let here = self.line_of(set, at);
+            if here == 0 || here == line + 1 {
+                break;
+            }
+            at = self.after(at);
+        }
+        at
+    }
+
+    #[inline]
     fn get(&self, line: u64) -> Holders {
-        let mut holders = Holders {
-            first: 0,
-            rest: Vec::new(),
-        };
-        if let (_, Some([tag, first, rest @ ..])) = self.slot(self.set(line), line)
-            && tag.load(Relaxed) != 0
-        {
-            holders.first = first.load(Relaxed);
-            holders
-                .rest
-                .extend(rest.iter().map(|word| word.load(Relaxed)));
+        let set = self.set(line);
+        let mut holders = Holders::default();
+        if let [first, rest @ ..] = self.words_of(set, self.slot(set, line)) {
+            holders.first = first.load(Relaxed) & FIRST_MASK;
+            if holders.first != 0 || !rest.is_empty() {
+                holders
+                    .rest
+                    .extend(rest.iter().map(|word| word.load(Relaxed)));
+            }
         }
         holders
     }
 
+    #[inline]
     fn put(&self, line: u64, holders: &Holders) {
+        let set = self.set(line);
+        let slot = self.slot(set, line);
         if !holders.any() {
-            return self.remove(line);
+            if self.line_of(set, slot) != 0 {
+                self.empty(set, slot);
+            }
+            return;
         }
-        if let (_, Some([tag, first, rest @ ..])) = self.slot(self.set(line), line) {
-            tag.store(line + 1, Relaxed);
-            first.store(holders.first, Relaxed);
+        if let [first, rest @ ..] = self.words_of(set, slot) {
+            first.store((line + 1) << FIRST_BITS | holders.first, Relaxed);
             for (number, word) in rest.iter().enumerate() {
                 word.store(holders.rest.get(number).copied().unwrap_or(0), Relaxed);
             }
         }
     }
 
-    /// Empties the line's slot and moves those behind it that would not be found otherwise.
-    fn remove(&self, line: u64) {
-        let set = self.set(line);
-        let slot = |at: usize| set.get(at * self.slot_words..(at + 1) * self.slot_words);
-        let tag_of = |at: usize| {
-            slot(at)
-                .and_then(|slot| slot.first())
-                .map_or(0, |tag| tag.load(Relaxed))
+    /// Empties a slot and moves those behind it that would not be found otherwise.
+    fn empty(&self, set: &[AtomicU64], slot: usize) {
+        let move_to = |to: usize, from: usize| {
+            let pairs = self.words_of(set, to).iter().zip(self.words_of(set, from));
+            pairs.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         };
-        let (mut hole, _) = self.slot(set, line);
-        if tag_of(hole) != line + 1 {
-            return;
-        }
-        let mask = self.slots - 1;
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let tag = tag_of(at);
-            if tag == 0 || at == hole {
-                break;
+        let mut hole = slot;
+        if self.slots <= SMALL {
+            // The last one takes its place.
+            let filled = (slot..self.slots).take_while(|at| self.line_of(set, *at) != 0);
+            if let Some(last) = filled.last() {
+                move_to(slot, last);
+                hole = last;
             }
-            let home = self.home(tag - 1);
-            // Would a search from its home pass the hole?
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                if let (Some(to), Some(from)) = (slot(hole), slot(at)) {
-                    for (to, from) in to.iter().zip(from) {
-                        to.store(from.load(Relaxed), Relaxed);
-                    }
+        } else {
+            let mask = self.slots - 1;
+            let mut at = hole;
+            loop {
+                at = (at + 1) & mask;
+                let here = self.line_of(set, at);
+                if here == 0 || at == slot {
+                    break;
                 }
-                hole = at;
+                let home = self.home(here - 1);
+                // Would a search from its home pass the hole?
+                if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                    move_to(hole, at);
+                    hole = at;
+                }
             }
         }
-        if let Some(tag) = slot(hole).and_then(|slot| slot.first()) {
-            tag.store(0, Relaxed);
+        for word in self.words_of(set, hole) {
+            word.store(0, Relaxed);
         }
     }
 
@@ -755,9 +794,10 @@ impl Caches {
         let known = self.directory.words.chunks(self.directory.set_words);
         let known: usize = known
             .map(|set| {
-                let slots = set[..self.directory.slots * self.directory.slot_words]
-                    .chunks(self.directory.slot_words);
-                slots.filter(|slot| slot[0].load(Relaxed) != 0).count()
+                let slots = 0..self.directory.slots;
+                slots
+                    .filter(|slot| self.directory.line_of(set, *slot) != 0)
+                    .count()
             })
             .sum();
         if known != holders.len() {

@@ -3,116 +3,220 @@
 //! One host thread at a time runs a CPU's thread, so nothing here is contended; atomics are used as
 //! plain memory.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::tracer_setup;
 
-/// Entries of the index in front; a power of two.
-const INDEX: usize = 256;
-
-/// A TLB. Pages are numbers; 0 in a table is none, n + 1 is page n.
+/// A TLB. Pages are numbers; in tables, 0 is none and n + 1 is page n.
 pub struct Tlb {
     set_mask: u64,
-    ways: usize,
-    pages: Box<[AtomicU64]>,
-    /// When each entry was last used, but for the one used last.
-    used: Box<[AtomicU64]>,
-    /// Where a page is, if it is anywhere: page + 1 and its place, by the low bits of its number.
-    index: Box<[[AtomicU64; 2]; INDEX]>,
-    /// Page used last, + 1, and its place.
-    last: [AtomicU64; 2],
-    clock: AtomicU64,
+    ways: u32,
+    entries: Box<[Entry]>,
+    /// First and last entry of each set's list, + 1: the one used last and the one to go.
+    lists: Box<[[AtomicU32; 2]]>,
+    /// Where each page is: entry + 1, found from a hash of the page by linear probing. Four times
+    /// as many as entries.
+    index: Box<[AtomicU32]>,
+    index_shift: u32,
+    /// Page used last, + 1.
+    last: AtomicU64,
+}
+
+#[derive(Default)]
+struct Entry {
+    page: AtomicU64,
+    /// Neighbours in its set's list, + 1: used later, used earlier.
+    later: AtomicU32,
+    earlier: AtomicU32,
 }
 
 impl Tlb {
     /// An empty one.
     pub fn new(shape: &tracer_setup::Tlb) -> Self {
-        let entries = (shape.sets() * shape.usable_ways()) as usize;
-        let zeros = || (0..entries).map(|_| AtomicU64::new(0)).collect();
-        Self {
-            set_mask: u64::from(shape.sets()) - 1,
-            ways: shape.usable_ways() as usize,
-            pages: zeros(),
-            used: zeros(),
-            index: Box::new([const { [const { AtomicU64::new(0) }; 2] }; INDEX]),
-            last: Default::default(),
-            clock: AtomicU64::new(0),
+        let (sets, ways) = (shape.sets(), shape.usable_ways());
+        let index = (4 * sets * ways).next_power_of_two();
+        let zeros = |count: u32| (0..count).map(|_| AtomicU32::new(0)).collect();
+        let tlb = Self {
+            set_mask: u64::from(sets) - 1,
+            ways,
+            entries: (0..sets * ways).map(|_| Entry::default()).collect(),
+            lists: (0..sets).map(|_| Default::default()).collect(),
+            index: zeros(index),
+            index_shift: 64 - index.trailing_zeros(),
+            last: AtomicU64::new(0),
+        };
+        for set in 0..sets {
+            for way in 0..ways {
+                tlb.to_front(set as usize, set * ways + way);
+            }
+        }
+        tlb
+    }
+
+    #[inline]
+    fn home(&self, page: u64) -> usize {
+        (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.index_shift) as usize
+    }
+
+    fn page_of(&self, number: u32) -> u64 {
+        let entry = self.entries.get(number as usize);
+        entry.map_or(0, |entry| entry.page.load(Relaxed))
+    }
+
+    /// Entry of the page + 1, or 0; and its place in the index, or the empty one where it would be.
+    #[inline]
+    fn find(&self, page: u64) -> (u32, usize) {
+        let mut at = self.home(page);
+        loop {
+            let found = self.index.get(at).map_or(0, |place| place.load(Relaxed));
+            if found == 0 || self.page_of(found - 1) == page + 1 {
+                return (found, at);
+            }
+            at = (at + 1) & (self.index.len() - 1);
         }
     }
 
-    /// Is the page here, where looking is quick? `false`: ask [`Self::access`].
+    /// Uses the page if it is the one used last. `false`: ask [`Self::access`].
     #[inline]
     pub fn quick(&self, page: u64) -> bool {
-        if self.last[0].load(Relaxed) == page + 1 {
+        if self.last.load(Relaxed) == page + 1 {
             return true;
         }
-        let [indexed, place] = &self.index[page as usize % INDEX];
-        if indexed.load(Relaxed) != page + 1 {
+        let (found, _) = self.find(page);
+        if found == 0 {
             return false;
         }
-        self.use_now(page, place.load(Relaxed));
+        self.use_now(page, found - 1);
         true
     }
 
     #[inline]
-    fn use_now(&self, page: u64, place: u64) {
-        let now = self.clock.load(Relaxed) + 1;
-        self.clock.store(now, Relaxed);
-        if let Some(used) = self.used.get(place as usize) {
-            used.store(now, Relaxed);
+    fn use_now(&self, page: u64, number: u32) {
+        let set = (page & self.set_mask) as usize;
+        self.last.store(page + 1, Relaxed);
+        let front = self.lists.get(set).map(|[front, _]| front.load(Relaxed));
+        if front != Some(number + 1) {
+            self.unlink(set, number);
+            self.to_front(set, number);
         }
-        self.last[0].store(page + 1, Relaxed);
-        self.last[1].store(place, Relaxed);
+    }
+
+    #[inline]
+    fn unlink(&self, set: usize, number: u32) {
+        let (Some(entry), Some([front, back])) =
+            (self.entries.get(number as usize), self.lists.get(set))
+        else {
+            return;
+        };
+        let (later, earlier) = (entry.later.load(Relaxed), entry.earlier.load(Relaxed));
+        match self.entries.get((later as usize).wrapping_sub(1)) {
+            Some(neighbour) => neighbour.earlier.store(earlier, Relaxed),
+            None => front.store(earlier, Relaxed),
+        }
+        match self.entries.get((earlier as usize).wrapping_sub(1)) {
+            Some(neighbour) => neighbour.later.store(later, Relaxed),
+            None => back.store(later, Relaxed),
+        }
+    }
+
+    #[inline]
+    fn to_front(&self, set: usize, number: u32) {
+        let (Some(entry), Some([front, back])) =
+            (self.entries.get(number as usize), self.lists.get(set))
+        else {
+            return;
+        };
+        let second = front.load(Relaxed);
+        entry.later.store(0, Relaxed);
+        entry.earlier.store(second, Relaxed);
+        match self.entries.get((second as usize).wrapping_sub(1)) {
+            Some(neighbour) => neighbour.later.store(number + 1, Relaxed),
+            None => back.store(number + 1, Relaxed),
+        }
+        front.store(number + 1, Relaxed);
     }
 
     /// Uses the page; puts it here if it is not. Was it?
     pub fn access(&self, page: u64) -> bool {
-        let first = (page & self.set_mask) as usize * self.ways;
-        let set = first..first + self.ways;
-        let places = self.pages.get(set.clone()).unwrap_or_default();
-        let found = places
-            .iter()
-            .position(|entry| entry.load(Relaxed) == page + 1);
-        let way = found.unwrap_or_else(|| {
-            let used = self.used.get(set).unwrap_or_default();
-            let oldest = (0..used.len()).min_by_key(|way| used[*way].load(Relaxed));
-            let way = oldest.unwrap_or(0);
-            if let Some(entry) = places.get(way) {
-                self.forget(entry.swap(page + 1, Relaxed));
-            }
-            way
-        });
-        let place = (first + way) as u64;
-        let indexed = &self.index[page as usize % INDEX];
-        indexed[0].store(page + 1, Relaxed);
-        indexed[1].store(place, Relaxed);
-        self.use_now(page, place);
-        found.is_some()
+        if self.quick(page) {
+            return true;
+        }
+        let set = (page & self.set_mask) as usize;
+        let oldest = self
+            .lists
+            .get(set)
+            .map_or(0, |[_, back]| back.load(Relaxed));
+        let Some(entry) = self.entries.get((oldest as usize).wrapping_sub(1)) else {
+            return false;
+        };
+        self.forget(entry);
+        entry.page.store(page + 1, Relaxed);
+        let (_, place) = self.find(page);
+        if let Some(place) = self.index.get(place) {
+            place.store(oldest, Relaxed);
+        }
+        self.use_now(page, oldest - 1);
+        false
     }
 
-    /// Takes what stood in an entry out of the index.
-    fn forget(&self, entry: u64) {
-        if entry == 0 {
+    /// Empties an entry and takes it from the index.
+    fn forget(&self, entry: &Entry) {
+        let page = entry.page.load(Relaxed);
+        if page == 0 {
             return;
         }
-        let indexed = &self.index[(entry - 1) as usize % INDEX][0];
-        if indexed.load(Relaxed) == entry {
-            indexed.store(0, Relaxed);
+        if self.last.load(Relaxed) == page {
+            self.last.store(0, Relaxed);
         }
-        if self.last[0].load(Relaxed) == entry {
-            self.last[0].store(0, Relaxed);
+        let (_, mut hole) = self.find(page - 1);
+        let mask = self.index.len() - 1;
+        let at_place = |at: usize| self.index.get(at).map_or(0, |place| place.load(Relaxed));
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let here = at_place(at);
+            if here == 0 {
+                break;
+            }
+            let home = self.home(self.page_of(here - 1).wrapping_sub(1));
+            // Would a search from its home pass the hole?
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                if let Some(place) = self.index.get(hole) {
+                    place.store(here, Relaxed);
+                }
+                hole = at;
+            }
         }
+        if let Some(place) = self.index.get(hole) {
+            place.store(0, Relaxed);
+        }
+        entry.page.store(0, Relaxed);
     }
 
-    /// Empties the entries of these pages.
+    /// Empties the entries of these pages; they are the first to be filled again.
     pub fn flush(&self, pages: std::ops::Range<u64>) {
-        for (entry, used) in self.pages.iter().zip(&self.used) {
-            let value = entry.load(Relaxed);
-            if value != 0 && pages.contains(&(value - 1)) {
-                self.forget(value);
-                entry.store(0, Relaxed);
-                used.store(0, Relaxed);
+        for number in 0..self.entries.len() as u32 {
+            let page = self.page_of(number);
+            if page == 0 || !pages.contains(&(page - 1)) {
+                continue;
             }
+            let Some(entry) = self.entries.get(number as usize) else {
+                return;
+            };
+            self.forget(entry);
+            let set = (number / self.ways) as usize;
+            self.unlink(set, number);
+            let Some([front, back]) = self.lists.get(set) else {
+                return;
+            };
+            let last = back.load(Relaxed);
+            entry.earlier.store(0, Relaxed);
+            entry.later.store(last, Relaxed);
+            match self.entries.get((last as usize).wrapping_sub(1)) {
+                Some(neighbour) => neighbour.earlier.store(number + 1, Relaxed),
+                None => front.store(number + 1, Relaxed),
+            }
+            back.store(number + 1, Relaxed);
         }
     }
 }
@@ -161,6 +265,54 @@ mod tests {
         tlb.flush(3..5);
         for page in (0..10).rev() {
             assert_eq!(uses(&tlb, page), !(3..5).contains(&page), "{page}");
+        }
+    }
+
+    /// The same TLB, written to be read: a list for each set, the page used last in front.
+    struct Plain {
+        sets: Vec<Vec<u64>>,
+        ways: usize,
+    }
+
+    impl Plain {
+        fn access(&mut self, page: u64) -> bool {
+            let count = self.sets.len() as u64;
+            let set = &mut self.sets[(page % count) as usize];
+            let was = set.iter().position(|entry| *entry == page);
+            if let Some(place) = was {
+                set.remove(place);
+            }
+            set.insert(0, page);
+            set.truncate(self.ways);
+            was.is_some()
+        }
+    }
+
+    #[test]
+    fn it_does_what_a_plain_one_does() {
+        for (seed, (entries, ways)) in [(8, 8), (16, 4), (56, 56), (64, 1), (12, 3)]
+            .into_iter()
+            .enumerate()
+        {
+            let tlb = tlb(entries, ways, 0);
+            let sets = (entries / ways) as usize;
+            let mut plain = Plain {
+                sets: vec![vec![]; sets],
+                ways: ways as usize,
+            };
+            let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed as u64 + 1);
+            for step in 0..20_000_u64 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let page = random % (2 * u64::from(entries));
+                if step % 500 == 499 {
+                    tlb.flush(page..page + 9);
+                    let kept = |page_here: &u64| !(page..page + 9).contains(page_here);
+                    plain.sets.iter_mut().for_each(|set| set.retain(kept));
+                }
+                assert_eq!(uses(&tlb, page), plain.access(page), "step {step}");
+            }
         }
     }
 }
