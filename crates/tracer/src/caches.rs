@@ -37,6 +37,19 @@ const SHARED: u64 = 1;
 const EXCLUSIVE: u64 = 2;
 const MODIFIED: u64 = 3;
 
+/// Asks the host for the beginning of `words`, to be written.
+#[inline]
+fn prefetch(words: &[AtomicU64]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a prefetch reads and writes nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(words.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = words;
+}
+
 fn words(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
@@ -582,6 +595,13 @@ impl Caches {
     /// CPUs, by position.
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
+    }
+
+    /// That CPU may ask for the line in a moment: the host may fetch what that takes.
+    #[inline]
+    pub fn expect(&self, cpu: &Cpu, line: u64) {
+        prefetch(self.directory.set(line));
+        prefetch(cpu.l2.set(line));
     }
 
     /// A reference of the CPU at `position` that its L1 could not serve.

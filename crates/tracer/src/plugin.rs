@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::tracer_setup::Setup;
@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::calls::After;
 use crate::maps;
 use crate::process::Process;
-use crate::qemu::{Block, Id, Info, Interface, NO_REGISTERS, READS, WRITES};
+use crate::qemu::{ALL_ACCESSES, Block, Id, Info, Interface, MemoryCallback, NO_REGISTERS};
 use crate::thread::{Code, Run, Thread};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
@@ -26,6 +26,8 @@ static QEMU: OnceLock<Interface> = OnceLock::new();
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
 /// Host address − guest address of code, + 1; 0: nothing has been translated.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// Bit of an access's kind: it writes.
+static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread is made, ends, or all are ended.
 static ENDING: Mutex<()> = Mutex::new(());
 
@@ -113,29 +115,46 @@ unsafe extern "C" fn block_serial(vcpu: c_uint, run: *mut c_void) {
 
 /// # Safety
 /// As above.
-unsafe extern "C" fn access<const STORE: bool, const MERGE: bool>(
+unsafe extern "C" fn access<const MERGE: bool>(
     vcpu: c_uint,
     kind: u32,
     address: u64,
     code: *mut c_void,
 ) {
-    if let Some(thread) = thread(vcpu) {
-        thread.access::<STORE, MERGE>(address, Code(code as u64), || size_bytes(kind));
+    let code = Code(code as u64);
+    let Some(thread) = thread(vcpu) else {
+        return;
+    };
+    if is_store(kind) {
+        thread.access::<true, MERGE>(address, code, || size_bytes(kind));
+    } else {
+        thread.access::<false, MERGE>(address, code, || size_bytes(kind));
     }
 }
 
 /// # Safety
 /// As above.
-unsafe extern "C" fn access_serial<const STORE: bool, const MERGE: bool>(
+unsafe extern "C" fn access_serial<const MERGE: bool>(
     vcpu: c_uint,
     kind: u32,
     address: u64,
     code: *mut c_void,
 ) {
-    if let Some(thread) = thread(vcpu) {
-        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
-        thread.access_slowly::<STORE, MERGE>(address, Code(code as u64), size_bytes(kind));
+    let code = Code(code as u64);
+    let Some(thread) = thread(vcpu) else {
+        return;
+    };
+    let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
+    if is_store(kind) {
+        thread.access_slowly::<true, MERGE>(address, code, size_bytes(kind));
+    } else {
+        thread.access_slowly::<false, MERGE>(address, code, size_bytes(kind));
     }
+}
+
+#[inline]
+fn is_store(kind: u32) -> bool {
+    kind & STORE_BIT.load(Relaxed) != 0
 }
 
 fn size_bytes(kind: u32) -> u64 {
@@ -174,25 +193,14 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 std::slice::from_raw_parts(bytes, size.min(15))
             };
             let repeats = is_string_instruction(text);
-            let (load, store) = match (serial, repeats) {
-                (false, false) => (
-                    access::<false, true> as crate::qemu::MemoryCallback,
-                    access::<true, true> as crate::qemu::MemoryCallback,
-                ),
-                (false, true) => (access::<false, false> as _, access::<true, false> as _),
-                (true, false) => (
-                    access_serial::<false, true> as _,
-                    access_serial::<true, true> as _,
-                ),
-                (true, true) => (
-                    access_serial::<false, false> as _,
-                    access_serial::<true, false> as _,
-                ),
+            let callback: MemoryCallback = match (serial, repeats) {
+                (false, false) => access::<true>,
+                (false, true) => access::<false>,
+                (true, false) => access_serial::<true>,
+                (true, true) => access_serial::<false>,
             };
-            for (callback, which, is_store) in [(load, READS, false), (store, WRITES, true)] {
-                let code = Code::new(here, number, is_store).0 as *mut c_void;
-                (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, which, code);
-            }
+            let code = Code::new(here, number).0 as *mut c_void;
+            (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, ALL_ACCESSES, code);
         }
         if instructions == 0 || end <= address {
             return;
@@ -301,6 +309,19 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
+/// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
+/// nothing else: too slow for each access.
+fn store_bit(qemu: &Interface) -> Result<u32, String> {
+    let mut bits = (0..u32::BITS)
+        .map(|bit| 1 << bit)
+        // SAFETY: QEMU's function, which takes any number.
+        .filter(|kind| unsafe { (qemu.mem_is_store)(*kind) });
+    match (bits.next(), bits.next()) {
+        (Some(bit), None) => Ok(bit),
+        _ => Err("this QEMU tells of stores in an unknown way".into()),
+    }
+}
+
 fn install<'a>(
     id: Id,
     target: &CStr,
@@ -327,6 +348,7 @@ fn install<'a>(
     let qemu = Interface::find().map_err(|name| {
         format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
     })?;
+    STORE_BIT.store(store_bit(&qemu)?, Relaxed);
     let _ = MAPS_BEFORE.set(maps::read());
     begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
     let qemu = QEMU.get_or_init(|| qemu);

@@ -25,9 +25,14 @@ pub struct Code(pub u64);
 
 impl Code {
     /// Packs them; a block has at most 512 instructions.
-    pub fn new(instruction: u64, number: usize, store: bool) -> Self {
+    pub fn new(instruction: u64, number: usize) -> Self {
         let address = instruction & ((1 << ADDRESS_BITS) - 1);
-        Self(address | (number as u64 & 511) << ADDRESS_BITS | u64::from(store) << 62)
+        Self(address | (number as u64 & 511) << ADDRESS_BITS)
+    }
+
+    #[inline]
+    fn with_store<const STORE: bool>(self) -> u64 {
+        self.0 | u64::from(STORE) << 63
     }
 
     #[inline]
@@ -220,7 +225,7 @@ impl Thread {
     fn fetch_slowly(&mut self, address: u64, first: u64, last: u64) {
         for line in first..=last {
             let address = address.max(line << self.line_shift);
-            self.touch::<false>(address, Code::new(address, 0, false), true);
+            self.touch::<false>(address, Code::new(address, 0), true);
         }
     }
 
@@ -234,12 +239,13 @@ impl Thread {
         size_bytes: impl FnOnce() -> u64,
     ) {
         if MERGE {
-            let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
+            let this = code.with_store::<STORE>();
+            let goes_on = self.last_code == this && self.last_address + 8 == address;
             self.last_address = address;
             if goes_on {
                 return self.touch_more::<STORE>(address, code);
             }
-            self.last_code = code.0;
+            self.last_code = this;
         }
         self.references += 1;
         self.stores += u64::from(STORE);
@@ -269,9 +275,10 @@ impl Thread {
         code: Code,
         size_bytes: u64,
     ) {
-        let goes_on = MERGE && self.last_code == code.0 && self.last_address + 8 == address;
+        let this = code.with_store::<STORE>();
+        let goes_on = MERGE && self.last_code == this && self.last_address + 8 == address;
         self.last_address = address;
-        self.last_code = if MERGE { code.0 } else { 0 };
+        self.last_code = if MERGE { this } else { 0 };
         if goes_on {
             return self.touch_more::<STORE>(address, code);
         }
@@ -299,6 +306,7 @@ impl Thread {
         let line = address >> self.line_shift;
         let page = address >> self.page_shift;
         let sampled = self.references >= self.next_sample;
+        process.caches.expect(cpu, line);
         if let Some(serial) = &process.serial {
             let step = match (fetch, STORE) {
                 (true, _) => Step::Fetch,
@@ -399,17 +407,15 @@ impl Thread {
         *self.counter(Counter::Invalidations) += u64::from(invalidations);
     }
 
-    /// Looks a page up where that is not quick. Did all TLBs miss?
-    #[cold]
+    /// Puts a page into a TLB that has missed. Did the second level miss, too?
     fn translate(&mut self, tlb: &Tlb, page: u64, address: u64, code: Code, fetch: bool) -> bool {
-        if tlb.access(page) {
-            return false;
-        }
-        if let Some(second) = &self.cpu.tlb_second
-            && (second.quick(page) || second.access(page))
-        {
-            self.count(Counter::SecondTlbHits);
-            return false;
+        tlb.fill(page);
+        if let Some(second) = &self.cpu.tlb_second {
+            if second.quick(page) {
+                self.count(Counter::SecondTlbHits);
+                return false;
+            }
+            second.fill(page);
         }
         self.count(if fetch {
             Counter::FetchTlbMisses
