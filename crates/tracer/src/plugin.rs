@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::calls::After;
 use crate::maps;
 use crate::process::Process;
-use crate::qemu::{ALL_ACCESSES, Block, Id, Info, Interface, MemoryCallback, NO_REGISTERS};
+use crate::qemu::{ALL_ACCESSES, Block, Id, Info, Interface, NO_REGISTERS};
 use crate::thread::{Code, Run, Thread};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
@@ -105,56 +105,15 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
 
 /// # Safety
 /// As above.
-unsafe extern "C" fn block_serial(vcpu: c_uint, run: *mut c_void) {
+unsafe extern "C" fn access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_void) {
     if let Some(thread) = thread(vcpu) {
-        thread.ask();
-        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
-        thread.fetch(Run(run as u64));
+        let store = if kind & STORE_BIT.load(Relaxed) != 0 {
+            Code::STORE
+        } else {
+            0
+        };
+        thread.access(address, Code(code as u64 | store), || size_bytes(kind));
     }
-}
-
-/// # Safety
-/// As above.
-unsafe extern "C" fn access<const MERGE: bool>(
-    vcpu: c_uint,
-    kind: u32,
-    address: u64,
-    code: *mut c_void,
-) {
-    let code = Code(code as u64);
-    let Some(thread) = thread(vcpu) else {
-        return;
-    };
-    if is_store(kind) {
-        thread.access::<true, MERGE>(address, code, || size_bytes(kind));
-    } else {
-        thread.access::<false, MERGE>(address, code, || size_bytes(kind));
-    }
-}
-
-/// # Safety
-/// As above.
-unsafe extern "C" fn access_serial<const MERGE: bool>(
-    vcpu: c_uint,
-    kind: u32,
-    address: u64,
-    code: *mut c_void,
-) {
-    let code = Code(code as u64);
-    let Some(thread) = thread(vcpu) else {
-        return;
-    };
-    let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
-    if is_store(kind) {
-        thread.access_slowly::<true, MERGE>(address, code, size_bytes(kind));
-    } else {
-        thread.access_slowly::<false, MERGE>(address, code, size_bytes(kind));
-    }
-}
-
-#[inline]
-fn is_store(kind: u32) -> bool {
-    kind & STORE_BIT.load(Relaxed) != 0
 }
 
 fn size_bytes(kind: u32) -> u64 {
@@ -169,7 +128,6 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     let (Some(qemu), Some(process)) = (QEMU.get(), process()) else {
         return;
     };
-    let serial = process.serial.is_some();
     // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
     unsafe {
         let instructions = (qemu.tb_n_insns)(block);
@@ -192,15 +150,14 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             } else {
                 std::slice::from_raw_parts(bytes, size.min(15))
             };
-            let repeats = is_string_instruction(text);
-            let callback: MemoryCallback = match (serial, repeats) {
-                (false, false) => access::<true>,
-                (false, true) => access::<false>,
-                (true, false) => access_serial::<true>,
-                (true, true) => access_serial::<false>,
-            };
-            let code = Code::new(here, number).0 as *mut c_void;
-            (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, ALL_ACCESSES, code);
+            let code = Code::new(here, number, is_string_instruction(text));
+            (qemu.register_vcpu_mem_cb)(
+                instruction,
+                access,
+                NO_REGISTERS,
+                ALL_ACCESSES,
+                code.0 as *mut c_void,
+            );
         }
         if instructions == 0 || end <= address {
             return;
@@ -208,8 +165,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
         let shift = process.setup.line_bytes.trailing_zeros();
         let lines = ((end - 1) >> shift) - (address >> shift) + 1;
         let run = Run::new(address, instructions, lines).0 as *mut c_void;
-        let callback = if serial { block_serial } else { self::block };
-        (qemu.register_vcpu_tb_exec_cb)(block, callback, NO_REGISTERS, run);
+        (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, run);
     }
 }
 
@@ -239,6 +195,7 @@ unsafe extern "C" fn call(
     _: u64,
 ) {
     if let Some(thread) = thread(vcpu) {
+        thread.catch_up();
         thread.call(number, [first, second, third, fourth, fifth, sixth]);
     }
 }

@@ -12,13 +12,19 @@ pub struct Tlb {
     set_mask: u64,
     ways: usize,
     entries: Box<[Entry]>,
-    /// Where each page is: entry + 1, found from a hash of the page by linear probing. At least
-    /// four times as many as entries.
-    index: Box<[AtomicU32]>,
+    /// Where each page is, found from a hash of the page by linear probing. At least four times as
+    /// many as entries.
+    index: Box<[Place]>,
     index_shift: u32,
     /// Page used last, + 1.
     last: AtomicU64,
     clock: AtomicU64,
+}
+
+#[derive(Default)]
+struct Place {
+    page: AtomicU64,
+    entry: AtomicU32,
 }
 
 #[derive(Default)]
@@ -43,7 +49,7 @@ impl Tlb {
             set_mask: u64::from(shape.sets()) - 1,
             ways: shape.usable_ways() as usize,
             entries: (0..entries).map(entry).collect(),
-            index: (0..index).map(|_| AtomicU32::new(0)).collect(),
+            index: (0..index).map(|_| Place::default()).collect(),
             index_shift: 64 - index.trailing_zeros(),
             last: AtomicU64::new(0),
             clock: AtomicU64::new(0),
@@ -60,19 +66,15 @@ impl Tlb {
         self.entries.get(number as usize)
     }
 
-    fn page_of(&self, number: u32) -> u64 {
-        self.entry(number)
-            .map_or(0, |entry| entry.page.load(Relaxed))
-    }
-
     /// Place of the page in the index, or the empty one where it would be.
     #[inline]
-    fn place(&self, page: u64) -> usize {
+    fn place(&self, page: u64) -> Option<&Place> {
         let mut at = self.home(page);
         loop {
-            let found = self.index.get(at).map_or(0, |place| place.load(Relaxed));
-            if found == 0 || self.page_of(found - 1) == page + 1 {
-                return at;
+            let place = self.index.get(at)?;
+            let here = place.page.load(Relaxed);
+            if here == page + 1 || here == 0 {
+                return Some(place);
             }
             at = (at + 1) & (self.index.len() - 1);
         }
@@ -84,13 +86,12 @@ impl Tlb {
         if self.last.load(Relaxed) == page + 1 {
             return true;
         }
-        let place = self.index.get(self.place(page));
-        match place.map_or(0, |place| place.load(Relaxed)) {
-            0 => false,
-            found => {
-                self.use_now(page, found - 1);
+        match self.place(page) {
+            Some(place) if place.page.load(Relaxed) != 0 => {
+                self.use_now(page, place.entry.load(Relaxed));
                 true
             }
+            _ => false,
         }
     }
 
@@ -111,21 +112,24 @@ impl Tlb {
         let first = (page & self.set_mask) as usize * self.ways;
         let set = self.entries.get(first..first + self.ways);
         // Four minima side by side, for the sake of those with many ways.
+        let (groups, rest) = set.unwrap_or_default().as_chunks::<4>();
         let mut oldest = [u64::MAX; 4];
-        for group in set.unwrap_or_default().chunks(4) {
-            for (oldest, entry) in oldest.iter_mut().zip(group) {
-                *oldest = (*oldest).min(entry.used.load(Relaxed));
+        for group in groups {
+            for way in 0..4 {
+                oldest[way] = oldest[way].min(group[way].used.load(Relaxed));
             }
         }
-        let oldest = oldest.into_iter().min().unwrap_or(0);
+        let rest = rest.iter().map(|entry| entry.used.load(Relaxed));
+        let oldest = oldest.into_iter().chain(rest).min().unwrap_or(0);
         let number = (oldest & ((1 << NUMBER_BITS) - 1)) as u32;
         let Some(entry) = self.entry(number) else {
             return;
         };
         self.forget(entry);
         entry.page.store(page + 1, Relaxed);
-        if let Some(place) = self.index.get(self.place(page)) {
-            place.store(number + 1, Relaxed);
+        if let Some(place) = self.place(page) {
+            place.page.store(page + 1, Relaxed);
+            place.entry.store(number, Relaxed);
         }
         self.use_now(page, number);
     }
@@ -139,27 +143,38 @@ impl Tlb {
         if self.last.load(Relaxed) == page {
             self.last.store(0, Relaxed);
         }
-        let mut hole = self.place(page - 1);
         let mask = self.index.len() - 1;
-        let at_place = |at: usize| self.index.get(at).map_or(0, |place| place.load(Relaxed));
+        let page_at = |at: usize| {
+            self.index
+                .get(at)
+                .map_or(0, |place| place.page.load(Relaxed))
+        };
+        let mut hole = self.home(page - 1);
+        while page_at(hole) != page {
+            if page_at(hole) == 0 {
+                return;
+            }
+            hole = (hole + 1) & mask;
+        }
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let here = at_place(at);
+            let here = page_at(at);
             if here == 0 {
                 break;
             }
-            let home = self.home(self.page_of(here - 1).wrapping_sub(1));
+            let home = self.home(here - 1);
             // Would a search from its home pass the hole?
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                if let Some(place) = self.index.get(hole) {
-                    place.store(here, Relaxed);
+                if let (Some(to), Some(from)) = (self.index.get(hole), self.index.get(at)) {
+                    to.page.store(here, Relaxed);
+                    to.entry.store(from.entry.load(Relaxed), Relaxed);
                 }
                 hole = at;
             }
         }
         if let Some(place) = self.index.get(hole) {
-            place.store(0, Relaxed);
+            place.page.store(0, Relaxed);
         }
         entry.page.store(0, Relaxed);
     }
