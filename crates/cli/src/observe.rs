@@ -209,6 +209,7 @@ fn metadata(wish: &Wish, image: Option<&ProgramImage>, machine: &Machine) -> Met
         rank: nearpage_wire::RANK_VARIABLES
             .into_iter()
             .find_map(|name| std::env::var(name).ok()?.parse().ok()),
+        tracing: None,
     }
 }
 

@@ -9,10 +9,10 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ObjectKind;
 
+use crate::Policy;
 use crate::affinity::{Equation, hints};
 use crate::plan::{Context, Input};
 use crate::subject::{means, subject};
-use crate::Policy;
 
 /// Hints of a recording against those of a reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,8 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
         };
         let found = unmatched.iter().position(|other| {
             other.kind == group.kind
-                && subject(ours.0.tables, other).is_some_and(|other| means(&own, &other, group.kind))
+                && subject(ours.0.tables, other)
+                    .is_some_and(|other| means(&own, &other, group.kind))
         });
         let other = found.map(|position| unmatched.swap_remove(position));
         // Objects too large to be kept page by page are compared by the larger unit of the two.

@@ -41,6 +41,7 @@ pub fn metadata() -> Metadata {
         nodes: vec![NodeId(0)],
         redacted: false,
         rank: None,
+        tracing: None,
     }
 }
 
