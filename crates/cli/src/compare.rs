@@ -44,7 +44,7 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
         )?);
     }
     let text = if arguments.json {
-        let rows: Vec<Value> = rows[1..].iter().map(Row::to_json).collect();
+        let others: Vec<Value> = rows[1..].iter().map(Row::to_json).collect();
         let whole = json!({
             "reference": json!({
                 "recording": arguments.reference,
@@ -55,7 +55,7 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
             }),
             "machine": machine.name,
             "policy": policy.as_str(),
-            "recordings": rows,
+            "recordings": others,
         });
         serde_json::to_string_pretty(&whole)? + "\n"
     } else {
