@@ -188,6 +188,9 @@ pub enum Record {
     },
 }
 
+/// `prctl` option, of no meaning to any kernel, by which the preload library tells the tracer of
+/// `nearpage_begin` (second argument 1) and `nearpage_end` (2).
+pub const MARK_OPTION: u64 = 0x4e50_4d4b;
 /// First eight bytes of a trace; the last is the version.
 pub const FILE_MAGIC: [u8; 8] = *b"NPTRACE\x01";
 /// Bytes of the file's header.
