@@ -27,7 +27,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::trace::Served;
-use nearpage_wire::tracer_setup::{Cache, Setup};
+use nearpage_wire::tracer_setup::{self, Cache, Setup};
 
 use crate::lock::{Held, Lock, hold};
 use crate::tlb::Tlb;
@@ -36,6 +36,27 @@ use crate::tlb::Tlb;
 const SHARED: u64 = 1;
 const EXCLUSIVE: u64 = 2;
 const MODIFIED: u64 = 3;
+
+/// Puts a value where only the holder of a lock puts any.
+#[inline]
+fn swap(word: &AtomicU64, value: u64) -> u64 {
+    let before = word.load(Relaxed);
+    word.store(value, Relaxed);
+    before
+}
+
+/// Asks the host for the beginning of `words`, to be written.
+#[inline]
+fn prefetch(words: &[AtomicU64]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a prefetch reads and writes nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(words.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = words;
+}
 
 fn words(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
@@ -211,18 +232,19 @@ impl Ordered {
     #[inline]
     fn put(&self, line: u64, state: u64) -> u64 {
         let set = self.set(line);
-        let tag_at = |way: usize| set.get(way).map_or(0, |tag| tag.load(Relaxed));
-        let same = (0..set.len()).find(|way| (tag_at(*way) ^ line << 2).wrapping_sub(1) < MODIFIED);
-        let empty = || (0..set.len()).find(|way| tag_at(*way) == 0);
-        let last = same.or_else(empty).unwrap_or(set.len().saturating_sub(1));
-        let evicted = if same.is_some() { 0 } else { tag_at(last) };
         let mut moving = line << 2 | state;
-        for tag in set.iter().take(last + 1) {
-            let here = tag.load(Relaxed);
-            tag.store(moving, Relaxed);
-            moving = here;
+        // Up to where the line stood, or the first empty entry if it was not here.
+        let here = set
+            .iter()
+            .position(|tag| (tag.load(Relaxed) ^ line << 2).wrapping_sub(1) < MODIFIED);
+        for (way, tag) in set.iter().enumerate() {
+            let before = swap(tag, moving);
+            if here.map_or(before == 0, |here| here == way) {
+                return 0;
+            }
+            moving = before;
         }
-        evicted
+        moving
     }
 
     fn change(&self, line: u64, state: u64) {
@@ -290,59 +312,57 @@ const FIRST_MASK: u64 = (1 << FIRST_BITS) - 1;
 /// Tables of up to so many slots are searched from the front.
 const SMALL: usize = 32;
 
-/// Bits of CPUs and nodes.
+/// Words of a slot at most; with them, [`tracer_setup::HOLDERS_MAX`].
+const HOLDER_WORDS: usize = 1 + (tracer_setup::HOLDERS_MAX - FIRST_BITS).div_ceil(64);
+
+/// Bits of CPUs and nodes: the first [`FIRST_BITS`], then 64 a word.
 #[derive(Clone, Default)]
-struct Holders {
-    first: u64,
-    rest: Vec<u64>,
-}
+struct Holders([u64; HOLDER_WORDS]);
 
 impl Holders {
-    fn change(&mut self, bit: usize, to: bool) {
-        let (word, bit) = if bit < FIRST_BITS {
-            (&mut self.first, bit)
+    #[inline]
+    fn place(bit: usize) -> (usize, u64) {
+        if bit < FIRST_BITS {
+            (0, 1 << bit)
         } else {
-            let number = (bit - FIRST_BITS) / 64;
-            if self.rest.len() <= number {
-                self.rest.resize(number + 1, 0);
-            }
-            (&mut self.rest[number], (bit - FIRST_BITS) % 64)
-        };
-        *word = *word & !(1 << bit) | u64::from(to) << bit;
+            let word = 1 + (bit - FIRST_BITS) / 64;
+            (word % HOLDER_WORDS, 1 << ((bit - FIRST_BITS) % 64))
+        }
     }
 
     #[inline]
     fn set(&mut self, bit: usize) {
-        self.change(bit, true);
+        let (word, mask) = Self::place(bit);
+        self.0[word] |= mask;
     }
 
     #[inline]
     fn clear(&mut self, bit: usize) {
-        self.change(bit, false);
+        let (word, mask) = Self::place(bit);
+        self.0[word] &= !mask;
     }
 
+    #[inline]
     fn has(&self, bit: usize) -> bool {
-        if bit < FIRST_BITS {
-            return self.first >> bit & 1 == 1;
-        }
-        let word = self.rest.get((bit - FIRST_BITS) / 64);
-        word.is_some_and(|word| word >> ((bit - FIRST_BITS) % 64) & 1 == 1)
+        let (word, mask) = Self::place(bit);
+        self.0[word] & mask != 0
     }
 
+    #[inline]
     fn any(&self) -> bool {
-        self.first != 0 || self.rest.iter().any(|word| *word != 0)
+        self.0.iter().any(|word| *word != 0)
     }
 
     /// The bits that are set now.
+    #[inline]
     fn bits(&self) -> impl Iterator<Item = usize> + use<> {
-        // Nothing is allocated where one word is enough.
-        let words = self.rest.clone();
-        let (mut word, mut offset, mut number) = (self.first, 0, 0);
+        let words = self.0;
+        let (mut word, mut offset, mut number) = (words[0], 0, 0);
         std::iter::from_fn(move || {
             while word == 0 {
-                word = *words.get(number)?;
-                offset = FIRST_BITS + number * 64;
                 number += 1;
+                word = *words.get(number)?;
+                offset = FIRST_BITS + (number - 1) * 64;
             }
             let bit = word.trailing_zeros() as usize;
             word &= word - 1;
@@ -388,6 +408,12 @@ impl Directory {
         self.set(line).first().map(hold)
     }
 
+    /// A small table of slots of one word?
+    #[inline]
+    fn plain(&self) -> bool {
+        self.slots <= SMALL && self.slot_words == 1
+    }
+
     fn home(&self, line: u64) -> usize {
         if self.slots <= SMALL {
             return 0;
@@ -415,6 +441,13 @@ impl Directory {
     /// The slot of the line, or the empty one where it would be.
     #[inline]
     fn slot(&self, set: &[AtomicU64], line: u64) -> usize {
+        if self.plain() {
+            let slots = set.iter().skip(1);
+            let mut lines = slots.map(|word| word.load(Relaxed) >> FIRST_BITS);
+            return lines
+                .position(|here| here == line + 1 || here == 0)
+                .unwrap_or(0);
+        }
         let mut at = self.home(line);
         // There is always an empty one.
         for _ in 0..self.slots {
@@ -431,14 +464,11 @@ impl Directory {
     fn get(&self, line: u64) -> Holders {
         let set = self.set(line);
         let mut holders = Holders::default();
-        if let [first, rest @ ..] = self.words_of(set, self.slot(set, line)) {
-            holders.first = first.load(Relaxed) & FIRST_MASK;
-            if holders.first != 0 || !rest.is_empty() {
-                holders
-                    .rest
-                    .extend(rest.iter().map(|word| word.load(Relaxed)));
-            }
+        let words = self.words_of(set, self.slot(set, line));
+        for (holder, word) in holders.0.iter_mut().zip(words) {
+            *holder = word.load(Relaxed);
         }
+        holders.0[0] &= FIRST_MASK;
         holders
     }
 
@@ -452,11 +482,27 @@ impl Directory {
             }
             return;
         }
-        if let [first, rest @ ..] = self.words_of(set, slot) {
-            first.store((line + 1) << FIRST_BITS | holders.first, Relaxed);
-            for (number, word) in rest.iter().enumerate() {
-                word.store(holders.rest.get(number).copied().unwrap_or(0), Relaxed);
-            }
+        let tag = (line + 1) << FIRST_BITS;
+        for (number, (word, holder)) in self.words_of(set, slot).iter().zip(holders.0).enumerate() {
+            word.store(if number == 0 { tag | holder } else { holder }, Relaxed);
+        }
+    }
+
+    /// Takes a bit from a line's.
+    #[inline]
+    fn clear(&self, line: u64, bit: usize) {
+        let set = self.set(line);
+        let slot = self.slot(set, line);
+        let words = self.words_of(set, slot);
+        let (number, mask) = Holders::place(bit);
+        if let Some(word) = words.get(number) {
+            word.store(word.load(Relaxed) & !mask, Relaxed);
+        }
+        let [first, rest @ ..] = words else { return };
+        let held = first.load(Relaxed) & FIRST_MASK != 0
+            || rest.iter().any(|word| word.load(Relaxed) != 0);
+        if !held && first.load(Relaxed) != 0 {
+            self.empty(set, slot);
         }
     }
 
@@ -469,11 +515,14 @@ impl Directory {
         let mut hole = slot;
         if self.slots <= SMALL {
             // The last one takes its place.
-            let filled = (slot..self.slots).take_while(|at| self.line_of(set, *at) != 0);
-            if let Some(last) = filled.last() {
+            let words = set.iter().skip(1).step_by(self.slot_words);
+            let filled = words.take(self.slots).skip(slot + 1);
+            let behind = filled.take_while(|word| word.load(Relaxed) != 0).count();
+            let last = slot + behind;
+            if last != slot {
                 move_to(slot, last);
-                hole = last;
             }
+            hole = last;
         } else {
             let mask = self.slots - 1;
             let mut at = hole;
@@ -494,13 +543,6 @@ impl Directory {
         for word in self.words_of(set, hole) {
             word.store(0, Relaxed);
         }
-    }
-
-    /// Takes a bit from a line's.
-    fn clear(&self, line: u64, bit: usize) {
-        let mut holders = self.get(line);
-        holders.clear(bit);
-        self.put(line, &holders);
     }
 }
 
@@ -582,6 +624,13 @@ impl Caches {
     /// CPUs, by position.
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
+    }
+
+    /// That CPU may ask for the line in a moment: the host may fetch what that takes.
+    #[inline]
+    pub fn expect(&self, cpu: &Cpu, line: u64) {
+        prefetch(self.directory.set(line));
+        prefetch(cpu.l2.set(line));
     }
 
     /// A reference of the CPU at `position` that its L1 could not serve.

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::tracer_setup::Setup;
@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::calls::After;
 use crate::maps;
 use crate::process::Process;
-use crate::qemu::{Block, Id, Info, Interface, NO_REGISTERS, READS, WRITES};
+use crate::qemu::{ALL_ACCESSES, Block, Id, Info, Interface, NO_REGISTERS};
 use crate::thread::{Code, Run, Thread};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
@@ -26,6 +26,8 @@ static QEMU: OnceLock<Interface> = OnceLock::new();
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
 /// Host address − guest address of code, + 1; 0: nothing has been translated.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// Bit of an access's kind: it writes.
+static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread is made, ends, or all are ended.
 static ENDING: Mutex<()> = Mutex::new(());
 
@@ -103,38 +105,14 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
 
 /// # Safety
 /// As above.
-unsafe extern "C" fn block_serial(vcpu: c_uint, run: *mut c_void) {
+unsafe extern "C" fn access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_void) {
     if let Some(thread) = thread(vcpu) {
-        thread.ask();
-        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
-        thread.fetch(Run(run as u64));
-    }
-}
-
-/// # Safety
-/// As above.
-unsafe extern "C" fn access<const STORE: bool, const MERGE: bool>(
-    vcpu: c_uint,
-    kind: u32,
-    address: u64,
-    code: *mut c_void,
-) {
-    if let Some(thread) = thread(vcpu) {
-        thread.access::<STORE, MERGE>(address, Code(code as u64), || size_bytes(kind));
-    }
-}
-
-/// # Safety
-/// As above.
-unsafe extern "C" fn access_serial<const STORE: bool, const MERGE: bool>(
-    vcpu: c_uint,
-    kind: u32,
-    address: u64,
-    code: *mut c_void,
-) {
-    if let Some(thread) = thread(vcpu) {
-        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
-        thread.access_slowly::<STORE, MERGE>(address, Code(code as u64), size_bytes(kind));
+        let store = if kind & STORE_BIT.load(Relaxed) != 0 {
+            Code::STORE
+        } else {
+            0
+        };
+        thread.access(address, Code(code as u64 | store), || size_bytes(kind));
     }
 }
 
@@ -150,7 +128,6 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     let (Some(qemu), Some(process)) = (QEMU.get(), process()) else {
         return;
     };
-    let serial = process.serial.is_some();
     // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
     unsafe {
         let instructions = (qemu.tb_n_insns)(block);
@@ -173,26 +150,14 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             } else {
                 std::slice::from_raw_parts(bytes, size.min(15))
             };
-            let repeats = is_string_instruction(text);
-            let (load, store) = match (serial, repeats) {
-                (false, false) => (
-                    access::<false, true> as crate::qemu::MemoryCallback,
-                    access::<true, true> as crate::qemu::MemoryCallback,
-                ),
-                (false, true) => (access::<false, false> as _, access::<true, false> as _),
-                (true, false) => (
-                    access_serial::<false, true> as _,
-                    access_serial::<true, true> as _,
-                ),
-                (true, true) => (
-                    access_serial::<false, false> as _,
-                    access_serial::<true, false> as _,
-                ),
-            };
-            for (callback, which, is_store) in [(load, READS, false), (store, WRITES, true)] {
-                let code = Code::new(here, number, is_store).0 as *mut c_void;
-                (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, which, code);
-            }
+            let code = Code::new(here, number, is_string_instruction(text));
+            (qemu.register_vcpu_mem_cb)(
+                instruction,
+                access,
+                NO_REGISTERS,
+                ALL_ACCESSES,
+                code.0 as *mut c_void,
+            );
         }
         if instructions == 0 || end <= address {
             return;
@@ -200,8 +165,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
         let shift = process.setup.line_bytes.trailing_zeros();
         let lines = ((end - 1) >> shift) - (address >> shift) + 1;
         let run = Run::new(address, instructions, lines).0 as *mut c_void;
-        let callback = if serial { block_serial } else { self::block };
-        (qemu.register_vcpu_tb_exec_cb)(block, callback, NO_REGISTERS, run);
+        (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, run);
     }
 }
 
@@ -231,6 +195,7 @@ unsafe extern "C" fn call(
     _: u64,
 ) {
     if let Some(thread) = thread(vcpu) {
+        thread.catch_up();
         thread.call(number, [first, second, third, fourth, fifth, sixth]);
     }
 }
@@ -301,6 +266,19 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
+/// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
+/// nothing else: too slow for each access.
+fn store_bit(qemu: &Interface) -> Result<u32, String> {
+    let mut bits = (0..u32::BITS)
+        .map(|bit| 1 << bit)
+        // SAFETY: QEMU's function, which takes any number.
+        .filter(|kind| unsafe { (qemu.mem_is_store)(*kind) });
+    match (bits.next(), bits.next()) {
+        (Some(bit), None) => Ok(bit),
+        _ => Err("this QEMU tells of stores in an unknown way".into()),
+    }
+}
+
 fn install<'a>(
     id: Id,
     target: &CStr,
@@ -327,6 +305,7 @@ fn install<'a>(
     let qemu = Interface::find().map_err(|name| {
         format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
     })?;
+    STORE_BIT.store(store_bit(&qemu)?, Relaxed);
     let _ = MAPS_BEFORE.set(maps::read());
     begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
     let qemu = QEMU.get_or_init(|| qemu);

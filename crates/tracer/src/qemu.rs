@@ -48,10 +48,9 @@ pub struct Info {
 
 /// On a call: the registers are not looked at.
 pub const NO_REGISTERS: c_int = 0;
-/// Callback for what reads.
-pub const READS: c_int = 1;
-/// Callback for what writes.
-pub const WRITES: c_int = 2;
+/// Callback for reads and writes. (QEMU 7.2 gets it wrong when asked for one of them: reads come as
+/// writes, and writes twice.)
+pub const ALL_ACCESSES: c_int = 3;
 
 /// Callback with a CPU's number.
 pub type VcpuCallback = unsafe extern "C" fn(Id, c_uint);
@@ -122,4 +121,5 @@ interface! {
     fn insn_haddr(*const Instruction) -> *const u8;
     fn insn_size(*const Instruction) -> usize;
     fn mem_size_shift(u32) -> c_uint;
+    fn mem_is_store(u32) -> bool;
 }

@@ -19,15 +19,26 @@ use crate::tlb::Tlb;
 /// Bits of a guest address.
 const ADDRESS_BITS: u32 = 47;
 
-/// An instruction that accesses memory: its address and its number in its block.
-#[derive(Clone, Copy)]
+/// An instruction that accesses memory: its address, its number in its block, and what is to be
+/// known of the access.
+#[derive(Clone, Copy, Default)]
 pub struct Code(pub u64);
 
 impl Code {
-    /// Packs them; a block has at most 512 instructions.
-    pub fn new(instruction: u64, number: usize, store: bool) -> Self {
+    /// It writes.
+    pub const STORE: u64 = 1 << 63;
+    /// The access goes over the end of its line.
+    const CROSSES: u64 = 1 << 62;
+    const REPEATS: u64 = 1 << 61;
+    /// No access: a block begins.
+    const BLOCK: Self = Self(u64::MAX);
+
+    /// Packs them; a block has at most 512 instructions. `repeats`: consecutive accesses are
+    /// references of their own.
+    pub fn new(instruction: u64, number: usize, repeats: bool) -> Self {
         let address = instruction & ((1 << ADDRESS_BITS) - 1);
-        Self(address | (number as u64 & 511) << ADDRESS_BITS | u64::from(store) << 62)
+        let repeats = if repeats { Self::REPEATS } else { 0 };
+        Self(address | (number as u64 & 511) << ADDRESS_BITS | repeats)
     }
 
     #[inline]
@@ -54,7 +65,33 @@ impl Run {
                 | (lines - 1 & 255) << 56,
         )
     }
+
+    #[inline]
+    fn address(self) -> u64 {
+        self.0 & ((1 << ADDRESS_BITS) - 1)
+    }
+
+    #[inline]
+    fn instructions(self) -> u64 {
+        (self.0 >> ADDRESS_BITS & 511) + 1
+    }
+
+    #[inline]
+    fn lines(self) -> u64 {
+        (self.0 >> 56) + 1
+    }
 }
+
+/// What QEMU told and the caches have not seen yet: an access, or a block ([`Run`]).
+#[derive(Clone, Copy, Default)]
+struct Pending {
+    address: u64,
+    code: Code,
+}
+
+/// How many are noted until they go through the caches together. A thread is that much late with
+/// what it does to others, far less than a quantum.
+const PENDING: usize = 64;
 
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
 pub struct Thread {
@@ -71,9 +108,16 @@ pub struct Thread {
     next_sample: u64,
     stores: u64,
     fetched_lines: u64,
-    /// Instructions before the running block, and with it.
-    base: u64,
+    /// What is to go through the caches.
+    pending: [Pending; PENDING],
+    pending_count: usize,
+    /// Misses when they went there last.
+    misses_before: u64,
+    /// Instructions with the running block.
     instructions: u64,
+    /// Of what went through the caches, before the latest block and with it.
+    base: u64,
+    caught_up: u64,
     /// Instructions at which its turn ends.
     stop: u64,
     /// Virtual time − instructions.
@@ -122,8 +166,12 @@ impl Thread {
             next_sample: u64::MAX,
             stores: 0,
             fetched_lines: 0,
-            base: 0,
+            pending: [Pending::default(); PENDING],
+            pending_count: 0,
+            misses_before: 0,
             instructions: 0,
+            base: 0,
+            caught_up: 0,
             stop: 0,
             ahead: turn.time,
             position,
@@ -157,6 +205,7 @@ impl Thread {
 
     /// Adds a record, between instructions.
     pub fn record(&mut self, record: &Record) {
+        self.catch_up();
         let (instructions, time) = (self.instructions, self.time());
         self.stream
             .add(&self.process.output, instructions, time, record);
@@ -178,117 +227,132 @@ impl Thread {
     /// A block begins.
     #[inline]
     pub fn block(&mut self, run: Run) {
-        self.ask();
-        self.fetch(run);
-    }
-
-    /// Waits if its turn is over.
-    #[inline]
-    pub fn ask(&mut self) {
         if self.instructions >= self.stop
             || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
         {
             self.pause();
         }
+        self.instructions += run.instructions();
+        self.later(Pending {
+            address: run.0,
+            code: Code::BLOCK,
+        });
+    }
+
+    /// An access was made.
+    #[inline]
+    pub fn access(&mut self, address: u64, mut code: Code, size_bytes: impl FnOnce() -> u64) {
+        let line_mask = (1 << self.line_shift) - 1;
+        // 16 bytes at most; aligned, they don't cross a line.
+        if address & line_mask > line_mask - 15 && address & 15 != 0 {
+            let last = address + size_bytes() - 1;
+            if last >> self.line_shift != address >> self.line_shift {
+                code.0 |= Code::CROSSES;
+            }
+        }
+        self.later(Pending { address, code });
+    }
+
+    #[inline]
+    fn later(&mut self, pending: Pending) {
+        if let Some(place) = self.pending.get_mut(self.pending_count) {
+            *place = pending;
+            self.pending_count += 1;
+        }
+        if self.pending_count >= PENDING {
+            self.catch_up();
+        }
+    }
+
+    /// Everything that was noted goes through the caches.
+    #[inline(never)]
+    pub fn catch_up(&mut self) {
+        let count = std::mem::take(&mut self.pending_count);
+        let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
+        let cpu = self.cpu;
+        // Where there are many misses, the host fetches what they take all at once.
+        let misses = self.misses();
+        if misses - self.misses_before > PENDING as u64 / 16 {
+            for pending in self.pending.iter().take(count) {
+                let line = pending.address >> self.line_shift;
+                if pending.code.0 != Code::BLOCK.0 && !cpu.l1_data.quick::<false>(line) {
+                    self.process.caches.expect(cpu, line);
+                }
+            }
+        }
+        self.misses_before = misses;
+        for number in 0..count {
+            let Some(&Pending { address, code }) = self.pending.get(number) else {
+                return;
+            };
+            if code.0 == Code::BLOCK.0 {
+                self.fetch(Run(address));
+            } else if code.0 & Code::STORE != 0 {
+                self.look_up::<true>(address, code);
+            } else {
+                self.look_up::<false>(address, code);
+            }
+        }
     }
 
     /// The lines of a block.
     #[inline]
-    pub fn fetch(&mut self, run: Run) {
-        let address = run.0 & ((1 << ADDRESS_BITS) - 1);
-        let lines = (run.0 >> 56) + 1;
-        self.base = self.instructions;
-        self.instructions += (run.0 >> ADDRESS_BITS & 511) + 1;
+    fn fetch(&mut self, run: Run) {
+        let address = run.address();
+        let lines = run.lines();
+        self.base = self.caught_up;
+        self.caught_up += run.instructions();
         self.last_code = 0;
         self.references += lines;
         self.fetched_lines += lines;
         let first = address >> self.line_shift;
+        let last = first + lines - 1;
         let mut quick = self.cpu.fetch_tlb().quick(address >> self.page_shift)
             && self.references < self.next_sample
-            && self.process.serial.is_none();
-        let last = first + lines - 1;
-        quick &= last << self.line_shift >> self.page_shift == address >> self.page_shift;
+            && !self.process.setup.serial
+            && last << self.line_shift >> self.page_shift == address >> self.page_shift;
         for line in first..=last {
-            quick &= self.cpu.l1_fetch.quick::<false>(line);
+            quick = quick && self.cpu.l1_fetch.quick::<false>(line);
         }
         if !quick {
-            self.fetch_slowly(address, first, last);
-        }
-    }
-
-    #[cold]
-    fn fetch_slowly(&mut self, address: u64, first: u64, last: u64) {
-        for line in first..=last {
-            let address = address.max(line << self.line_shift);
-            self.touch::<false>(address, Code::new(address, 0, false), true);
-        }
-    }
-
-    /// An access, `size_bytes` of it if asked. With `MERGE`, one that goes on where the same
-    /// instruction's previous one ended is part of that.
-    #[inline]
-    pub fn access<const STORE: bool, const MERGE: bool>(
-        &mut self,
-        address: u64,
-        code: Code,
-        size_bytes: impl FnOnce() -> u64,
-    ) {
-        if MERGE {
-            let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
-            self.last_address = address;
-            if goes_on {
-                return self.touch_more::<STORE>(address, code);
+            for line in first..=last {
+                let address = address.max(line << self.line_shift);
+                self.touch::<false>(address, Code::new(address, 0, false), true);
             }
-            self.last_code = code.0;
         }
+    }
+
+    /// An access. One that goes on where the same instruction's previous one ended is part of that.
+    #[inline]
+    fn look_up<const STORE: bool>(&mut self, address: u64, code: Code) {
+        let line_mask = (1 << self.line_shift) - 1;
+        let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
+        self.last_address = address;
+        if goes_on {
+            // In its line, there is nothing more to do.
+            if address & line_mask < 8 {
+                self.touch::<STORE>(address, code, false);
+            }
+            return;
+        }
+        self.last_code = if code.0 & Code::REPEATS == 0 {
+            code.0
+        } else {
+            0
+        };
         self.references += 1;
         self.stores += u64::from(STORE);
-        let line_mask = (1 << self.line_shift) - 1;
-        // 16 bytes at most; aligned, they don't cross a line.
-        let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
         if self.cpu.tlb.quick(address >> self.page_shift)
             && self.cpu.l1_data.quick::<STORE>(address >> self.line_shift)
             && self.references < self.next_sample
-            && !may_cross
+            && code.0 & Code::CROSSES == 0
+            && !self.process.setup.serial
         {
             return;
         }
         self.touch::<STORE>(address, code, false);
-        if may_cross {
-            let last = address + size_bytes() - 1;
-            if last >> self.line_shift != address >> self.line_shift {
-                self.touch_more::<STORE>(last & !line_mask, code);
-            }
-        }
-    }
-
-    /// [`Self::access`] where each goes through the log.
-    pub fn access_slowly<const STORE: bool, const MERGE: bool>(
-        &mut self,
-        address: u64,
-        code: Code,
-        size_bytes: u64,
-    ) {
-        let goes_on = MERGE && self.last_code == code.0 && self.last_address + 8 == address;
-        self.last_address = address;
-        self.last_code = if MERGE { code.0 } else { 0 };
-        if goes_on {
-            return self.touch_more::<STORE>(address, code);
-        }
-        self.references += 1;
-        self.stores += u64::from(STORE);
-        self.touch::<STORE>(address, code, false);
-        let last = address + size_bytes - 1;
-        if last >> self.line_shift != address >> self.line_shift {
-            self.touch_more::<STORE>(last >> self.line_shift << self.line_shift, code);
-        }
-    }
-
-    /// The same reference goes on: in its line, there is nothing more to do.
-    fn touch_more<const STORE: bool>(&mut self, address: u64, code: Code) {
-        let line_mask = (1 << self.line_shift) - 1;
-        if address & line_mask < 8 {
-            self.touch::<STORE>(address, code, false);
+        if code.0 & Code::CROSSES != 0 {
+            self.touch::<STORE>((address | line_mask) + 1, code, false);
         }
     }
 
@@ -399,17 +463,15 @@ impl Thread {
         *self.counter(Counter::Invalidations) += u64::from(invalidations);
     }
 
-    /// Looks a page up where that is not quick. Did all TLBs miss?
-    #[cold]
+    /// Puts a page into a TLB that has missed. Did the second level miss, too?
     fn translate(&mut self, tlb: &Tlb, page: u64, address: u64, code: Code, fetch: bool) -> bool {
-        if tlb.access(page) {
-            return false;
-        }
-        if let Some(second) = &self.cpu.tlb_second
-            && (second.quick(page) || second.access(page))
-        {
-            self.count(Counter::SecondTlbHits);
-            return false;
+        tlb.fill(page);
+        if let Some(second) = &self.cpu.tlb_second {
+            if second.quick(page) {
+                self.count(Counter::SecondTlbHits);
+                return false;
+            }
+            second.fill(page);
         }
         self.count(if fetch {
             Counter::FetchTlbMisses
@@ -446,6 +508,7 @@ impl Thread {
     /// Its turn is over, or pages were unmapped.
     #[cold]
     fn pause(&mut self) {
+        self.catch_up();
         if self.instructions >= self.stop {
             if self.turn_began_with == (self.stores, self.misses()) {
                 self.count(Counter::SpunQuanta);
@@ -482,6 +545,7 @@ impl Thread {
 
     /// Writes what is in memory and hands its counters over; it may go on.
     pub fn flush(&mut self) {
+        self.catch_up();
         let time = self.time();
         self.stream.flush(&self.process.output, time);
         let loads = self.references - self.fetched_lines - self.stores;

@@ -10,47 +10,50 @@ use nearpage_wire::tracer_setup;
 /// A TLB. Pages are numbers; in tables, 0 is none and n + 1 is page n.
 pub struct Tlb {
     set_mask: u64,
-    ways: u32,
+    ways: usize,
     entries: Box<[Entry]>,
-    /// First and last entry of each set's list, + 1: the one used last and the one to go.
-    lists: Box<[[AtomicU32; 2]]>,
-    /// Where each page is: entry + 1, found from a hash of the page by linear probing. Four times
-    /// as many as entries.
-    index: Box<[AtomicU32]>,
+    /// Where each page is, found from a hash of the page by linear probing. At least four times as
+    /// many as entries.
+    index: Box<[Place]>,
     index_shift: u32,
     /// Page used last, + 1.
     last: AtomicU64,
+    clock: AtomicU64,
+}
+
+#[derive(Default)]
+struct Place {
+    page: AtomicU64,
+    entry: AtomicU32,
 }
 
 #[derive(Default)]
 struct Entry {
     page: AtomicU64,
-    /// Neighbours in its set's list, + 1: used later, used earlier.
-    later: AtomicU32,
-    earlier: AtomicU32,
+    /// When it was used last, above [`NUMBER_BITS`] of its own number.
+    used: AtomicU64,
 }
+
+const NUMBER_BITS: u32 = 17;
 
 impl Tlb {
     /// An empty one.
     pub fn new(shape: &tracer_setup::Tlb) -> Self {
-        let (sets, ways) = (shape.sets(), shape.usable_ways());
-        let index = (4 * sets * ways).next_power_of_two();
-        let zeros = |count: u32| (0..count).map(|_| AtomicU32::new(0)).collect();
-        let tlb = Self {
-            set_mask: u64::from(sets) - 1,
-            ways,
-            entries: (0..sets * ways).map(|_| Entry::default()).collect(),
-            lists: (0..sets).map(|_| Default::default()).collect(),
-            index: zeros(index),
+        let entries = shape.sets() * shape.usable_ways();
+        let index = (4 * entries).next_power_of_two();
+        let entry = |number| Entry {
+            page: AtomicU64::new(0),
+            used: AtomicU64::new(u64::from(number)),
+        };
+        Self {
+            set_mask: u64::from(shape.sets()) - 1,
+            ways: shape.usable_ways() as usize,
+            entries: (0..entries).map(entry).collect(),
+            index: (0..index).map(|_| Place::default()).collect(),
             index_shift: 64 - index.trailing_zeros(),
             last: AtomicU64::new(0),
-        };
-        for set in 0..sets {
-            for way in 0..ways {
-                tlb.to_front(set as usize, set * ways + way);
-            }
+            clock: AtomicU64::new(0),
         }
-        tlb
     }
 
     #[inline]
@@ -58,105 +61,77 @@ impl Tlb {
         (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.index_shift) as usize
     }
 
-    fn page_of(&self, number: u32) -> u64 {
-        let entry = self.entries.get(number as usize);
-        entry.map_or(0, |entry| entry.page.load(Relaxed))
+    #[inline]
+    fn entry(&self, number: u32) -> Option<&Entry> {
+        self.entries.get(number as usize)
     }
 
-    /// Entry of the page + 1, or 0; and its place in the index, or the empty one where it would be.
+    /// Place of the page in the index, or the empty one where it would be.
     #[inline]
-    fn find(&self, page: u64) -> (u32, usize) {
+    fn place(&self, page: u64) -> Option<&Place> {
         let mut at = self.home(page);
         loop {
-            let found = self.index.get(at).map_or(0, |place| place.load(Relaxed));
-            if found == 0 || self.page_of(found - 1) == page + 1 {
-                return (found, at);
+            let place = self.index.get(at)?;
+            let here = place.page.load(Relaxed);
+            if here == page + 1 || here == 0 {
+                return Some(place);
             }
             at = (at + 1) & (self.index.len() - 1);
         }
     }
 
-    /// Uses the page if it is the one used last. `false`: ask [`Self::access`].
+    /// Uses the page if it is here. Is it?
     #[inline]
     pub fn quick(&self, page: u64) -> bool {
         if self.last.load(Relaxed) == page + 1 {
             return true;
         }
-        let (found, _) = self.find(page);
-        if found == 0 {
-            return false;
+        match self.place(page) {
+            Some(place) if place.page.load(Relaxed) != 0 => {
+                self.use_now(page, place.entry.load(Relaxed));
+                true
+            }
+            _ => false,
         }
-        self.use_now(page, found - 1);
-        true
     }
 
     #[inline]
     fn use_now(&self, page: u64, number: u32) {
-        let set = (page & self.set_mask) as usize;
+        let now = self.clock.load(Relaxed) + 1;
+        self.clock.store(now, Relaxed);
+        if let Some(entry) = self.entry(number) {
+            entry
+                .used
+                .store(now << NUMBER_BITS | u64::from(number), Relaxed);
+        }
         self.last.store(page + 1, Relaxed);
-        let front = self.lists.get(set).map(|[front, _]| front.load(Relaxed));
-        if front != Some(number + 1) {
-            self.unlink(set, number);
-            self.to_front(set, number);
-        }
     }
 
-    #[inline]
-    fn unlink(&self, set: usize, number: u32) {
-        let (Some(entry), Some([front, back])) =
-            (self.entries.get(number as usize), self.lists.get(set))
-        else {
+    /// Puts a page here that is not.
+    pub fn fill(&self, page: u64) {
+        let first = (page & self.set_mask) as usize * self.ways;
+        let set = self.entries.get(first..first + self.ways);
+        // Four minima side by side, for the sake of those with many ways.
+        let (groups, rest) = set.unwrap_or_default().as_chunks::<4>();
+        let mut oldest = [u64::MAX; 4];
+        for group in groups {
+            for way in 0..4 {
+                oldest[way] = oldest[way].min(group[way].used.load(Relaxed));
+            }
+        }
+        let rest = rest.iter().map(|entry| entry.used.load(Relaxed));
+        let oldest = oldest.into_iter().chain(rest).min().unwrap_or(0);
+        let number = (oldest & ((1 << NUMBER_BITS) - 1)) as u32;
+        let Some(entry) = self.entry(number) else {
             return;
-        };
-        let (later, earlier) = (entry.later.load(Relaxed), entry.earlier.load(Relaxed));
-        match self.entries.get((later as usize).wrapping_sub(1)) {
-            Some(neighbour) => neighbour.earlier.store(earlier, Relaxed),
-            None => front.store(earlier, Relaxed),
-        }
-        match self.entries.get((earlier as usize).wrapping_sub(1)) {
-            Some(neighbour) => neighbour.later.store(later, Relaxed),
-            None => back.store(later, Relaxed),
-        }
-    }
-
-    #[inline]
-    fn to_front(&self, set: usize, number: u32) {
-        let (Some(entry), Some([front, back])) =
-            (self.entries.get(number as usize), self.lists.get(set))
-        else {
-            return;
-        };
-        let second = front.load(Relaxed);
-        entry.later.store(0, Relaxed);
-        entry.earlier.store(second, Relaxed);
-        match self.entries.get((second as usize).wrapping_sub(1)) {
-            Some(neighbour) => neighbour.later.store(number + 1, Relaxed),
-            None => back.store(number + 1, Relaxed),
-        }
-        front.store(number + 1, Relaxed);
-    }
-
-    /// Uses the page; puts it here if it is not. Was it?
-    pub fn access(&self, page: u64) -> bool {
-        if self.quick(page) {
-            return true;
-        }
-        let set = (page & self.set_mask) as usize;
-        let oldest = self
-            .lists
-            .get(set)
-            .map_or(0, |[_, back]| back.load(Relaxed));
-        let Some(entry) = self.entries.get((oldest as usize).wrapping_sub(1)) else {
-            return false;
         };
         self.forget(entry);
         entry.page.store(page + 1, Relaxed);
-        let (_, place) = self.find(page);
-        if let Some(place) = self.index.get(place) {
-            place.store(oldest, Relaxed);
+        if let Some(place) = self.place(page) {
+            place.page.store(page + 1, Relaxed);
+            place.entry.store(number, Relaxed);
         }
-        self.use_now(page, oldest - 1);
-        false
+        self.use_now(page, number);
     }
 
     /// Empties an entry and takes it from the index.
@@ -168,55 +143,50 @@ impl Tlb {
         if self.last.load(Relaxed) == page {
             self.last.store(0, Relaxed);
         }
-        let (_, mut hole) = self.find(page - 1);
         let mask = self.index.len() - 1;
-        let at_place = |at: usize| self.index.get(at).map_or(0, |place| place.load(Relaxed));
+        let page_at = |at: usize| {
+            self.index
+                .get(at)
+                .map_or(0, |place| place.page.load(Relaxed))
+        };
+        let mut hole = self.home(page - 1);
+        while page_at(hole) != page {
+            if page_at(hole) == 0 {
+                return;
+            }
+            hole = (hole + 1) & mask;
+        }
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let here = at_place(at);
+            let here = page_at(at);
             if here == 0 {
                 break;
             }
-            let home = self.home(self.page_of(here - 1).wrapping_sub(1));
+            let home = self.home(here - 1);
             // Would a search from its home pass the hole?
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                if let Some(place) = self.index.get(hole) {
-                    place.store(here, Relaxed);
+                if let (Some(to), Some(from)) = (self.index.get(hole), self.index.get(at)) {
+                    to.page.store(here, Relaxed);
+                    to.entry.store(from.entry.load(Relaxed), Relaxed);
                 }
                 hole = at;
             }
         }
         if let Some(place) = self.index.get(hole) {
-            place.store(0, Relaxed);
+            place.page.store(0, Relaxed);
         }
         entry.page.store(0, Relaxed);
     }
 
     /// Empties the entries of these pages; they are the first to be filled again.
     pub fn flush(&self, pages: std::ops::Range<u64>) {
-        for number in 0..self.entries.len() as u32 {
-            let page = self.page_of(number);
-            if page == 0 || !pages.contains(&(page - 1)) {
-                continue;
+        for (number, entry) in self.entries.iter().enumerate() {
+            let page = entry.page.load(Relaxed);
+            if page != 0 && pages.contains(&(page - 1)) {
+                self.forget(entry);
+                entry.used.store(number as u64, Relaxed);
             }
-            let Some(entry) = self.entries.get(number as usize) else {
-                return;
-            };
-            self.forget(entry);
-            let set = (number / self.ways) as usize;
-            self.unlink(set, number);
-            let Some([front, back]) = self.lists.get(set) else {
-                return;
-            };
-            let last = back.load(Relaxed);
-            entry.earlier.store(0, Relaxed);
-            entry.later.store(last, Relaxed);
-            match self.entries.get((last as usize).wrapping_sub(1)) {
-                Some(neighbour) => neighbour.earlier.store(number + 1, Relaxed),
-                None => front.store(number + 1, Relaxed),
-            }
-            back.store(number + 1, Relaxed);
         }
     }
 }
@@ -234,7 +204,11 @@ mod tests {
     }
 
     fn uses(tlb: &Tlb, page: u64) -> bool {
-        tlb.quick(page) || tlb.access(page)
+        let here = tlb.quick(page);
+        if !here {
+            tlb.fill(page);
+        }
+        here
     }
 
     #[test]

@@ -29,7 +29,9 @@ use core::fmt;
 /// First line of the file.
 pub const FIRST_LINE: &str = "nearpage tracer setup 1";
 /// Largest number of CPUs.
-pub const CPUS_MAX: usize = 4096;
+pub const CPUS_MAX: usize = 256;
+/// Largest number of CPUs and nodes together.
+pub const HOLDERS_MAX: usize = 277;
 /// Largest number of ways.
 pub const WAYS_MAX: u32 = 64;
 
@@ -286,7 +288,8 @@ impl<'a> Setup<'a> {
                 && tlb.reserved < tlb.entries
                 && tlb.reserved.is_multiple_of(tlb.sets())
         };
-        let cpus = self.cpu_nodes.0.split_ascii_whitespace().count();
+        let cpus = self.cpu_nodes.iter().count();
+        let nodes = self.cpu_nodes.iter().max().map_or(0, |last| last + 1);
         let checks = [
             (
                 self.page_bytes.is_power_of_two() && (512..=1 << 30).contains(&self.page_bytes),
@@ -309,7 +312,7 @@ impl<'a> Setup<'a> {
             (self.tlb_fetch.as_ref().is_none_or(tlb), "tlb_fetch"),
             (self.tlb_second.as_ref().is_none_or(tlb), "tlb_second"),
             (
-                cpus <= CPUS_MAX && self.cpu_nodes.all_below(CPUS_MAX),
+                self.cpu_nodes.all_below(CPUS_MAX) && cpus <= CPUS_MAX && cpus + nodes <= HOLDERS_MAX,
                 "cpu_nodes",
             ),
             (self.thread_cpus.all_below(cpus), "thread_cpus"),
