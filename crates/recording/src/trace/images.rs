@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use nearpage_wire::is_runtime_module;
 
-use super::file::{Mapping, TraceFile};
+use super::file::{Mapped, Mapping, TraceFile};
+use crate::elf::ElfFile;
 use crate::error::IoContext;
 use crate::{Error, Event, ThreadIndex};
 
@@ -150,7 +151,7 @@ impl Images {
                     address: mapped.range.0,
                     length: mapped.range.1 - mapped.range.0,
                     file_offset: *offset,
-                    protection: *protection,
+                    protection: *protection | file.hidden_protection(mapped),
                     path: path.clone(),
                     build_id: String::new(),
                 });
@@ -170,12 +171,38 @@ impl TraceFile {
         }
     }
 
+    /// What the guest may do with an initial mapping beyond what the host's maps file says: QEMU
+    /// lets nobody execute the guest's code, so whether it is code is for the ELF file to say.
+    fn hidden_protection(&self, mapped: &Mapped) -> u32 {
+        let Some(mapping) = &mapped.by else { return 0 };
+        if mapped.virtual_time > 0 || !mapping.path.starts_with('/') {
+            return 0;
+        }
+        let end = mapping
+            .offset
+            .saturating_add(mapped.range.1 - mapped.range.0);
+        let segments = ElfFile::open(Path::new(&mapping.path)).map(|file| file.segments());
+        let code = segments.unwrap_or_default().into_iter().any(|segment| {
+            segment.executable
+                && segment.file_offset < end
+                && mapping.offset < segment.file_offset.saturating_add(segment.file_bytes)
+        });
+        if code { EXECUTABLE } else { 0 }
+    }
+
     /// File name of the program: the first executable file mapped that is no loader or runtime.
     fn program(&self) -> &str {
-        let files = self.mapped.iter().filter_map(|mapped| mapped.by.as_ref());
-        let names = files
-            .filter(|mapping| mapping.protection & EXECUTABLE != 0 && mapping.path.starts_with('/'))
-            .map(|mapping| mapping.path.rsplit('/').next().unwrap_or_default());
+        let executable = |mapped: &&Mapped| {
+            mapped.by.as_ref().is_some_and(|mapping| {
+                mapping.path.starts_with('/')
+                    && (mapping.protection | self.hidden_protection(mapped)) & EXECUTABLE != 0
+            })
+        };
+        let names = self
+            .mapped
+            .iter()
+            .filter(executable)
+            .filter_map(|mapped| mapped.by.as_ref()?.path.rsplit('/').next());
         let mut names = names.filter(|name| !is_runtime_module(name.as_bytes()));
         names.next().unwrap_or_default()
     }
