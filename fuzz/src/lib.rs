@@ -92,3 +92,47 @@ pub fn allocation_segment<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> V
     }
     segment
 }
+
+/// A trace (`nearpage_wire::trace`) with a frame for each piece: records, or events for odd tags; the
+/// rest of the tag is the thread. Totals come last, so that it is not cut short.
+pub fn trace_file<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
+    use nearpage_wire::trace::{
+        COUNTERS, EVENT_BYTES_MAX, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind,
+    };
+    let header = FileHeader {
+        pid: 100,
+        page_bytes: 4096,
+        line_bytes: 64,
+        sample_period: 0,
+        start_ns: 4,
+        quantum: 10_000,
+        parent_pid: 0,
+    };
+    let mut trace = header.to_bytes().to_vec();
+    let mut frame = |trace: &mut Vec<u8>, kind, thread, payload: &[u8]| {
+        let mut frame = vec![0; FRAME_HEADER_BYTES];
+        frame.extend_from_slice(payload);
+        let time = trace.len() as u64;
+        let header = FrameHeader {
+            kind,
+            thread,
+            records: payload.len() as u32,
+            payload_bytes: payload.len() as u32,
+            virtual_time: time,
+            time_ns: 4 + time,
+        };
+        header.seal(&mut frame);
+        trace.extend_from_slice(&frame);
+    };
+    for (tag, payload) in pieces {
+        match tag {
+            tag if tag & RAW != 0 => trace.extend_from_slice(payload),
+            tag if tag & 1 != 0 => frame(&mut trace, FrameKind::Events, 0, payload),
+            tag => frame(&mut trace, FrameKind::Records, u32::from(tag >> 1 & 3), payload),
+        }
+    }
+    let mut totals = vec![0; EVENT_BYTES_MAX];
+    let length = Event::Counters([0; COUNTERS]).encode(&mut totals);
+    frame(&mut trace, FrameKind::Events, 0, &totals[..length]);
+    trace
+}

@@ -95,4 +95,18 @@ pub enum Fault {
     CoreTwice(CpuId),
     #[error("cache {0}: level, size, line and sharing CPUs are at least 1")]
     Cache(usize),
+    #[error("`{key}` is {value}; expected a positive number, or 0 where that makes sense")]
+    Figure { key: &'static str, value: f64 },
+    #[error(
+        "a TLB has a level of at least 1, more entries than are reserved, and no more ways than entries"
+    )]
+    Tlb,
+    #[error("a link from node {0} to node {1}: expected two different nodes, linked once")]
+    Link(NodeId, NodeId),
+    #[error("a route over nodes {0}: expected two nodes or more, each linked to the next")]
+    Route(String),
+    #[error("there is no way over the links from node {from} to node {to}")]
+    NoRoute { from: NodeId, to: NodeId },
+    #[error("{0} nodes cannot be simulated; 64 are the most")]
+    TooManyNodes(usize),
 }

@@ -24,12 +24,17 @@ mod local;
 mod placement;
 mod presets;
 mod text;
+mod timing;
 mod toml_file;
 
 pub use error::{Error, Fault};
 pub use list::{CpuList, List, ListError, NodeList, Number};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
+pub use timing::{
+    Energy, Link, Memory, MoveCost, MoveSteps, Moves, Processor, Route, SIMULATED_NODES_MAX,
+    Timing, Tlb,
+};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -91,6 +96,9 @@ pub struct Cache {
     pub associativity: u32,
     /// CPUs that share one of them.
     pub shared_by_cpus: u32,
+    /// Time of a hit in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_ns: Option<f64>,
 }
 
 /// Where the kernel uses huge pages by itself, as `transparent_hugepage/enabled` says.
@@ -153,6 +161,31 @@ pub struct Machine {
     /// Memory nodes, ascending by number.
     #[serde(default, rename = "node")]
     pub nodes: Vec<Node>,
+    /// Speed of its CPUs. This and what follows matters to simulations only.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub processor: Processor,
+    /// TLBs of a CPU, the one that is looked up first first.
+    #[serde(default, rename = "tlb", skip_serializing_if = "Vec::is_empty")]
+    pub tlbs: Vec<Tlb>,
+    /// Memory controllers and directories.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub memory: Memory,
+    /// Links between nodes.
+    #[serde(default, rename = "link", skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Link>,
+    /// Ways over the links that are not the shortest.
+    #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
+    /// What it costs to move a page.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub moves: Moves,
+    /// What accesses cost in energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy: Option<Energy>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// ACPI's distance of a node to itself.
@@ -354,7 +387,7 @@ impl Machine {
         };
         match self.caches.iter().position(impossible) {
             Some(position) => Err(Fault::Cache(position)),
-            None => Ok(()),
+            None => self.validate_timing(),
         }
     }
 }

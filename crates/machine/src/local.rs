@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::{
-    Cache, CacheKind, CpuId, CpuList, Error, List, ListError, Machine, Node, NodeId, NodeList,
-    Number, TransparentHugePages,
+    Cache, CacheKind, CpuId, CpuList, Error, List, ListError, Machine, Memory, Moves, Node, NodeId,
+    NodeList, Number, Processor, TransparentHugePages,
 };
 
 /// Where the auxiliary vector's page size is not to be had.
@@ -68,6 +68,13 @@ impl Machine {
             cores: cores.into_values().collect(),
             caches,
             nodes,
+            processor: Processor::default(),
+            tlbs: Vec::new(),
+            memory: Memory::default(),
+            links: Vec::new(),
+            routes: Vec::new(),
+            moves: Moves::default(),
+            energy: None,
         };
         machine.validate().map_err(|fault| Error::Invalid {
             origin: system.display().to_string(),
@@ -273,6 +280,7 @@ fn caches_of(cpu: &Path, online: &CpuList) -> Result<Vec<Cache>, Error> {
             line_bytes,
             associativity: read_number(&folder.join("ways_of_associativity"))?.unwrap_or(0),
             shared_by_cpus: shared.max(1) as u32,
+            latency_ns: None,
         });
     }
     Ok(caches)

@@ -3,16 +3,28 @@
 use crate::Machine;
 
 /// Names of the presets.
-pub const PRESET_NAMES: [&str; 4] = ["opteron-4", "altix-4", "amd48", "intel32"];
+pub const PRESET_NAMES: [&str; 7] = [
+    "opteron-4",
+    "altix-4",
+    "amd48",
+    "intel32",
+    "flash-8",
+    "flash-8-contended",
+    "now-8",
+];
 
 /// The machine of that name, if there is one: `opteron-4` and `altix-4` of Marathe, Thakkar and
-/// Mueller, `amd48` and `intel32` of NumaMMA.
+/// Mueller, `amd48` and `intel32` of NumaMMA, `flash-8`, `flash-8-contended` and `now-8` of Verghese,
+/// Devine, Gupta and Rosenblum.
 pub fn preset(name: &str) -> Option<Machine> {
     let text = match name {
         "opteron-4" => include_str!("../presets/opteron-4.toml"),
         "altix-4" => include_str!("../presets/altix-4.toml"),
         "amd48" => include_str!("../presets/amd48.toml"),
         "intel32" => include_str!("../presets/intel32.toml"),
+        "flash-8" => include_str!("../presets/flash-8.toml"),
+        "flash-8-contended" => include_str!("../presets/flash-8-contended.toml"),
+        "now-8" => include_str!("../presets/now-8.toml"),
         _ => return None,
     };
     let machine = Machine::from_toml(text, name);
@@ -29,6 +41,7 @@ mod tests {
         for name in PRESET_NAMES {
             let machine = preset(name).expect(name);
             assert_eq!(machine.name, name);
+            machine.timing().expect(name);
             assert!(
                 !machine.source.is_empty(),
                 "{name} says where its figures come from"
@@ -47,6 +60,9 @@ mod tests {
         assert_eq!(shape("altix-4"), (4, 8));
         assert_eq!(shape("amd48"), (8, 48));
         assert_eq!(shape("intel32"), (2, 32));
+        for name in ["flash-8", "flash-8-contended", "now-8"] {
+            assert_eq!(shape(name), (8, 8));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{CpuId, CpuList, Error, Machine, Number};
+use crate::{CpuId, CpuList, Error, Machine, Memory, Number, Processor};
 
 impl Machine {
     /// Reads a machine file; `origin` names it in messages.
@@ -90,8 +90,94 @@ impl Machine {
                 pair(&mut out, "associativity", cache.associativity);
             }
             pair(&mut out, "shared_by_cpus", cache.shared_by_cpus);
+            optional(&mut out, "latency_ns", cache.latency_ns);
         }
+        self.timing_to_toml(&mut out);
         out
+    }
+
+    fn timing_to_toml(&self, out: &mut String) {
+        let Processor {
+            clock_ghz,
+            cycles_per_instruction,
+            outstanding_misses,
+            window_instructions,
+        } = self.processor;
+        if self.processor != Processor::default() {
+            out.push_str("\n[processor]\n");
+            optional(out, "clock_ghz", clock_ghz);
+            optional(out, "cycles_per_instruction", cycles_per_instruction);
+            optional(out, "outstanding_misses", outstanding_misses.map(f64::from));
+            optional(
+                out,
+                "window_instructions",
+                window_instructions.map(f64::from),
+            );
+        }
+        for tlb in &self.tlbs {
+            out.push_str("\n[[tlb]]\n");
+            pair(out, "level", tlb.level);
+            pair(out, "kind", quoted(tlb.kind.as_str()));
+            pair(out, "entries", tlb.entries);
+            for (key, count) in [
+                ("associativity", tlb.associativity),
+                ("reserved", tlb.reserved),
+            ] {
+                if count > 0 {
+                    pair(out, key, count);
+                }
+            }
+            pair(out, "miss_cycles", number(tlb.miss_cycles));
+        }
+        if self.memory != Memory::default() {
+            out.push_str("\n[memory]\n");
+            optional(
+                out,
+                "bandwidth_bytes_per_s",
+                self.memory.bandwidth_bytes_per_s,
+            );
+            optional(out, "directory_ns", self.memory.directory_ns);
+        }
+        for link in &self.links {
+            out.push_str("\n[[link]]\n");
+            pair(
+                out,
+                "nodes",
+                format!("[{}, {}]", link.nodes[0], link.nodes[1]),
+            );
+            pair(
+                out,
+                "bandwidth_bytes_per_s",
+                number(link.bandwidth_bytes_per_s),
+            );
+        }
+        for route in &self.routes {
+            let nodes: Vec<String> = route.nodes.iter().map(ToString::to_string).collect();
+            out.push_str("\n[[route]]\n");
+            pair(out, "nodes", format!("[{}]", nodes.join(", ")));
+        }
+        if let Some(fixed_ns) = self.moves.fixed_ns {
+            out.push_str("\n[moves]\n");
+            pair(out, "fixed_ns", number(fixed_ns));
+        }
+        if let Some(steps) = &self.moves.steps {
+            out.push_str("\n[moves.steps]\n");
+            for (key, value) in steps.pairs() {
+                pair(out, key, number(value));
+            }
+        }
+        if let Some(energy) = &self.energy {
+            out.push_str("\n[energy]\n");
+            for (key, value) in energy.pairs() {
+                pair(out, key, number(value));
+            }
+        }
+    }
+}
+
+fn optional(out: &mut String, key: &str, value: Option<f64>) {
+    if let Some(value) = value {
+        pair(out, key, number(value));
     }
 }
 
@@ -183,7 +269,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Cache, CacheKind, Node, NodeId, PRESET_NAMES, TransparentHugePages, preset};
+    use crate::{
+        Cache, CacheKind, Energy, Link, MoveSteps, Moves, Node, NodeId, PRESET_NAMES, Route, Tlb,
+        TransparentHugePages, preset,
+    };
 
     const TWO_NODES: &str = "\
 name = \"two\"
@@ -313,7 +402,59 @@ cpus = [2, 3]
                     line_bytes: 64,
                     associativity: u32::from(smt),
                     shared_by_cpus: 1,
+                    latency_ns: smt.then_some(1.5),
                 }],
+                processor: Processor {
+                    clock_ghz: smt.then_some(0.3),
+                    cycles_per_instruction: (!smt).then_some(latency[0]),
+                    outstanding_misses: smt.then_some(10),
+                    window_instructions: None,
+                },
+                tlbs: vec![Tlb {
+                    level: 2,
+                    kind: CacheKind::Instruction,
+                    entries: 64,
+                    associativity: u32::from(smt),
+                    reserved: 8,
+                    miss_cycles: latency[1],
+                }],
+                memory: Memory {
+                    bandwidth_bytes_per_s: smt.then_some(latency[2]),
+                    directory_ns: (!smt).then_some(20.0),
+                },
+                links: (1..nodes as u16)
+                    .map(|to| Link {
+                        nodes: [NodeId(3 * (to - 1)), NodeId(3 * to)],
+                        bandwidth_bytes_per_s: latency[3],
+                    })
+                    .collect(),
+                routes: (1..nodes as u16)
+                    .map(|to| Route {
+                        nodes: vec![NodeId(3 * to), NodeId(3 * (to - 1))],
+                    })
+                    .collect(),
+                moves: Moves {
+                    fixed_ns: smt.then_some(latency[4]),
+                    steps: (!smt).then_some(MoveSteps {
+                        interrupt_ns: 1.0,
+                        decision_ns: 2.5,
+                        allocation_ns: latency[5],
+                        mapping_replica_ns: 4.0,
+                        mapping_migration_ns: 5.0,
+                        flush_ns: 6.0,
+                        flush_request_ns: 7.0,
+                        copy_ns: 8.0,
+                        end_replica_ns: 9.0,
+                        end_migration_ns: 10.0,
+                        fault_ns: 11.0,
+                    }),
+                },
+                energy: smt.then_some(Energy {
+                    local_nj: 1.0,
+                    remote_nj: latency[6],
+                    page_copy_nj: 3.0,
+                    static_w: 0.0,
+                }),
                 nodes: (0..nodes as u32)
                     .map(|id| Node {
                         id: NodeId(id as u16 * 3),

@@ -1,0 +1,523 @@
+//! What a simulated machine has besides nodes, caches and latencies: the speed of its CPUs, TLBs,
+//! memory controllers, links, the cost of moving a page. All of it is optional; what a machine file
+//! leaves out has the default that [`Timing`] documents, and [`Machine::timing`] lists what was
+//! assumed.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CacheKind, Fault, Machine, NodeId};
+
+/// Nodes of a machine that can be simulated: sets of nodes are kept in 64 bits.
+pub const SIMULATED_NODES_MAX: usize = 64;
+
+/// How fast a CPU is (`[processor]`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Processor {
+    /// Clock frequency in GHz.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_ghz: Option<f64>,
+    /// Cycles that an instruction takes where nothing misses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycles_per_instruction: Option<f64>,
+    /// Misses that a CPU may have outstanding; 1: it waits for each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outstanding_misses: Option<u32>,
+    /// Instructions that a CPU may be ahead of its oldest outstanding miss (its reorder buffer).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_instructions: Option<u32>,
+}
+
+/// One level of a CPU's TLB (`[[tlb]]`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tlb {
+    /// 1 is looked up first.
+    pub level: u8,
+    /// What it translates.
+    pub kind: CacheKind,
+    /// Entries, those that are reserved included.
+    pub entries: u32,
+    /// Ways; 0: fully associative.
+    #[serde(default)]
+    pub associativity: u32,
+    /// Entries that programs cannot have (the kernel's own, wired ones).
+    #[serde(default)]
+    pub reserved: u32,
+    /// Cycles that a miss costs before the next level or, from the last, the refill.
+    #[serde(default)]
+    pub miss_cycles: f64,
+}
+
+/// Memory controllers and directories, one of each to a node (`[memory]`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// Bytes per second of one node's controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_bytes_per_s: Option<f64>,
+    /// Time for which each request occupies the directory controller of the CPU's node, and that of
+    /// the page's node where it is another (Verghese §8.3).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory_ns: Option<f64>,
+}
+
+/// A link between two nodes (`[[link]]`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Its ends.
+    pub nodes: [NodeId; 2],
+    /// Bytes per second in each direction.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+/// The way from one node to another, where it is not the shortest (`[[route]]`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// Nodes on the way, both ends included; consecutive ones are linked.
+    pub nodes: Vec<NodeId>,
+}
+
+/// What it costs to move a page (`[moves]`): one figure, or step by step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Moves {
+    /// One cost for every migration, replication or collapse (Verghese §6.1).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fixed_ns: Option<f64>,
+    /// Step by step (Verghese Table 8). Taken in place of `fixed_ns` where both are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<MoveSteps>,
+}
+
+/// The steps of moving pages, in nanoseconds (Verghese §8.1, Table 8).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MoveSteps {
+    /// Taking the interrupt, once a batch.
+    pub interrupt_ns: f64,
+    /// Deciding, each page.
+    pub decision_ns: f64,
+    /// Allocating the new page, under the lock.
+    pub allocation_ns: f64,
+    /// Links and mappings of a replica, under its page's own lock.
+    pub mapping_replica_ns: f64,
+    /// Links and mappings of a page that migrates, under the lock.
+    pub mapping_migration_ns: f64,
+    /// Flushing TLBs, once a batch.
+    pub flush_ns: f64,
+    /// What each other CPU that is asked to flush its TLB loses, once a batch.
+    pub flush_request_ns: f64,
+    /// Copying the page.
+    pub copy_ns: f64,
+    /// End of the handler for a replica.
+    pub end_replica_ns: f64,
+    /// End of the handler for a migrated page.
+    pub end_migration_ns: f64,
+    /// A protection fault: a store to a page that is replicated.
+    pub fault_ns: f64,
+}
+
+/// What an access costs in energy (`[energy]`), for the estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Energy {
+    /// An access to the own node's memory, in nanojoules.
+    pub local_nj: f64,
+    /// An access to another node's memory, in nanojoules.
+    pub remote_nj: f64,
+    /// A page copied, in nanojoules.
+    pub page_copy_nj: f64,
+    /// The whole machine while it runs, in watts.
+    #[serde(default)]
+    pub static_w: f64,
+}
+
+/// A machine's figures with every default in place: what a simulator runs on. Matrices and lists
+/// are by position in [`Machine::nodes`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// Clock frequency in GHz. Default 2.
+    pub clock_ghz: f64,
+    /// Cycles that an instruction takes where nothing misses. Default 1.
+    pub cycles_per_instruction: f64,
+    /// Misses that a CPU may have outstanding. Default 1: it waits for each (Verghese §6.1).
+    pub outstanding_misses: u32,
+    /// Instructions that a CPU may be ahead of its oldest outstanding miss. Default 128.
+    pub window_instructions: u32,
+    /// Unloaded latency, `[CPU's node][memory's node]`. Default: distances × 10 ns.
+    pub latency_ns: Vec<Vec<f64>>,
+    /// Cache hit latency by level, from 1; 0 where unknown: hits then cost nothing.
+    pub hit_ns: Vec<f64>,
+    /// What a TLB miss costs: the sum over levels. Default 0.
+    pub tlb_miss_ns: f64,
+    /// Bytes per second of a node's memory controller. Default: no limit.
+    pub memory_bandwidth_bytes_per_s: Option<f64>,
+    /// Occupancy of a directory controller by a request. Default 0: no directory.
+    pub directory_ns: f64,
+    /// Bytes that a miss moves: the line of the last cache level. Default 64.
+    pub line_bytes: u32,
+    /// One-way links: from, to, bytes per second. Default: none, the network has no limit.
+    pub links: Vec<(usize, usize, f64)>,
+    /// Links on the way of data from node `[from][to]`, as positions in `links`.
+    pub routes: Vec<Vec<Vec<u16>>>,
+    /// What moving a page costs. Default 350 µs (Verghese §6.1, CC-NUMA).
+    pub moves: MoveCost,
+    /// Pages that fit on each node; `None`: no limit.
+    pub capacity_pages: Vec<Option<u64>>,
+    /// Energy figures. Default: none, no estimate.
+    pub energy: Option<Energy>,
+    /// What the machine file did not say, in words.
+    pub assumed: Vec<String>,
+}
+
+/// What moving a page costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MoveCost {
+    /// One figure, in nanoseconds.
+    Fixed(f64),
+    /// Step by step.
+    Steps(MoveSteps),
+}
+
+/// Verghese §6.1: "the average cost per page movement is about 350 µs for CC-NUMA".
+const MOVE_NS_DEFAULT: f64 = 350_000.0;
+
+impl Machine {
+    /// The figures that a simulation runs on, defaults included.
+    ///
+    /// # Errors
+    /// Links that leave a node unreachable; more nodes than [`SIMULATED_NODES_MAX`].
+    pub fn timing(&self) -> Result<Timing, Fault> {
+        let nodes = self.nodes.len();
+        if nodes > SIMULATED_NODES_MAX {
+            return Err(Fault::TooManyNodes(nodes));
+        }
+        let mut assumed = Vec::new();
+        let mut default = |given: Option<f64>, value: f64, words: &str| {
+            given.unwrap_or_else(|| {
+                assumed.push(words.to_owned());
+                value
+            })
+        };
+        let clock_ghz = default(self.processor.clock_ghz, 2.0, "a clock of 2 GHz");
+        let cycles_per_instruction = default(
+            self.processor.cycles_per_instruction,
+            1.0,
+            "1 cycle per instruction",
+        );
+        let moves = match self.moves.steps {
+            Some(steps) => MoveCost::Steps(steps),
+            None => MoveCost::Fixed(default(
+                self.moves.fixed_ns,
+                MOVE_NS_DEFAULT,
+                "350 µs for each page moved",
+            )),
+        };
+        let latency_ns = match &self.latency_ns {
+            Some(latency_ns) => latency_ns.clone(),
+            None => {
+                assumed.push("latencies of ten times the distances, in ns".to_owned());
+                let scale = |row: Vec<f64>| row.into_iter().map(|weight| 10.0 * weight).collect();
+                self.weights().into_iter().map(scale).collect()
+            }
+        };
+        let mut hit_ns = vec![
+            0.0;
+            self.caches
+                .iter()
+                .map(|c| usize::from(c.level))
+                .max()
+                .unwrap_or(0)
+                + 1
+        ];
+        for cache in &self.caches {
+            let slot = &mut hit_ns[usize::from(cache.level)];
+            *slot = cache.latency_ns.unwrap_or(0.0).max(*slot);
+        }
+        let (links, routes) = self.routing()?;
+        Ok(Timing {
+            clock_ghz,
+            cycles_per_instruction,
+            outstanding_misses: self.processor.outstanding_misses.unwrap_or(1),
+            window_instructions: self.processor.window_instructions.unwrap_or(128),
+            latency_ns,
+            hit_ns,
+            tlb_miss_ns: self.tlb_miss_cycles() / clock_ghz,
+            memory_bandwidth_bytes_per_s: self.memory.bandwidth_bytes_per_s,
+            directory_ns: self.memory.directory_ns.unwrap_or(0.0),
+            line_bytes: self
+                .caches
+                .iter()
+                .max_by_key(|cache| cache.level)
+                .map_or(64, |cache| cache.line_bytes),
+            links,
+            routes,
+            moves,
+            capacity_pages: self
+                .nodes
+                .iter()
+                .map(|node| node.memory_bytes.map(|bytes| bytes / self.page_bytes))
+                .collect(),
+            energy: self.energy,
+            assumed,
+        })
+    }
+
+    /// Of the levels that translate data, or of all where none is for data alone.
+    fn tlb_miss_cycles(&self) -> f64 {
+        let of_data = |tlb: &&Tlb| tlb.kind != CacheKind::Instruction;
+        self.tlbs
+            .iter()
+            .filter(of_data)
+            .map(|tlb| tlb.miss_cycles)
+            .sum()
+    }
+
+    /// One-way links, and for each pair of nodes those on the way: as given, else the fewest hops
+    /// and then the lowest node numbers.
+    #[expect(clippy::type_complexity, reason = "two fields of `Timing`")]
+    fn routing(&self) -> Result<(Vec<(usize, usize, f64)>, Vec<Vec<Vec<u16>>>), Fault> {
+        let nodes = self.nodes.len();
+        let mut links = Vec::new();
+        for link in &self.links {
+            let [a, b] = link
+                .nodes
+                .map(|node| self.position(node).expect("validated"));
+            links.push((a, b, link.bandwidth_bytes_per_s));
+            links.push((b, a, link.bandwidth_bytes_per_s));
+        }
+        let mut routes = vec![vec![Vec::new(); nodes]; nodes];
+        if links.is_empty() {
+            return Ok((links, routes));
+        }
+        let link_between = |a: usize, b: usize| {
+            let at = links.iter().position(|&(from, to, _)| (from, to) == (a, b));
+            at.map(|at| at as u16)
+        };
+        for from in 0..nodes {
+            let mut came_from = vec![None; nodes];
+            let mut queue = VecDeque::from([from]);
+            while let Some(at) = queue.pop_front() {
+                for next in 0..nodes {
+                    if next != from && came_from[next].is_none() && link_between(at, next).is_some()
+                    {
+                        came_from[next] = Some(at);
+                        queue.push_back(next);
+                    }
+                }
+            }
+            for to in (0..nodes).filter(|&to| to != from) {
+                let mut at = to;
+                while at != from {
+                    let before = came_from[at].ok_or(Fault::NoRoute {
+                        from: self.nodes[from].id,
+                        to: self.nodes[to].id,
+                    })?;
+                    routes[from][to].push(link_between(before, at).expect("it was followed"));
+                    at = before;
+                }
+                routes[from][to].reverse();
+            }
+        }
+        for route in &self.routes {
+            let way: Vec<usize> = route
+                .nodes
+                .iter()
+                .map(|&node| self.position(node).expect("validated"))
+                .collect();
+            routes[way[0]][way[way.len() - 1]] = way
+                .windows(2)
+                .map(|pair| link_between(pair[0], pair[1]).expect("validated"))
+                .collect();
+        }
+        Ok((links, routes))
+    }
+
+    /// Checks the figures that only simulations use.
+    pub(crate) fn validate_timing(&self) -> Result<(), Fault> {
+        let positive = |key: &'static str, value: Option<f64>| match value {
+            Some(value) if !(value > 0.0 && value.is_finite()) => Err(Fault::Figure { key, value }),
+            _ => Ok(()),
+        };
+        let at_least_0 = |key: &'static str, value: f64| match value {
+            value if value >= 0.0 && value.is_finite() => Ok(()),
+            value => Err(Fault::Figure { key, value }),
+        };
+        positive("processor.clock_ghz", self.processor.clock_ghz)?;
+        positive(
+            "processor.cycles_per_instruction",
+            self.processor.cycles_per_instruction,
+        )?;
+        for (key, value) in [
+            (
+                "processor.outstanding_misses",
+                self.processor.outstanding_misses,
+            ),
+            (
+                "processor.window_instructions",
+                self.processor.window_instructions,
+            ),
+        ] {
+            positive(key, value.map(f64::from))?;
+        }
+        positive(
+            "memory.bandwidth_bytes_per_s",
+            self.memory.bandwidth_bytes_per_s,
+        )?;
+        at_least_0(
+            "memory.directory_ns",
+            self.memory.directory_ns.unwrap_or(0.0),
+        )?;
+        for cache in &self.caches {
+            at_least_0("cache.latency_ns", cache.latency_ns.unwrap_or(0.0))?;
+        }
+        for tlb in &self.tlbs {
+            at_least_0("tlb.miss_cycles", tlb.miss_cycles)?;
+            let usable = tlb.entries.saturating_sub(tlb.reserved);
+            if tlb.level == 0 || usable == 0 || tlb.associativity > tlb.entries {
+                return Err(Fault::Tlb);
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for link in &self.links {
+            positive(
+                "link.bandwidth_bytes_per_s",
+                Some(link.bandwidth_bytes_per_s),
+            )?;
+            let [a, b] = link.nodes;
+            let known = |node| self.position(node).is_some();
+            if a == b || !known(a) || !known(b) || !seen.insert((a.min(b), a.max(b))) {
+                return Err(Fault::Link(a, b));
+            }
+        }
+        for route in &self.routes {
+            let linked =
+                |pair: &[NodeId]| seen.contains(&(pair[0].min(pair[1]), pair[0].max(pair[1])));
+            if route.nodes.len() < 2 || !route.nodes.windows(2).all(linked) {
+                return Err(Fault::Route(
+                    route
+                        .nodes
+                        .iter()
+                        .map(NodeId::to_string)
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                ));
+            }
+        }
+        at_least_0("moves.fixed_ns", self.moves.fixed_ns.unwrap_or(0.0))?;
+        for (key, value) in self.moves.steps.iter().flat_map(MoveSteps::pairs) {
+            at_least_0(key, value)?;
+        }
+        for (key, value) in self.energy.iter().flat_map(Energy::pairs) {
+            at_least_0(key, value)?;
+        }
+        Ok(())
+    }
+}
+
+impl MoveSteps {
+    /// Keys and values, as the machine file has them.
+    pub(crate) fn pairs(&self) -> [(&'static str, f64); 11] {
+        [
+            ("interrupt_ns", self.interrupt_ns),
+            ("decision_ns", self.decision_ns),
+            ("allocation_ns", self.allocation_ns),
+            ("mapping_replica_ns", self.mapping_replica_ns),
+            ("mapping_migration_ns", self.mapping_migration_ns),
+            ("flush_ns", self.flush_ns),
+            ("flush_request_ns", self.flush_request_ns),
+            ("copy_ns", self.copy_ns),
+            ("end_replica_ns", self.end_replica_ns),
+            ("end_migration_ns", self.end_migration_ns),
+            ("fault_ns", self.fault_ns),
+        ]
+    }
+}
+
+impl Energy {
+    /// Keys and values, as the machine file has them.
+    pub(crate) fn pairs(&self) -> [(&'static str, f64); 4] {
+        [
+            ("local_nj", self.local_nj),
+            ("remote_nj", self.remote_nj),
+            ("page_copy_nj", self.page_copy_nj),
+            ("static_w", self.static_w),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(more: &str) -> Machine {
+        let nodes: String = (0..4)
+            .map(|id| format!("[[node]]\nid = {id}\ncpus = \"{id}\"\n"))
+            .collect();
+        let text = format!("name = \"four\"\npage_bytes = 4096\n{nodes}{more}");
+        Machine::from_toml(&text, "four").expect("reads")
+    }
+
+    /// A square 0-1-3-2-0.
+    const SQUARE: &str = "\
+[[link]]
+nodes = [0, 1]
+bandwidth_bytes_per_s = 1e9
+[[link]]
+nodes = [1, 3]
+bandwidth_bytes_per_s = 1e9
+[[link]]
+nodes = [2, 3]
+bandwidth_bytes_per_s = 1e9
+[[link]]
+nodes = [0, 2]
+bandwidth_bytes_per_s = 1e9
+";
+
+    fn way(timing: &Timing, from: usize, to: usize) -> Vec<(usize, usize)> {
+        let links = timing.routes[from][to].iter();
+        links
+            .map(|&link| (timing.links[link as usize].0, timing.links[link as usize].1))
+            .collect()
+    }
+
+    #[test]
+    fn routes_are_shortest_or_given() {
+        let timing = machine(SQUARE).timing().expect("timing");
+        assert_eq!(way(&timing, 0, 1), [(0, 1)]);
+        assert_eq!(way(&timing, 0, 3), [(0, 1), (1, 3)]);
+        assert_eq!(way(&timing, 0, 0), []);
+        let given = format!("{SQUARE}[[route]]\nnodes = [0, 2, 3]\n");
+        let timing = machine(&given).timing().expect("timing");
+        assert_eq!(way(&timing, 0, 3), [(0, 2), (2, 3)]);
+        assert_eq!(way(&timing, 3, 0), [(3, 1), (1, 0)]);
+    }
+
+    #[test]
+    fn an_island_is_named() {
+        let fault = machine("[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 1\n").timing();
+        assert_eq!(
+            fault.expect_err("no way").to_string(),
+            "there is no way over the links from node 0 to node 2"
+        );
+    }
+
+    #[test]
+    fn defaults_are_listed() {
+        let timing = machine("").timing().expect("timing");
+        assert_eq!(timing.latency_ns[0], [100.0, 200.0, 200.0, 200.0]);
+        assert_eq!(timing.moves, MoveCost::Fixed(350_000.0));
+        assert_eq!(timing.assumed.len(), 4, "{:?}", timing.assumed);
+        let given = "[processor]\nclock_ghz = 0.3\ncycles_per_instruction = 1\n[moves]\nfixed_ns = 1e6\n\
+            [[tlb]]\nlevel = 1\nkind = \"unified\"\nentries = 64\nreserved = 8\nmiss_cycles = 15\n";
+        let timing = machine(given).timing().expect("timing");
+        assert_eq!(timing.assumed.len(), 1, "{:?}", timing.assumed);
+        assert!((timing.tlb_miss_ns - 50.0).abs() < 1e-9);
+        assert_eq!(timing.moves, MoveCost::Fixed(1e6));
+    }
+}
