@@ -10,10 +10,12 @@
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 
+mod initial;
 mod migrate_replicate;
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
+pub use initial::Initial;
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 
 /// Where a page is: one home and any number of replicas.
