@@ -18,7 +18,7 @@
 //! - **Hits** cost what the machine says where the trace has them (`--keep-hits`), TLB misses the
 //!   sum of their levels' cost; a page walk's own misses are not modelled.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
-//!   flushes. It is the CPU whose miss triggered it that pays. A copy takes bandwidth of the
+//!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
 //!   controllers and links where it is costed by step.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left. Stores
 //!   that hit in a cache are not in a trace, and so fault nowhere.
@@ -34,6 +34,8 @@ mod pages;
 mod post_facto;
 mod replay;
 mod server;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod tournament;
 mod trace;

@@ -832,6 +832,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             .max()
             .unwrap_or(0);
         self.collect(end);
+        #[cfg(test)]
+        self.pages.check();
         let threads: Vec<ThreadOutcome> = self.threads.iter().map(|thread| thread.result).collect();
         let sum = |of: &dyn Fn(&Split) -> f64| threads.iter().map(|thread| of(&thread.split)).sum();
         let split = Split {
