@@ -42,6 +42,12 @@ pub enum Command {
     Run(Run),
     /// Record, plan, run placed, and compare, in one go
     Optimize(Optimize),
+    /// Write a recording as Parquet tables, a full one's misses too
+    Export(Export),
+    /// Derive a lossy, sampled recording from a full one
+    Thin(Thin),
+    /// Measure recordings' page hints and plans against a reference's
+    Compare(Compare),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy
@@ -88,6 +94,8 @@ pub enum Source {
     Auto,
     /// The kernel's software clock, with backward decoding: needs no PMU
     Clock,
+    /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
+    Full,
 }
 
 #[derive(Debug, Args)]
@@ -119,12 +127,125 @@ pub struct Record {
     /// Leave out paths and arguments
     #[arg(long)]
     pub redact: bool,
+    /// With `--source full`: machine whose caches the references go through [default: local]
+    #[arg(long, help_heading = "With --source full")]
+    pub machine: Option<String>,
+    /// Keep what the second and third level of the caches serve, not only what they miss
+    #[arg(long, help_heading = "With --source full")]
+    pub keep_hits: bool,
+    /// Mean number of references between two of the sample of all; 0: none
+    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().sample_every)]
+    pub sample_every: u32,
+    /// Instructions that threads advance together
+    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
+    pub quantum: u32,
+    /// Trace only from `nearpage_begin` on (first touches are kept from the start)
+    #[arg(long, help_heading = "With --source full")]
+    pub markers: bool,
+    /// One reference at a time, each written to a log (for tests)
+    #[arg(long, hide = true)]
+    pub serial: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+impl Record {
+    /// Options of the tracer mean nothing to other sources.
+    pub fn refuse_tracing(&self) -> Result<(), crate::Usage> {
+        let given = [
+            (self.machine.is_some(), "--machine"),
+            (self.keep_hits, "--keep-hits"),
+            (self.markers, "--markers"),
+            (self.serial, "--serial"),
+        ];
+        match given.iter().find(|(given, _)| *given) {
+            Some((_, option)) => Err(crate::Usage(format!(
+                "{option} goes with --source full only: nothing else traces through a machine's caches"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What `thin` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Event {
+    /// References that missed the caches, as far as the recording keeps them
+    CacheMiss,
+    /// Loads and stores that missed the TLB
+    DtlbMiss,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Settings, after Marathe, Thakkar and Mueller (2010): full (loads of 4 cycles and more, every one), \
+    loads-1, loads-10, loads-50, loads-100, loads-200 (128 cycles, one followed at a time), dtlb-1, dtlb-2, dtlb-4, \
+    dtlb-8, dtlb-16, pebs-10. Options change what the setting says."
+)]
+pub struct Thin {
+    /// A full recording
+    pub recording: PathBuf,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Named setting
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Thinning::SETTINGS))]
+    pub setting: Option<String>,
+    /// Keep one of so many that qualify, thread by thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub every: Option<u32>,
+    /// Only references of so many cycles and more, unloaded
+    #[arg(long, value_name = "CYCLES", value_parser = cycles)]
+    pub min_latency: Option<f64>,
+    /// Only loads
+    #[arg(long)]
+    pub loads_only: bool,
+    /// Follow one reference of a thread at a time, as sampling hardware does
+    #[arg(long)]
+    pub one_in_flight: bool,
+    /// What is counted
+    #[arg(long, value_enum)]
+    pub event: Option<Event>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The recording
+    pub recording: PathBuf,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Recording that the others are measured against, usually a full one
+    pub reference: PathBuf,
+    /// Recordings of the same program
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
+    /// Machine to decide for: `local`, a preset or a TOML file [default: the reference's]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// How pages are decided
+    #[arg(long, value_enum, default_value = "uniform")]
+    pub policy: Policy,
+    /// Which threads share a node on that machine
+    #[arg(long, value_enum, default_value = "compact")]
+    pub threads: Threads,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -327,6 +448,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
         _ => Err("expected seconds, such as 2 or 0.5".to_owned()),
+    }
+}
+
+fn cycles(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(cycles) if cycles.is_finite() && cycles >= 0.0 => Ok(cycles),
+        _ => Err("expected cycles, such as 128".to_owned()),
     }
 }
 

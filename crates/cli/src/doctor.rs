@@ -10,7 +10,8 @@ use nearpage_machine::Machine;
 use serde::Serialize;
 
 use crate::arguments;
-use crate::launch::PreloadLibrary;
+use crate::full::Emulator;
+use crate::launch::{PreloadLibrary, TracerPlugin};
 use crate::terminal;
 
 /// How well something works here.
@@ -66,6 +67,7 @@ fn examine() -> Vec<Finding> {
     let mut findings = vec![nodes(Path::new("/sys"))];
     findings.extend(sources());
     findings.push(preload());
+    findings.push(tracer());
     findings.extend(policies());
     findings.push(balancing(Path::new("/proc")));
     findings.push(huge_pages(Path::new("/sys")));
@@ -138,6 +140,43 @@ fn preload() -> Finding {
             State::Missing,
             error.to_string(),
             "install libnearpage_preload.so beside nearpage; without it no heap objects and no placement",
+        ),
+    }
+}
+
+/// Which QEMUs are there, and whether one of them can load the tracer.
+fn tracer() -> Finding {
+    let plugin = TracerPlugin::find();
+    let emulators = Emulator::all();
+    let listed: Vec<String> = emulators
+        .iter()
+        .map(|emulator| {
+            let able = if emulator.loads_plugins {
+                "can load it"
+            } else {
+                "built without plugins, can't load it"
+            };
+            format!("{} {}: {able}", emulator.path.display(), emulator.version)
+        })
+        .collect();
+    let usable = emulators.iter().any(|emulator| emulator.loads_plugins);
+    match plugin {
+        Ok(_) if usable => Finding::new("tracer", State::Ok, listed.join("; "), ""),
+        Ok(_) => Finding::new(
+            "tracer",
+            State::Limited,
+            if listed.is_empty() {
+                "no qemu-x86_64: no full recordings".to_owned()
+            } else {
+                listed.join("; ")
+            },
+            "install Debian's qemu-user (7.2 of Debian 12 loads plugins; static builds don't)",
+        ),
+        Err(error) => Finding::new(
+            "tracer",
+            State::Limited,
+            error.to_string(),
+            "install libnearpage_tracer.so beside nearpage; without it no full recordings",
         ),
     }
 }

@@ -20,18 +20,7 @@ pub struct PreloadLibrary {
 impl PreloadLibrary {
     /// Finds it. `NEARPAGE_PRELOAD_LIBRARY` overrides where to look.
     pub fn find() -> anyhow::Result<Self> {
-        let candidates = match std::env::var_os("NEARPAGE_PRELOAD_LIBRARY") {
-            Some(path) => vec![PathBuf::from(path)],
-            None => {
-                let executable =
-                    std::env::current_exe().context("can't find nearpage's own executable")?;
-                let folder = executable.parent().unwrap_or(Path::new("/"));
-                ["", "../lib/nearpage", "../lib"]
-                    .iter()
-                    .map(|place| folder.join(place).join(LIBRARY))
-                    .collect()
-            }
-        };
+        let candidates = candidates("NEARPAGE_PRELOAD_LIBRARY", LIBRARY)?;
         let Some(path) = candidates.iter().find_map(|path| path.canonicalize().ok()) else {
             bail!(
                 "{}: not found; the preload library is installed beside the nearpage executable or in ../lib \
@@ -43,14 +32,15 @@ impl PreloadLibrary {
             .as_os_str()
             .as_bytes()
             .iter()
-            .any(|byte| b" :".contains(byte))
+            .any(|byte| b" :,".contains(byte))
         {
             return Ok(Self {
                 path,
                 link_directory: None,
             });
         }
-        // The loader splits LD_PRELOAD at spaces and colons and has no way to quote them.
+        // The loader splits LD_PRELOAD at spaces and colons and has no way to quote them; QEMU splits
+        // what it passes on at commas.
         let directory = std::env::temp_dir().join(format!("nearpage-{}", std::process::id()));
         let link = directory.join(LIBRARY);
         std::fs::create_dir(&directory)
@@ -93,6 +83,41 @@ impl Drop for PreloadLibrary {
             let _ = std::fs::remove_dir_all(directory);
         }
     }
+}
+
+/// The tracer, which QEMU loads: found as the preload library is.
+pub struct TracerPlugin {
+    pub path: PathBuf,
+}
+
+const PLUGIN: &str = "libnearpage_tracer.so";
+
+impl TracerPlugin {
+    /// Finds it. `NEARPAGE_TRACER_PLUGIN` overrides where to look.
+    pub fn find() -> anyhow::Result<Self> {
+        let candidates = candidates("NEARPAGE_TRACER_PLUGIN", PLUGIN)?;
+        match candidates.iter().find_map(|path| path.canonicalize().ok()) {
+            Some(path) => Ok(Self { path }),
+            None => bail!(
+                "{}: not found; the tracer is installed beside the nearpage executable or in ../lib \
+                 (`cargo build` builds both)",
+                candidates[0].display()
+            ),
+        }
+    }
+}
+
+/// Where a library of ours may be; at least one place.
+fn candidates(variable: &str, library: &str) -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(vec![PathBuf::from(path)]);
+    }
+    let executable = std::env::current_exe().context("can't find nearpage's own executable")?;
+    let folder = executable.parent().unwrap_or(Path::new("/"));
+    Ok(["", "../lib/nearpage", "../lib"]
+        .iter()
+        .map(|place| folder.join(place).join(library))
+        .collect())
 }
 
 /// `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where that exists.

@@ -3,7 +3,10 @@
 
 mod analysis;
 mod arguments;
+mod compare;
 mod doctor;
+mod export;
+mod full;
 mod generate;
 mod launch;
 mod machine;
@@ -16,6 +19,7 @@ mod record;
 mod report;
 mod run;
 mod terminal;
+mod thin;
 
 use std::process::ExitCode;
 
@@ -49,6 +53,9 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
+        Command::Export(arguments) => export::main(arguments),
+        Command::Thin(arguments) => thin::main(arguments),
+        Command::Compare(arguments) => compare::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),

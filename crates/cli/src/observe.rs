@@ -18,7 +18,7 @@ use nearpage_sampler::{Options, Sampler, Sink, State, Summary};
 use crate::launch::PreloadLibrary;
 
 /// Mean bytes between two sampled small allocations, where not every one is logged.
-const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
+pub const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
 
 /// What to record, and how.
 pub struct Wish {
@@ -209,6 +209,7 @@ fn metadata(wish: &Wish, image: Option<&ProgramImage>, machine: &Machine) -> Met
         rank: nearpage_wire::RANK_VARIABLES
             .into_iter()
             .find_map(|name| std::env::var(name).ok()?.parse().ok()),
+        tracing: None,
     }
 }
 
@@ -253,14 +254,14 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
 }
 
 /// Sees to it that an earlier recording is there until the new one has begun.
-struct OutputFolder {
+pub struct OutputFolder {
     path: PathBuf,
     /// Where the earlier recording waits.
     earlier: Option<PathBuf>,
 }
 
 impl OutputFolder {
-    fn claim(path: &Path, replace: bool) -> anyhow::Result<Self> {
+    pub fn claim(path: &Path, replace: bool) -> anyhow::Result<Self> {
         let mut earlier = None;
         if replace && path.exists() {
             if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
@@ -284,7 +285,7 @@ impl OutputFolder {
     }
 
     /// The new recording has begun.
-    fn keep(self) {
+    pub fn keep(self) {
         if let Some(earlier) = self.earlier {
             let _ = fs::remove_dir_all(earlier);
         }

@@ -8,16 +8,19 @@ use nearpage_recording::Finished;
 use nearpage_sampler::State;
 
 use crate::arguments::{Record, Source, Threads};
-use crate::launch;
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::Placing;
+use crate::{full, launch};
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
-    // The clock is the one source so far.
-    let (Source::Auto | Source::Clock) = arguments.source;
     let output = arguments
         .output
+        .clone()
         .unwrap_or_else(|| launch::default_output(&arguments.command));
+    match arguments.source {
+        Source::Auto | Source::Clock => arguments.refuse_tracing()?,
+        Source::Full => return full::main(&arguments, &output),
+    }
     let pins = match arguments.threads {
         Threads::None => None,
         threads => Some(Placing::pins_only(threads)?),
@@ -78,7 +81,7 @@ fn say(observed: &Observed, output: &Path) {
 }
 
 /// As it can be pasted into a shell.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "/._-+:,@".contains(character);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()

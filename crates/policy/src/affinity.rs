@@ -194,6 +194,20 @@ fn choices(affinity: &Affinity, places: &Places, equation: Equation, unit: u64) 
         .collect()
 }
 
+/// Pages of a group that were accessed, ascending, in units of `unit` bytes, and the place that an
+/// equation gives each.
+pub(crate) fn hints(
+    context: &Context,
+    group: &ObjectGroup,
+    equation: Equation,
+    unit: u64,
+) -> Vec<(u64, usize)> {
+    choices(&group.affinity, &context.places, equation, unit)
+        .into_iter()
+        .map(|choice| (choice.page, choice.place))
+        .collect()
+}
+
 /// Simpler placements that may do as well: all to one thread, and the pattern that was found.
 fn candidates(context: &Context, group: &ObjectGroup, choices: &[Choice]) -> Vec<Placement> {
     let mut candidates = Vec::new();

@@ -34,11 +34,13 @@ pub mod online;
 mod place;
 mod plan;
 mod prediction;
+mod quality;
 mod subject;
 
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
 pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};
+pub use quality::{Quality, quality};
 
 /// How decisions are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

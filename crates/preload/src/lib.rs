@@ -29,7 +29,7 @@
 
 pub mod bounds;
 pub mod call_site;
-pub mod checksum;
+pub use nearpage_wire::checksum;
 pub mod environment;
 #[cfg(not(test))]
 pub mod hooks;

@@ -278,6 +278,7 @@ impl Synthetic {
             nodes: (0..NODES).map(|node| NodeId(node as u16)).collect(),
             redacted: false,
             rank: None,
+            tracing: None,
         }
     }
 }

@@ -9,10 +9,11 @@ use rustc_hash::FxHashMap;
 
 use crate::assemble::{Assembled, assemble};
 use crate::error::IoContext;
-use crate::folder::{self, LOG_FOLDER};
+use crate::folder::{self, LOG_FOLDER, TRACE_FOLDER};
 use crate::log::LogReader;
-use crate::storage::TablesWriter;
+use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
+use crate::trace::{PageRow, Traced};
 use crate::{AccessBatch, Error, Frame, Metadata, allocation_log};
 
 /// Real paths of modules by (path as recorded, build-id).
@@ -28,6 +29,8 @@ const NS_PER_ACCESS: u64 = 1250;
 const NS_PER_ALLOCATION_LOG_BYTE: u64 = 37;
 const NS_PER_MODULE_BYTE: u64 = 1;
 const NS_FIXED: u64 = 12_000_000;
+/// A record of a trace is 3 bytes or more.
+const NS_PER_TRACE_BYTE: u64 = 10;
 
 /// How long converting will take, from sizes alone.
 pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> Duration {
@@ -49,13 +52,28 @@ pub(crate) fn estimate(folder: &Path, accesses: u64, modules: &ModulePaths) -> D
         .filter_map(|path| path.metadata().ok())
         .map(|metadata| metadata.size())
         .sum();
+    let trace_bytes: u64 = std::fs::read_dir(folder.join(TRACE_FOLDER))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.metadata().ok())
+        .map(|metadata| metadata.size())
+        .sum();
     let cost = [
         accesses.saturating_mul(NS_PER_ACCESS),
         log_bytes.saturating_mul(NS_PER_ALLOCATION_LOG_BYTE),
         module_bytes.saturating_mul(NS_PER_MODULE_BYTE),
+        trace_bytes.saturating_mul(NS_PER_TRACE_BYTE),
         NS_FIXED,
     ];
     Duration::from_nanos(cost.into_iter().fold(0, u64::saturating_add))
+}
+
+/// What the logs of a recording say.
+pub(crate) struct FromLogs {
+    pub log: LogReader,
+    pub assembled: Assembled,
+    /// Of a full recording: its trace, and the pages found in it.
+    pub traced: Option<(Traced, Vec<PageRow>)>,
 }
 
 /// Reads the logs of the recording in `folder` into tables, call sites named, and brings `metadata`
@@ -65,8 +83,9 @@ pub(crate) fn from_logs(
     machine: &Machine,
     metadata: &mut Metadata,
     paths: &ModulePaths,
-) -> Result<(LogReader, Assembled), Error> {
-    let log = LogReader::open(folder)?;
+) -> Result<FromLogs, Error> {
+    let mut log = LogReader::open(folder)?;
+    let traced = Traced::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
     let mut assembled = assemble(&log, &images, paths, machine.page_bytes)?;
     assembled.complete(metadata);
@@ -74,7 +93,12 @@ pub(crate) fn from_logs(
     if metadata.redacted {
         redact(&mut assembled, metadata, paths);
     }
-    Ok((log, assembled))
+    let traced = traced.map(|(traced, survey)| (traced, survey.rows));
+    Ok(FromLogs {
+        log,
+        assembled,
+        traced,
+    })
 }
 
 /// Turns the logs into tables and removes them. Until all tables are in place the logs count; the
@@ -82,14 +106,23 @@ pub(crate) fn from_logs(
 pub(crate) fn convert(folder: &Path, paths: &ModulePaths) -> Result<(), Error> {
     let mut metadata = folder::read_metadata(folder)?;
     let machine = folder::read_machine(folder)?;
-    let (log, assembled) = from_logs(folder, &machine, &mut metadata, paths)?;
-    let mut writer = TablesWriter::create(folder)?;
-    let mut batch = AccessBatch::default();
-    for chunk in 0..log.chunks() {
-        log.read_chunk(chunk, &mut batch)?;
-        writer.accesses(&batch)?;
+    let FromLogs {
+        log,
+        assembled,
+        traced,
+    } = from_logs(folder, &machine, &mut metadata, paths)?;
+    if let Some((traced, pages)) = traced {
+        let moments: Vec<_> = traced.moments().collect();
+        storage::write_traced(folder, &assembled.tables, &pages, &moments, &metadata)?;
+    } else {
+        let mut writer = TablesWriter::create(folder)?;
+        let mut batch = AccessBatch::default();
+        for chunk in 0..log.chunks() {
+            log.read_chunk(chunk, &mut batch)?;
+            writer.accesses(&batch)?;
+        }
+        writer.finish(&assembled.tables, &metadata)?;
     }
-    writer.finish(&assembled.tables, &metadata)?;
     let logs = folder.join(LOG_FOLDER);
     std::fs::remove_dir_all(&logs).at(&logs, "remove the folder")
 }

@@ -33,6 +33,14 @@ pub enum Error {
         /// What was expected and found.
         cause: String,
     },
+    /// A recording of samples where every miss is needed.
+    #[error("{}: it has samples only, not every miss: `report`, `plan` and `compare` work from it, simulating and \
+             thinning out need a recording made with `nearpage record --source full`", .0.display())]
+    SamplesOnly(PathBuf),
+    /// A trace whose end is missing.
+    #[error("{}: cut short: what the program did at its end is missing (it was killed, or the disk was full); \
+             `report` and `plan` work from what is there, to simulate it has to be recorded again", .0.display())]
+    CutShort(PathBuf),
     /// The system refused.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {

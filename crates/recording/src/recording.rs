@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
 
-use crate::convert::{self, ModulePaths};
+use crate::convert::{self, FromLogs, ModulePaths};
 use crate::error::IoContext;
 use crate::folder;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
+use crate::trace::{SharedTrace, Trace, Traced};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
 
 /// A recording: everything but the accesses in memory, the accesses in chunks on disk.
@@ -31,6 +32,7 @@ pub struct Recording {
 enum Accesses {
     Table(accesses::Reader),
     Log(LogReader),
+    Trace(SharedTrace),
 }
 
 /// Columns to read; the others of a batch stay empty.
@@ -85,7 +87,9 @@ impl Recording {
     /// name), [`Error::Io`].
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let metadata = folder::read_metadata(folder)?;
-        let (has_tables, has_log) = (folder.join(accesses::FILE).exists(), has_log(folder));
+        let tables = [accesses::FILE, storage::trace::PAGES_FILE];
+        let has_tables = tables.iter().any(|table| folder.join(table).exists());
+        let has_log = has_log(folder);
         if !has_tables && !has_log {
             return Err(Error::NotARecording {
                 folder: folder.to_owned(),
@@ -109,25 +113,41 @@ impl Recording {
 
     fn open_tables(folder: &Path, metadata: Metadata) -> Result<Self, Error> {
         let checksums = folder::read_checksums(folder)?;
+        let machine = folder::read_machine(folder)?;
+        let accesses = if folder.join(accesses::FILE).exists() {
+            Accesses::Table(accesses::Reader::open(folder, &checksums)?)
+        } else {
+            let rows = storage::trace::read_pages(folder, &checksums)?;
+            let moments = storage::trace::read_moments(folder, &checksums)?;
+            let traced = Traced::open(folder, &machine, &metadata, &rows, &moments)?;
+            Accesses::Trace(traced.into())
+        };
         Ok(Self {
             folder: folder.to_owned(),
             metadata,
-            machine: folder::read_machine(folder)?,
+            machine,
             tables: storage::read(folder, &checksums)?,
-            accesses: Accesses::Table(accesses::Reader::open(folder, &checksums)?),
+            accesses,
         })
     }
 
     fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
         let machine = folder::read_machine(folder)?;
-        let (log, assembled) = convert::from_logs(folder, &machine, &mut metadata, paths)?;
+        let FromLogs {
+            log,
+            assembled,
+            traced,
+        } = convert::from_logs(folder, &machine, &mut metadata, paths)?;
         let tables = assembled.tables;
         Ok(Self {
             folder: folder.to_owned(),
             metadata,
             machine,
             tables,
-            accesses: Accesses::Log(log),
+            accesses: match traced {
+                Some((traced, _)) => Accesses::Trace(traced.into()),
+                None => Accesses::Log(log),
+            },
         })
     }
 
@@ -141,6 +161,7 @@ impl Recording {
         match &self.accesses {
             Accesses::Table(table) => table.access_count(),
             Accesses::Log(log) => log.access_count,
+            Accesses::Trace(trace) => trace.access_count(),
         }
     }
 
@@ -149,10 +170,11 @@ impl Recording {
         match &self.accesses {
             Accesses::Table(table) => table.chunks(),
             Accesses::Log(log) => log.chunks(),
+            Accesses::Trace(trace) => trace.chunks(),
         }
     }
 
-    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all).
+    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log or a trace: by all).
     /// Several threads may read at once. Panics where there is no such chunk.
     ///
     /// # Errors
@@ -166,6 +188,27 @@ impl Recording {
         match &self.accesses {
             Accesses::Table(table) => table.read_chunk(number, columns, batch),
             Accesses::Log(log) => log.read_chunk(number, batch),
+            Accesses::Trace(trace) => trace.read_chunk(number, batch),
+        }
+    }
+
+    /// Every miss of the program, to be replayed.
+    ///
+    /// # Errors
+    /// [`Error::SamplesOnly`]; [`Error::CutShort`] where the end of a process is missing.
+    pub fn trace(&self) -> Result<Trace, Error> {
+        let trace = self.full()?;
+        match trace.cut_short() {
+            Some(file) => Err(Error::CutShort(file.to_owned())),
+            None => Ok(Trace::new(trace)),
+        }
+    }
+
+    /// The trace of a full recording, cut short or not.
+    pub(crate) fn full(&self) -> Result<&SharedTrace, Error> {
+        match &self.accesses {
+            Accesses::Trace(trace) => Ok(trace),
+            _ => Err(Error::SamplesOnly(self.folder.clone())),
         }
     }
 

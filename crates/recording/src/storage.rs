@@ -12,11 +12,13 @@ pub(crate) mod modules;
 pub(crate) mod objects;
 mod reader;
 pub(crate) mod threads;
+pub(crate) mod trace;
 
 use std::path::Path;
 
 use self::checksums::TableChecksums;
 use self::file::Unfinished;
+use crate::trace::PageRow;
 use crate::{AccessBatch, Error, Metadata, Tables, folder};
 
 /// Writes the tables of a recording, accesses first, in bounded memory. For what doesn't come from
@@ -63,16 +65,41 @@ impl TablesWriter {
     pub fn finish(self, tables: &Tables, metadata: &Metadata) -> Result<(), Error> {
         let accesses = self.accesses.finish()?;
         let others = write(&self.folder, tables)?;
-        let all = others.iter().chain([&accesses]);
-        let checksums: TableChecksums = all
-            .map(|table| (table.name(), table.checksums().clone()))
-            .collect();
-        for table in others {
-            table.put_in_place()?;
-        }
-        folder::write_metadata(&self.folder, metadata, &checksums)?;
-        accesses.put_in_place()
+        put_in_place(&self.folder, others, accesses, metadata)
     }
+}
+
+/// Writes the tables of a full recording, whose accesses stay in its trace, and puts them in place,
+/// the pages last: where they are, the recording has all its tables.
+pub(crate) fn write_traced(
+    folder: &Path,
+    tables: &Tables,
+    pages: &[PageRow],
+    moments: &[(u32, (u64, u64))],
+    metadata: &Metadata,
+) -> Result<(), Error> {
+    let mut others = write(folder, tables)?;
+    others.push(trace::write_moments(folder, moments)?);
+    let pages = trace::write_pages(folder, pages)?;
+    put_in_place(folder, others, pages, metadata)
+}
+
+/// Puts the tables in place, `last` last.
+fn put_in_place(
+    folder: &Path,
+    others: Vec<Unfinished>,
+    last: Unfinished,
+    metadata: &Metadata,
+) -> Result<(), Error> {
+    let all = others.iter().chain([&last]);
+    let checksums: TableChecksums = all
+        .map(|table| (table.name(), table.checksums().clone()))
+        .collect();
+    for table in others {
+        table.put_in_place()?;
+    }
+    folder::write_metadata(folder, metadata, &checksums)?;
+    last.put_in_place()
 }
 
 /// Writes all tables but the accesses. Nothing is in place before [`Unfinished::put_in_place`].

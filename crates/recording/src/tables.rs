@@ -389,4 +389,7 @@ pub struct Metadata {
     /// Number that an MPI launcher gave the recorder, where it ran under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// Of a full recording: how it was traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<crate::trace::Tracing>,
 }

@@ -19,8 +19,10 @@
 //! ```
 
 pub mod allocation_log;
+pub mod checksum;
 pub mod compact_plan;
 pub mod trace;
+pub mod tracer_setup;
 
 /// Environment variable: folder that the preload library writes allocation-log segments to.
 /// Absent: nothing is logged.

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
@@ -77,6 +78,19 @@ impl LogWriter {
     /// Where the preload library is to write its allocation log (`NEARPAGE_LOG`).
     pub fn allocation_log_folder(&self) -> PathBuf {
         self.folder.join(LOG_FOLDER)
+    }
+
+    /// Makes the folder that the tracer is to write to: the recording will be a full one.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn trace_folder(&self) -> Result<PathBuf, Error> {
+        let folder = self.folder.join(folder::TRACE_FOLDER);
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .at(&folder, "create the folder")?;
+        Ok(folder)
     }
 
     /// What holds for the whole recording; written again by [`LogWriter::finish`].

@@ -1,9 +1,172 @@
 //! Full traces: every miss of a program, thread by thread, as the simulator replays them.
+//!
+//! A full recording keeps what the tracer wrote, a file per process image in the folder `trace`;
+//! the layout of these is [`nearpage_wire::trace`]'s. One pass over it makes the tables that every
+//! recording has, and two more that belong to the trace: which pages there are, and how virtual
+//! time and CLOCK_MONOTONIC go together. [`Trace`] hands out threads and pages;
+//! [`crate::Recording::read_chunk`] the misses as accesses, a frame of one thread at a time.
+
+mod clock;
+mod file;
+mod images;
+mod pages;
+mod setup;
+mod steps;
+mod survey;
+mod thin;
+mod traced;
+
+use std::collections::BTreeMap;
 
 use nearpage_machine::CpuId;
+use nearpage_wire::trace::{COUNTERS, Counter};
+use nearpage_wire::tracer_setup::Setup;
+use serde::{Deserialize, Serialize};
 
+pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
+pub use self::setup::TraceOptions;
+pub use self::steps::{ThreadSteps, Trace};
+pub use self::thin::{ThinEvent, Thinning};
+pub(crate) use self::traced::{SharedTrace, Traced};
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::Served;
+
+/// How a full recording was traced, and what the tracer counted: `tracing` in `recording.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tracing {
+    /// The machine it was traced for, as `--machine` named it; described in `machine.toml`.
+    pub machine: String,
+    /// What the tracer was told: caches, TLBs, which thread runs on which CPU
+    /// ([`nearpage_wire::tracer_setup`]).
+    pub setup: String,
+    /// CPUs by the position that setup and trace know them by.
+    pub cpus: Vec<CpuId>,
+    /// Threads that went on on another CPU, in order of thread and time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<Moved>,
+    /// Totals of all processes, by name.
+    #[serde(default)]
+    pub totals: BTreeMap<String, u64>,
+}
+
+/// A thread that went on on another CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Which.
+    pub thread: ThreadIndex,
+    /// Virtual time.
+    pub instructions: u64,
+    /// Where to.
+    pub cpu: CpuId,
+}
+
+impl Moved {
+    /// Where a thread is at a virtual time; `None`: where it began.
+    fn cpu_at(moves: &[Self], thread: ThreadIndex, instructions: u64) -> Option<CpuId> {
+        let before = moves
+            .iter()
+            .take_while(|moved| (moved.thread, moved.instructions) <= (thread, instructions));
+        before
+            .last()
+            .filter(|moved| moved.thread == thread)
+            .map(|moved| moved.cpu)
+    }
+}
+
+/// Names of the totals, in the order of [`Counter`].
+const TOTALS: [&str; COUNTERS] = [
+    "instructions",
+    "loads",
+    "stores",
+    "fetched_lines",
+    "data_l1_misses",
+    "fetch_l1_misses",
+    "l2_hits",
+    "l3_hits",
+    "memory_served",
+    "other_cache_served",
+    "upgrades",
+    "write_backs",
+    "invalidations",
+    "data_tlb_misses",
+    "fetch_tlb_misses",
+    "second_tlb_hits",
+    "first_touches",
+    "samples",
+    "records",
+    "records_dropped",
+    "left_lockstep",
+    "spun_quanta",
+    "execs",
+    "forks",
+];
+
+impl Tracing {
+    /// The CPU at a position of the setup.
+    fn cpu(&self, position: u32) -> CpuId {
+        let known = self.cpus.get(position as usize);
+        known.copied().unwrap_or(CpuId(position))
+    }
+
+    /// Were hits of the second and third level kept?
+    pub fn keep_hits(&self) -> bool {
+        Setup::parse(&self.setup).is_ok_and(|setup| setup.keep_hits)
+    }
+
+    /// Mean references between two of the periodic sample of all; 0: none were taken.
+    pub fn sample_every(&self) -> u32 {
+        Setup::parse(&self.setup).map_or(0, |setup| setup.sample_period)
+    }
+
+    fn count(&mut self, images: &images::Images) {
+        self.totals.clear();
+        for file in &images.files {
+            for (name, value) in TOTALS.iter().zip(file.counters.unwrap_or_default()) {
+                let total = self.totals.entry((*name).to_owned()).or_default();
+                *total = total.saturating_add(value);
+            }
+        }
+    }
+
+    /// What users have to know of the trace.
+    fn notes(&self, images: &images::Images) -> Vec<String> {
+        let total = |counter: Counter| {
+            self.totals
+                .get(TOTALS[counter as usize])
+                .copied()
+                .unwrap_or(0)
+        };
+        let mut notes: Vec<String> = images
+            .files
+            .iter()
+            .filter(|file| file.cut_short())
+            .map(|file| {
+                format!(
+                    "{}: cut short (the program was killed, or the disk was full); what is there was read, but it \
+                     can't be simulated",
+                    file.path.file_name().unwrap_or_default().to_string_lossy()
+                )
+            })
+            .collect();
+        if images.files.is_empty() {
+            notes.push("the tracer wrote nothing: the program did not start".to_owned());
+        }
+        if total(Counter::RecordsDropped) > 0 {
+            notes.push(format!(
+                "{} records of the trace were dropped for want of disk space",
+                total(Counter::RecordsDropped)
+            ));
+        }
+        if total(Counter::SpunQuanta) > 0 {
+            notes.push(format!(
+                "threads waited in loops ({} quanta): that time counts as computing; with OMP_WAIT_POLICY=passive \
+                 OpenMP programs wait in the kernel",
+                total(Counter::SpunQuanta)
+            ));
+        }
+        notes
+    }
+}
 
 /// A page of the trace, numbered densely from 0. Pages that several processes map from one file are
 /// one page; memory that was unmapped and mapped again is another page.

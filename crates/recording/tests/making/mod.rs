@@ -1,6 +1,8 @@
 //! Parts of recordings for tests.
 #![allow(dead_code, reason = "each test file uses some")]
 
+pub mod trace;
+
 use std::path::Path;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
@@ -41,6 +43,7 @@ pub fn metadata() -> Metadata {
         nodes: vec![NodeId(0)],
         redacted: false,
         rank: None,
+        tracing: None,
     }
 }
 

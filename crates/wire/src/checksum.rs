@@ -1,4 +1,4 @@
-//! CRC-32 (IEEE 802.3), eight bytes at a step: a closed block of the log costs a few microseconds.
+//! CRC-32 (IEEE 802.3), eight bytes at a step: a closed block of a log costs a few microseconds.
 
 const TABLES: [[u32; 256]; 8] = tables();
 

@@ -1,0 +1,395 @@
+//! `nearpage record --source full`: runs a command under qemu-user with the tracer inside, so that
+//! every reference goes through the caches of a machine, and records what they let through.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use nearpage_machine::Machine;
+use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
+use nearpage_recording::trace::{TraceOptions, Tracing};
+use nearpage_recording::{LogWriter, Metadata, Recording, SampleCounts, Status, folder};
+
+use crate::arguments::{Record, Threads};
+use crate::launch::{PreloadLibrary, TracerPlugin};
+use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES};
+use crate::progress::Progress;
+use crate::record::quoted;
+use crate::{Usage, run};
+
+/// What the tracer is told, beside the logs while the program runs.
+const SETUP_FILE: &str = "tracer.setup";
+/// Where an OpenMP program is told how to wait.
+const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+
+/// `e_machine` of x86-64 in an ELF header.
+const EM_X86_64: u16 = 62;
+
+pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
+    let inapplicable = [
+        (arguments.after.is_some(), "--after"),
+        (arguments.duration.is_some(), "--for"),
+        (arguments.redact, "--redact"),
+    ];
+    if let Some((_, option)) = inapplicable.iter().find(|(given, _)| *given) {
+        let why = match *option {
+            "--redact" => "a trace has paths in it",
+            _ => {
+                "a trace is of all that the program does; --markers leaves out what lies outside its stable phase"
+            }
+        };
+        return Err(Usage(format!("{option} can't be had with --source full: {why}")).into());
+    }
+    let search = SearchPaths::from_environment();
+    let name = arguments.command.first().context("no command given")?;
+    let program = resolve_command(name, &search)?;
+    let command = as_emulated(&program, &arguments.command[1..])?;
+    let image = ProgramImage::load(name, &search).ok();
+    let machine_argument = arguments.machine.as_deref().unwrap_or("local");
+    let machine = crate::machine::read(machine_argument)?;
+    let options = TraceOptions {
+        threads: arguments.threads.placement(),
+        quantum_instructions: arguments.quantum,
+        sample_every: arguments.sample_every,
+        keep_hits: arguments.keep_hits,
+        from_mark: arguments.markers,
+        serial: arguments.serial,
+    };
+    let (tracing, assumed) =
+        Tracing::new(&machine, machine_argument, &options).map_err(anyhow::Error::msg)?;
+    let emulator = Emulator::find()?;
+    let plugin = TracerPlugin::find()?;
+    let library = PreloadLibrary::find()?;
+
+    let mut notes: Vec<String> = Vec::new();
+    if !assumed.is_empty() {
+        notes.push(format!("{}: assumed {}", machine.name, assumed.join(", ")));
+    }
+    if image.as_ref().is_some_and(|image| image.program.is_static) {
+        notes.push(format!(
+            "{} is statically linked: the preload library can't enter it, so its heap objects are not known",
+            program.display()
+        ));
+    }
+    let place = OutputFolder::claim(output, arguments.force)?;
+    let metadata = metadata(arguments, &machine, tracing, image.as_ref(), notes);
+    let mut log = LogWriter::create(output, metadata, &machine)?;
+    place.keep();
+    let logs = log
+        .allocation_log_folder()
+        .canonicalize()
+        .context("the recording's folder went away")?;
+    let traces = log
+        .trace_folder()?
+        .canonicalize()
+        .context("the recording's folder went away")?;
+    let setup = logs.join(SETUP_FILE);
+    let told = log
+        .metadata_mut()
+        .tracing
+        .as_ref()
+        .map(|tracing| tracing.setup.clone());
+    fs::write(&setup, told.unwrap_or_default())
+        .with_context(|| format!("{}: can't be written", setup.display()))?;
+
+    let sample = if arguments.all_allocations {
+        1
+    } else {
+        SMALL_SAMPLE_BYTES
+    };
+    let mut environment: Vec<(OsString, OsString)> = vec![
+        (
+            nearpage_wire::LOG_DIRECTORY_VARIABLE.into(),
+            logs.into_os_string(),
+        ),
+        (
+            nearpage_wire::SMALL_SAMPLE_BYTES_VARIABLE.into(),
+            sample.to_string().into(),
+        ),
+    ];
+    // Threads that spin are not seen to wait.
+    if env::var_os(WAIT_POLICY).is_none() {
+        environment.push((WAIT_POLICY.into(), "passive".into()));
+    }
+    let mut preload = OsString::from("LD_PRELOAD=");
+    preload.push(library.ld_preload());
+    let mut whole: Vec<OsString> = vec![
+        emulator.path.clone().into(),
+        "-plugin".into(),
+        plugin_argument(&plugin.path, &setup, &traces),
+        "-E".into(),
+        preload,
+    ];
+    whole.extend(command);
+    let begin_ns = monotonic_ns();
+    log.metadata_mut().begin_ns = begin_ns;
+    let status = run::wait_for(&whole, environment)?;
+    let end_ns = monotonic_ns();
+    log.finish(Some(i32::from(status)), end_ns)?;
+
+    let recording = {
+        let _progress = Progress::new(format!("indexing {}", output.display()));
+        Recording::open(output)?
+    };
+    if !arguments.quiet {
+        say(&recording, output, (end_ns - begin_ns) as f64 / 1e9, status);
+    }
+    Ok(ExitCode::from(status))
+}
+
+/// The words that the emulator is to run: a script's interpreter comes before it, as the kernel
+/// would have it, and a program for another machine is refused.
+fn as_emulated(program: &Path, rest: &[OsString]) -> anyhow::Result<Vec<OsString>> {
+    let mut command: Vec<OsString> = vec![program.into()];
+    command.extend_from_slice(rest);
+    // A script may name a script.
+    for _ in 0..4 {
+        let file = PathBuf::from(&command[0]);
+        let mut head = Vec::new();
+        fs::File::open(&file)
+            .and_then(|opened| opened.take(512).read_to_end(&mut head))
+            .with_context(|| format!("{}: can't be read", file.display()))?;
+        if let Some(line) = head.strip_prefix(b"#!") {
+            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let line = line.trim_ascii();
+            let at = line.iter().position(|byte| b" \t".contains(byte));
+            let (interpreter, argument) = line.split_at(at.unwrap_or(line.len()));
+            let argument = argument.trim_ascii();
+            if !argument.is_empty() {
+                command.insert(0, OsString::from_vec(argument.to_vec()));
+            }
+            command.insert(0, OsString::from_vec(interpreter.to_vec()));
+            continue;
+        }
+        let machine = head
+            .get(18..20)
+            .map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        return match (head.starts_with(b"\x7fELF"), machine) {
+            (true, Some(EM_X86_64)) => Ok(command),
+            (true, Some(_)) => bail!(
+                "{}: a program for another architecture ({}); programs for x86-64 can be traced",
+                file.display(),
+                architecture(&head)
+            ),
+            _ => bail!("{}: neither a program nor a script", file.display()),
+        };
+    }
+    bail!("{}: scripts all the way down", program.display())
+}
+
+/// What an ELF header says it is for.
+fn architecture(head: &[u8]) -> String {
+    let big_endian = head.get(5) == Some(&2);
+    let bytes = [head[18], head[19]];
+    let machine = if big_endian {
+        u16::from_be_bytes(bytes)
+    } else {
+        u16::from_le_bytes(bytes)
+    };
+    match machine {
+        3 => "32-bit x86".to_owned(),
+        8 => "MIPS".to_owned(),
+        20 | 21 => "PowerPC".to_owned(),
+        22 => "S/390".to_owned(),
+        40 => "32-bit ARM".to_owned(),
+        183 => "AArch64".to_owned(),
+        243 => "RISC-V".to_owned(),
+        other => format!("ELF machine {other}"),
+    }
+}
+
+/// `FILE,setup=SETUP,out=FOLDER`; QEMU wants commas twice.
+fn plugin_argument(plugin: &Path, setup: &Path, traces: &Path) -> OsString {
+    let mut argument = Vec::new();
+    for (name, path) in [("", plugin), (",setup=", setup), (",out=", traces)] {
+        argument.extend_from_slice(name.as_bytes());
+        for byte in path.as_os_str().as_bytes() {
+            argument.push(*byte);
+            if *byte == b',' {
+                argument.push(b',');
+            }
+        }
+    }
+    OsString::from_vec(argument)
+}
+
+/// A QEMU that runs programs of this machine's architecture.
+#[derive(Clone, Debug)]
+pub struct Emulator {
+    pub path: PathBuf,
+    /// As it says itself: `7.2.22 (Debian …)`.
+    pub version: String,
+    pub loads_plugins: bool,
+}
+
+/// The Debian package that has one.
+const PACKAGE: &str = "qemu-user";
+const NAMES: [&str; 2] = ["qemu-x86_64", "qemu-x86_64-static"];
+
+impl Emulator {
+    /// All on PATH.
+    pub fn all() -> Vec<Self> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let folders: Vec<PathBuf> = env::split_paths(&path).collect();
+        let mut found: Vec<PathBuf> = Vec::new();
+        for name in NAMES {
+            for folder in &folders {
+                let candidate = folder.join(name);
+                let Ok(real) = candidate.canonicalize() else {
+                    continue;
+                };
+                let known = |other: &PathBuf| other.canonicalize().ok().as_ref() == Some(&real);
+                if !found.iter().any(known) {
+                    found.push(candidate);
+                }
+            }
+        }
+        found.into_iter().filter_map(Self::ask).collect()
+    }
+
+    fn ask(path: PathBuf) -> Option<Self> {
+        let ask = |option: &str| -> Option<String> {
+            let output = Command::new(&path).arg(option).output().ok()?;
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let version = ask("--version")?;
+        let version = version.lines().next().unwrap_or_default();
+        let version = version
+            .rsplit("version ")
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let loads_plugins = ask("-h")?.lines().any(|line| line.starts_with("-plugin"));
+        Some(Self {
+            path,
+            version,
+            loads_plugins,
+        })
+    }
+
+    /// The first that can load the tracer.
+    pub fn find() -> anyhow::Result<Self> {
+        let all = Self::all();
+        if let Some(found) = all.iter().find(|emulator| emulator.loads_plugins) {
+            return Ok(found.clone());
+        }
+        match all.first() {
+            None => {
+                bail!("qemu-x86_64: not found on PATH; it comes with the Debian package {PACKAGE}")
+            }
+            Some(found) => bail!(
+                "{} {}: built without plugins, as static builds are; {PACKAGE} 7.2 of Debian 12 loads them",
+                found.path.display(),
+                found.version
+            ),
+        }
+    }
+}
+
+fn metadata(
+    arguments: &Record,
+    machine: &Machine,
+    tracing: Tracing,
+    image: Option<&ProgramImage>,
+    notes: Vec<String>,
+) -> Metadata {
+    let started = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Metadata {
+        version: folder::FORMAT_VERSION,
+        status: Status::Incomplete,
+        recorder: env!("CARGO_PKG_VERSION").to_owned(),
+        command: arguments
+            .command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
+        exit_status: None,
+        started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
+        begin_ns: 0,
+        end_ns: 0,
+        source: "tracer".to_owned(),
+        rate_hz: 0.0,
+        thread_placement: match arguments.threads {
+            Threads::None => Threads::Compact.as_str(),
+            threads => threads.as_str(),
+        }
+        .to_owned(),
+        calibration: String::new(),
+        notes,
+        counts: SampleCounts::default(),
+        allocations: 0,
+        small_unlogged: 0,
+        stacks_omitted: 0,
+        damaged_blocks: 0,
+        marks: Vec::new(),
+        nodes: machine.node_ids(),
+        redacted: false,
+        rank: nearpage_wire::RANK_VARIABLES
+            .into_iter()
+            .find_map(|name| env::var(name).ok()?.parse().ok()),
+        tracing: Some(tracing),
+    }
+}
+
+fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
+    for note in &recording.metadata.notes {
+        eprintln!("nearpage: {note}");
+    }
+    let totals = recording
+        .metadata
+        .tracing
+        .as_ref()
+        .map(|tracing| &tracing.totals);
+    let total = |name: &str| {
+        totals
+            .and_then(|totals| totals.get(name))
+            .copied()
+            .unwrap_or(0)
+    };
+    eprintln!(
+        "nearpage: traced {seconds:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
+        recording.machine.name,
+        total("instructions"),
+        total("loads"),
+        total("stores"),
+        recording.access_count()
+    );
+    if status >= 128 {
+        eprintln!("nearpage: the command was ended by signal {}", status - 128);
+    }
+    eprintln!("nearpage: the recording is in {}", output.display());
+    eprintln!(
+        "nearpage: next: nearpage report {}",
+        quoted(&output.to_string_lossy())
+    );
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is ours to be written; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        let argument = plugin_argument(Path::new("/a,b/t.so"), Path::new("/s"), Path::new("/o,"));
+        assert_eq!(argument, "/a,,b/t.so,setup=/s,out=/o,,");
+    }
+}

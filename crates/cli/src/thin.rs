@@ -1,0 +1,107 @@
+//! `nearpage thin`: a lossy, sampled recording out of a full one.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use nearpage_machine::CpuId;
+use nearpage_recording::trace::{ThinEvent, Thinning};
+use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
+
+use crate::Usage;
+use crate::arguments::{Event, Thin};
+use crate::progress::Progress;
+
+pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
+    let thinning = thinning(&arguments)?;
+    let recording = Recording::open(&arguments.recording)?;
+    let tracing = recording.metadata.tracing.as_ref();
+    let mut notes = Vec::new();
+    if thinning.needs_hits() && !tracing.is_some_and(|tracing| tracing.keep_hits()) {
+        notes.push(format!(
+            "{} kept no hits of its caches: references that the second level served are missing here; record with \
+             --keep-hits to have them",
+            arguments.recording.display()
+        ));
+    }
+    let described = match &arguments.setting {
+        Some(name) => format!("{name}: {}", thinning.describe()),
+        None => thinning.describe(),
+    };
+    // A first pass for the totals, which tables have beside the accesses.
+    let mut by_cpu: BTreeMap<(ThreadIndex, CpuId), u64> = BTreeMap::new();
+    let counted = {
+        let _progress = Progress::new(format!("thinning {}", arguments.recording.display()));
+        recording.thin(&thinning, |batch| {
+            for (thread, cpu) in batch.thread.iter().zip(&batch.cpu) {
+                *by_cpu.entry((*thread, *cpu)).or_default() += 1;
+            }
+            Ok(())
+        })?
+    };
+    let mut metadata = recording.metadata.clone();
+    metadata.tracing = None;
+    metadata.calibration.clone_from(&described);
+    metadata.counts = counts(counted);
+    metadata.notes.extend(notes.iter().cloned());
+    let mut tables = recording.tables.clone();
+    for (thread, index) in tables.threads.iter_mut().zip(0..) {
+        let of_thread = (ThreadIndex(index), CpuId(0))..=(ThreadIndex(index), CpuId(u32::MAX));
+        thread.cpus = by_cpu
+            .range(of_thread)
+            .map(|((_, cpu), accesses)| (*cpu, *accesses))
+            .collect();
+        thread.counts = counts(thread.cpus.iter().map(|(_, accesses)| accesses).sum());
+    }
+    {
+        let _progress = Progress::new(format!("thinning {}", arguments.recording.display()));
+        Recording::write(
+            &arguments.output,
+            &metadata,
+            &recording.machine,
+            &tables,
+            |writer| {
+                recording.thin(&thinning, |batch| writer.accesses(batch))?;
+                Ok(())
+            },
+        )?;
+    }
+    if !arguments.quiet {
+        for note in notes {
+            eprintln!("nearpage: {note}");
+        }
+        eprintln!(
+            "nearpage: {counted} of {} accesses kept ({described}) in {}",
+            recording.access_count(),
+            arguments.output.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn counts(accesses: u64) -> SampleCounts {
+    SampleCounts {
+        samples: accesses,
+        accesses,
+        ..SampleCounts::default()
+    }
+}
+
+fn thinning(arguments: &Thin) -> Result<Thinning, Usage> {
+    if arguments.setting.is_none() && arguments.every.is_none() {
+        return Err(Usage(
+            "say what to keep: --every N, or --setting NAME".to_owned(),
+        ));
+    }
+    let named = arguments.setting.as_deref().and_then(Thinning::setting);
+    let mut thinning = named.unwrap_or_default();
+    thinning.every = arguments.every.unwrap_or(thinning.every);
+    thinning.latency_cycles_min = arguments.min_latency.unwrap_or(thinning.latency_cycles_min);
+    thinning.loads_only |= arguments.loads_only;
+    thinning.one_in_flight |= arguments.one_in_flight;
+    match arguments.event {
+        Some(Event::CacheMiss) => thinning.event = ThinEvent::CacheMiss,
+        Some(Event::DtlbMiss) => thinning.event = ThinEvent::DtlbMiss,
+        None => {}
+    }
+    Ok(thinning)
+}

@@ -1,0 +1,201 @@
+//! The trace files of a recording: process images in order, and which of the recording's threads
+//! theirs are.
+
+use std::path::{Path, PathBuf};
+
+use nearpage_wire::is_runtime_module;
+
+use super::file::{Mapping, TraceFile};
+use crate::error::IoContext;
+use crate::{Error, Event, ThreadIndex};
+
+/// `PROT_EXEC`.
+const EXECUTABLE: u32 = 4;
+
+/// All trace files of a recording, by start and process.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    pub files: Vec<TraceFile>,
+    /// By image and number of the thread in its process.
+    pub threads: Vec<Vec<ThreadIndex>>,
+    /// Image and number of every thread that began, in order of time.
+    pub order: Vec<(usize, usize)>,
+    /// Files that could not be read at all, in words.
+    pub notes: Vec<String>,
+}
+
+impl Images {
+    /// Indexes the traces in `folder`. A file that is no trace, or ends before its first frame, is
+    /// noted.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Version`].
+    pub(super) fn open(folder: &Path) -> Result<Self, Error> {
+        let mut images = Self::default();
+        for path in find(folder)? {
+            match TraceFile::open(&path) {
+                Ok(file) => images.files.push(file),
+                Err(error @ Error::Damaged { .. }) => images.notes.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
+        }
+        images
+            .files
+            .sort_by_key(|file| (file.header.start_ns, file.header.pid));
+        images.number_threads();
+        Ok(images)
+    }
+
+    fn number_threads(&mut self) {
+        let mut began: Vec<(u64, usize, usize)> = Vec::new();
+        for (image, file) in self.files.iter().enumerate() {
+            for (number, thread) in file.threads.iter().enumerate() {
+                if thread.started || !thread.frames.is_empty() {
+                    began.push((file.born_ns(number), image, number));
+                }
+            }
+        }
+        began.sort_unstable();
+        self.threads = self
+            .files
+            .iter()
+            .map(|file| vec![ThreadIndex(u32::MAX); file.threads.len()])
+            .collect();
+        let mut next = 0;
+        for (_, image, number) in began {
+            // A main thread that began another program is the same thread.
+            let earlier = (number == 0)
+                .then(|| self.image_before(image))
+                .flatten()
+                .and_then(|before| self.threads[before].first().copied())
+                .filter(|index| index.0 != u32::MAX);
+            self.threads[image][number] = earlier.unwrap_or_else(|| {
+                next += 1;
+                ThreadIndex(next - 1)
+            });
+            self.order.push((image, number));
+        }
+    }
+
+    /// The image that the same process had before.
+    fn image_before(&self, image: usize) -> Option<usize> {
+        let pid = self.files[image].header.pid;
+        self.files[..image]
+            .iter()
+            .rposition(|file| file.header.pid == pid)
+    }
+
+    /// What a recorder would have logged: threads, programs, mappings; by time, as far as it is
+    /// known. `ended_ns`: by image and thread, when its last record was.
+    pub(super) fn events(&self, ended_ns: &[Vec<u64>]) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (image, file) in self.files.iter().enumerate() {
+            let (pid, start_ns) = (file.header.pid, file.header.start_ns);
+            let mut threads: Vec<(usize, ThreadIndex)> = self.threads[image]
+                .iter()
+                .copied()
+                .enumerate()
+                .filter(|(_, index)| index.0 != u32::MAX)
+                .collect();
+            threads.sort_by_key(|(number, _)| *number);
+            let exec = self.image_before(image).is_some();
+            for (number, index) in &threads {
+                let thread = &file.threads[*number];
+                if *number > 0 || !exec {
+                    events.push(Event::Fork {
+                        time_ns: file.born_ns(*number),
+                        pid,
+                        tid: if *number == 0 { pid } else { thread.tid },
+                        thread: *index,
+                        parent_pid: if *number == 0 {
+                            file.header.parent_pid
+                        } else {
+                            pid
+                        },
+                    });
+                }
+                if *number == 0 && (exec || file.header.parent_pid == 0) {
+                    events.push(Event::Name {
+                        time_ns: start_ns,
+                        pid,
+                        thread: *index,
+                        name: file.program().to_owned(),
+                        exec: true,
+                    });
+                }
+                let ended_ns = ended_ns[image].get(*number).copied().unwrap_or(u64::MAX);
+                let later = self.files[image + 1..]
+                    .iter()
+                    .any(|later| later.header.pid == pid);
+                if thread.end_instructions.is_some() && !(*number == 0 && later) {
+                    events.push(Event::Exit {
+                        time_ns: ended_ns.saturating_add(1),
+                        thread: *index,
+                    });
+                }
+            }
+            for mapped in &file.mapped {
+                let Some(Mapping {
+                    protection,
+                    offset,
+                    path,
+                    ..
+                }) = &mapped.by
+                else {
+                    continue;
+                };
+                events.push(Event::Map {
+                    time_ns: mapped.time_ns.max(start_ns),
+                    pid,
+                    address: mapped.range.0,
+                    length: mapped.range.1 - mapped.range.0,
+                    file_offset: *offset,
+                    protection: *protection,
+                    path: path.clone(),
+                    build_id: String::new(),
+                });
+            }
+        }
+        events
+    }
+}
+
+impl TraceFile {
+    /// CLOCK_MONOTONIC when a thread began, no later than its first record.
+    pub(super) fn born_ns(&self, number: usize) -> u64 {
+        let first = self.threads[number].frames.first();
+        match (number, first) {
+            (0, _) | (_, None) => self.header.start_ns,
+            (_, Some(frame)) => frame.time_ns,
+        }
+    }
+
+    /// File name of the program: the first executable file mapped that is no loader or runtime.
+    fn program(&self) -> &str {
+        let files = self.mapped.iter().filter_map(|mapped| mapped.by.as_ref());
+        let names = files
+            .filter(|mapping| mapping.protection & EXECUTABLE != 0 && mapping.path.starts_with('/'))
+            .map(|mapping| mapping.path.rsplit('/').next().unwrap_or_default());
+        let mut names = names.filter(|name| !is_runtime_module(name.as_bytes()));
+        names.next().unwrap_or_default()
+    }
+}
+
+/// The trace files in `folder`; none where there is no such folder.
+fn find(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).at(folder, "read the folder"),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.at(folder, "read the folder")?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with("trace-") && name.ends_with(".trace")) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}

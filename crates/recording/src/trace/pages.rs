@@ -1,0 +1,356 @@
+//! Which page an address belongs to: pages of a trace are numbered densely, in order of process
+//! image, address and time, whatever order the trace is read in.
+//!
+//! A page begins with its first touch; touched first again after it was unmapped, it is another
+//! page (a *generation*). Pages of one file that are shared, or mapped without being writable, are
+//! one page in all processes: its number is that of the first one in order.
+
+use nearpage_machine::CpuId;
+use rustc_hash::FxHashMap;
+
+use super::PageIndex;
+use super::clock::Clock;
+use crate::ThreadIndex;
+
+/// Pages of a leaf: 2 MiB of 4 KiB pages, what one look-up in the upper level is good for.
+const LEAF_PAGES: usize = 512;
+/// No page here.
+const NONE: u32 = u32::MAX;
+/// The rest of the entry is a number in `generations`.
+const GENERATIONS: u32 = 1 << 31;
+/// Most pages that a trace can have.
+pub(super) const PAGES_MAX: u32 = GENERATIONS - 1;
+/// Leaves that a look-up remembers.
+const REMEMBERED: usize = 64;
+
+/// Where and since when a page is at an address of a process image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRow {
+    /// The page.
+    pub page: PageIndex,
+    /// Position of the process image among the trace's.
+    pub image: u32,
+    /// First address.
+    pub address: u64,
+    /// Virtual time from which on it is this page, in instructions; 0: from the beginning.
+    pub since_instructions: u64,
+    /// Who touched it first; absent where that was not seen (memory that the program began with).
+    pub first_touch: Option<Touch>,
+}
+
+/// The first touch of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Who.
+    pub thread: ThreadIndex,
+    /// On which CPU.
+    pub cpu: CpuId,
+}
+
+/// Where a page is: the first of its places, where several processes map it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagePlace {
+    /// Position of the process image among the trace's.
+    pub image: u32,
+    /// First address.
+    pub address: u64,
+    /// Who touched it first, there.
+    pub first_touch: Option<Touch>,
+}
+
+/// All pages of a trace, to be looked up by address.
+#[derive(Clone, Debug, Default)]
+pub struct PageTable {
+    page_shift: u32,
+    images: Vec<ImagePages>,
+    places: Vec<PagePlace>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ImagePages {
+    /// Number of the leaf, by address / page size / [`LEAF_PAGES`].
+    leaves: FxHashMap<u64, u32>,
+    pages: Vec<[u32; LEAF_PAGES]>,
+    /// Pages that were several ones: since when which, ascending.
+    generations: Vec<Vec<(u64, u32)>>,
+}
+
+impl PageTable {
+    /// An empty table for pages of `page_bytes`, a power of two.
+    pub(super) fn new(page_bytes: u64, images: usize) -> Self {
+        Self {
+            page_shift: page_bytes.trailing_zeros(),
+            images: vec![ImagePages::default(); images],
+            places: Vec::new(),
+        }
+    }
+
+    /// Adds a row; rows of one address come in order of time, and pages in order of their numbers
+    /// where they come first. `None`: the row doesn't fit what is there.
+    pub(super) fn push(&mut self, row: &PageRow) -> Option<()> {
+        let number = row.page.0;
+        if number as usize == self.places.len() && number < PAGES_MAX {
+            self.places.push(PagePlace {
+                image: row.image,
+                address: row.address,
+                first_touch: row.first_touch,
+            });
+        } else if number as usize > self.places.len() {
+            return None;
+        }
+        let image = self.images.get_mut(row.image as usize)?;
+        let page = row.address >> self.page_shift;
+        let leaf = *image
+            .leaves
+            .entry(page / LEAF_PAGES as u64)
+            .or_insert_with(|| {
+                image.pages.push([NONE; LEAF_PAGES]);
+                image.pages.len() as u32 - 1
+            });
+        let entry = &mut image.pages[leaf as usize][page as usize % LEAF_PAGES];
+        if *entry == NONE && row.since_instructions == 0 {
+            *entry = number;
+        } else if *entry != NONE && *entry & GENERATIONS != 0 {
+            let list = &mut image.generations[(*entry & !GENERATIONS) as usize];
+            let (since, _) = list.last()?;
+            if *since >= row.since_instructions {
+                return None;
+            }
+            list.push((row.since_instructions, number));
+        } else if *entry != NONE && row.since_instructions > 0 {
+            let list = vec![(0, *entry), (row.since_instructions, number)];
+            *entry = GENERATIONS | image.generations.len() as u32;
+            image.generations.push(list);
+        } else {
+            return None;
+        }
+        Some(())
+    }
+
+    /// How many pages there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Page size in bytes.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.page_shift
+    }
+
+    /// Where a page is. Panics where there is no such page.
+    pub fn place(&self, page: PageIndex) -> PagePlace {
+        self.places[page.0 as usize]
+    }
+
+    /// The page that `address` of a process image belongs to at a virtual time. For many look-ups,
+    /// use a [`PageLookup`].
+    pub fn find(&self, image: usize, address: u64, instructions: u64) -> Option<PageIndex> {
+        PageLookup::new(image).find(self, address, instructions)
+    }
+}
+
+/// Looks up addresses of one process image, and remembers where it was.
+#[derive(Clone, Debug)]
+pub struct PageLookup {
+    image: usize,
+    /// Upper part of the address and number of the leaf, by the former modulo [`REMEMBERED`].
+    remembered: [(u64, u32); REMEMBERED],
+}
+
+impl PageLookup {
+    /// For the image at this position among the trace's.
+    pub fn new(image: usize) -> Self {
+        Self {
+            image,
+            remembered: [(u64::MAX, 0); REMEMBERED],
+        }
+    }
+
+    /// The page that `address` belongs to at a virtual time; `None`: not in the table.
+    #[inline]
+    pub fn find(
+        &mut self,
+        table: &PageTable,
+        address: u64,
+        instructions: u64,
+    ) -> Option<PageIndex> {
+        let image = table.images.get(self.image)?;
+        let page = address >> table.page_shift;
+        let upper = page / LEAF_PAGES as u64;
+        let slot = &mut self.remembered[upper as usize % REMEMBERED];
+        if slot.0 != upper {
+            *slot = (upper, *image.leaves.get(&upper)?);
+        }
+        let entry = image.pages[slot.1 as usize][page as usize % LEAF_PAGES];
+        if entry & GENERATIONS == 0 {
+            Some(PageIndex(entry))
+        } else if entry == NONE {
+            None
+        } else {
+            let list = &image.generations[(entry & !GENERATIONS) as usize];
+            let after = list.partition_point(|(since, _)| *since <= instructions);
+            Some(PageIndex(list[after - 1].1))
+        }
+    }
+}
+
+/// A range of a process image's memory whose pages may be another process's too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileRange {
+    /// First address, and the one after the last.
+    pub range: (u64, u64),
+    /// Virtual times from and to which it was mapped.
+    pub mapped: (u64, u64),
+    /// Device and inode.
+    pub file: (u64, u64),
+    /// Offset in the file of the first address.
+    pub offset: u64,
+}
+
+/// What was seen of the pages of one process image, in any order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeenPages {
+    /// Bit per page, by page / [`LEAF_PAGES`].
+    seen: FxHashMap<u64, [u64; LEAF_PAGES / 64]>,
+    touches: Vec<SeenTouch>,
+}
+
+/// A first touch whose time is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenTouch {
+    /// Address / page size.
+    pub page: u64,
+    /// Virtual time.
+    pub instructions: u64,
+    /// The latest CLOCK_MONOTONIC that its thread knew.
+    pub own_before_ns: u64,
+    pub thread: ThreadIndex,
+    pub cpu: CpuId,
+}
+
+impl SeenPages {
+    #[inline]
+    pub(super) fn see(&mut self, page: u64) {
+        let bits = self.seen.entry(page / LEAF_PAGES as u64).or_default();
+        let bit = page as usize % LEAF_PAGES;
+        bits[bit / 64] |= 1 << (bit % 64);
+    }
+
+    pub(super) fn touch(&mut self, touch: SeenTouch) {
+        self.see(touch.page);
+        self.touches.push(touch);
+    }
+
+    pub(super) fn append(&mut self, other: Self) {
+        for (upper, bits) in other.seen {
+            let own = self.seen.entry(upper).or_default();
+            for (own, other) in own.iter_mut().zip(bits) {
+                *own |= other;
+            }
+        }
+        self.touches.extend(other.touches);
+    }
+
+    fn pages(&self) -> Vec<u64> {
+        let mut uppers: Vec<u64> = self.seen.keys().copied().collect();
+        uppers.sort_unstable();
+        let mut pages = Vec::new();
+        for upper in uppers {
+            let bits = &self.seen[&upper];
+            pages.extend(
+                (0..LEAF_PAGES as u64)
+                    .filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1)
+                    .map(|bit| upper * LEAF_PAGES as u64 + bit),
+            );
+        }
+        pages
+    }
+}
+
+/// Numbers the pages of all images. `files`: by image, in any order. `clocks`: by image. `None`:
+/// more pages than numbers.
+pub(super) fn number(
+    page_bytes: u64,
+    seen: Vec<SeenPages>,
+    files: &[Vec<FileRange>],
+    clocks: &[Clock],
+) -> Option<Vec<PageRow>> {
+    let shift = page_bytes.trailing_zeros();
+    let mut next = 0u32;
+    let mut shared: FxHashMap<(u64, u64, u64), u32> = FxHashMap::default();
+    let mut rows = Vec::new();
+    for (image, mut seen) in seen.into_iter().enumerate() {
+        seen.touches
+            .sort_unstable_by_key(|touch| (touch.page, touch.instructions, touch.thread));
+        let time_ns = |touch: &SeenTouch| {
+            let mut since = clocks[image].seek(touch.instructions);
+            clocks[image]
+                .time_ns(touch.instructions, &mut since)
+                .max(touch.own_before_ns)
+        };
+        let mut touches = seen.touches.iter().peekable();
+        let mut files = files.get(image).cloned().unwrap_or_default();
+        files.sort_unstable_by_key(|file| (file.range.0, file.mapped.0));
+        let mut coming = files.iter().peekable();
+        let mut here: Vec<&FileRange> = Vec::new();
+        for page in seen.pages() {
+            let address = page << shift;
+            while let Some(file) = coming.next_if(|file| file.range.0 <= address) {
+                here.push(file);
+            }
+            here.retain(|file| address < file.range.1);
+            // Since when, and the first touch.
+            let mut generations: Vec<(u64, Option<SeenTouch>)> = vec![(0, None)];
+            while let Some(touch) = touches.next_if(|touch| touch.page == page) {
+                match generations.last_mut() {
+                    Some((_, first @ None)) => *first = Some(*touch),
+                    Some((_, Some(last))) if touch.instructions > last.instructions => {
+                        generations.push((touch.instructions, Some(*touch)));
+                    }
+                    _ => {}
+                }
+            }
+            for (since, first) in generations {
+                let file = here.iter().find(|file| {
+                    first.is_none_or(|touch| {
+                        (file.mapped.0..file.mapped.1).contains(&touch.instructions)
+                    })
+                });
+                let identity = file.map(|file| {
+                    let offset = address - file.range.0 + file.offset;
+                    (file.file.0, file.file.1, offset >> shift)
+                });
+                let known = identity.and_then(|identity| shared.get(&identity).copied());
+                let number = known.unwrap_or_else(|| {
+                    next += 1;
+                    next - 1
+                });
+                if next > PAGES_MAX {
+                    return None;
+                }
+                if let Some(identity) = identity {
+                    shared.insert(identity, number);
+                }
+                rows.push(PageRow {
+                    page: PageIndex(number),
+                    image: image as u32,
+                    address,
+                    since_instructions: since,
+                    first_touch: first.map(|touch| Touch {
+                        time_ns: time_ns(&touch),
+                        thread: touch.thread,
+                        cpu: touch.cpu,
+                    }),
+                });
+            }
+        }
+    }
+    Some(rows)
+}

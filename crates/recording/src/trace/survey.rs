@@ -1,0 +1,323 @@
+//! One pass over all records of a trace: which pages there are, who touched them first, how time
+//! went, how many accesses each thread made where. What it finds is kept beside the trace.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use nearpage_machine::CpuId;
+use nearpage_wire::trace::{Counter, Decoder, Record, Reference, Served};
+use rustc_hash::FxHashMap;
+
+use super::clock::{Clock, Moment};
+use super::file::Frame;
+use super::images::Images;
+use super::pages::{self, FileRange, PageRow, SeenPages, SeenTouch};
+use super::{Moved, Tracing};
+use crate::log::LogReader;
+use crate::{Error, FirstTouch, SampleCounts, ThreadIndex};
+
+/// `PROT_WRITE`, `MAP_SHARED`.
+const WRITABLE: u32 = 2;
+const SHARED: u32 = 1;
+
+/// Moments of a process closer than this many instructions tell nothing more.
+const MOMENTS_APART: u64 = 10_000;
+
+/// What the pass found.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) rows: Vec<PageRow>,
+    /// By image.
+    pub(super) clocks: Vec<Clock>,
+    pub(crate) moves: Vec<Moved>,
+    accesses_by_cpu: FxHashMap<(ThreadIndex, CpuId), u64>,
+    /// By image and thread: CLOCK_MONOTONIC of the last record.
+    ended_ns: Vec<Vec<u64>>,
+    damaged: u64,
+}
+
+/// Calls `each` with the virtual time of every record of a frame, the instructions since the one
+/// before, and the record. `false`: it is damaged from some place on.
+#[inline]
+pub(super) fn walk(
+    payload: &[u8],
+    virtual_time: u64,
+    mut each: impl FnMut(u64, u64, &Record),
+) -> bool {
+    let mut at = virtual_time;
+    for record in Decoder::new(payload) {
+        let Ok((since, record)) = record else {
+            return false;
+        };
+        at = at.saturating_add(since);
+        each(at, since, &record);
+        if let Record::Resume {
+            waited_instructions,
+            ..
+        }
+        | Record::Preempted {
+            waited_instructions,
+        } = record
+        {
+            at = at.saturating_add(waited_instructions);
+        }
+    }
+    true
+}
+
+/// Is it an access that a recording hands out: one that missed all caches, or, where hits are kept,
+/// one that the second or third level served?
+#[inline]
+pub(super) fn is_access(reference: &Reference, keep_hits: bool) -> bool {
+    match reference.served {
+        Served::Memory | Served::OtherCache | Served::Upgrade => true,
+        Served::L2 | Served::L3 => keep_hits,
+        Served::L1 | Served::WriteBack => false,
+    }
+}
+
+/// What one thread's records say.
+#[derive(Default)]
+struct OfThread {
+    image: usize,
+    number: usize,
+    seen: SeenPages,
+    moments: Vec<Moment>,
+    moves: Vec<Moved>,
+    accesses_by_cpu: FxHashMap<CpuId, u64>,
+    /// Virtual time of the last record, and the latest time that the thread knew.
+    last: Moment,
+    damaged: u64,
+}
+
+impl Survey {
+    /// Makes it, on all CPUs there are.
+    pub(super) fn of(images: &Images, tracing: &Tracing, page_bytes: u64) -> Result<Self, Error> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<Vec<OfThread>, Error> {
+            let mut done = Vec::new();
+            while let Some(&(image, number)) =
+                images.order.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                done.push(of_thread(images, image, number, tracing, page_bytes)?);
+            }
+            Ok(done)
+        };
+        let workers = thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(images.order.len());
+        let parts = thread::scope(|scope| {
+            let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            handles
+                .into_iter()
+                .map(|handle| {
+                    handle
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect::<Result<Vec<_>, Error>>()
+        })?;
+        let mut parts: Vec<OfThread> = parts.into_iter().flatten().collect();
+        parts.sort_by_key(|part| (part.image, part.number));
+        Self::merge(images, parts, page_bytes)
+    }
+
+    fn merge(images: &Images, parts: Vec<OfThread>, page_bytes: u64) -> Result<Self, Error> {
+        let mut survey = Self::default();
+        let count = images.files.len();
+        let mut seen = vec![SeenPages::default(); count];
+        let mut moments: Vec<Vec<Moment>> = images
+            .files
+            .iter()
+            .map(|file| vec![(0, file.header.start_ns)])
+            .collect();
+        let mut last = Vec::new();
+        for part in parts {
+            let thread = images.threads[part.image][part.number];
+            seen[part.image].append(part.seen);
+            moments[part.image].extend(part.moments);
+            survey.moves.extend(part.moves);
+            for (cpu, accesses) in part.accesses_by_cpu {
+                *survey.accesses_by_cpu.entry((thread, cpu)).or_default() += accesses;
+            }
+            survey.damaged += part.damaged;
+            last.push((part.image, part.number, part.last));
+        }
+        survey.clocks = moments
+            .into_iter()
+            .map(|moments| Clock::new(moments, MOMENTS_APART))
+            .collect();
+        survey.ended_ns = images
+            .files
+            .iter()
+            .map(|file| vec![file.header.start_ns; file.threads.len()])
+            .collect();
+        for (image, number, (instructions, own_ns)) in last {
+            let clock = &survey.clocks[image];
+            let time_ns = clock.time_ns(instructions, &mut clock.seek(instructions));
+            survey.ended_ns[image][number] = time_ns.max(own_ns);
+        }
+        let files: Vec<Vec<FileRange>> = images
+            .files
+            .iter()
+            .map(|file| shared_files(&file.mapped))
+            .collect();
+        survey.rows = pages::number(page_bytes, seen, &files, &survey.clocks).ok_or_else(|| {
+            let path = images.files.first().map(|file| file.path.clone());
+            Error::damaged(
+                &path.unwrap_or_default(),
+                format!("more than {} pages", pages::PAGES_MAX),
+            )
+        })?;
+        Ok(survey)
+    }
+
+    /// Adds what the trace says to what the recorder's log does, so that tables are made of both.
+    pub(super) fn add_to(&self, images: &Images, log: &mut LogReader) {
+        log.events.extend(images.events(&self.ended_ns));
+        let mut touches: Vec<FirstTouch> = self
+            .rows
+            .iter()
+            .filter_map(|row| {
+                row.first_touch.map(|touch| FirstTouch {
+                    time_ns: touch.time_ns,
+                    thread: touch.thread,
+                    cpu: touch.cpu,
+                    address: row.address,
+                })
+            })
+            .collect();
+        touches.sort_by_key(|touch| (touch.time_ns, touch.thread, touch.address));
+        log.first_touches.extend(touches);
+        for ((thread, cpu), accesses) in &self.accesses_by_cpu {
+            log.accesses_by_cpu.insert((*thread, *cpu), *accesses);
+            let counts = log.counts.entry(*thread).or_insert(SampleCounts::default());
+            counts.samples += accesses;
+            counts.accesses += accesses;
+            log.access_count += accesses;
+        }
+        log.damaged_blocks += self.damaged;
+        for file in &images.files {
+            log.damaged_blocks += file.damaged;
+            let counters = file.counters.unwrap_or_default();
+            log.lost = log
+                .lost
+                .saturating_add(counters[Counter::RecordsDropped as usize]);
+        }
+    }
+}
+
+fn of_thread(
+    images: &Images,
+    image: usize,
+    number: usize,
+    tracing: &Tracing,
+    page_bytes: u64,
+) -> Result<OfThread, Error> {
+    let file = &images.files[image];
+    let thread = images.threads[image][number];
+    let shift = page_bytes.trailing_zeros();
+    let keep_hits = tracing.keep_hits();
+    let mut part = OfThread {
+        image,
+        number,
+        ..OfThread::default()
+    };
+    let mut cpu = tracing.cpu(file.threads[number].cpu);
+    let mut buffer = Vec::new();
+    for frame in &file.threads[number].frames {
+        let Frame {
+            virtual_time,
+            time_ns,
+            ..
+        } = *frame;
+        let Some(payload) = file.payload(frame, &mut buffer)? else {
+            part.damaged += 1;
+            continue;
+        };
+        part.moments.push((virtual_time, time_ns));
+        part.last = (part.last.0.max(virtual_time), part.last.1.max(time_ns));
+        let mut accesses = 0;
+        let sound = walk(payload, virtual_time, |at, _, record| {
+            part.last.0 = at;
+            match record {
+                Record::Reference(reference) => {
+                    part.seen.see(reference.address >> shift);
+                    accesses += u64::from(is_access(reference, keep_hits));
+                }
+                Record::FirstTouch { address, .. } => part.seen.touch(SeenTouch {
+                    page: address >> shift,
+                    instructions: at,
+                    own_before_ns: part.last.1,
+                    thread,
+                    cpu,
+                }),
+                Record::Clock { time_ns } => {
+                    part.last.1 = part.last.1.max(*time_ns);
+                    part.moments.push((at, *time_ns));
+                }
+                Record::Move { cpu: position } => {
+                    *part.accesses_by_cpu.entry(cpu).or_default() += accesses;
+                    accesses = 0;
+                    cpu = tracing.cpu(*position);
+                    part.moves.push(Moved {
+                        thread,
+                        instructions: at,
+                        cpu,
+                    });
+                }
+                _ => {}
+            }
+        });
+        *part.accesses_by_cpu.entry(cpu).or_default() += accesses;
+        part.damaged += u64::from(!sound);
+    }
+    part.accesses_by_cpu.retain(|_, accesses| *accesses > 0);
+    Ok(part)
+}
+
+/// The file mappings whose pages may be another process's too: shared ones, and those that this
+/// process cannot write to. Each lasts until something is mapped over it or it is unmapped; a part
+/// that is mapped over is cut out.
+fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
+    let mut ranges: Vec<FileRange> = Vec::new();
+    let mut live: Vec<usize> = Vec::new();
+    for change in mapped {
+        let (start, end) = change.range;
+        let mut kept = Vec::new();
+        for position in live.drain(..) {
+            let old = ranges[position];
+            if old.range.1 <= start || end <= old.range.0 {
+                kept.push(position);
+                continue;
+            }
+            ranges[position].mapped.1 = change.virtual_time;
+            let rests: [Range<u64>; 2] = [old.range.0..start, end..old.range.1];
+            for rest in rests.into_iter().filter(|rest| !rest.is_empty()) {
+                kept.push(ranges.len());
+                ranges.push(FileRange {
+                    range: (rest.start, rest.end),
+                    mapped: (change.virtual_time, u64::MAX),
+                    offset: old.offset + (rest.start - old.range.0),
+                    ..old
+                });
+            }
+        }
+        live = kept;
+        if let Some(by) = &change.by
+            && (by.device, by.inode) != (0, 0)
+            && (by.flags & SHARED != 0 || by.protection & WRITABLE == 0)
+            && start < end
+        {
+            live.push(ranges.len());
+            ranges.push(FileRange {
+                range: (start, end),
+                mapped: (change.virtual_time, u64::MAX),
+                file: (by.device, by.inode),
+                offset: by.offset,
+            });
+        }
+    }
+    ranges
+}

@@ -1,0 +1,213 @@
+//! Lossy recordings out of a full one: what a processor's sampling hardware would have seen of the
+//! same run (Marathe, Thakkar and Mueller, sections 3.1, 6 to 9).
+
+use nearpage_wire::trace::{Reference, ReferenceKind, Served};
+use rustc_hash::FxHashMap;
+
+use super::survey::is_access;
+use crate::{AccessBatch, Error, Recording};
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThinEvent {
+    /// References that missed the caches, as far as the recording keeps them.
+    #[default]
+    CacheMiss,
+    /// Loads and stores that missed the TLB.
+    DtlbMiss,
+}
+
+/// Which references are kept. Instruction fetches never are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thinning {
+    /// What is counted.
+    pub event: ThinEvent,
+    /// Of each thread's events that qualify, one in this many is kept: its weight.
+    pub every: u32,
+    /// References that take fewer cycles of the machine, unloaded, with pages where they were first
+    /// touched, don't qualify.
+    pub latency_cycles_min: f64,
+    /// Stores don't qualify.
+    pub loads_only: bool,
+    /// The hardware follows one reference of a thread at a time: while it waits for one, the next
+    /// ones are not seen. A thread is taken to go on computing meanwhile.
+    pub one_in_flight: bool,
+}
+
+impl Default for Thinning {
+    fn default() -> Self {
+        Self {
+            event: ThinEvent::CacheMiss,
+            every: 1,
+            latency_cycles_min: 0.0,
+            loads_only: false,
+            one_in_flight: false,
+        }
+    }
+}
+
+impl Thinning {
+    /// Names of Marathe's settings.
+    pub const SETTINGS: [&str; 12] = [
+        "full",
+        "loads-1",
+        "loads-10",
+        "loads-50",
+        "loads-100",
+        "loads-200",
+        "dtlb-1",
+        "dtlb-2",
+        "dtlb-4",
+        "dtlb-8",
+        "dtlb-16",
+        "pebs-10",
+    ];
+
+    /// The setting of that name: `full` is the "maximum information trace" (section 6: 4 cycles,
+    /// every one); `loads-N` long-latency loads (section 7: 128 cycles, every Nth, one tracked at a
+    /// time as section 3.1 says of the hardware); `dtlb-N` (section 8); `pebs-10` load misses of the
+    /// caches, every tenth (section 9).
+    pub fn setting(name: &str) -> Option<Self> {
+        if !Self::SETTINGS.contains(&name) {
+            return None;
+        }
+        let loads = Self {
+            loads_only: true,
+            ..Self::default()
+        };
+        let (kind, every) = name.split_once('-').unwrap_or((name, "1"));
+        let every = every.parse().ok()?;
+        Some(match kind {
+            "full" => Self {
+                latency_cycles_min: 4.0,
+                ..loads
+            },
+            "loads" => Self {
+                every,
+                latency_cycles_min: 128.0,
+                one_in_flight: true,
+                ..loads
+            },
+            "dtlb" => Self {
+                event: ThinEvent::DtlbMiss,
+                every,
+                ..Self::default()
+            },
+            _ => Self { every, ..loads },
+        })
+    }
+
+    /// Does the setting need hits of the second and third level to be what it says?
+    pub fn needs_hits(&self) -> bool {
+        self.event == ThinEvent::CacheMiss
+            && (0.0..100.0).contains(&self.latency_cycles_min)
+            && self.latency_cycles_min > 0.0
+    }
+
+    /// In words.
+    pub fn describe(&self) -> String {
+        let event = match (self.event, self.loads_only) {
+            (ThinEvent::DtlbMiss, false) => "DTLB misses",
+            (ThinEvent::DtlbMiss, true) => "DTLB misses of loads",
+            (ThinEvent::CacheMiss, true) => "load misses",
+            (ThinEvent::CacheMiss, false) => "misses",
+        };
+        let mut words = format!("1 of {} {event}", self.every);
+        if self.latency_cycles_min > 0.0 {
+            words += &format!(" of {} cycles and more", self.latency_cycles_min);
+        }
+        if self.one_in_flight {
+            words += ", one followed at a time";
+        }
+        words
+    }
+
+    fn counts(&self, reference: &Reference, keep_hits: bool) -> bool {
+        let kind = match reference.kind {
+            ReferenceKind::Load => true,
+            ReferenceKind::Store => !self.loads_only,
+            ReferenceKind::Fetch => false,
+        };
+        kind && match self.event {
+            ThinEvent::CacheMiss => is_access(reference, keep_hits),
+            ThinEvent::DtlbMiss => reference.tlb_miss && reference.served != Served::WriteBack,
+        }
+    }
+}
+
+/// What the hardware remembers of a thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    /// Events since the last one kept.
+    events: u32,
+    /// Virtual time until which the reference that is followed takes.
+    busy_until: u64,
+}
+
+impl Recording {
+    /// Hands out the references of a full recording that `thinning` keeps, in order of time but for
+    /// neighbours, each with the weight of those it stands for. Returns how many.
+    ///
+    /// # Errors
+    /// [`Error::SamplesOnly`], [`Error::Io`], and those of `write`.
+    pub fn thin(
+        &self,
+        thinning: &Thinning,
+        mut write: impl FnMut(&AccessBatch) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let traced = self.full()?;
+        let keep_hits = traced.tracing.keep_hits();
+        let clock_ghz = traced.timing().clock_ghz;
+        let cycles_per_instruction = traced.timing().cycles_per_instruction;
+        let every = thinning.every.max(1);
+        let mut counters: FxHashMap<(u32, u32), Counter> = FxHashMap::default();
+        let (mut batch, mut kept) = (AccessBatch::default(), 0);
+        for chunk in 0..traced.chunks() {
+            let counter = counters.entry(traced.thread_of(chunk)).or_default();
+            traced.read_selected(
+                chunk,
+                &mut batch,
+                |reference| thinning.counts(reference, keep_hits),
+                |at, cost_ns| {
+                    let cycles = f64::from(cost_ns) * clock_ghz;
+                    if cycles < thinning.latency_cycles_min
+                        || thinning.one_in_flight && at < counter.busy_until
+                    {
+                        return None;
+                    }
+                    counter.busy_until =
+                        at.saturating_add((cycles / cycles_per_instruction) as u64);
+                    counter.events += 1;
+                    (counter.events >= every).then(|| {
+                        counter.events = 0;
+                        every as f32
+                    })
+                },
+            )?;
+            kept += batch.len() as u64;
+            if !batch.is_empty() {
+                write(&batch)?;
+            }
+        }
+        Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_the_papers() {
+        for name in Thinning::SETTINGS {
+            assert!(Thinning::setting(name).is_some(), "{name}");
+        }
+        let loads = Thinning::setting("loads-50").unwrap();
+        assert_eq!((loads.every, loads.latency_cycles_min), (50, 128.0));
+        assert!(loads.loads_only && loads.one_in_flight && !loads.needs_hits());
+        let dtlb = Thinning::setting("dtlb-16").unwrap();
+        assert_eq!((dtlb.event, dtlb.every), (ThinEvent::DtlbMiss, 16));
+        assert!(Thinning::setting("full").unwrap().needs_hits());
+        assert_eq!(Thinning::setting("loads-3"), None);
+    }
+}

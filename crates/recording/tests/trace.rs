@@ -1,0 +1,691 @@
+//! Full recordings: what the tracer wrote comes back as accesses, steps, pages and tables.
+
+mod making;
+
+use std::path::Path;
+
+use making::trace::{TraceFile, load, map, record, reference, start, touch};
+use making::{Block, segment};
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_recording::trace::{
+    Happening, Miss, PageIndex, StepBatch, Steps, ThinEvent, Thinning, Trace, TraceOptions,
+};
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, Error, Level, ObjectKind, Recording, ThreadIndex,
+};
+use nearpage_wire::allocation_log::Kind;
+use nearpage_wire::trace::{Record, ReferenceKind, Served};
+use proptest::prelude::*;
+
+const HEAP: u64 = 0x50_0000;
+const PROGRAM: &str = "/nonexistent/program";
+/// The kernel's `MAP_PRIVATE` file, code.
+const CODE: u32 = 5;
+
+fn finish(log: nearpage_recording::LogWriter) {
+    log.finish(Some(0), 9_000).unwrap();
+}
+
+fn accesses(recording: &Recording) -> Vec<Access> {
+    let mut all = Vec::new();
+    for batch in recording.accesses() {
+        let batch = batch.unwrap();
+        all.extend((0..batch.len()).map(|row| batch.get(row)));
+    }
+    all
+}
+
+fn steps(trace: &Trace, position: usize) -> StepBatch {
+    let mut steps = trace.steps(position);
+    let (mut batch, mut all) = (StepBatch::default(), StepBatch::default());
+    while steps.next(&mut batch).unwrap() {
+        let before = all.misses.len();
+        all.misses.extend(&batch.misses);
+        let happenings = batch.happenings.iter();
+        all.happenings
+            .extend(happenings.map(|(at, since, what)| (before + at, *since, *what)));
+    }
+    all
+}
+
+/// Two threads: the main thread touches two pages and starts the other, which reads one and writes
+/// the other.
+fn two_threads() -> TraceFile {
+    let mut trace = TraceFile::of(100, 1_000);
+    trace
+        .events(
+            0,
+            1_000,
+            &[
+                start(0, 100, 0, 0, 0),
+                map(0, 0x40_0000, 0x2000, CODE, 7, PROGRAM),
+            ],
+        )
+        .records(
+            0,
+            0,
+            1_000,
+            &[
+                (10, touch(HEAP)),
+                (0, reference(HEAP, ReferenceKind::Store, Served::Memory)),
+                (5, touch(HEAP + 4096)),
+                (
+                    0,
+                    reference(HEAP + 4100, ReferenceKind::Store, Served::Memory),
+                ),
+                (
+                    5,
+                    Record::Signal {
+                        sequence: 1,
+                        address: 0,
+                    },
+                ),
+                (
+                    1,
+                    Record::Resume {
+                        after: 2,
+                        address: 0x99,
+                        waited_instructions: 1_000,
+                    },
+                ),
+                (9, reference(HEAP, ReferenceKind::Load, Served::OtherCache)),
+                (1, reference(HEAP, ReferenceKind::Store, Served::WriteBack)),
+            ],
+        )
+        .events(20, 1_400, &[start(1, 101, 3, 1, 20)])
+        .records(
+            1,
+            20,
+            1_500,
+            &[
+                (0, load(HEAP + 8)),
+                (4, Record::Clock { time_ns: 2_000 }),
+                (
+                    2,
+                    reference(HEAP + 4096, ReferenceKind::Store, Served::Upgrade),
+                ),
+                (
+                    1,
+                    Record::Preempted {
+                        waited_instructions: 50,
+                    },
+                ),
+                (
+                    1,
+                    Record::Signal {
+                        sequence: 2,
+                        address: 0x99,
+                    },
+                ),
+                (1, Record::Move { cpu: 5 }),
+                (1, reference(0x40_1040, ReferenceKind::Fetch, Served::L2)),
+            ],
+        )
+        .end();
+    trace
+}
+
+#[test]
+fn steps_are_what_the_tracer_saw() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    finish(record(&folder, &TraceOptions::default(), &[two_threads()]));
+    let recording = Recording::open(&folder).unwrap();
+    let trace = recording.trace().unwrap();
+    let [main, other] = trace.threads() else {
+        panic!("two threads: {:?}", trace.threads())
+    };
+    assert_eq!(
+        (main.thread, main.cpu, main.started_by),
+        (ThreadIndex(0), CpuId(0), 0)
+    );
+    assert_eq!(
+        (other.thread, other.cpu, other.started_by),
+        (ThreadIndex(1), CpuId(3), 1)
+    );
+    assert_eq!(other.start_instructions, 20);
+
+    // Code first, then the two heap pages: pages are numbered by address.
+    assert_eq!(trace.pages().len(), 3);
+    let miss = |instructions, page, offset, kind, served| Miss {
+        instructions,
+        page: PageIndex(page),
+        offset,
+        kind,
+        served,
+        tlb_miss: false,
+        sampled: false,
+    };
+    let of_main = steps(&trace, 0);
+    assert_eq!(
+        of_main.misses,
+        [
+            miss(0, 1, 0, AccessKind::Store, Served::Memory),
+            miss(0, 2, 4, AccessKind::Store, Served::Memory),
+            miss(9, 1, 0, AccessKind::Load, Served::OtherCache),
+            miss(1, 1, 0, AccessKind::Store, Served::WriteBack),
+        ]
+    );
+    assert_eq!(
+        of_main.happenings,
+        [
+            (0, 10, Happening::FirstTouch(PageIndex(1))),
+            (1, 5, Happening::FirstTouch(PageIndex(2))),
+            (2, 5, Happening::Signal { sequence: 1 }),
+            (
+                2,
+                1,
+                Happening::Resume {
+                    after: 2,
+                    waited_instructions: 1_000
+                }
+            ),
+        ]
+    );
+    let of_other = steps(&trace, 1);
+    assert_eq!(
+        of_other.misses,
+        [
+            miss(0, 1, 8, AccessKind::Load, Served::Memory),
+            // The clock was read in between.
+            miss(6, 2, 0, AccessKind::Store, Served::Upgrade),
+            miss(1, 0, 0x40, AccessKind::Fetch, Served::L2),
+        ]
+    );
+    assert_eq!(
+        of_other.happenings,
+        [
+            // The instruction before it lost the CPU counts too.
+            (2, 2, Happening::Signal { sequence: 2 }),
+            (2, 1, Happening::Move(CpuId(5))),
+        ]
+    );
+}
+
+#[test]
+fn accesses_are_misses_with_where_first_touch_put_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    finish(record(&folder, &TraceOptions::default(), &[two_threads()]));
+    let recording = Recording::open(&folder).unwrap();
+    let all = accesses(&recording);
+    assert_eq!(recording.access_count(), all.len() as u64);
+    let seen: Vec<_> = all
+        .iter()
+        .map(|access| {
+            (
+                access.thread.0,
+                access.cpu.0,
+                access.address,
+                access.level,
+                access.cost_ns,
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (0, 0, HEAP, Level::LocalMemory, 300.0),
+            (0, 0, HEAP + 4100, Level::LocalMemory, 300.0),
+            (0, 0, HEAP, Level::RemoteCache, 300.0),
+            (1, 3, HEAP + 8, Level::RemoteMemory, 1200.0),
+            (1, 3, HEAP + 4096, Level::RemoteMemory, 1200.0),
+        ]
+    );
+    assert_eq!(all[4].kind, AccessKind::Store);
+    assert!(
+        all.iter()
+            .all(|access| access.page_node == Some(NodeId(0)) && access.weight == 1.0)
+    );
+    // Not before the clock that the thread itself read, and not after what it read later.
+    assert!(all[3].time_ns >= 1_500 && all[3].time_ns < 2_000);
+    assert!(all[4].time_ns >= 2_000);
+    let touches = &recording.tables.first_touches;
+    let touched: Vec<_> = touches
+        .iter()
+        .map(|touch| (touch.address, touch.thread.0, touch.cpu.0))
+        .collect();
+    assert_eq!(touched, [(HEAP, 0, 0), (HEAP + 4096, 0, 0)]);
+    let threads: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| (thread.pid, thread.tid, thread.order))
+        .collect();
+    assert_eq!(threads, [(100, 100, 0), (100, 101, 1)]);
+    assert_eq!(recording.tables.threads[1].cpus, [(CpuId(3), 2)]);
+    assert_eq!(recording.metadata.counts.accesses, 5);
+}
+
+#[test]
+fn hits_are_accesses_where_they_were_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let options = TraceOptions {
+        keep_hits: true,
+        ..TraceOptions::default()
+    };
+    finish(record(&folder, &options, &[two_threads()]));
+    let recording = Recording::open(&folder).unwrap();
+    let all = accesses(&recording);
+    let last = all.last().unwrap();
+    assert_eq!(
+        (all.len(), last.level, last.cpu, last.cost_ns),
+        (6, Level::L2, CpuId(5), 50.0)
+    );
+}
+
+#[test]
+fn objects_of_the_allocation_log_are_alive_when_they_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let mut trace = TraceFile::of(100, 1_000);
+    let clock = |time_ns| Record::Clock { time_ns };
+    trace
+        .events(
+            0,
+            1_000,
+            &[
+                start(0, 100, 0, 0, 0),
+                map(0, 0x40_0000, 0x2000, CODE, 7, PROGRAM),
+            ],
+        )
+        .records(
+            0,
+            0,
+            1_000,
+            // Allocated at 5000, freed at 5010: hardly any time, and many instructions around.
+            &[
+                (9, load(HEAP)),
+                (1, clock(5_000)),
+                (0, load(HEAP)),
+                (100_000, load(HEAP + 8)),
+                (1, clock(5_010)),
+                (1, load(HEAP + 16)),
+            ],
+        )
+        .end();
+    let log = record(&folder, &TraceOptions::default(), &[trace]);
+    let block = Block::of(100)
+        .thread(1_000, 0, 0)
+        .record(Kind::CallSite, 1, &[0x40_0100])
+        .allocate(5_000, HEAP, 4096, 1)
+        .free(5_010, HEAP);
+    segment(&log.allocation_log_folder(), 100, 1_000, &[block.bytes()]);
+    finish(log);
+    let recording = Recording::open(&folder).unwrap();
+    let object = recording
+        .tables
+        .objects
+        .iter()
+        .find(|object| object.kind == ObjectKind::Heap)
+        .unwrap();
+    assert_eq!((object.born_ns, object.died_ns), (5_000, 5_010));
+    let alive: Vec<bool> = accesses(&recording)
+        .iter()
+        .map(|access| (object.born_ns..object.died_ns).contains(&access.time_ns))
+        .collect();
+    assert_eq!(alive, [false, true, true, false]);
+}
+
+#[test]
+fn pages_of_one_file_are_one_page_in_all_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let process = |pid: u32, start_ns: u64, at: u64| {
+        let mut trace = TraceFile::of(pid, start_ns);
+        trace
+            .events(
+                0,
+                start_ns,
+                &[
+                    start(0, pid, 0, 0, 0),
+                    map(0, at, 0x2000, CODE, 7, PROGRAM),
+                    // Writable and private: its pages are the process's own.
+                    map(0, at + 0x2000, 0x1000, 3, 7, PROGRAM),
+                ],
+            )
+            .records(
+                0,
+                0,
+                start_ns,
+                &[
+                    (1, touch(at + 0x1000)),
+                    (0, load(at + 0x1040)),
+                    (1, touch(at + 0x2000)),
+                    (0, load(at + 0x2000)),
+                ],
+            )
+            .end();
+        trace
+    };
+    finish(record(
+        &folder,
+        &TraceOptions::default(),
+        &[
+            process(100, 1_000, 0x40_0000),
+            process(101, 2_000, 0x70_0000),
+        ],
+    ));
+    let recording = Recording::open(&folder).unwrap();
+    let trace = recording.trace().unwrap();
+    let pages = |position| -> Vec<u32> {
+        steps(&trace, position)
+            .misses
+            .iter()
+            .map(|miss| miss.page.0)
+            .collect()
+    };
+    assert_eq!((pages(0), pages(1)), (vec![0, 1], vec![0, 2]));
+    assert_eq!(
+        (trace.pid(PageIndex(0)), trace.pid(PageIndex(2))),
+        (100, 101)
+    );
+}
+
+#[test]
+fn memory_that_is_mapped_again_is_another_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let mut trace = TraceFile::of(100, 1_000);
+    trace
+        .events(0, 1_000, &[start(0, 100, 0, 0, 0)])
+        .records(
+            0,
+            0,
+            1_000,
+            &[
+                (10, touch(HEAP)),
+                (0, load(HEAP)),
+                (10, load(HEAP)),
+                (10, touch(HEAP)),
+                (0, load(HEAP)),
+                (10, load(HEAP + 4096)),
+            ],
+        )
+        .end();
+    finish(record(&folder, &TraceOptions::default(), &[trace]));
+    let recording = Recording::open(&folder).unwrap();
+    let trace = recording.trace().unwrap();
+    let pages: Vec<u32> = steps(&trace, 0)
+        .misses
+        .iter()
+        .map(|miss| miss.page.0)
+        .collect();
+    assert_eq!(pages, [0, 0, 1, 2]);
+    let place = trace.pages().place(PageIndex(1));
+    assert_eq!(
+        (place.address, place.first_touch.map(|touch| touch.thread)),
+        (HEAP, Some(ThreadIndex(0)))
+    );
+    assert_eq!(trace.pages().place(PageIndex(2)).first_touch, None);
+}
+
+#[test]
+fn thinning_keeps_every_nth_with_its_weight() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let mut trace = TraceFile::of(100, 1_000);
+    let mut records = vec![(1, touch(HEAP))];
+    for number in 0..100 {
+        let kind = if number % 4 == 3 {
+            ReferenceKind::Store
+        } else {
+            ReferenceKind::Load
+        };
+        let Record::Reference(mut found) = reference(HEAP + 64 * number, kind, Served::Memory)
+        else {
+            unreachable!()
+        };
+        found.tlb_miss = number % 10 == 0;
+        records.push((50, Record::Reference(found)));
+    }
+    trace
+        .events(0, 1_000, &[start(0, 100, 0, 0, 0)])
+        .records(0, 0, 1_000, &records)
+        .end();
+    finish(record(&folder, &TraceOptions::default(), &[trace]));
+    let recording = Recording::open(&folder).unwrap();
+    let thin = |thinning: Thinning| -> Vec<(u64, f32)> {
+        let mut kept = Vec::new();
+        let count = recording
+            .thin(&thinning, |batch: &AccessBatch| {
+                kept.extend(
+                    (0..batch.len())
+                        .map(|row| ((batch.address[row] - HEAP) / 64, batch.weight[row])),
+                );
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(count, kept.len() as u64);
+        kept
+    };
+    let plain = Thinning::default();
+    assert_eq!(thin(plain).len(), 100);
+    let tenth = thin(Thinning { every: 10, ..plain });
+    assert_eq!(tenth[..2], [(9, 10.0), (19, 10.0)]);
+    let loads = thin(Thinning {
+        every: 5,
+        loads_only: true,
+        ..plain
+    });
+    assert_eq!(loads.len(), 15);
+    assert!(loads.iter().all(|(number, _)| number % 4 != 3));
+    let tlb = thin(Thinning {
+        event: ThinEvent::DtlbMiss,
+        every: 2,
+        ..plain
+    });
+    assert_eq!(tlb, [(10, 2.0), (30, 2.0), (50, 2.0), (70, 2.0), (90, 2.0)]);
+    // 300 ns at 300 MHz are 90 cycles, and the next miss is 50 instructions on: every other is seen.
+    let one = thin(Thinning {
+        one_in_flight: true,
+        ..plain
+    });
+    assert_eq!(one.len(), 50);
+    assert!(one.iter().all(|(number, _)| number % 2 == 0));
+    assert_eq!(
+        thin(Thinning {
+            latency_cycles_min: 90.0,
+            ..plain
+        })
+        .len(),
+        100
+    );
+    assert_eq!(
+        thin(Thinning {
+            latency_cycles_min: 90.1,
+            ..plain
+        })
+        .len(),
+        0
+    );
+}
+
+#[test]
+fn damage_is_counted_and_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let opened = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let folder = scratch.path().join(name);
+        let mut trace = two_threads();
+        change(&mut trace.bytes);
+        finish(record(&folder, &TraceOptions::default(), &[trace]));
+        Recording::open(&folder).unwrap()
+    };
+    let whole = opened("whole", &|_| {});
+    assert_eq!(whole.metadata.damaged_blocks, 0);
+    assert!(whole.trace().is_ok());
+
+    let cut = opened("cut", &|bytes| bytes.truncate(bytes.len() - 10));
+    let error = cut.trace().unwrap_err();
+    assert!(matches!(error, Error::CutShort(_)), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("trace-100-1000.trace: cut short"),
+        "{error}"
+    );
+    assert!(
+        cut.metadata
+            .notes
+            .iter()
+            .any(|note| note.contains("cut short"))
+    );
+    assert_eq!(cut.access_count(), 5);
+
+    // A byte of the second thread's frame: it alone is left out.
+    let flipped = opened("flipped", &|bytes| {
+        let last = bytes.len() - 300;
+        bytes[last] ^= 0x10;
+    });
+    assert!(flipped.metadata.damaged_blocks >= 1);
+    assert!(flipped.access_count() < 5);
+    assert_eq!(accesses(&flipped).len() as u64, flipped.access_count());
+
+    let empty = opened("empty", &|bytes| bytes.truncate(20));
+    assert!(
+        empty
+            .metadata
+            .notes
+            .iter()
+            .any(|note| note.contains("cut short before its first frame"))
+    );
+    assert_eq!(empty.access_count(), 0);
+}
+
+#[test]
+fn samples_alone_are_no_trace() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1-tables");
+    let recording = Recording::open(&fixture).unwrap();
+    let error = recording.trace().unwrap_err();
+    assert!(error.to_string().contains("samples only"), "{error}");
+}
+
+#[test]
+fn a_recording_that_was_killed_opens_from_its_trace() {
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join("r");
+    drop(record(&folder, &TraceOptions::default(), &[two_threads()]));
+    let recording = Recording::open(&folder).unwrap();
+    assert!(!recording.is_complete());
+    assert_eq!(accesses(&recording).len(), 5);
+    // The same whether it became tables or not.
+    let finished = scratch.path().join("s");
+    finish(record(
+        &finished,
+        &TraceOptions::default(),
+        &[two_threads()],
+    ));
+    assert!(!finished.join("accesses.parquet").exists());
+    assert_eq!(
+        accesses(&Recording::open(&finished).unwrap()),
+        accesses(&recording)
+    );
+}
+
+/// A record of one of a few pages.
+fn any_record() -> impl Strategy<Value = Record> {
+    let address = (0u64..8, 0u64..4096).prop_map(|(page, byte)| HEAP + page * 4096 + byte);
+    prop_oneof![
+        6 => (address.clone(), 0u8..3, 0u8..7, any::<bool>(), any::<bool>()).prop_map(
+            |(address, kind, served, tlb_miss, sampled)| {
+                let Record::Reference(found) = reference(
+                    address,
+                    [ReferenceKind::Load, ReferenceKind::Store, ReferenceKind::Fetch][usize::from(kind)],
+                    [
+                        Served::L1, Served::L2, Served::L3, Served::Memory, Served::OtherCache, Served::Upgrade,
+                        Served::WriteBack,
+                    ][usize::from(served)],
+                ) else {
+                    unreachable!()
+                };
+                Record::Reference(nearpage_wire::trace::Reference { tlb_miss, sampled, ..found })
+            }
+        ),
+        1 => address.prop_map(touch),
+        1 => (1u64..9).prop_map(|sequence| Record::Signal { sequence, address: 0 }),
+        1 => (0u64..9, 0u64..5000).prop_map(|(after, waited_instructions)| Record::Resume {
+            after, address: 0, waited_instructions,
+        }),
+        1 => (0u64..9000).prop_map(|time_ns| Record::Clock { time_ns }),
+        1 => (0u32..8).prop_map(|cpu| Record::Move { cpu }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every reference becomes a step, every miss an access, whatever the frames; opened again, the
+    /// recording says the same.
+    #[test]
+    fn nothing_is_lost(
+        threads in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec((0u64..1000, any_record()), 0..20), 0..6), 1..4),
+    ) {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("r");
+        let mut trace = TraceFile::of(100, 1_000);
+        for (number, frames) in threads.iter().enumerate() {
+            trace.events(0, 1_000, &[start(number as u32, 100 + number as u32, number as u32, 0, 0)]);
+            let mut virtual_time = 0;
+            for (position, frame) in frames.iter().enumerate() {
+                trace.records(number as u32, virtual_time, 1_000 + 100 * position as u64, frame);
+                virtual_time += frame.iter().map(|(since, record)| since + match record {
+                    Record::Resume { waited_instructions, .. } => *waited_instructions,
+                    _ => 0,
+                }).sum::<u64>();
+            }
+        }
+        trace.end();
+        finish(record(&folder, &TraceOptions::default(), &[trace]));
+        let recording = Recording::open(&folder).unwrap();
+        let trace = recording.trace().unwrap();
+        prop_assert_eq!(trace.threads().len(), threads.len());
+        let mut misses = 0;
+        for (position, thread) in trace.threads().iter().enumerate() {
+            let frames = &threads[thread.thread.0 as usize];
+            let written: Vec<_> = frames.iter().flatten().collect();
+            let found = steps(&trace, position);
+            let references = written.iter().filter_map(|(_, record)| match record {
+                Record::Reference(reference) => Some(reference),
+                _ => None,
+            });
+            let references: Vec<_> = references.collect();
+            prop_assert_eq!(found.misses.len(), references.len());
+            for (miss, reference) in found.misses.iter().zip(&references) {
+                let place = trace.pages().place(miss.page);
+                prop_assert_eq!(place.address + u64::from(miss.offset), reference.address);
+                prop_assert_eq!((miss.served, miss.tlb_miss, miss.sampled), (reference.served, reference.tlb_miss, reference.sampled));
+                misses += u64::from(matches!(reference.served, Served::Memory | Served::OtherCache | Served::Upgrade));
+            }
+            // Time is kept: all instructions up to the last step are there.
+            let is_step = |record: &Record| !matches!(record, Record::Clock { .. } | Record::Preempted { .. });
+            let last = written.iter().rposition(|(_, record)| is_step(record));
+            let instructions: u64 = written[..last.map_or(0, |last| last + 1)].iter().map(|(since, _)| since).sum();
+            let of_misses: u64 = found.misses.iter().map(|miss| u64::from(miss.instructions)).sum();
+            let of_happenings: u64 = found.happenings.iter().map(|(_, since, _)| u64::from(*since)).sum();
+            prop_assert_eq!(of_misses + of_happenings, instructions);
+        }
+        prop_assert_eq!(recording.access_count(), misses);
+        prop_assert_eq!(accesses(&recording).len() as u64, misses);
+        for batch in recording.accesses() {
+            prop_assert!(batch.unwrap().time_ns.is_sorted());
+        }
+    }
+
+    /// Bytes anywhere that are changed, or missing, are never a panic, and nothing is invented.
+    #[test]
+    fn damage_never_panics(at in 0usize..900, bit in 0u32..8, keep in 0usize..900) {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("r");
+        let mut trace = two_threads();
+        let at = at % trace.bytes.len();
+        trace.bytes[at] ^= 1 << bit;
+        trace.bytes.truncate(keep.max(1));
+        drop(record(&folder, &TraceOptions::default(), &[trace]));
+        match Recording::open(&folder) {
+            Ok(recording) => prop_assert!(accesses(&recording).len() <= 5),
+            Err(error) => prop_assert!(matches!(error, Error::Version { .. }), "{}", error),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! System calls of x86-64 that matter: mappings, waiting and waking, the clock, threads and
+//! processes, and the markers.
+//!
+//! The markers are `prctl` calls with an option that no kernel knows ([`MARK_OPTION`]), which the
+//! preload library makes from `nearpage_begin` and `nearpage_end`.
+
+use std::fs::metadata;
+use std::os::unix::fs::FileTypeExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearpage_wire::trace::{Counter, Event, MARK_OPTION, Record};
+
+use crate::maps;
+use crate::thread::Thread;
+
+const READ: i64 = 0;
+const MMAP: i64 = 9;
+const MUNMAP: i64 = 11;
+const BRK: i64 = 12;
+const READV: i64 = 19;
+const MREMAP: i64 = 25;
+const MADVISE: i64 = 28;
+const SHMAT: i64 = 30;
+const CLONE: i64 = 56;
+const FORK: i64 = 57;
+const VFORK: i64 = 58;
+const EXECVE: i64 = 59;
+const EXIT: i64 = 60;
+const KILL: i64 = 62;
+const PRCTL: i64 = 157;
+const TKILL: i64 = 200;
+const FUTEX: i64 = 202;
+const SET_TID_ADDRESS: i64 = 218;
+const CLOCK_GETTIME: i64 = 228;
+const EXIT_GROUP: i64 = 231;
+const TGKILL: i64 = 234;
+const EXECVEAT: i64 = 322;
+
+/// Calls that may sleep, but for reads of ordinary files and futexes: poll, pause, nanosleep,
+/// accept, connect, recvfrom, recvmsg, wait4, semop, msgsnd, msgrcv, select, flock, rt_sigtimedwait,
+/// rt_sigsuspend, io_getevents, semtimedop, clock_nanosleep, epoll_wait, mq_timedsend,
+/// mq_timedreceive, waitid, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, epoll_pwait2. Others
+/// that do are noticed by the lockstep.
+const SLEEPING: [i64; 28] = [
+    7, 34, 35, 43, 42, 45, 47, 61, 65, 69, 70, 23, 73, 128, 130, 208, 220, 230, 232, 242, 243, 247,
+    270, 271, 281, 288, 299, 441,
+];
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const MAP_ANONYMOUS: u64 = 0x20;
+const MADV_DONTNEED: u64 = 4;
+const CLOCK_MONOTONIC: u64 = 1;
+
+/// What a call was when it began, for when it returns.
+#[derive(Default)]
+pub enum Call {
+    /// Nothing that matters.
+    #[default]
+    Other,
+    /// Its result matters, with these arguments.
+    Result([u64; 6]),
+    /// It may have slept; the futex's address, or 0.
+    Slept(u64),
+    /// A thread is being created.
+    Clone(u32),
+    /// A process is.
+    Fork,
+}
+
+/// Did the process become two, and is this the new one?
+#[derive(Debug, PartialEq, Eq)]
+pub enum After {
+    /// It goes on.
+    GoOn,
+    /// This is the forked child.
+    Child,
+}
+
+fn failed(result: i64) -> bool {
+    (-4095..0).contains(&result)
+}
+
+impl Thread {
+    fn may_sleep(number: i64, first: u64) -> bool {
+        match number {
+            // Ordinary files and folders answer at once.
+            READ | READV => {
+                let kind = metadata(format!("/proc/self/fd/{first}")).map(|file| file.file_type());
+                kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_char_device())
+            }
+            _ => SLEEPING.contains(&number),
+        }
+    }
+
+    /// Wakes up to `count` that wait at the address.
+    fn wake(&mut self, address: u64, count: u64) {
+        let (process, time) = (self.process, self.time());
+        let signal = process
+            .futexes()
+            .wake(address, count.min(1 << 31) as usize, time);
+        if let Some(signal) = signal {
+            self.record(&Record::Signal {
+                sequence: signal.sequence,
+                address,
+            });
+            for member in signal.woken {
+                process.lockstep.woken(member, time);
+            }
+        }
+    }
+
+    fn sleep(&mut self, futex: u64) {
+        self.call = Call::Slept(futex);
+        self.ask_again();
+        self.process.lockstep.block(self.member, self.time());
+    }
+
+    /// A system call begins.
+    pub fn call(&mut self, number: i64, arguments: [u64; 6]) {
+        let process = self.process;
+        self.call = Call::Other;
+        let [first, second, third, fourth, fifth, _] = arguments;
+        match number {
+            MMAP | MUNMAP | BRK | MREMAP | SHMAT | MADVISE => self.call = Call::Result(arguments),
+            CLOCK_GETTIME if first == CLOCK_MONOTONIC => self.call = Call::Result(arguments),
+            PRCTL if first == MARK_OPTION => {
+                let begin = second == 1;
+                process.recording.store(true, Relaxed);
+                self.record(&Record::Mark { begin });
+                if process.setup.from_mark {
+                    process.recording.store(begin, Relaxed);
+                }
+            }
+            FUTEX => match second & 0x7f {
+                // WAIT, WAIT_BITSET, LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
+                0 | 9 | 6 | 11 | 13 => {
+                    process.futexes().wait(first, self.member);
+                    self.sleep(first);
+                }
+                // WAKE, WAKE_BITSET, UNLOCK_PI.
+                1 | 10 => self.wake(first, third),
+                7 => self.wake(first, 1),
+                // REQUEUE, CMP_REQUEUE, CMP_REQUEUE_PI.
+                3 | 4 | 12 => {
+                    self.wake(first, third);
+                    process.futexes().requeue(first, fifth, fourth as usize);
+                }
+                // WAKE_OP.
+                5 => {
+                    self.wake(first, third);
+                    self.wake(fifth, fourth);
+                }
+                _ => {}
+            },
+            CLONE if first & CLONE_VM != 0 && first & CLONE_VFORK == 0 => {
+                let sequence = process.futexes().number();
+                self.record(&Record::Signal {
+                    sequence,
+                    address: 0,
+                });
+                let ends_at = if first & CLONE_CHILD_CLEARTID != 0 {
+                    fourth
+                } else {
+                    0
+                };
+                self.call = Call::Clone(process.birth(sequence, ends_at, self.time()));
+            }
+            CLONE | FORK | VFORK => {
+                self.call = Call::Fork;
+                self.ask_again();
+                process.lockstep.block(self.member, self.time());
+            }
+            SET_TID_ADDRESS => self.ends_at = first,
+            EXIT => {
+                if self.ends_at != 0 {
+                    self.wake(self.ends_at, u64::MAX);
+                }
+                let sequence = process.futexes().number();
+                self.record(&Record::Signal {
+                    sequence,
+                    address: 0,
+                });
+                process.lockstep.remove(self.member, self.time());
+            }
+            EXECVE | EXECVEAT => {
+                self.count(Counter::Execs);
+                self.flush();
+                let virtual_time = self.time();
+                let event = Event::Exec { virtual_time };
+                process.output.event(self.number, virtual_time, &event);
+                self.sleep(0);
+            }
+            // Perhaps its own end: abort() comes this way.
+            KILL | TKILL | TGKILL => self.flush(),
+            EXIT_GROUP => process.lockstep.end(),
+            _ if Self::may_sleep(number, first) => self.sleep(0),
+            _ => {}
+        }
+    }
+
+    /// A system call returns.
+    pub fn returned(&mut self, number: i64, result: i64) -> After {
+        let process = self.process;
+        match std::mem::take(&mut self.call) {
+            Call::Other => {}
+            Call::Slept(futex) => {
+                let signal = if futex == 0 {
+                    None
+                } else {
+                    process.futexes().resume(self.member, result == 0)
+                };
+                let turn = process
+                    .lockstep
+                    .unblock(self.member, signal.map(|(_, time)| time));
+                let waited_instructions = self.go_on(turn);
+                if waited_instructions > 0 || signal.is_some() {
+                    self.record(&Record::Resume {
+                        after: signal.map_or(0, |(sequence, _)| sequence),
+                        address: futex,
+                        waited_instructions,
+                    });
+                }
+            }
+            Call::Clone(child) => {
+                if failed(result) {
+                    process.unborn(child);
+                }
+            }
+            Call::Fork if result == 0 => return After::Child,
+            Call::Fork => {
+                let turn = process.lockstep.unblock(self.member, None);
+                self.go_on(turn);
+                if !failed(result) {
+                    self.count(Counter::Forks);
+                    let virtual_time = self.time();
+                    let event = Event::Fork {
+                        child: result as u32,
+                        virtual_time,
+                    };
+                    process.output.event(self.number, virtual_time, &event);
+                }
+            }
+            Call::Result(arguments) if !failed(result) => {
+                self.succeeded(number, arguments, result as u64);
+            }
+            Call::Result(_) => {}
+        }
+        After::GoOn
+    }
+
+    fn succeeded(&mut self, number: i64, arguments: [u64; 6], result: u64) {
+        let [first, second, third, ..] = arguments;
+        match number {
+            CLOCK_GETTIME => self.record(&Record::Clock {
+                time_ns: crate::system::now_ns(),
+            }),
+            MMAP => {
+                self.unmapped(result, second);
+                let [_, _, protection, flags, descriptor, offset] = arguments;
+                let file = if flags & MAP_ANONYMOUS == 0 {
+                    maps::file_of(descriptor)
+                } else {
+                    None
+                };
+                let file = file.unwrap_or_default();
+                self.mapped(&Event::Map {
+                    protection: protection as u32,
+                    flags: flags as u32,
+                    virtual_time: self.time(),
+                    address: result,
+                    length: second,
+                    offset,
+                    device: file.device,
+                    inode: file.inode,
+                    path: &file.path,
+                });
+            }
+            MUNMAP => {
+                self.unmapped(first, second);
+                self.tell_unmapped(first, second);
+            }
+            BRK => {
+                let before = self.process.program_break.swap(result, Relaxed);
+                if before != 0 && result > before {
+                    self.mapped(&Event::Map {
+                        protection: 3,
+                        flags: 0x22,
+                        virtual_time: self.time(),
+                        address: before,
+                        length: result - before,
+                        offset: 0,
+                        device: 0,
+                        inode: 0,
+                        path: b"[heap]",
+                    });
+                } else if result < before {
+                    self.unmapped(result, before - result);
+                    self.tell_unmapped(result, before - result);
+                }
+            }
+            // The pages move along; their file, if there was one, is the reader's to look up.
+            MREMAP => {
+                let [old, old_length, new_length, ..] = arguments;
+                if result != old {
+                    self.unmapped(old, old_length);
+                    self.unmapped(result, new_length);
+                    self.tell_unmapped(old, old_length);
+                } else if new_length < old_length {
+                    self.unmapped(old + new_length, old_length - new_length);
+                    self.tell_unmapped(old + new_length, old_length - new_length);
+                }
+                self.mapped(&Event::Map {
+                    protection: u32::MAX,
+                    flags: u32::MAX,
+                    virtual_time: self.time(),
+                    address: result,
+                    length: new_length,
+                    offset: 0,
+                    device: 0,
+                    inode: 0,
+                    path: b"",
+                });
+            }
+            SHMAT => self.mapped(&Event::Map {
+                protection: 3,
+                flags: 1,
+                virtual_time: self.time(),
+                address: result,
+                length: 0,
+                offset: 0,
+                device: 0,
+                inode: first,
+                path: b"[shared memory]",
+            }),
+            MADVISE if third == MADV_DONTNEED => self.unmapped(first, second),
+            _ => {}
+        }
+    }
+
+    fn mapped(&self, event: &Event) {
+        self.process.output.event(self.number, self.time(), event);
+    }
+
+    fn tell_unmapped(&self, address: u64, length: u64) {
+        let virtual_time = self.time();
+        self.mapped(&Event::Unmap {
+            virtual_time,
+            address,
+            length,
+        });
+    }
+
+    /// Pages of the range are not what they were.
+    fn unmapped(&self, address: u64, length: u64) {
+        let end = address.saturating_add(length);
+        self.process.unmapped(address..end);
+        self.follow_unmappings();
+    }
+}

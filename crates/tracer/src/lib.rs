@@ -1,0 +1,27 @@
+//! The tracer: a plugin for QEMU's user-mode emulator that sends every load, store and instruction
+//! fetch of an unmodified program through the caches and TLBs of a machine, and writes what they
+//! let through into a trace ([`nearpage_wire::trace`]).
+//!
+//! It is loaded into QEMU (`qemu-x86_64 -plugin libnearpage_tracer.so,setup=FILE,out=FOLDER PROGRAM`),
+//! which is why this crate alone is under the GPL-2.0-or-later. It is told what to do by a setup
+//! ([`nearpage_wire::tracer_setup`]), and shares nothing else with the rest of nearpage.
+//!
+//! Processes are traced each by itself: caches of one are not invalidated by another, and a forked
+//! child starts with cold caches and a file of its own. What `exec` runs is not traced, unless the
+//! emulator is what it runs.
+
+pub mod caches;
+pub mod calls;
+pub mod futexes;
+pub mod lock;
+pub mod lockstep;
+pub mod maps;
+pub mod output;
+pub mod pages;
+pub mod plugin;
+pub mod process;
+pub mod qemu;
+pub mod serial;
+pub mod system;
+pub mod thread;
+pub mod tlb;

@@ -1,0 +1,371 @@
+//! Virtual time: threads advance together, a quantum of instructions at a time, so that what they
+//! do to each other's caches doesn't depend on the host.
+//!
+//! A thread that has used up its quantum waits until every other thread that can run has, too.
+//! Threads blocked in a system call are left out. One CPU runs one thread at a time: threads that
+//! share it take turns, a quantum each.
+//!
+//! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
+//! ways that no list of system calls knows. So a waiting thread looks now and then whether those
+//! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
+//! thread waits for here can keep it for good.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{Thread, current, park_timeout};
+use std::time::Duration;
+
+use crate::system;
+
+/// How long a thread waits until it looks whether others are asleep.
+const PATIENCE: Duration = Duration::from_millis(4);
+
+/// A thread in the lockstep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member(usize);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It runs, or may as soon as the host lets it.
+    Running,
+    /// It waits for a quantum, or for its CPU.
+    Ready,
+    /// Left out.
+    Blocked,
+    /// It ended.
+    Gone,
+}
+
+struct Slot {
+    cpu: usize,
+    state: State,
+    /// Virtual time, when it is not running.
+    time: u64,
+    tid: u32,
+    thread: Option<Thread>,
+    /// Times in a row that it was found asleep while it should run.
+    asleep: u32,
+}
+
+#[derive(Default)]
+struct Inner {
+    slots: Vec<Slot>,
+    /// Threads of each CPU that can run; the first has the CPU.
+    queues: Vec<VecDeque<usize>>,
+    /// Latest virtual time at which a thread left each CPU.
+    cpu_times: Vec<u64>,
+    running: usize,
+    end: u64,
+    off: bool,
+}
+
+/// All threads of a process.
+pub struct Lockstep {
+    quantum: u64,
+    inner: Mutex<Inner>,
+    /// Times that a thread was left out because it slept.
+    pub left_out: AtomicU64,
+}
+
+/// Permission to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Virtual time at which the thread goes on.
+    pub time: u64,
+    /// Until which it may.
+    pub end: u64,
+}
+
+impl Lockstep {
+    /// Nobody yet, on that many CPUs.
+    pub fn new(quantum: u32, cpus: usize) -> Self {
+        let quantum = u64::from(quantum);
+        let inner = Inner {
+            queues: vec![VecDeque::new(); cpus],
+            cpu_times: vec![0; cpus],
+            end: quantum,
+            ..Inner::default()
+        };
+        Self {
+            quantum,
+            inner: Mutex::new(inner),
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread that will run on this CPU from this virtual time, as soon as it calls
+    /// [`Self::enter`]; others wait for it from now on.
+    pub fn add(&self, cpu: usize, time: u64) -> Member {
+        let mut inner = self.inner();
+        let member = inner.slots.len();
+        inner.slots.push(Slot {
+            cpu,
+            state: State::Blocked,
+            time,
+            tid: 0,
+            thread: None,
+            asleep: 0,
+        });
+        inner.join(member, time);
+        Member(member)
+    }
+
+    /// The calling thread is that one, and runs when this returns.
+    pub fn enter(&self, member: Member) -> Turn {
+        let mut inner = self.inner();
+        if let Some(slot) = inner.slots.get_mut(member.0) {
+            slot.tid = system::thread_id();
+            slot.thread = Some(current());
+        }
+        self.wait(inner, member)
+    }
+
+    /// The calling thread has used up its turn, at this virtual time; returns with its next one.
+    pub fn next(&self, member: Member, time: u64) -> Turn {
+        let mut inner = self.inner();
+        match inner.state(member) {
+            State::Running if time < inner.end => {
+                let end = inner.end;
+                return Turn { time, end };
+            }
+            State::Running => {
+                inner.leave(member, time, State::Ready);
+                let cpu = inner.slots.get(member.0).map_or(0, |slot| slot.cpu);
+                if let Some(queue) = inner.queues.get_mut(cpu) {
+                    queue.push_back(member.0);
+                }
+                self.go_on(&mut inner);
+            }
+            // It had been left out.
+            _ => {
+                let time = time.max(inner.end - self.quantum);
+                inner.join(member.0, time);
+            }
+        }
+        self.wait(inner, member)
+    }
+
+    /// The calling thread may be about to sleep.
+    pub fn block(&self, member: Member, time: u64) {
+        let mut inner = self.inner();
+        if inner.state(member) == State::Running {
+            inner.leave(member, time, State::Blocked);
+            inner.hand_over(member.0);
+            self.go_on(&mut inner);
+        }
+    }
+
+    /// That thread has been woken at this virtual time: others wait for it from now on.
+    pub fn woken(&self, member: Member, time: u64) {
+        let mut inner = self.inner();
+        if inner.state(member) == State::Blocked {
+            inner.join(member.0, time);
+        }
+    }
+
+    /// The calling thread was blocked, and is not; returns when it may run. `time`: virtual time
+    /// at which it was woken, if known.
+    pub fn unblock(&self, member: Member, time: Option<u64>) -> Turn {
+        let mut inner = self.inner();
+        if inner.state(member) == State::Blocked {
+            let time = time.unwrap_or(inner.end - self.quantum);
+            inner.join(member.0, time);
+        }
+        self.wait(inner, member)
+    }
+
+    /// The thread ended, or was never born.
+    pub fn remove(&self, member: Member, time: u64) {
+        let mut inner = self.inner();
+        match inner.state(member) {
+            State::Running => {
+                inner.leave(member, time, State::Gone);
+                inner.hand_over(member.0);
+            }
+            State::Ready => inner.leave(member, time, State::Gone),
+            _ => {}
+        }
+        if let Some(slot) = inner.slots.get_mut(member.0) {
+            slot.state = State::Gone;
+            slot.thread = None;
+        }
+        self.go_on(&mut inner);
+    }
+
+    /// Everyone runs free from now on: the process ends.
+    pub fn end(&self) {
+        let mut inner = self.inner();
+        inner.off = true;
+        for slot in &inner.slots {
+            if let Some(thread) = &slot.thread {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// If nobody runs, the next quantum begins.
+    fn go_on(&self, inner: &mut Inner) {
+        let mut earliest = None;
+        for queue in &inner.queues {
+            if let Some(slot) = queue.front().and_then(|first| inner.slots.get(*first)) {
+                earliest = Some(earliest.map_or(slot.time, |time: u64| time.min(slot.time)));
+            }
+        }
+        let (0, Some(earliest)) = (inner.running, earliest) else {
+            return;
+        };
+        inner.end += self.quantum;
+        if earliest >= inner.end {
+            inner.end = earliest - earliest % self.quantum + self.quantum;
+        }
+        for cpu in 0..inner.queues.len() {
+            inner.start_first(cpu);
+        }
+    }
+
+    fn wait<'a>(&'a self, mut inner: MutexGuard<'a, Inner>, member: Member) -> Turn {
+        loop {
+            let off = inner.off;
+            let end = inner.end;
+            match inner.slots.get_mut(member.0) {
+                Some(slot) if !off => {
+                    slot.asleep = 0;
+                    if slot.state == State::Running {
+                        let time = slot.time;
+                        return Turn { time, end };
+                    }
+                }
+                slot => {
+                    let time = slot.map_or(0, |slot| slot.time);
+                    return Turn {
+                        time,
+                        end: u64::MAX,
+                    };
+                }
+            }
+            self.go_on(&mut inner);
+            if inner.state(member) == State::Running {
+                continue;
+            }
+            drop(inner);
+            let began = system::now_ns();
+            park_timeout(PATIENCE);
+            inner = self.inner();
+            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
+                self.leave_out_sleepers(&mut inner);
+            }
+        }
+    }
+
+    #[cold]
+    fn leave_out_sleepers(&self, inner: &mut Inner) {
+        for number in 0..inner.slots.len() {
+            let Some(slot) = inner.slots.get_mut(number) else {
+                return;
+            };
+            if slot.state != State::Running {
+                continue;
+            }
+            if !sleeps(slot.tid) {
+                slot.asleep = 0;
+                continue;
+            }
+            slot.asleep += 1;
+            // Twice: once may be a lock of the emulator's.
+            if slot.asleep > 1 {
+                let time = slot.time;
+                slot.asleep = 0;
+                self.left_out.fetch_add(1, Relaxed);
+                inner.leave(Member(number), time, State::Blocked);
+                inner.hand_over(number);
+            }
+        }
+        self.go_on(inner);
+    }
+}
+
+/// Is the thread asleep on the host (or not there)?
+fn sleeps(tid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else {
+        return true;
+    };
+    // The name, in parentheses, may hold anything.
+    let state = status.rsplit(')').next().unwrap_or_default().trim_start();
+    state.starts_with('S') || state.starts_with('Z')
+}
+
+impl Inner {
+    fn state(&self, member: Member) -> State {
+        self.slots
+            .get(member.0)
+            .map_or(State::Gone, |slot| slot.state)
+    }
+
+    /// A blocked thread can run.
+    fn join(&mut self, member: usize, time: u64) {
+        let Some(slot) = self.slots.get_mut(member) else {
+            return;
+        };
+        slot.state = State::Ready;
+        slot.time = slot.time.max(time);
+        slot.asleep = 0;
+        let cpu = slot.cpu;
+        if let Some(queue) = self.queues.get_mut(cpu) {
+            queue.push_back(member);
+            if queue.len() == 1 {
+                self.start_first(cpu);
+            }
+        }
+    }
+
+    /// A running or ready thread is not any more.
+    fn leave(&mut self, member: Member, time: u64, state: State) {
+        let Some(slot) = self.slots.get_mut(member.0) else {
+            return;
+        };
+        if slot.state == State::Running {
+            self.running -= 1;
+            if let Some(latest) = self.cpu_times.get_mut(slot.cpu) {
+                *latest = time.max(*latest);
+            }
+        }
+        slot.state = state;
+        slot.time = time;
+        if let Some(queue) = self.queues.get_mut(slot.cpu) {
+            queue.retain(|queued| *queued != member.0);
+        }
+    }
+
+    /// The next thread of the CPU that this one had may have it.
+    fn hand_over(&mut self, member: usize) {
+        if let Some(slot) = self.slots.get(member) {
+            self.start_first(slot.cpu);
+        }
+    }
+
+    /// Lets the first thread of a CPU run, if there is time left in the quantum.
+    fn start_first(&mut self, cpu: usize) {
+        let free_at = self.cpu_times.get(cpu).copied().unwrap_or(0);
+        let first = self.queues.get(cpu).and_then(|queue| queue.front());
+        let Some(slot) = first.and_then(|first| self.slots.get_mut(*first)) else {
+            return;
+        };
+        if slot.state != State::Ready {
+            return;
+        }
+        slot.time = slot.time.max(free_at);
+        if slot.time < self.end {
+            slot.state = State::Running;
+            slot.asleep = 0;
+            self.running += 1;
+            if let Some(thread) = &slot.thread {
+                thread.unpark();
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Mappings that were there before the first system call, from `/proc/self/maps`, and files behind
+//! descriptors.
+
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+
+use nearpage_wire::trace::Event;
+
+use crate::process::Process;
+
+/// The file of a mapping.
+#[derive(Default)]
+pub struct MappedFile {
+    /// `st_dev`.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Path.
+    pub path: Vec<u8>,
+}
+
+/// The file behind a descriptor.
+pub fn file_of(descriptor: u64) -> Option<MappedFile> {
+    let link = format!("/proc/self/fd/{}", descriptor as i32);
+    let metadata = fs::metadata(&link).ok()?;
+    let path = fs::read_link(&link).ok()?;
+    Some(MappedFile {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        path: path.into_os_string().into_vec(),
+    })
+}
+
+/// A line of a maps file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    /// First byte and the one beyond.
+    pub range: (u64, u64),
+    /// As in `mmap`.
+    pub protection: u32,
+    /// `MAP_SHARED` or `MAP_PRIVATE`.
+    pub flags: u32,
+    /// In the file.
+    pub offset: u64,
+    /// `st_dev`.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Path, or a name in brackets, or nothing.
+    pub path: &'a [u8],
+}
+
+/// Reads a line; `None`: it is not one.
+pub fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let mut word = || words.next().and_then(|word| str::from_utf8(word).ok());
+    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (first, end) = word()?.split_once('-')?;
+    let letters = word()?.as_bytes();
+    let offset = hexadecimal(word()?)?;
+    let (major, minor) = word()?.split_once(':')?;
+    let inode = word()?.parse().ok()?;
+    let (major, minor) = (hexadecimal(major)?, hexadecimal(minor)?);
+    let bit = |place: usize, letter: u8, bit: u32| {
+        if letters.get(place) == Some(&letter) {
+            bit
+        } else {
+            0
+        }
+    };
+    Some(Mapping {
+        range: (hexadecimal(first)?, hexadecimal(end)?),
+        protection: bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4),
+        flags: if bit(3, b's', 1) == 1 { 1 } else { 2 },
+        offset,
+        // makedev of the C library.
+        device: (major & 0xffff_f000) << 32
+            | (major & 0xfff) << 8
+            | (minor & 0xffff_ff00) << 12
+            | minor & 0xff,
+        inode,
+        path: words.next().unwrap_or_default().trim_ascii_start(),
+    })
+}
+
+/// The process's maps file as it is now.
+pub fn read() -> Vec<u8> {
+    fs::read("/proc/self/maps").unwrap_or_default()
+}
+
+/// Events for the program's mappings: those that were not there before QEMU loaded it, at guest
+/// addresses.
+///
+/// QEMU's own memory lies near the top of the address space, where it puts no program of 47 bits
+/// that was not asked to be there; anonymous memory above [`QEMU_OWN`] is taken for QEMU's.
+pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
+    const QEMU_OWN: u64 = 0x7000_0000_0000;
+    let now = read();
+    let known: Vec<(u64, u64)> = before
+        .split(|byte| *byte == b'\n')
+        .filter_map(mapping)
+        .map(|mapping| mapping.range)
+        .collect();
+    for mapping in now.split(|byte| *byte == b'\n').filter_map(mapping) {
+        let (first, end) = mapping.range;
+        let was_there = known
+            .iter()
+            .any(|(known_first, known_end)| first < *known_end && *known_first < end);
+        let Some(address) = first.checked_sub(guest_base) else {
+            continue;
+        };
+        if was_there || address >= QEMU_OWN || mapping.path.starts_with(b"[v") {
+            continue;
+        }
+        let event = Event::Map {
+            protection: mapping.protection,
+            flags: mapping.flags,
+            virtual_time: 0,
+            address,
+            length: end - first,
+            offset: mapping.offset,
+            device: mapping.device,
+            inode: mapping.inode,
+            path: mapping.path,
+        };
+        process.output.event(0, 0, &event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_maps_file() {
+        let line = b"4000801000-4000805000 r-xp 00001000 fe:01 1704067                    /a b/x";
+        let expected = Mapping {
+            range: (0x40_0080_1000, 0x40_0080_5000),
+            protection: 5,
+            flags: 2,
+            offset: 0x1000,
+            device: 0xfe01,
+            inode: 1_704_067,
+            path: b"/a b/x",
+        };
+        assert_eq!(mapping(line), Some(expected));
+        let anonymous = mapping(b"7f0000000000-7f0000001000 rw-s 00000000 00:00 0 ");
+        assert_eq!(
+            anonymous.map(|mapping| (mapping.path, mapping.flags)),
+            Some((&b""[..], 1))
+        );
+        assert_eq!(mapping(b""), None);
+        assert_eq!(mapping(b"7f-80 rw"), None);
+    }
+}

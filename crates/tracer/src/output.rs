@@ -1,0 +1,204 @@
+//! The trace's file: one per process, to which every thread appends whole frames.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use nearpage_wire::trace::{
+    EVENT_BYTES_MAX, Encoder, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind,
+    RECORD_BYTES_MAX, Record,
+};
+
+use crate::system;
+
+/// Bytes of a frame, header included, at which it is written: what a thread holds in memory.
+pub const FRAME_BYTES: usize = 256 << 10;
+
+/// The file. Memory: nothing that grows.
+pub struct Output {
+    path: PathBuf,
+    file: Mutex<Option<Open>>,
+    stopped: AtomicBool,
+    /// Records that could not be written.
+    pub dropped: AtomicU64,
+}
+
+struct Open {
+    file: File,
+    device: u64,
+    inode: u64,
+}
+
+impl Output {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// The folder can't be written to.
+    pub fn create(folder: &Path, header: &FileHeader) -> std::io::Result<Self> {
+        let name = format!("trace-{}-{}.trace", header.pid, header.start_ns);
+        let path = folder.join(name);
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(&path)?;
+        file.write_all(&header.to_bytes())?;
+        let open = Open::new(file)?;
+        Ok(Self {
+            path,
+            file: Mutex::new(Some(open)),
+            stopped: AtomicBool::new(false),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    /// Is nothing written any more?
+    pub fn stopped(&self) -> bool {
+        self.stopped.load(Relaxed)
+    }
+
+    fn append(&self, frame: &[u8], records: u64) {
+        if !self.stopped() {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            match self.write(&mut file, frame) {
+                Ok(()) => return,
+                Err(_) if self.stopped() => {}
+                Err(error) => {
+                    self.stopped.store(true, Relaxed);
+                    let path = self.path.display();
+                    eprintln!("nearpage: no more of the trace is written: {path}: {error}");
+                }
+            }
+        }
+        self.dropped.fetch_add(records, Relaxed);
+    }
+
+    fn write(&self, open: &mut Option<Open>, frame: &[u8]) -> std::io::Result<()> {
+        // Programs that close every descriptor exist, and others may get its number then.
+        let mut still = match open.take() {
+            Some(open) if open.is_ours() => open,
+            other => {
+                // Not ours to close.
+                other.map(|open| std::mem::ManuallyDrop::new(open.file));
+                Open::new(OpenOptions::new().append(true).open(&self.path)?)?
+            }
+        };
+        let mut rest = frame;
+        while !rest.is_empty() {
+            match still.file.write(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        *open = Some(still);
+        Ok(())
+    }
+
+    /// Writes an event, a frame of its own.
+    pub fn event(&self, thread: u32, virtual_time: u64, event: &Event) {
+        let mut frame = vec![0; FRAME_HEADER_BYTES + EVENT_BYTES_MAX];
+        let room = frame.get_mut(FRAME_HEADER_BYTES..).unwrap_or_default();
+        let bytes = event.encode(room);
+        frame.truncate(FRAME_HEADER_BYTES + bytes);
+        let header = FrameHeader {
+            kind: FrameKind::Events,
+            thread,
+            records: 1,
+            payload_bytes: bytes as u32,
+            virtual_time,
+            time_ns: system::now_ns(),
+        };
+        header.seal(&mut frame);
+        self.append(&frame, 0);
+    }
+}
+
+impl Open {
+    fn new(file: File) -> std::io::Result<Self> {
+        let file = system::out_of_the_way(file);
+        let metadata = file.metadata()?;
+        Ok(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            file,
+        })
+    }
+
+    fn is_ours(&self) -> bool {
+        let metadata = self.file.metadata();
+        metadata.is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
+    }
+}
+
+/// One thread's stream of records.
+pub struct Stream {
+    thread: u32,
+    encoder: Box<Encoder>,
+    frame: Box<[u8]>,
+    filled: usize,
+    records: u32,
+    /// Virtual time and CLOCK_MONOTONIC at which the frame began.
+    began: (u64, u64),
+    /// Instructions of the thread at its previous record.
+    last: u64,
+    /// Records so far.
+    pub total: u64,
+}
+
+impl Stream {
+    /// Of a thread that begins at this virtual time.
+    pub fn new(thread: u32, virtual_time: u64) -> Self {
+        Self {
+            thread,
+            encoder: Box::new(Encoder::new()),
+            frame: vec![0; FRAME_BYTES].into_boxed_slice(),
+            filled: FRAME_HEADER_BYTES,
+            records: 0,
+            began: (virtual_time, system::now_ns()),
+            last: 0,
+            total: 0,
+        }
+    }
+
+    /// Adds a record at `instructions` of the thread, which is at `virtual_time` then.
+    #[inline]
+    pub fn add(&mut self, output: &Output, instructions: u64, virtual_time: u64, record: &Record) {
+        let since = instructions.wrapping_sub(self.last);
+        let room = self.frame.get_mut(self.filled..).unwrap_or_default();
+        let bytes = self.encoder.encode(room, since, record);
+        self.last = instructions;
+        self.filled += bytes;
+        self.records += 1;
+        self.total += 1;
+        if self.filled + RECORD_BYTES_MAX > self.frame.len() {
+            self.flush(output, virtual_time);
+        }
+    }
+
+    /// Writes what there is and begins a frame at the previous record.
+    #[cold]
+    pub fn flush(&mut self, output: &Output, virtual_time: u64) {
+        if self.records > 0 {
+            let header = FrameHeader {
+                kind: FrameKind::Records,
+                thread: self.thread,
+                records: self.records,
+                payload_bytes: (self.filled - FRAME_HEADER_BYTES) as u32,
+                virtual_time: self.began.0,
+                time_ns: self.began.1,
+            };
+            if let Some(frame) = self.frame.get_mut(..self.filled) {
+                header.seal(frame);
+                output.append(frame, u64::from(self.records));
+            }
+        }
+        self.encoder.restart();
+        self.filled = FRAME_HEADER_BYTES;
+        self.records = 0;
+        self.began = (virtual_time, system::now_ns());
+    }
+}

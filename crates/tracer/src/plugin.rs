@@ -1,0 +1,343 @@
+//! What QEMU calls.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use nearpage_wire::tracer_setup::Setup;
+
+use crate::calls::After;
+use crate::maps;
+use crate::process::Process;
+use crate::qemu::{Block, Id, Info, Interface, NO_REGISTERS, READS, WRITES};
+use crate::thread::{Code, Run, Thread};
+
+/// Emulated CPUs, that is threads at one time, that are traced.
+const VCPUS: usize = 4096;
+
+/// The thread that each emulated CPU is; numbers are used again when a thread ends.
+static THREADS: [AtomicPtr<Thread>; VCPUS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+static QEMU: OnceLock<Interface> = OnceLock::new();
+/// The maps file before the program was loaded.
+static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
+/// Host address − guest address of code, + 1; 0: nothing has been translated.
+static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// Held while a thread is made, ends, or all are ended.
+static ENDING: Mutex<()> = Mutex::new(());
+
+fn process() -> Option<&'static Process> {
+    // SAFETY: null, or a process that was leaked.
+    unsafe { PROCESS.load(Relaxed).as_ref() }
+}
+
+/// Begins a process's trace.
+fn begin(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Result<()> {
+    let process = Process::new(setup, folder, parent_pid)?;
+    PROCESS.store(Box::into_raw(Box::new(process)), Relaxed);
+    Ok(())
+}
+
+/// The calling thread.
+#[inline]
+fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+    let slot = THREADS.get(vcpu as usize)?;
+    // SAFETY: null or a thread that only the calling host thread uses; it is freed by that one
+    // alone, when it ends.
+    match unsafe { slot.load(Relaxed).as_mut() } {
+        None => first_step(vcpu, slot),
+        thread => thread,
+    }
+}
+
+#[cold]
+fn first_step(vcpu: c_uint, slot: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
+    let process = process()?;
+    let birth = process.born(vcpu);
+    if birth.number == 0 {
+        let before = MAPS_BEFORE.get().map_or(&[][..], Vec::as_slice);
+        let guest_base = GUEST_BASE.load(Relaxed).saturating_sub(1);
+        maps::tell_initial(process, before, guest_base);
+    }
+    let thread = Box::into_raw(Thread::new(process, &birth)?);
+    slot.store(thread, Relaxed);
+    // SAFETY: it was just made.
+    unsafe { thread.as_mut() }
+}
+
+/// # Safety
+/// QEMU calls it, as the ones below.
+unsafe extern "C" fn vcpu_made(_: Id, vcpu: c_uint) {
+    if let Some(process) = process() {
+        process.vcpu_made(vcpu);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
+    let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(slot) = THREADS.get(vcpu as usize) else {
+        return;
+    };
+    let thread = slot.swap(std::ptr::null_mut(), Relaxed);
+    if !thread.is_null() {
+        // SAFETY: `first_step` made it from a box, and it is in no slot any more.
+        let mut thread = unsafe { Box::from_raw(thread) };
+        thread.end();
+        let time = thread.time();
+        thread.process.lockstep.remove(thread.member, time);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
+    if let Some(thread) = thread(vcpu) {
+        thread.block(Run(run as u64));
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn block_serial(vcpu: c_uint, run: *mut c_void) {
+    if let Some(thread) = thread(vcpu) {
+        thread.ask();
+        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
+        thread.fetch(Run(run as u64));
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn access<const STORE: bool, const MERGE: bool>(
+    vcpu: c_uint,
+    kind: u32,
+    address: u64,
+    code: *mut c_void,
+) {
+    if let Some(thread) = thread(vcpu) {
+        thread.access::<STORE, MERGE>(address, Code(code as u64), || size_bytes(kind));
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn access_serial<const STORE: bool, const MERGE: bool>(
+    vcpu: c_uint,
+    kind: u32,
+    address: u64,
+    code: *mut c_void,
+) {
+    if let Some(thread) = thread(vcpu) {
+        let _turn = thread.process.serial.as_ref().map(|serial| serial.turn());
+        thread.access_slowly::<STORE, MERGE>(address, Code(code as u64), size_bytes(kind));
+    }
+}
+
+fn size_bytes(kind: u32) -> u64 {
+    // SAFETY: QEMU's function, with what QEMU gave.
+    QEMU.get()
+        .map_or(1, |qemu| 1 << (unsafe { (qemu.mem_size_shift)(kind) } & 7))
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn translated(_: Id, block: *mut Block) {
+    let (Some(qemu), Some(process)) = (QEMU.get(), process()) else {
+        return;
+    };
+    let serial = process.serial.is_some();
+    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
+    unsafe {
+        let instructions = (qemu.tb_n_insns)(block);
+        let address = (qemu.tb_vaddr)(block);
+        let mut end = address;
+        for number in 0..instructions {
+            let instruction = (qemu.tb_get_insn)(block, number);
+            if instruction.is_null() {
+                continue;
+            }
+            let here = (qemu.insn_vaddr)(instruction);
+            let size = (qemu.insn_size)(instruction);
+            let bytes = (qemu.insn_haddr)(instruction);
+            end = end.max(here + size as u64);
+            if GUEST_BASE.load(Relaxed) == 0 && !bytes.is_null() {
+                GUEST_BASE.store((bytes as u64).wrapping_sub(here) + 1, Relaxed);
+            }
+            let text = if bytes.is_null() {
+                &[]
+            } else {
+                std::slice::from_raw_parts(bytes, size.min(15))
+            };
+            let repeats = is_string_instruction(text);
+            let (load, store) = match (serial, repeats) {
+                (false, false) => (
+                    access::<false, true> as crate::qemu::MemoryCallback,
+                    access::<true, true> as crate::qemu::MemoryCallback,
+                ),
+                (false, true) => (access::<false, false> as _, access::<true, false> as _),
+                (true, false) => (
+                    access_serial::<false, true> as _,
+                    access_serial::<true, true> as _,
+                ),
+                (true, true) => (
+                    access_serial::<false, false> as _,
+                    access_serial::<true, false> as _,
+                ),
+            };
+            for (callback, which, is_store) in [(load, READS, false), (store, WRITES, true)] {
+                let code = Code::new(here, number, is_store).0 as *mut c_void;
+                (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, which, code);
+            }
+        }
+        if instructions == 0 || end <= address {
+            return;
+        }
+        let shift = process.setup.line_bytes.trailing_zeros();
+        let lines = ((end - 1) >> shift) - (address >> shift) + 1;
+        let run = Run::new(address, instructions, lines).0 as *mut c_void;
+        let callback = if serial { block_serial } else { self::block };
+        (qemu.register_vcpu_tb_exec_cb)(block, callback, NO_REGISTERS, run);
+    }
+}
+
+/// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each round of those is a reference of
+/// its own, though the addresses follow each other.
+fn is_string_instruction(text: &[u8]) -> bool {
+    let opcode = text.iter().find(
+        |byte| !matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3),
+    );
+    matches!(opcode, Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
+}
+
+/// # Safety
+/// As above.
+#[allow(clippy::too_many_arguments)]
+unsafe extern "C" fn call(
+    _: Id,
+    vcpu: c_uint,
+    number: i64,
+    first: u64,
+    second: u64,
+    third: u64,
+    fourth: u64,
+    fifth: u64,
+    sixth: u64,
+    _: u64,
+    _: u64,
+) {
+    if let Some(thread) = thread(vcpu) {
+        thread.call(number, [first, second, third, fourth, fifth, sixth]);
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
+    let Some(thread) = thread(vcpu) else {
+        return;
+    };
+    if thread.returned(number, result) == After::Child {
+        let process = thread.process;
+        // What the parent's threads are doing is not ours, and their memory stays as it is.
+        for slot in &THREADS {
+            slot.store(std::ptr::null_mut(), Relaxed);
+        }
+        PROCESS.store(std::ptr::null_mut(), Relaxed);
+        let parent = std::os::unix::process::parent_id();
+        if let Err(error) = begin(process.setup, &process.folder, parent) {
+            eprintln!("nearpage: a forked child is not traced: {error}");
+        }
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
+    let Some(process) = process() else {
+        return;
+    };
+    process.lockstep.end();
+    let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = (0, 0);
+    for slot in &THREADS {
+        let thread = slot.swap(std::ptr::null_mut(), Relaxed);
+        // SAFETY: QEMU has stopped the other threads; their memory is never freed.
+        if let Some(thread) = unsafe { thread.as_mut() } {
+            thread.end();
+            last = last.max((thread.time(), thread.number));
+        }
+    }
+    PROCESS.store(std::ptr::null_mut(), Relaxed);
+    process.finish(last.1, last.0);
+}
+
+/// # Safety
+/// QEMU gives what `qemu-plugin.h` says: `info`, and `count` terminated strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: Id,
+    info: *const Info,
+    count: c_int,
+    arguments: *const *const c_char,
+) -> c_int {
+    // SAFETY: as this function's.
+    let arguments = (0..count.max(0) as usize)
+        .map(|place| unsafe { CStr::from_ptr(*arguments.add(place)) }.to_string_lossy());
+    // SAFETY: as this function's.
+    let info = unsafe { &*info };
+    // SAFETY: as this function's.
+    let target = unsafe { CStr::from_ptr(info.target_name) };
+    match install(id, target, info.system_emulation, arguments) {
+        Ok(()) => 0,
+        Err(message) => {
+            eprintln!("nearpage: the tracer does not start: {message}");
+            1
+        }
+    }
+}
+
+fn install<'a>(
+    id: Id,
+    target: &CStr,
+    whole_system: bool,
+    arguments: impl Iterator<Item = std::borrow::Cow<'a, str>>,
+) -> Result<(), String> {
+    if target != c"x86_64" || whole_system {
+        return Err("only programs for x86_64 can be traced".into());
+    }
+    let (mut setup, mut folder) = (None, None);
+    for argument in arguments {
+        match argument.split_once('=') {
+            Some(("setup", path)) => setup = Some(path.to_owned()),
+            Some(("out", path)) => folder = Some(path.to_owned()),
+            _ => return Err(format!("'{argument}' is not setup=FILE or out=FOLDER")),
+        }
+    }
+    let (Some(path), Some(folder)) = (setup, folder) else {
+        return Err("it needs setup=FILE and out=FOLDER".into());
+    };
+    let folder = std::fs::canonicalize(&folder).map_err(|error| format!("{folder}: {error}"))?;
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let setup = Setup::parse(text.leak()).map_err(|error| format!("{path}: {error}"))?;
+    let qemu = Interface::find().map_err(|name| {
+        format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
+    })?;
+    let _ = MAPS_BEFORE.set(maps::read());
+    begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let qemu = QEMU.get_or_init(|| qemu);
+    // SAFETY: QEMU's functions, with the callbacks that they are for.
+    unsafe {
+        (qemu.register_vcpu_init_cb)(id, vcpu_made);
+        (qemu.register_vcpu_exit_cb)(id, vcpu_ended);
+        (qemu.register_vcpu_tb_trans_cb)(id, translated);
+        (qemu.register_vcpu_syscall_cb)(id, call);
+        (qemu.register_vcpu_syscall_ret_cb)(id, returned);
+        (qemu.register_atexit_cb)(id, exiting, std::ptr::null_mut());
+    }
+    Ok(())
+}

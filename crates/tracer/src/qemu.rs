@@ -1,0 +1,125 @@
+//! QEMU's plugin interface, as far as it is needed: `include/qemu/qemu-plugin.h` of QEMU 7.2 (API
+//! version 1) and 9.0 (version 2).
+//!
+//! One binary serves both. What QEMU asks a plugin for is a variable with the version; its
+//! constructor, which runs before QEMU reads it, sets it to 2 where QEMU has `qemu_plugin_num_vcpus`
+//! (version 2 brought it, in place of `qemu_plugin_n_vcpus`). What differs otherwise (inline
+//! counters, and from version 3 on `qemu_plugin_insn_data`) is not used. Functions are looked up
+//! when the plugin is installed, so that one that is missing is a message, and tests need no QEMU.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::system;
+
+/// Plugin's number.
+pub type Id = u64;
+/// A translation block while it is translated.
+#[repr(C)]
+pub struct Block([u8; 0]);
+/// An instruction of one.
+#[repr(C)]
+pub struct Instruction([u8; 0]);
+
+/// Which API version this plugin says it is for.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)]
+pub static mut qemu_plugin_version: c_int = 1;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CHOOSE_VERSION: extern "C" fn() = choose_version;
+
+extern "C" fn choose_version() {
+    if system::symbol(c"qemu_plugin_num_vcpus").is_some() {
+        // SAFETY: constructors run alone, before QEMU looks for the variable.
+        unsafe { qemu_plugin_version = 2 };
+    }
+}
+
+/// What QEMU tells of itself.
+#[repr(C)]
+pub struct Info {
+    /// Name of the guest's architecture.
+    pub target_name: *const c_char,
+    version: [c_int; 2],
+    /// A whole machine rather than a program.
+    pub system_emulation: bool,
+}
+
+/// On a call: the registers are not looked at.
+pub const NO_REGISTERS: c_int = 0;
+/// Callback for what reads.
+pub const READS: c_int = 1;
+/// Callback for what writes.
+pub const WRITES: c_int = 2;
+
+/// Callback with a CPU's number.
+pub type VcpuCallback = unsafe extern "C" fn(Id, c_uint);
+/// A block has been translated.
+pub type TranslationCallback = unsafe extern "C" fn(Id, *mut Block);
+/// A block begins to run.
+pub type BlockCallback = unsafe extern "C" fn(c_uint, *mut c_void);
+/// An access has been made: CPU, kind, guest address.
+pub type MemoryCallback = unsafe extern "C" fn(c_uint, u32, u64, *mut c_void);
+/// A system call: CPU, number, arguments.
+pub type SyscallCallback =
+    unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
+/// Its return: CPU, number, result.
+pub type SyscallReturnCallback = unsafe extern "C" fn(Id, c_uint, i64, i64);
+/// The end.
+pub type ExitCallback = unsafe extern "C" fn(Id, *mut c_void);
+
+macro_rules! interface {
+    ($($(#[$meta:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// QEMU's functions.
+        #[allow(missing_docs)]
+        pub struct Interface {
+            $($(#[$meta])* pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Interface {
+            /// Looks the functions up.
+            ///
+            /// # Errors
+            /// The name of the first that is missing.
+            pub fn find() -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        const NAME: &CStr = match CStr::from_bytes_with_nul(
+                            concat!("qemu_plugin_", stringify!($name), "\0").as_bytes(),
+                        ) {
+                            Ok(name) => name,
+                            Err(_) => c"",
+                        };
+                        let address = system::symbol(NAME).ok_or(stringify!($name))?;
+                        // SAFETY: QEMU's header declares that function with these types.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
+                            >(address)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+interface! {
+    fn register_vcpu_init_cb(Id, VcpuCallback);
+    fn register_vcpu_exit_cb(Id, VcpuCallback);
+    fn register_vcpu_tb_trans_cb(Id, TranslationCallback);
+    fn register_vcpu_tb_exec_cb(*mut Block, BlockCallback, c_int, *mut c_void);
+    fn register_vcpu_mem_cb(*mut Instruction, MemoryCallback, c_int, c_int, *mut c_void);
+    fn register_vcpu_syscall_cb(Id, SyscallCallback);
+    fn register_vcpu_syscall_ret_cb(Id, SyscallReturnCallback);
+    fn register_atexit_cb(Id, ExitCallback, *mut c_void);
+    fn tb_n_insns(*const Block) -> usize;
+    fn tb_vaddr(*const Block) -> u64;
+    fn tb_get_insn(*const Block, usize) -> *mut Instruction;
+    fn insn_vaddr(*const Instruction) -> u64;
+    fn insn_haddr(*const Instruction) -> *const u8;
+    fn insn_size(*const Instruction) -> usize;
+    fn mem_size_shift(u32) -> c_uint;
+}

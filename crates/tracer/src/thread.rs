@@ -1,0 +1,511 @@
+//! One thread of the program: its references through its CPU's caches, and its stream of records.
+//!
+//! Instructions are counted block by block when a block begins to run; of a thread that leaves one
+//! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
+//! the accesses of their instructions.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearpage_wire::trace::{COUNTERS, Counter, Event, Record, Reference, ReferenceKind, Served};
+
+use crate::caches::Cpu;
+use crate::lockstep::{Member, Turn};
+use crate::output::Stream;
+use crate::process::{Birth, Process};
+use crate::serial::Step;
+use crate::system;
+use crate::tlb::Tlb;
+
+/// Bits of a guest address.
+const ADDRESS_BITS: u32 = 47;
+
+/// An instruction that accesses memory: its address and its number in its block.
+#[derive(Clone, Copy)]
+pub struct Code(pub u64);
+
+impl Code {
+    /// Packs them; a block has at most 512 instructions.
+    pub fn new(instruction: u64, number: usize, store: bool) -> Self {
+        let address = instruction & ((1 << ADDRESS_BITS) - 1);
+        Self(address | (number as u64 & 511) << ADDRESS_BITS | u64::from(store) << 62)
+    }
+
+    #[inline]
+    fn instruction(self) -> u64 {
+        self.0 & ((1 << ADDRESS_BITS) - 1)
+    }
+
+    #[inline]
+    fn number(self) -> u64 {
+        self.0 >> ADDRESS_BITS & 511
+    }
+}
+
+/// A block: its address, how many instructions, and how many lines it goes over.
+#[derive(Clone, Copy)]
+pub struct Run(pub u64);
+
+impl Run {
+    /// Packs them: at most 512 instructions, 256 lines.
+    pub fn new(address: u64, instructions: usize, lines: u64) -> Self {
+        Self(
+            address & ((1 << ADDRESS_BITS) - 1)
+                | (instructions as u64 - 1 & 511) << ADDRESS_BITS
+                | (lines - 1 & 255) << 56,
+        )
+    }
+}
+
+/// A thread. Only the host thread that runs it uses it, but for the end of the process.
+pub struct Thread {
+    cpu: &'static Cpu,
+    /// What it is part of.
+    pub process: &'static Process,
+    line_shift: u32,
+    page_shift: u32,
+    /// The latest access; an access to what follows it, by the same instruction, goes on with it.
+    last_code: u64,
+    last_address: u64,
+    /// Data accesses and fetched lines.
+    references: u64,
+    next_sample: u64,
+    stores: u64,
+    fetched_lines: u64,
+    /// Instructions before the running block, and with it.
+    base: u64,
+    instructions: u64,
+    /// Instructions at which its turn ends.
+    stop: u64,
+    /// Virtual time − instructions.
+    ahead: u64,
+    position: usize,
+    random: u64,
+    /// Stores and misses at the beginning of its turn.
+    turn_began_with: (u64, u64),
+    stream: Stream,
+    counters: [u64; COUNTERS],
+    /// Order of creation.
+    pub number: u32,
+    /// In the lockstep.
+    pub member: Member,
+    /// Address woken when it ends.
+    pub ends_at: u64,
+    /// The system call that it is in: what its return means.
+    pub call: crate::calls::Call,
+}
+
+impl Thread {
+    /// The calling host thread is that new thread; it may run when this returns.
+    pub fn new(process: &'static Process, birth: &Birth) -> Option<Box<Self>> {
+        let position = process.cpu_of(birth.number);
+        let turn = process.lockstep.enter(birth.member);
+        process.output.event(
+            birth.number,
+            turn.time,
+            &Event::ThreadStart {
+                thread: birth.number,
+                tid: system::thread_id(),
+                cpu: position as u32,
+                started_by: birth.started_by,
+                virtual_time: turn.time,
+                start_routine: 0,
+            },
+        );
+        let mut thread = Box::new(Self {
+            cpu: process.caches.cpu(position)?,
+            process,
+            line_shift: process.setup.line_bytes.trailing_zeros(),
+            page_shift: process.setup.page_bytes.trailing_zeros(),
+            last_code: 0,
+            last_address: 0,
+            references: 0,
+            next_sample: u64::MAX,
+            stores: 0,
+            fetched_lines: 0,
+            base: 0,
+            instructions: 0,
+            stop: 0,
+            ahead: turn.time,
+            position,
+            random: u64::from(birth.number) << 32 | 0x2545_f491,
+            turn_began_with: (0, 0),
+            stream: Stream::new(birth.number, turn.time),
+            counters: [0; COUNTERS],
+            number: birth.number,
+            member: birth.member,
+            ends_at: birth.ends_at,
+            call: Default::default(),
+        });
+        thread.go_on(turn);
+        thread.plan_sample();
+        Some(thread)
+    }
+
+    /// Its virtual time.
+    pub fn time(&self) -> u64 {
+        self.instructions + self.ahead
+    }
+
+    fn counter(&mut self, counter: Counter) -> &mut u64 {
+        &mut self.counters[counter as usize]
+    }
+
+    /// Counts something.
+    pub fn count(&mut self, counter: Counter) {
+        *self.counter(counter) += 1;
+    }
+
+    /// Adds a record, between instructions.
+    pub fn record(&mut self, record: &Record) {
+        let (instructions, time) = (self.instructions, self.time());
+        self.stream
+            .add(&self.process.output, instructions, time, record);
+    }
+
+    /// Goes on at that virtual time; returns how long it had to wait.
+    pub fn go_on(&mut self, turn: Turn) -> u64 {
+        let waited = turn.time.saturating_sub(self.time());
+        self.ahead += waited;
+        self.stop = turn.end.saturating_sub(self.ahead);
+        waited
+    }
+
+    /// Whatever comes next, it asks for its turn first.
+    pub fn ask_again(&mut self) {
+        self.stop = 0;
+    }
+
+    /// A block begins.
+    #[inline]
+    pub fn block(&mut self, run: Run) {
+        self.ask();
+        self.fetch(run);
+    }
+
+    /// Waits if its turn is over.
+    #[inline]
+    pub fn ask(&mut self) {
+        if self.instructions >= self.stop
+            || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
+        {
+            self.pause();
+        }
+    }
+
+    /// The lines of a block.
+    #[inline]
+    pub fn fetch(&mut self, run: Run) {
+        let address = run.0 & ((1 << ADDRESS_BITS) - 1);
+        let lines = (run.0 >> 56) + 1;
+        self.base = self.instructions;
+        self.instructions += (run.0 >> ADDRESS_BITS & 511) + 1;
+        self.last_code = 0;
+        self.references += lines;
+        self.fetched_lines += lines;
+        let first = address >> self.line_shift;
+        let mut quick = self.cpu.fetch_tlb().quick(address >> self.page_shift)
+            && self.references < self.next_sample
+            && self.process.serial.is_none();
+        let last = first + lines - 1;
+        quick &= last << self.line_shift >> self.page_shift == address >> self.page_shift;
+        for line in first..=last {
+            quick &= self.cpu.l1_fetch.quick::<false>(line);
+        }
+        if !quick {
+            self.fetch_slowly(address, first, last);
+        }
+    }
+
+    #[cold]
+    fn fetch_slowly(&mut self, address: u64, first: u64, last: u64) {
+        for line in first..=last {
+            let address = address.max(line << self.line_shift);
+            self.touch::<false>(address, Code::new(address, 0, false), true);
+        }
+    }
+
+    /// An access, `size_bytes` of it if asked. With `MERGE`, one that goes on where the same
+    /// instruction's previous one ended is part of that.
+    #[inline]
+    pub fn access<const STORE: bool, const MERGE: bool>(
+        &mut self,
+        address: u64,
+        code: Code,
+        size_bytes: impl FnOnce() -> u64,
+    ) {
+        if MERGE {
+            let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
+            self.last_address = address;
+            if goes_on {
+                return self.touch_more::<STORE>(address, code);
+            }
+            self.last_code = code.0;
+        }
+        self.references += 1;
+        self.stores += u64::from(STORE);
+        let line_mask = (1 << self.line_shift) - 1;
+        // 16 bytes at most; aligned, they don't cross a line.
+        let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
+        if self.cpu.tlb.quick(address >> self.page_shift)
+            && self.cpu.l1_data.quick::<STORE>(address >> self.line_shift)
+            && self.references < self.next_sample
+            && !may_cross
+        {
+            return;
+        }
+        self.touch::<STORE>(address, code, false);
+        if may_cross {
+            let last = address + size_bytes() - 1;
+            if last >> self.line_shift != address >> self.line_shift {
+                self.touch_more::<STORE>(last & !line_mask, code);
+            }
+        }
+    }
+
+    /// [`Self::access`] where each goes through the log.
+    pub fn access_slowly<const STORE: bool, const MERGE: bool>(
+        &mut self,
+        address: u64,
+        code: Code,
+        size_bytes: u64,
+    ) {
+        let goes_on = MERGE && self.last_code == code.0 && self.last_address + 8 == address;
+        self.last_address = address;
+        self.last_code = if MERGE { code.0 } else { 0 };
+        if goes_on {
+            return self.touch_more::<STORE>(address, code);
+        }
+        self.references += 1;
+        self.stores += u64::from(STORE);
+        self.touch::<STORE>(address, code, false);
+        let last = address + size_bytes - 1;
+        if last >> self.line_shift != address >> self.line_shift {
+            self.touch_more::<STORE>(last >> self.line_shift << self.line_shift, code);
+        }
+    }
+
+    /// The same reference goes on: in its line, there is nothing more to do.
+    fn touch_more<const STORE: bool>(&mut self, address: u64, code: Code) {
+        let line_mask = (1 << self.line_shift) - 1;
+        if address & line_mask < 8 {
+            self.touch::<STORE>(address, code, false);
+        }
+    }
+
+    /// A reference that has to be looked at closely.
+    #[inline(never)]
+    fn touch<const STORE: bool>(&mut self, address: u64, code: Code, fetch: bool) {
+        let (process, cpu) = (self.process, self.cpu);
+        let line = address >> self.line_shift;
+        let page = address >> self.page_shift;
+        let sampled = self.references >= self.next_sample;
+        if let Some(serial) = &process.serial {
+            let step = match (fetch, STORE) {
+                (true, _) => Step::Fetch,
+                (_, true) => Step::Store,
+                _ => Step::Load,
+            };
+            serial.add(
+                step,
+                self.position,
+                self.number,
+                [address, code.instruction()],
+            );
+        }
+
+        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
+        let tlb_miss = !tlb.quick(page) && self.translate(tlb, page, address, code, fetch);
+        let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
+        let mut served = Served::L1;
+        let mut outcome = None;
+        if !l1.quick::<STORE>(line) && !l1.access::<STORE>(line) {
+            let missed = process.caches.miss(self.position, line, fetch, STORE);
+            served = missed.served;
+            if served != Served::L1 {
+                self.count_miss(served, fetch, missed.invalidations);
+                outcome = Some(missed);
+            }
+        }
+        let kept = match served {
+            Served::L1 => false,
+            Served::L2 | Served::L3 => process.setup.keep_hits,
+            _ => true,
+        };
+        if sampled {
+            self.plan_sample();
+            self.count(Counter::Samples);
+        }
+        if (kept || tlb_miss || sampled) && process.recording.load(Relaxed) {
+            let record = Record::Reference(Reference {
+                address,
+                instruction: code.instruction(),
+                kind: match (fetch, STORE) {
+                    (true, _) => ReferenceKind::Fetch,
+                    (_, true) => ReferenceKind::Store,
+                    _ => ReferenceKind::Load,
+                },
+                served,
+                tlb_miss,
+                sampled,
+                kernel: false,
+            });
+            self.record_at(code, &record);
+        }
+        if let Some(outcome) = outcome
+            && outcome.write_back_count > 0
+        {
+            for line in outcome.write_backs.iter().take(outcome.write_back_count) {
+                self.count(Counter::WriteBacks);
+                if process.recording.load(Relaxed) {
+                    let record = Record::Reference(Reference {
+                        address: line << self.line_shift,
+                        instruction: code.instruction(),
+                        kind: ReferenceKind::Store,
+                        served: Served::WriteBack,
+                        tlb_miss: false,
+                        sampled: false,
+                        kernel: false,
+                    });
+                    self.record_at(code, &record);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn record_at(&mut self, code: Code, record: &Record) {
+        let instructions = self.base + code.number();
+        self.stream.add(
+            &self.process.output,
+            instructions,
+            instructions + self.ahead,
+            record,
+        );
+    }
+
+    fn count_miss(&mut self, served: Served, fetch: bool, invalidations: u32) {
+        if fetch {
+            self.count(Counter::FetchL1Misses);
+        } else if served != Served::Upgrade {
+            self.count(Counter::DataL1Misses);
+        }
+        self.count(match served {
+            Served::L3 => Counter::L3Hits,
+            Served::Memory => Counter::MemoryServed,
+            Served::OtherCache => Counter::OtherCacheServed,
+            Served::Upgrade => Counter::Upgrades,
+            _ => Counter::L2Hits,
+        });
+        *self.counter(Counter::Invalidations) += u64::from(invalidations);
+    }
+
+    /// Looks a page up where that is not quick. Did all TLBs miss?
+    #[cold]
+    fn translate(&mut self, tlb: &Tlb, page: u64, address: u64, code: Code, fetch: bool) -> bool {
+        if tlb.access(page) {
+            return false;
+        }
+        if let Some(second) = &self.cpu.tlb_second
+            && (second.quick(page) || second.access(page))
+        {
+            self.count(Counter::SecondTlbHits);
+            return false;
+        }
+        self.count(if fetch {
+            Counter::FetchTlbMisses
+        } else {
+            Counter::DataTlbMisses
+        });
+        if self.process.touched.touch(page) {
+            self.count(Counter::FirstTouches);
+            let record = Record::FirstTouch {
+                address,
+                instruction: code.instruction(),
+            };
+            self.record_at(code, &record);
+        }
+        true
+    }
+
+    fn plan_sample(&mut self) {
+        let period = u64::from(self.process.setup.sample_period);
+        if period == 0 {
+            return;
+        }
+        // Half the period to one and a half: no loop is in step with it.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.next_sample = self.references + period / 2 + self.random % period + 1;
+    }
+
+    fn misses(&self) -> u64 {
+        self.counters[Counter::DataL1Misses as usize] + self.counters[Counter::Upgrades as usize]
+    }
+
+    /// Its turn is over, or pages were unmapped.
+    #[cold]
+    fn pause(&mut self) {
+        if self.instructions >= self.stop {
+            if self.turn_began_with == (self.stores, self.misses()) {
+                self.count(Counter::SpunQuanta);
+            }
+            let turn = self.process.lockstep.next(self.member, self.time());
+            let waited = self.go_on(turn);
+            self.turn_began_with = (self.stores, self.misses());
+            if waited > 0 {
+                self.record(&Record::Preempted {
+                    waited_instructions: waited,
+                });
+            }
+        }
+        self.follow_unmappings();
+    }
+
+    /// Takes unmapped pages from its CPU's TLBs.
+    pub fn follow_unmappings(&self) {
+        let (process, cpu) = (self.process, self.cpu);
+        let _turn = process.serial.as_ref().map(|serial| serial.turn());
+        let seen = cpu.unmappings_seen.load(Relaxed);
+        let count = process.unmappings.since(seen, |pages| {
+            if let Some(serial) = &process.serial {
+                let words = [pages.start, pages.end];
+                serial.add(Step::Flush, self.position, self.number, words);
+            }
+            let second = cpu.tlb_second.iter();
+            for tlb in [&cpu.tlb].into_iter().chain(&cpu.tlb_fetch).chain(second) {
+                tlb.flush(pages.clone());
+            }
+        });
+        cpu.unmappings_seen.store(count, Relaxed);
+    }
+
+    /// Writes what is in memory and hands its counters over; it may go on.
+    pub fn flush(&mut self) {
+        let time = self.time();
+        self.stream.flush(&self.process.output, time);
+        let loads = self.references - self.fetched_lines - self.stores;
+        for (counter, value) in [
+            (Counter::Instructions, self.instructions),
+            (Counter::Loads, loads),
+            (Counter::Stores, self.stores),
+            (Counter::FetchedLines, self.fetched_lines),
+            (Counter::Records, self.stream.total),
+        ] {
+            *self.counter(counter) = value;
+        }
+    }
+
+    /// The thread ends here.
+    pub fn end(&mut self) {
+        self.flush();
+        let (time, instructions) = (self.time(), self.instructions);
+        let event = Event::ThreadEnd {
+            thread: self.number,
+            virtual_time: time,
+            instructions,
+        };
+        self.process.output.event(self.number, time, &event);
+        self.process.count(&mut self.counters);
+    }
+}
