@@ -23,6 +23,7 @@ mod amount;
 mod json;
 mod name;
 mod printable;
+mod simulation;
 mod table;
 mod text;
 
@@ -32,6 +33,7 @@ use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
+pub use simulation::{Simulation, simulation_json, simulation_text};
 pub use text::{By, Count, Sort, TextOptions, text};
 
 /// What a report is made from.

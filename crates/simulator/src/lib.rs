@@ -107,7 +107,7 @@ fn simulate_one(
     let threads = trace.threads()?;
     let (clock_ghz, energy) = (timing.clock_ghz, timing.energy.as_ref());
     let Policy::MigrateReplicate { thresholds, halves } = &job.policy else {
-        return Replay::<_, false>::new(&figures, job, Still, pages, homes, threads)?
+        return Replay::<_, false>::new(&figures, job, Still, trace, homes, threads)?
             .run(clock_ghz, energy);
     };
     let setting = Setting {
@@ -123,5 +123,5 @@ fn simulate_one(
         Halves::Migrate => policy.migrate_only(),
         Halves::Replicate => policy.replicate_only(),
     };
-    Replay::<_, true>::new(&figures, job, policy, pages, homes, threads)?.run(clock_ghz, energy)
+    Replay::<_, true>::new(&figures, job, policy, trace, homes, threads)?.run(clock_ghz, energy)
 }

@@ -4,6 +4,7 @@ use nearpage_policy::online::{Action, ActionKind, Copies, Initial};
 
 use crate::Error;
 use crate::figures::Figures;
+use crate::trace::Trace;
 
 /// No node.
 const NONE: u8 = u8::MAX;
@@ -54,7 +55,8 @@ impl PageCounts {
 }
 
 /// All pages.
-pub(crate) struct PageTable {
+pub(crate) struct PageTable<'a> {
+    trace: &'a dyn Trace,
     pages: Vec<Page>,
     nodes: usize,
     rule: Initial,
@@ -76,9 +78,9 @@ pub(crate) struct PageTable {
     pub counts: PageCounts,
 }
 
-impl PageTable {
+impl<'a> PageTable<'a> {
     pub fn new(
-        pages: usize,
+        trace: &'a dyn Trace,
         figures: &Figures,
         rule: Initial,
         homes: Option<Vec<Option<u16>>>,
@@ -91,7 +93,9 @@ impl PageTable {
             home: 0,
             before: NONE,
         };
+        let pages = trace.pages();
         Self {
+            trace,
             pages: vec![untouched; pages],
             nodes: figures.nodes,
             rule,
@@ -154,8 +158,10 @@ impl PageTable {
             .as_ref()
             .and_then(|homes| homes.get(page as usize).copied().flatten());
         let order = self.touched;
-        let wanted =
-            given.unwrap_or_else(|| self.rule.home(page, order, node, &figures.memory_nodes));
+        let wanted = given.unwrap_or_else(|| {
+            let number = self.trace.page_number(page);
+            self.rule.home(number, order, node, &figures.memory_nodes)
+        });
         let near = figures.nearest[usize::from(wanted)].iter().copied();
         let home = near
             .clone()

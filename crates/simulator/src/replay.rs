@@ -18,7 +18,7 @@ use crate::pages::{PageCounts, PageTable};
 use crate::server::Server;
 use crate::thread::{State, Step, Then, Thread};
 use crate::tournament::{NEVER, Tournament};
-use crate::trace::ThreadSteps;
+use crate::trace::{ThreadSteps, Trace};
 
 /// A policy that does nothing, for placements that stay.
 pub(crate) struct Still;
@@ -112,7 +112,7 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     turns: Tournament,
     cpus: Vec<Cpu>,
     signals: FxHashMap<u64, Signal>,
-    pages: PageTable,
+    pages: PageTable<'a>,
     queues: Queues,
     /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
     mapped: Vec<u64>,
@@ -146,11 +146,11 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         figures: &'a Figures,
         job: &'a Job,
         policy: P,
-        pages: usize,
+        trace: &'a dyn Trace,
         homes: Option<Vec<Option<u16>>>,
         traced: Vec<ThreadSteps<'a>>,
     ) -> Result<Self, Error> {
-        let nodes = figures.nodes;
+        let (nodes, pages) = (figures.nodes, trace.pages());
         let servers = |count: usize| vec![Server::default(); count];
         let epoch_length = policy
             .epoch_ns()
@@ -164,7 +164,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             cpus: Vec::new(),
             signals: FxHashMap::default(),
             pages: PageTable::new(
-                pages,
+                trace,
                 figures,
                 job.rule(),
                 homes,

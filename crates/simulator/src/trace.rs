@@ -10,6 +10,11 @@ pub trait Trace: Sync {
     /// Pages that its steps name: their numbers are below this.
     fn pages(&self) -> usize;
 
+    /// Number of a page in its address space: what round-robin goes by.
+    fn page_number(&self, page: u32) -> u64 {
+        page.into()
+    }
+
     /// Its threads with their steps, from the beginning.
     ///
     /// # Errors

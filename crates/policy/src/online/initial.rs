@@ -31,13 +31,13 @@ impl Initial {
         Self::ALL.into_iter().find(|rule| rule.as_str() == name)
     }
 
-    /// Home of page number `page`, the `order`th to be touched (from 0), by a CPU on node `toucher`,
+    /// Home of page number `page` of its address space, the `order`th to be touched (from 0), by a CPU on node `toucher`,
     /// among `nodes` with memory.
-    pub fn home(self, page: u32, order: u64, toucher: u16, nodes: &[u16]) -> u16 {
+    pub fn home(self, page: u64, order: u64, toucher: u16, nodes: &[u16]) -> u16 {
         let turn = |number: u64| nodes[(number % nodes.len() as u64) as usize];
         match self {
             Self::FirstTouch => toucher,
-            Self::RoundRobin => turn(page.into()),
+            Self::RoundRobin => turn(page),
             Self::Interleave => turn(order),
         }
     }
