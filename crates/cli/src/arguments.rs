@@ -48,6 +48,8 @@ pub enum Command {
     Thin(Thin),
     /// Measure recordings' page hints and plans against a reference's
     Compare(Compare),
+    /// Replay a full recording's misses on a machine, under placement policies
+    Simulate(Simulate),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy
@@ -323,7 +325,7 @@ pub struct Plan {
     /// File to write; `-` prints it [default: DIR/plan.toml]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32) or a TOML file
+    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …) or a TOML file
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
@@ -403,9 +405,59 @@ pub struct Optimize {
     pub command: Vec<OsString>,
 }
 
+/// Where pages start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InitialPlacement {
+    /// On the node of the CPU that touches them first
+    FirstTouch,
+    /// By page number, node after node
+    RoundRobin,
+    /// In the order in which they are touched, node after node
+    Interleave,
+}
+
+impl From<InitialPlacement> for nearpage_policy::online::Initial {
+    fn from(rule: InitialPlacement) -> Self {
+        match rule {
+            InitialPlacement::FirstTouch => Self::FirstTouch,
+            InitialPlacement::RoundRobin => Self::RoundRobin,
+            InitialPlacement::Interleave => Self::Interleave,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// A recording made with --source full
+    pub recording: PathBuf,
+    /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Policies, with commas: first-touch, round-robin, interleave, post-facto, migrate, replicate,
+    /// migrate-replicate
+    #[arg(
+        long,
+        value_name = "P,…",
+        value_delimiter = ',',
+        default_value = "round-robin,first-touch,post-facto,migrate,replicate,migrate-replicate"
+    )]
+    pub policy: Vec<String>,
+    /// Set a parameter of the policies that have it: trigger, hold, write, migrate, reset (cycles),
+    /// source (cache, sampled-cache, tlb, sampled-tlb), every; or of all: move_ns, flush (all,
+    /// mapping), copy (cpu, hardware), batch_pages, batch_ns, memory_pages, slice_ns, seed
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where pages start, for policies that move them [default: first-touch]
+    #[arg(long, value_enum)]
+    pub initial: Option<InitialPlacement>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct Machine {
-    /// `local`, a preset (opteron-4, altix-4, amd48, intel32) or a TOML file
+    /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …) or a TOML file
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// Print it as JSON

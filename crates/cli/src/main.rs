@@ -18,6 +18,7 @@ mod progress;
 mod record;
 mod report;
 mod run;
+mod simulate;
 mod terminal;
 mod thin;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Export(arguments) => export::main(arguments),
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
+        Command::Simulate(arguments) => simulate::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),

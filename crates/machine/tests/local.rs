@@ -204,10 +204,15 @@ fn names_paths_and_what_is_neither() {
         by(file.to_str().expect("UTF-8")).expect("file").name,
         "altix-4"
     );
-    assert_eq!(
-        by("opteron").expect_err("unknown").to_string(),
-        "opteron: no such machine; there are `local`, `opteron-4`, `altix-4`, `amd48`, `intel32`, \
-         or the path of a TOML file"
+    let unknown = by("opteron").expect_err("unknown").to_string();
+    assert!(
+        unknown
+            .starts_with("opteron: no such machine; there are `local`, `opteron-4`, `altix-4`, "),
+        "{unknown}"
+    );
+    assert!(
+        unknown.ends_with(", or the path of a TOML file"),
+        "{unknown}"
     );
     let missing = by("nowhere/mine.toml").expect_err("missing").to_string();
     assert!(

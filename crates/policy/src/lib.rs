@@ -1,9 +1,11 @@
 //! Placement decisions: from what each thread did to each page, to where each page should live.
 //!
-//! Pure functions: no I/O, no clock, no state. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
+//! Pure: no I/O, no clock; the offline ones have no state either. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
 //! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
 //! `interleave`. [`predict`] says what a plan does on a machine, access by access, without
 //! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.
+//!
+//! [`online`] has the policies that decide while the program runs.
 //!
 //! Not here: finding patterns (attribution), recognising objects in another run and enforcing
 //! (plan, preload).
@@ -28,6 +30,7 @@ mod holder;
 mod instances;
 mod interleave;
 mod object;
+pub mod online;
 mod place;
 mod plan;
 mod prediction;

@@ -23,6 +23,7 @@ mod amount;
 mod json;
 mod name;
 mod printable;
+mod simulation;
 mod table;
 mod text;
 
@@ -33,6 +34,7 @@ pub use amount::bytes;
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
+pub use simulation::{Simulation, simulation_json, simulation_text};
 pub use text::{By, Count, Sort, TextOptions, text};
 
 /// What a report is made from.

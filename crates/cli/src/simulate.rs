@@ -1,0 +1,151 @@
+//! `nearpage simulate`: a full recording's misses, replayed on a machine under policies.
+
+use std::process::ExitCode;
+
+use nearpage_policy::online::Initial;
+use nearpage_recording::Recording;
+use nearpage_recording::trace::{PageIndex, Tracing};
+use nearpage_report::{Simulation, simulation_json, simulation_text};
+use nearpage_simulator::{Error, Job, Outcome, Policy, ThreadSteps, Trace, simulate};
+
+use crate::arguments::Simulate;
+use crate::progress::Progress;
+use crate::{Usage, terminal};
+
+pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
+    let jobs = jobs(&arguments)?;
+    let folder = arguments.recording.display().to_string();
+    let (recording, trace) = {
+        let _progress = Progress::new(format!("reading {folder}"));
+        let recording = Recording::open(&arguments.recording)?;
+        let trace = Replayed(recording.trace()?);
+        (recording, trace)
+    };
+    let machine = match &arguments.machine {
+        Some(name) => crate::machine::read(name)?,
+        None => recording.machine.clone(),
+    };
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    tracing.serves(&machine).map_err(|difference| {
+        let named = arguments.machine.as_deref().unwrap_or("local");
+        let command = recording.metadata.command.join(" ");
+        anyhow::anyhow!(
+            "{folder}: {difference}; record it again: nearpage record --source full --machine {named} -- {command}"
+        )
+    })?;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcomes = {
+        let _progress = Progress::new(format!("simulating {folder}"));
+        simulate(&trace, &machine, &jobs, workers).map_err(|error| match error {
+            Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
+            other => anyhow::Error::from(other).context(folder.clone()),
+        })?
+    };
+    let notes = notes(&tracing, &machine.timing()?.assumed, &outcomes);
+    let simulation = Simulation {
+        machine: &machine.name,
+        recording: &folder,
+        outcomes: &outcomes,
+        notes: &notes,
+    };
+    terminal::print(&match arguments.json {
+        true => simulation_json(&simulation),
+        false => simulation_text(&simulation, terminal::width()),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to simulate, of what was typed.
+fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for name in &arguments.policy {
+        let policy = Policy::from_name(name).ok_or_else(|| {
+            Usage(format!(
+                "no policy `{name}`; there are {}",
+                Policy::NAMES.join(", ")
+            ))
+        })?;
+        let mut job = Job::new(policy);
+        job.initial = arguments.initial.map(Initial::from);
+        jobs.push(job);
+    }
+    for setting in &arguments.set {
+        let (name, value) = setting.split_once('=').ok_or_else(|| {
+            Usage(format!(
+                "--set {setting}: expected KEY=VALUE, such as trigger=64"
+            ))
+        })?;
+        let mut known = false;
+        for job in &mut jobs {
+            known |= job
+                .set(name, value)
+                .map_err(|error| Usage(format!("--set {error}")))?;
+        }
+        if !known {
+            let message =
+                format!("--set {setting}: none of these policies has a parameter `{name}`");
+            return Err(Usage(message).into());
+        }
+    }
+    Ok(jobs)
+}
+
+/// What has to be known of the figures.
+fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !assumed.is_empty() {
+        notes.push(format!(
+            "Assumed, as the machine does not say: {}.",
+            assumed.join(", ")
+        ));
+    }
+    if !tracing.keep_hits() {
+        notes.push(
+            "Hits of the second and third level cost nothing here: the recording was made without --keep-hits."
+                .to_owned(),
+        );
+    }
+    let missing = outcomes
+        .iter()
+        .map(|outcome| outcome.signals_missing)
+        .max()
+        .unwrap_or(0);
+    if missing > 0 {
+        notes.push(format!(
+            "{missing} waits had no recorded end: they took as long as they did while tracing."
+        ));
+    }
+    let overcommitted = outcomes
+        .iter()
+        .map(|outcome| outcome.overcommitted)
+        .max()
+        .unwrap_or(0);
+    if overcommitted > 0 {
+        notes.push(format!(
+            "{overcommitted} pages did not fit in the machine's memory."
+        ));
+    }
+    notes
+}
+
+/// A recording's trace as the simulator takes it.
+struct Replayed(nearpage_recording::trace::Trace);
+
+impl Trace for Replayed {
+    fn pages(&self) -> usize {
+        self.0.pages().len()
+    }
+
+    fn page_number(&self, page: u32) -> u64 {
+        let pages = self.0.pages();
+        pages.place(PageIndex(page)).address / pages.page_bytes()
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
+        for (position, thread) in self.0.threads().iter().enumerate() {
+            threads.push((thread.clone(), Box::new(self.0.steps(position))));
+        }
+        Ok(threads)
+    }
+}

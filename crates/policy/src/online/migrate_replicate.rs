@@ -1,0 +1,532 @@
+//! Migration and replication of hot pages: Verghese, Devine, Gupta and Rosenblum, §3.2.
+
+use nearpage_recording::AccessKind;
+
+use super::{
+    Action, ActionKind, Epoch, Observation, OnlinePolicy, Parameter, ParameterError, Reason,
+    Setting,
+};
+
+/// The policy's five parameters (their Table 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Misses of one node after which a page that is not there is hot.
+    pub trigger: u64,
+    /// More misses than this of a node that has a copy: the page is shared, a candidate for
+    /// replication and not for migration.
+    pub hold: u64,
+    /// More stores than this: no replication until the interval ends.
+    pub write: u64,
+    /// So many migrations: no further one until the interval ends.
+    pub migrate: u64,
+    /// Cycles after which all counters are reset.
+    pub reset_cycles: u64,
+}
+
+impl Default for Thresholds {
+    /// The base case of §6.1.
+    fn default() -> Self {
+        let [trigger, hold, write, migrate, reset_cycles] =
+            Self::PARAMETERS.map(|parameter| parameter.default);
+        Self {
+            trigger,
+            hold,
+            write,
+            migrate,
+            reset_cycles,
+        }
+    }
+}
+
+/// Counters have 16 bits and stop at their largest value, at which nothing is triggered.
+const COUNT_MAX: u64 = u16::MAX as u64 - 1;
+
+impl Thresholds {
+    /// Names, published defaults and ranges, in the order of the fields.
+    pub const PARAMETERS: [Parameter; 5] = [
+        Parameter {
+            name: "trigger",
+            default: 128,
+            least: 1,
+            most: COUNT_MAX,
+            meaning: "misses of a node that make a page hot",
+        },
+        Parameter {
+            name: "hold",
+            default: 32,
+            least: 0,
+            most: COUNT_MAX,
+            meaning: "misses of a node with a copy, above which the page is shared",
+        },
+        Parameter {
+            name: "write",
+            default: 1,
+            least: 0,
+            most: COUNT_MAX,
+            meaning: "stores to a page above which it is not replicated",
+        },
+        Parameter {
+            name: "migrate",
+            default: 1,
+            least: 0,
+            most: COUNT_MAX,
+            meaning: "migrations of a page after which it is not migrated",
+        },
+        Parameter {
+            name: "reset",
+            default: 32_000_000,
+            least: 1,
+            most: 1_000_000_000_000_000,
+            meaning: "cycles after which all counters are reset",
+        },
+    ];
+
+    /// Sets a parameter by name; `false`: there is none of that name.
+    ///
+    /// # Errors
+    /// A value outside its range.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        let fields = [
+            &mut self.trigger,
+            &mut self.hold,
+            &mut self.write,
+            &mut self.migrate,
+            &mut self.reset_cycles,
+        ];
+        for (field, parameter) in fields.into_iter().zip(&Self::PARAMETERS) {
+            if parameter.name == name {
+                *field = parameter.read(value)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Names and values.
+    pub fn values(&self) -> [(&'static str, u64); 5] {
+        let values = [
+            self.trigger,
+            self.hold,
+            self.write,
+            self.migrate,
+            self.reset_cycles,
+        ];
+        std::array::from_fn(|at| (Self::PARAMETERS[at].name, values[at]))
+    }
+
+    /// Checks what single ranges cannot.
+    ///
+    /// # Errors
+    /// "The hold threshold is always less than the trigger threshold" (§3.2).
+    pub fn check(&self) -> Result<(), ParameterError> {
+        if self.hold >= self.trigger {
+            let Self { trigger, hold, .. } = self;
+            return Err(ParameterError(format!(
+                "hold={hold} is not below trigger={trigger}: every hot page would count as unshared"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Thresholds on counts of references, where one in `every` is seen (§7.2: 128 becomes 13 at one
+    /// in ten). Migrations are counted in full.
+    pub fn sampled(&self, every: u32) -> Self {
+        let every = u64::from(every.max(1));
+        let scaled = |count: u64| (count + every / 2) / every;
+        Self {
+            trigger: scaled(self.trigger).max(1),
+            hold: scaled(self.hold),
+            write: scaled(self.write),
+            ..*self
+        }
+    }
+}
+
+/// Where the parts of a page's row of counters are.
+const EPOCH: usize = 0;
+const WRITES: usize = 2;
+const MIGRATIONS: usize = 3;
+const COUNTS: usize = 4;
+/// Rows start at multiples of 16 bytes, so that up to twelve nodes lie in one cache line.
+const ROW_STEP: usize = 8;
+
+/// `migrate-replicate`, and its halves `migrate` and `replicate`, which leave alone what the other
+/// half would act on.
+///
+/// The paper counts by processor, and has one of them on each node; here counts are by node. A
+/// counter triggers when it reaches the threshold, and again at each multiple of it.
+#[derive(Clone, Debug)]
+pub struct MigrateReplicate {
+    migrates: bool,
+    replicates: bool,
+    trigger: u16,
+    hold: u16,
+    write: u16,
+    migrate: u16,
+    epoch_ns: u64,
+    nodes: usize,
+    /// Epoch in which a row was last used.
+    epoch: u32,
+    row_length: usize,
+    /// A row a page: epoch (two), stores, migrations, a count for each node.
+    rows: Vec<u16>,
+}
+
+impl MigrateReplicate {
+    /// The whole policy.
+    ///
+    /// # Errors
+    /// Thresholds that contradict each other.
+    pub fn new(thresholds: &Thresholds, setting: &Setting) -> Result<Self, ParameterError> {
+        thresholds.check()?;
+        let Thresholds {
+            trigger,
+            hold,
+            write,
+            migrate,
+            reset_cycles,
+        } = thresholds.sampled(setting.every);
+        let row_length = (COUNTS + setting.nodes).next_multiple_of(ROW_STEP);
+        let narrow = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
+        Ok(Self {
+            migrates: true,
+            replicates: true,
+            trigger: narrow(trigger),
+            hold: narrow(hold),
+            write: narrow(write),
+            migrate: narrow(migrate),
+            epoch_ns: ((reset_cycles as f64 / setting.clock_ghz) as u64).max(1),
+            nodes: setting.nodes,
+            epoch: 0,
+            row_length,
+            rows: vec![0; row_length * setting.pages],
+        })
+    }
+
+    /// Migrates only.
+    pub fn migrate_only(self) -> Self {
+        Self {
+            replicates: false,
+            ..self
+        }
+    }
+
+    /// Replicates only.
+    pub fn replicate_only(self) -> Self {
+        Self {
+            migrates: false,
+            ..self
+        }
+    }
+
+    /// The decision tree of Figure 3.1, for a page that is hot on a node that has no copy.
+    #[cold]
+    fn decide(&mut self, observation: &Observation) -> Option<Action> {
+        let &Observation {
+            page,
+            node,
+            copies,
+            pressure,
+            ..
+        } = observation;
+        let row = &mut self.rows[page as usize * self.row_length..][..self.row_length];
+        let holders = (0..self.nodes as u16).filter(|&other| other != node && copies.on(other));
+        let shared = holders
+            .map(|holder| row[COUNTS + usize::from(holder)])
+            .any(|count| count > self.hold);
+        let (kind, rule) = if shared {
+            if !self.replicates || row[WRITES] > self.write || pressure {
+                return None;
+            }
+            (
+                ActionKind::Replicate,
+                "hot on a node without a copy, a holder above hold, few stores",
+            )
+        } else {
+            if !self.migrates || row[MIGRATIONS] >= self.migrate {
+                return None;
+            }
+            (
+                ActionKind::Migrate,
+                "hot on a node without a copy, no holder above hold, few migrations",
+            )
+        };
+        let reason = Reason {
+            rule,
+            counts: row[COUNTS..COUNTS + self.nodes]
+                .iter()
+                .map(|&count| count.into())
+                .collect(),
+            writes: row[WRITES].into(),
+            migrations: row[MIGRATIONS].into(),
+        };
+        if kind == ActionKind::Migrate {
+            row[MIGRATIONS] = row[MIGRATIONS].saturating_add(1);
+        }
+        Some(Action {
+            page,
+            kind,
+            node,
+            reason,
+        })
+    }
+}
+
+impl OnlinePolicy for MigrateReplicate {
+    fn epoch_ns(&self) -> Option<u64> {
+        Some(self.epoch_ns)
+    }
+
+    #[inline]
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        let start = observation.page as usize * self.row_length;
+        let row = &mut self.rows[start..start + self.row_length];
+        let epoch = [self.epoch as u16, (self.epoch >> 16) as u16];
+        if row[EPOCH..EPOCH + 2] != epoch {
+            row.fill(0);
+            row[EPOCH..EPOCH + 2].copy_from_slice(&epoch);
+        }
+        if observation.kind == AccessKind::Store {
+            row[WRITES] = row[WRITES].saturating_add(1);
+        }
+        let count = &mut row[COUNTS + usize::from(observation.node)];
+        *count = count.saturating_add(1);
+        let count = *count;
+        if count >= self.trigger
+            && !observation.copies.on(observation.node)
+            && count % self.trigger == 0
+            && count < u16::MAX
+        {
+            actions.extend(self.decide(observation));
+        }
+    }
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.rows[page as usize * self.row_length..][..self.row_length].fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::ThreadIndex;
+
+    use super::*;
+    use crate::online::Copies;
+
+    const SETTING: Setting = Setting {
+        nodes: 4,
+        pages: 3,
+        clock_ghz: 0.3,
+        every: 1,
+        seed: 0,
+    };
+    const EPOCH_OVER: Epoch<'static> = Epoch {
+        duration_ns: 1,
+        controller_requests: &[],
+        local: &[],
+        remote: &[],
+        reads: 0,
+        instructions: 0,
+        free_share: 1.0,
+    };
+
+    /// A driver with one page in view: what it observes, and what came of it.
+    struct Driver {
+        policy: MigrateReplicate,
+        copies: Copies,
+        pressure: bool,
+        actions: Vec<Action>,
+    }
+
+    impl Driver {
+        fn new(thresholds: &Thresholds) -> Self {
+            Self {
+                policy: MigrateReplicate::new(thresholds, &SETTING).expect("thresholds"),
+                copies: Copies::at(0),
+                pressure: false,
+                actions: Vec::new(),
+            }
+        }
+
+        fn misses(&mut self, node: u16, kind: AccessKind, count: usize) -> &mut Self {
+            for _ in 0..count {
+                let observation = Observation {
+                    page: 1,
+                    node,
+                    thread: ThreadIndex(0),
+                    kind,
+                    copies: self.copies,
+                    pressure: self.pressure,
+                };
+                self.policy.observe(&observation, &mut self.actions);
+            }
+            self
+        }
+
+        fn kinds(&self) -> Vec<(ActionKind, u16)> {
+            self.actions
+                .iter()
+                .map(|action| (action.kind, action.node))
+                .collect()
+        }
+    }
+
+    fn base() -> Driver {
+        Driver::new(&Thresholds::default())
+    }
+
+    use AccessKind::{Load, Store};
+    use ActionKind::{Migrate, Replicate};
+
+    #[test]
+    fn the_trigger_is_reached_at_128_and_not_at_127() {
+        let mut driver = base();
+        assert_eq!(driver.misses(2, Load, 127).kinds(), []);
+        assert_eq!(driver.misses(2, Load, 1).kinds(), [(Migrate, 2)]);
+        let reason = &driver.actions[0].reason;
+        assert_eq!(reason.counts, [0, 0, 128, 0]);
+        assert!(reason.to_string().contains("no holder above hold"));
+    }
+
+    #[test]
+    fn a_page_with_a_copy_is_never_hot() {
+        let mut driver = base();
+        driver.copies = Copies {
+            home: 0,
+            nodes: 0b101,
+        };
+        assert_eq!(
+            driver.misses(2, Load, 1000).misses(0, Load, 1000).kinds(),
+            []
+        );
+    }
+
+    #[test]
+    fn hold_must_be_exceeded_by_a_node_with_a_copy() {
+        let mut driver = base();
+        // Node 3 has no copy: what it misses does not matter.
+        driver
+            .misses(3, Load, 100)
+            .misses(0, Load, 32)
+            .misses(2, Load, 128);
+        assert_eq!(driver.kinds(), [(Migrate, 2)]);
+        let mut driver = base();
+        driver.misses(0, Load, 33).misses(2, Load, 128);
+        assert_eq!(driver.kinds(), [(Replicate, 2)]);
+    }
+
+    #[test]
+    fn one_store_is_allowed_and_two_are_not() {
+        let mut driver = base();
+        driver
+            .misses(0, Store, 1)
+            .misses(0, Load, 32)
+            .misses(2, Load, 128);
+        assert_eq!(driver.kinds(), [(Replicate, 2)]);
+        let mut driver = base();
+        driver
+            .misses(0, Store, 2)
+            .misses(0, Load, 31)
+            .misses(2, Load, 128);
+        assert_eq!(driver.kinds(), []);
+    }
+
+    #[test]
+    fn one_migration_is_allowed_in_an_interval() {
+        let mut driver = base();
+        driver.misses(2, Load, 128);
+        driver.copies = Copies::at(3);
+        assert_eq!(driver.misses(1, Load, 128).kinds(), [(Migrate, 2)]);
+        driver.policy.end_epoch(&EPOCH_OVER, &mut Vec::new());
+        assert_eq!(
+            driver.misses(1, Load, 127).kinds(),
+            [(Migrate, 2)],
+            "counts start afresh"
+        );
+        assert_eq!(
+            driver.misses(1, Load, 1).kinds(),
+            [(Migrate, 2), (Migrate, 1)]
+        );
+    }
+
+    #[test]
+    fn a_node_that_goes_on_missing_is_considered_again() {
+        let mut driver = base();
+        driver.pressure = true;
+        driver.misses(0, Load, 33).misses(2, Load, 255);
+        assert_eq!(driver.kinds(), [], "no replicas under memory pressure");
+        driver.pressure = false;
+        assert_eq!(driver.misses(2, Load, 1).kinds(), [(Replicate, 2)]);
+        // Full counters trigger nothing.
+        driver.actions.clear();
+        driver.pressure = true;
+        driver.misses(2, Load, 70_000);
+        driver.pressure = false;
+        assert_eq!(driver.misses(2, Load, 1000).kinds(), []);
+    }
+
+    #[test]
+    fn each_half_leaves_the_other_alone() {
+        let mut driver = base();
+        driver.policy = driver.policy.replicate_only();
+        assert_eq!(driver.misses(2, Load, 128).kinds(), []);
+        let mut driver = base();
+        driver.policy = driver.policy.migrate_only();
+        assert_eq!(driver.misses(0, Load, 33).misses(2, Load, 128).kinds(), []);
+    }
+
+    #[test]
+    fn samples_divide_the_thresholds() {
+        let sampled = Thresholds::default().sampled(10);
+        assert_eq!(
+            (
+                sampled.trigger,
+                sampled.hold,
+                sampled.write,
+                sampled.migrate
+            ),
+            (13, 3, 0, 1)
+        );
+        assert_eq!(
+            Thresholds {
+                trigger: 4,
+                hold: 1,
+                ..Thresholds::default()
+            }
+            .sampled(10)
+            .trigger,
+            1
+        );
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let mut thresholds = Thresholds::default();
+        assert_eq!(thresholds.set("trigger", "64"), Ok(true));
+        assert_eq!(thresholds.set("nothing", "64"), Ok(false));
+        assert_eq!(
+            thresholds.set("trigger", "0").expect_err("range").0,
+            "trigger=0: expected a whole number from 1 to 65534"
+        );
+        assert!(thresholds.set("hold", "many").is_err());
+        assert_eq!(thresholds.set("hold", "64"), Ok(true));
+        let error = MigrateReplicate::new(&thresholds, &SETTING).expect_err("hold");
+        assert!(
+            error.0.starts_with("hold=64 is not below trigger=64"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_starts_afresh() {
+        let mut driver = base();
+        driver.misses(2, Load, 127);
+        driver.policy.forget(1);
+        assert_eq!(driver.misses(2, Load, 127).kinds(), []);
+        assert_eq!(driver.policy.epoch_ns(), Some(106_666_666));
+    }
+}

@@ -1,0 +1,210 @@
+//! Online policies: what is observed of a running program goes in, actions come out.
+//!
+//! A policy here has counters of its own and nothing else: it reads no clock, does no I/O, and draws
+//! from a seed among its inputs, so that the same observations always give the same actions. Whoever
+//! drives it (the simulator, the live daemon) hands it references one by one ([`OnlinePolicy::observe`]),
+//! as many of them as its source of information has (every miss, one in ten, TLB misses), tells it
+//! when an epoch has passed ([`OnlinePolicy::end_epoch`]), carries out what it asks for as far as
+//! possible, and shows the outcome in the [`Copies`] of later observations.
+//!
+//! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
+//! Pages are numbered by the driver, from 0.
+
+mod initial;
+mod migrate_replicate;
+
+use nearpage_recording::{AccessKind, ThreadIndex};
+
+pub use initial::Initial;
+pub use migrate_replicate::{MigrateReplicate, Thresholds};
+
+/// Where a page is: one home and any number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// Node of the master copy.
+    pub home: u16,
+    /// Bit n: node n has a copy; the home's is set.
+    pub nodes: u64,
+}
+
+impl Copies {
+    /// A page without replicas.
+    pub fn at(home: u16) -> Self {
+        Self {
+            home,
+            nodes: 1 << home,
+        }
+    }
+
+    /// Has this node a copy?
+    pub fn on(self, node: u16) -> bool {
+        self.nodes >> node & 1 == 1
+    }
+}
+
+/// One reference that the source of information shows to the policy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    /// The page.
+    pub page: u32,
+    /// Node of the CPU.
+    pub node: u16,
+    /// Thread.
+    pub thread: ThreadIndex,
+    /// Load, store or fetch.
+    pub kind: AccessKind,
+    /// Where the page is now.
+    pub copies: Copies,
+    /// The node has no memory left for a replica.
+    pub pressure: bool,
+}
+
+/// What passed in an epoch, machine-wide, as hardware counters and the kernel tell it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epoch<'a> {
+    /// How long it was.
+    pub duration_ns: u64,
+    /// Requests that each node's memory controller served.
+    pub controller_requests: &'a [u64],
+    /// Misses of each node's CPUs to their own node's memory.
+    pub local: &'a [u64],
+    /// Misses of each node's CPUs to other nodes' memory.
+    pub remote: &'a [u64],
+    /// Misses that were loads or fetches.
+    pub reads: u64,
+    /// Instructions executed.
+    pub instructions: u64,
+    /// Share of memory that is free, 0 to 1; 1 where the machine's memory has no limit.
+    pub free_share: f64,
+}
+
+/// What a policy wants done to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActionKind {
+    /// The page's only copy moves to the node; replicas go.
+    Migrate,
+    /// The same, to spread load and not for this page's sake: counted apart.
+    Interleave,
+    /// The node gets a copy too; all copies become read-only.
+    Replicate,
+    /// Only the copy on the node stays.
+    Collapse,
+}
+
+/// One change of the page table, with its reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Action {
+    /// The page.
+    pub page: u32,
+    /// What.
+    pub kind: ActionKind,
+    /// Node that it is about.
+    pub node: u16,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The rule that fired and the counters that it saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reason {
+    /// The rule.
+    pub rule: &'static str,
+    /// The page's count for each node.
+    pub counts: Vec<u32>,
+    /// The page's stores.
+    pub writes: u32,
+    /// Times that the page has migrated.
+    pub migrations: u32,
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            rule,
+            counts,
+            writes,
+            migrations,
+        } = self;
+        write!(
+            f,
+            "{rule}; by node {counts:?}, {writes} stores, {migrations} migrations"
+        )
+    }
+}
+
+/// What a policy is made for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// Nodes of the machine.
+    pub nodes: usize,
+    /// Pages that observations may name.
+    pub pages: usize,
+    /// Clock of its CPUs, where the policy's intervals are in cycles.
+    pub clock_ghz: f64,
+    /// References that one observation stands for: 10 where one in ten is shown.
+    pub every: u32,
+    /// Where random draws start, for policies that make any.
+    pub seed: u64,
+}
+
+/// A policy that decides while the program runs.
+pub trait OnlinePolicy {
+    /// Length of an epoch; `None`: the policy has none.
+    fn epoch_ns(&self) -> Option<u64>;
+
+    /// Takes in one reference; asks for what should be done at once.
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>);
+
+    /// An epoch has passed.
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>);
+
+    /// The driver uses a page's number for another page from now on.
+    fn forget(&mut self, page: u32);
+}
+
+/// A parameter of a policy: `--set NAME=VALUE`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is unless it is set, as published.
+    pub default: u64,
+    /// The least it may be.
+    pub least: u64,
+    /// The most it may be.
+    pub most: u64,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// A parameter that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterError(pub String);
+
+impl std::fmt::Display for ParameterError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ParameterError {}
+
+impl Parameter {
+    /// Reads a value of it.
+    ///
+    /// # Errors
+    /// What is no whole number, or outside the range.
+    pub fn read(&self, text: &str) -> Result<u64, ParameterError> {
+        text.parse()
+            .ok()
+            .filter(|value| (self.least..=self.most).contains(value))
+            .ok_or_else(|| {
+                let Self {
+                    name, least, most, ..
+                } = self;
+                ParameterError(format!(
+                    "{name}={text}: expected a whole number from {least} to {most}"
+                ))
+            })
+    }
+}

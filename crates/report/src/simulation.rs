@@ -1,0 +1,364 @@
+//! What simulations came to, policy by policy.
+
+use std::fmt::Write;
+
+use nearpage_simulator::{Outcome, Split};
+use serde_json::{Map, Value, json};
+
+use crate::amount::{count, percent, time};
+use crate::printable::{printable, shorten, width};
+use crate::table::{Column, lines, wrap};
+
+/// The results of one recording on one machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulation<'a> {
+    /// The machine's name.
+    pub machine: &'a str,
+    /// The recording's folder.
+    pub recording: &'a str,
+    /// A result for each policy.
+    pub outcomes: &'a [Outcome],
+    /// Lines for the user: what was assumed, what is approximate.
+    pub notes: &'a [String],
+}
+
+/// The parts of a bar and the character that each is drawn with.
+const PARTS: [(&str, char); 5] = [
+    ("computing", '█'),
+    ("local memory", '▓'),
+    ("remote memory", '▒'),
+    ("moving pages", '░'),
+    ("waiting", '·'),
+];
+const NAME_COLUMNS_MAX: usize = 24;
+
+/// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide.
+pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> String {
+    let Simulation {
+        machine,
+        recording,
+        outcomes,
+        notes,
+    } = simulation;
+    let mut text = String::new();
+    let first = outcomes.first();
+    let threads = first.map_or(0, |outcome| outcome.threads.len());
+    let head = [
+        format!("{} on {}", printable(recording), printable(machine)),
+        format!("{threads} threads"),
+        format!(
+            "{} misses",
+            count(first.map_or(0.0, |outcome| outcome.misses as f64))
+        ),
+        format!(
+            "{} in 1000 instructions",
+            first
+                .and_then(Outcome::misses_per_kilo_instruction)
+                .map_or("–".to_owned(), |rate| format!("{rate:.1}"))
+        ),
+    ];
+    let _ = writeln!(text, "{}\n", wrap(&head, ", ", columns_max, 2));
+    let names: Vec<String> = outcomes
+        .iter()
+        .map(|outcome| printable(&outcome.policy))
+        .collect();
+    let column = |title, rank, cell: &dyn Fn(&Outcome) -> String| Column {
+        title,
+        rank,
+        cells: outcomes.iter().map(cell).collect(),
+    };
+    let latency = |ns: Option<f64>| ns.map_or("–".to_owned(), |ns| format!("{ns:.0}"));
+    let columns = vec![
+        column("time", 9, &|outcome| time(outcome.time_ns)),
+        column("local", 8, &|outcome| percent(outcome.local_share())),
+        column("local ns", 4, &|outcome| latency(outcome.local_latency_ns)),
+        column("remote ns", 5, &|outcome| {
+            latency(outcome.remote_latency_ns)
+        }),
+        column("migrated", 7, &|outcome| {
+            count((outcome.migrated + outcome.interleaved) as f64)
+        }),
+        column("replicated", 6, &|outcome| count(outcome.replicated as f64)),
+        column("collapsed", 2, &|outcome| count(outcome.collapsed as f64)),
+        column("imbalance", 3, &|outcome| {
+            format!("{:.2}", outcome.controller_imbalance())
+        }),
+        column("pages", 1, &|outcome| count(outcome.pages_max as f64)),
+    ];
+    let (heading, rows) = lines(columns, "policy", &names, columns_max);
+    for line in [heading].iter().chain(&rows) {
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text.push_str(&bars(outcomes, &names, columns_max));
+    for note in *notes {
+        let words: Vec<String> = note.split(' ').map(printable).collect();
+        let _ = writeln!(text, "{}", wrap(&words, " ", columns_max, 2));
+    }
+    text
+}
+
+fn parts(split: &Split) -> [f64; 5] {
+    let Split {
+        compute_ns,
+        local_stall_ns,
+        remote_stall_ns,
+        move_ns,
+        wait_ns,
+    } = *split;
+    [
+        compute_ns,
+        local_stall_ns,
+        remote_stall_ns,
+        move_ns,
+        wait_ns,
+    ]
+}
+
+/// Bars of all threads' time together; the first policy's is 100.
+fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
+    let total = |outcome: &Outcome| outcome.split.total_ns();
+    let longest = outcomes.iter().map(total).fold(0.0, f64::max);
+    let Some(base) = outcomes.first().map(total).filter(|&base| base > 0.0) else {
+        return String::new();
+    };
+    let name_columns = names
+        .iter()
+        .map(|name| width(name))
+        .max()
+        .unwrap_or(0)
+        .min(NAME_COLUMNS_MAX);
+    // Two gaps and a figure of at most six digits.
+    let room = columns_max.saturating_sub(name_columns + 2 + 7).max(10);
+    let mut text = format!("\nall threads' time, {} = 100\n", names[0]);
+    for (outcome, name) in outcomes.iter().zip(names) {
+        let name = shorten(name, name_columns);
+        let mut bar = String::new();
+        let (mut sum, mut drawn) = (0.0, 0);
+        for (part, (_, character)) in parts(&outcome.split).into_iter().zip(PARTS) {
+            // Ends are rounded, not lengths, so that the whole is right.
+            sum += part;
+            let end = (sum / longest * room as f64).round() as usize;
+            bar.extend(std::iter::repeat_n(character, end - drawn));
+            drawn = end;
+        }
+        let padding = " ".repeat(name_columns - width(&name));
+        let _ = writeln!(
+            text,
+            "{name}{padding}  {bar} {:.0}",
+            100.0 * total(outcome) / base
+        );
+    }
+    let legend = PARTS.map(|(words, character)| format!("{character} {words}"));
+    let _ = writeln!(text, "{}", wrap(&legend, "  ", columns_max, 0));
+    text
+}
+
+/// The results as JSON; times are nanoseconds, and sums over threads but for `time_ns`.
+pub fn simulation_json(simulation: &Simulation<'_>) -> String {
+    let results: Vec<Value> = simulation.outcomes.iter().map(outcome_json).collect();
+    let whole = json!({
+        "machine": simulation.machine,
+        "recording": simulation.recording,
+        "notes": simulation.notes,
+        "results": results,
+    });
+    format!("{whole:#}\n")
+}
+
+fn outcome_json(outcome: &Outcome) -> Value {
+    let value = |text: &str| {
+        text.parse::<u64>()
+            .map_or_else(|_| json!(text), |number| json!(number))
+    };
+    let parameters: Map<String, Value> = outcome
+        .parameters
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), value(text)))
+        .collect();
+    let Split {
+        compute_ns,
+        local_stall_ns,
+        remote_stall_ns,
+        move_ns,
+        wait_ns,
+    } = outcome.split;
+    json!({
+        "policy": outcome.policy,
+        "parameters": parameters,
+        "time_ns": outcome.time_ns,
+        "compute_ns": compute_ns,
+        "local_stall_ns": local_stall_ns,
+        "remote_stall_ns": remote_stall_ns,
+        "move_ns": move_ns,
+        "wait_ns": wait_ns,
+        "misses": outcome.misses,
+        "local_share": outcome.local_share(),
+        "local_latency_ns": outcome.local_latency_ns,
+        "remote_latency_ns": outcome.remote_latency_ns,
+        "controller_imbalance": outcome.controller_imbalance(),
+        "link_imbalance": outcome.link_imbalance(),
+        "controller_load": outcome.controller_load,
+        "link_use_mean": outcome.link_use_mean(),
+        "misses_per_kilo_instruction": outcome.misses_per_kilo_instruction(),
+        "instructions_per_cycle": outcome.instructions_per_cycle(),
+        "migrated": outcome.migrated,
+        "replicated": outcome.replicated,
+        "interleaved": outcome.interleaved,
+        "collapsed": outcome.collapsed,
+        "reclaimed": outcome.reclaimed,
+        "ping_pong": outcome.ping_pong,
+        "multiple": outcome.multiple,
+        "incorrect": outcome.incorrect,
+        "pages_mean": outcome.pages_mean,
+        "pages_max": outcome.pages_max,
+        "energy_j": outcome.energy_j,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_simulator::ThreadOutcome;
+
+    use super::*;
+
+    fn outcome(policy: &str, parts: [f64; 5]) -> Outcome {
+        let [
+            compute_ns,
+            local_stall_ns,
+            remote_stall_ns,
+            move_ns,
+            wait_ns,
+        ] = parts.map(|part| part * 1e9);
+        Outcome {
+            policy: policy.to_owned(),
+            parameters: vec![
+                ("trigger", "128".to_owned()),
+                ("source", "cache".to_owned()),
+            ],
+            time_ns: 2.5e9,
+            split: Split {
+                compute_ns,
+                local_stall_ns,
+                remote_stall_ns,
+                move_ns,
+                wait_ns,
+            },
+            threads: vec![ThreadOutcome::default(); 4],
+            misses: 1_234_567,
+            local: 308_642,
+            local_latency_ns: Some(300.0),
+            remote_latency_ns: None,
+            controller_load: vec![4, 2, 2, 0],
+            link_use: vec![],
+            instructions: 20_000_000,
+            clock_ghz: 0.3,
+            migrated: 12_345,
+            replicated: 7,
+            interleaved: 0,
+            collapsed: 1,
+            reclaimed: 0,
+            ping_pong: 2,
+            multiple: 3,
+            incorrect: 4,
+            pages_mean: 812.5,
+            pages_max: 900,
+            energy_j: None,
+            signals_missing: 0,
+            overcommitted: 0,
+        }
+    }
+
+    fn outcomes() -> Vec<Outcome> {
+        vec![
+            outcome("first-touch", [1.0, 0.5, 2.5, 0.0, 0.0]),
+            outcome("migrate-replicate", [1.0, 1.0, 0.5, 0.3, 0.2]),
+        ]
+    }
+
+    fn simulation(outcomes: &[Outcome]) -> Simulation<'_> {
+        Simulation {
+            machine: "flash-8",
+            recording: "cg.nearpage",
+            outcomes,
+            notes: &[],
+        }
+    }
+
+    #[test]
+    fn text_fits_terminals() {
+        let outcomes = outcomes();
+        for columns in [60, 80, 100, 200] {
+            let text = simulation_text(&simulation(&outcomes), columns);
+            assert!(
+                text.lines().all(|line| width(line) <= columns),
+                "{columns}:\n{text}"
+            );
+        }
+        insta::assert_snapshot!(simulation_text(&simulation(&outcomes), 80));
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_time() {
+        let outcomes = outcomes();
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let text = bars(&outcomes, &names, 50);
+        let length = |line: &str| {
+            line.chars()
+                .filter(|c| PARTS.iter().any(|part| part.1 == *c))
+                .count()
+        };
+        let bars: Vec<usize> = text.lines().skip(2).take(2).map(length).collect();
+        assert_eq!(bars, [40, 30]);
+        assert!(
+            text.contains("▒ 100\n") && text.contains("· 75\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn json_has_every_key_of_the_format() {
+        let outcomes = outcomes();
+        let json: Value =
+            serde_json::from_str(&simulation_json(&simulation(&outcomes))).expect("JSON");
+        assert_eq!(json["machine"], "flash-8");
+        let result = json["results"][1].as_object().expect("result");
+        for key in [
+            "policy",
+            "parameters",
+            "time_ns",
+            "compute_ns",
+            "local_stall_ns",
+            "remote_stall_ns",
+            "move_ns",
+            "wait_ns",
+            "misses",
+            "local_share",
+            "local_latency_ns",
+            "remote_latency_ns",
+            "controller_imbalance",
+            "link_imbalance",
+            "controller_load",
+            "link_use_mean",
+            "misses_per_kilo_instruction",
+            "instructions_per_cycle",
+            "migrated",
+            "replicated",
+            "interleaved",
+            "collapsed",
+            "ping_pong",
+            "multiple",
+            "incorrect",
+            "pages_mean",
+            "pages_max",
+            "energy_j",
+        ] {
+            assert!(result.contains_key(key), "{key}");
+        }
+        assert_eq!(result["parameters"]["trigger"], 128);
+        assert_eq!(result["parameters"]["source"], "cache");
+        assert_eq!(result["remote_latency_ns"], Value::Null);
+        // 20 million instructions in 2.8 s at 300 MHz.
+        let rate = result["instructions_per_cycle"].as_f64().expect("number");
+        assert!((rate - 20e6 / (2.8e9 * 0.3)).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,22 @@
+use nearpage_machine::{CpuId, Fault};
+use nearpage_policy::online::ParameterError;
+
+/// Why a simulation cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error(transparent)]
+    Trace(#[from] nearpage_recording::Error),
+    #[error("the machine cannot be simulated: {0}")]
+    Machine(#[from] Fault),
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    #[error(
+        "the trace has a thread on CPU {0}, which this machine has not; it was recorded for another machine"
+    )]
+    NoSuchCpu(CpuId),
+    #[error("the trace names page {page}, but has {pages} pages: it is damaged")]
+    NoSuchPage { page: u32, pages: usize },
+    #[error("the trace lasts longer than the five hours of simulated time that can be counted")]
+    TooLong,
+}

@@ -1,0 +1,143 @@
+//! A machine in the units of the replay.
+
+use nearpage_machine::{CpuId, Machine, MoveCost, Timing};
+
+use crate::Error;
+use crate::options::{Copy, Options};
+
+/// Femtoseconds in a nanosecond. Simulated time is counted in femtoseconds: a cycle, a line over a
+/// fast link and a bandwidth come out exact to a millionth, and 64 bits hold five hours.
+pub(crate) const FS: f64 = 1e6;
+
+/// A machine's figures, times in femtoseconds.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub nodes: usize,
+    pub instruction: u64,
+    pub outstanding: usize,
+    pub window: u64,
+    /// `[CPU's node × nodes + memory's node]`.
+    pub latency: Vec<u64>,
+    /// For each CPU's node, all nodes from near to far.
+    pub nearest: Vec<Vec<u16>>,
+    /// A hit of the second and the third level.
+    pub hit: [u64; 2],
+    pub tlb_miss: u64,
+    /// Service of a line by a controller; 0: no limit.
+    pub controller: u64,
+    pub directory: u64,
+    /// Service of a line by each link.
+    pub links: Vec<u64>,
+    /// Links from the memory's node to the CPU's, `[CPU's node × nodes + memory's node]`.
+    pub routes: Vec<Vec<u16>>,
+    pub lines_per_page: u64,
+    pub moves: MoveCost,
+    /// Nodes that pages can be put on.
+    pub memory_nodes: Vec<u16>,
+    pub capacity: Vec<u64>,
+    /// Node of each CPU, by number; `u16::MAX`: no such CPU.
+    node_of_cpu: Vec<u16>,
+}
+
+pub(crate) fn femtoseconds(ns: f64) -> u64 {
+    (ns * FS).round() as u64
+}
+
+impl Figures {
+    pub fn new(machine: &Machine, timing: &Timing, options: &Options) -> Self {
+        let nodes = machine.nodes.len();
+        let line_time =
+            |bandwidth: f64| femtoseconds(f64::from(timing.line_bytes) / bandwidth * 1e9);
+        let by_pair = |at: &dyn Fn(usize, usize) -> u64| {
+            (0..nodes * nodes)
+                .map(|pair| at(pair / nodes, pair % nodes))
+                .collect::<Vec<u64>>()
+        };
+        let hit = |level: usize| femtoseconds(timing.hit_ns.get(level).copied().unwrap_or(0.0));
+        let mut moves = timing.moves;
+        if let Some(ns) = options.move_ns {
+            moves = MoveCost::Fixed(ns as f64);
+        }
+        if let (MoveCost::Steps(steps), Copy::Hardware) = (&mut moves, options.copy) {
+            steps.copy_ns = HARDWARE_COPY_NS;
+        }
+        let largest = machine
+            .cpus()
+            .as_slice()
+            .last()
+            .map_or(0, |cpu| cpu.0 as usize);
+        let mut node_of_cpu = vec![u16::MAX; largest + 1];
+        for (position, node) in machine.nodes.iter().enumerate() {
+            for cpu in &node.cpus {
+                node_of_cpu[cpu.0 as usize] = position as u16;
+            }
+        }
+        let nearest = (0..nodes)
+            .map(|from| {
+                let mut order: Vec<u16> = (0..nodes as u16).collect();
+                order.sort_by(|&a, &b| {
+                    timing.latency_ns[from][usize::from(a)]
+                        .total_cmp(&timing.latency_ns[from][usize::from(b)])
+                });
+                order
+            })
+            .collect();
+        let capacity: Vec<u64> = timing
+            .capacity_pages
+            .iter()
+            .map(|pages| pages.unwrap_or(u64::MAX))
+            .collect();
+        Self {
+            nodes,
+            instruction: femtoseconds(timing.cycles_per_instruction / timing.clock_ghz).max(1),
+            outstanding: timing.outstanding_misses as usize,
+            window: timing.window_instructions.into(),
+            latency: by_pair(&|cpu, memory| femtoseconds(timing.latency_ns[cpu][memory])),
+            nearest,
+            hit: [hit(2), hit(3)],
+            tlb_miss: femtoseconds(timing.tlb_miss_ns),
+            controller: timing.memory_bandwidth_bytes_per_s.map_or(0, line_time),
+            directory: femtoseconds(timing.directory_ns),
+            links: timing.links.iter().map(|link| line_time(link.2)).collect(),
+            routes: (0..nodes * nodes)
+                .map(|pair| timing.routes[pair % nodes][pair / nodes].clone())
+                .collect(),
+            lines_per_page: machine.page_bytes / u64::from(timing.line_bytes),
+            moves,
+            memory_nodes: (0..nodes as u16)
+                .filter(|&node| capacity[usize::from(node)] > 0)
+                .collect(),
+            capacity,
+            node_of_cpu,
+        }
+    }
+
+    /// Position of a CPU's node.
+    pub fn node(&self, cpu: CpuId) -> Result<u16, Error> {
+        let node = self
+            .node_of_cpu
+            .get(cpu.0 as usize)
+            .copied()
+            .filter(|&node| node != u16::MAX);
+        node.ok_or(Error::NoSuchCpu(cpu))
+    }
+
+    /// Of the nodes that the bits of `copies` name, the one with the lowest latency.
+    #[inline]
+    pub fn nearest_copy(&self, node: u16, copies: u64) -> u16 {
+        if copies >> node & 1 == 1 {
+            node
+        } else if copies.is_power_of_two() {
+            copies.trailing_zeros() as u16
+        } else {
+            let order = &self.nearest[usize::from(node)];
+            *order
+                .iter()
+                .find(|&&near| copies >> near & 1 == 1)
+                .expect("a page has a copy")
+        }
+    }
+}
+
+/// The copy that FLASH's directory controllers make (§8.2).
+const HARDWARE_COPY_NS: f64 = 35_000.0;

@@ -1,0 +1,127 @@
+//! A modelled ccNUMA machine that replays the misses of a trace under any policy.
+//!
+//! The second of two stages: the tracer ran every reference through the caches once and kept what
+//! missed; here the misses are replayed in order of simulated time, each thread with a clock of its
+//! own, against memory controllers, links, a page table with replicas, and a policy that moves
+//! pages. What missed does not change with the placement: an approximation, Verghese's too (§6.1).
+//!
+//! What is modelled, and how:
+//!
+//! - **A miss** takes the unloaded latency from the CPU's node to the nearest copy of its page, and
+//!   the longest of its waits for the controller, the directories and the links on its way. It takes
+//!   its place in all of these queues when it is issued. Lines that another cache held modified are
+//!   fetched from the page's node too. Upgrades wait for the directories only, write-backs occupy
+//!   controllers and links and nobody waits for them.
+//! - **A CPU** waits for each miss, or has several outstanding and runs ahead of the oldest as far as
+//!   its window allows; it always waits for instruction fetches, and for everything before it wakes,
+//!   waits for, or makes way for another thread. Threads of one CPU take turns.
+//! - **Hits** cost what the machine says where the trace has them (`--keep-hits`), TLB misses the
+//!   sum of their levels' cost; a page walk's own misses are not modelled.
+//! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
+//!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
+//!   controllers and links where it is costed by step.
+//! - **A store to a replicated page** is a fault after which the master copy alone is left. Stores
+//!   that hit in a cache are not in a trace, and so fault nowhere.
+//!
+//! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
+//! how many workers there are.
+
+mod error;
+mod figures;
+mod options;
+mod outcome;
+mod pages;
+mod post_facto;
+mod replay;
+mod server;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod tournament;
+mod trace;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nearpage_machine::{Machine, Timing};
+use nearpage_policy::online::{MigrateReplicate, Setting};
+
+pub use error::Error;
+pub use options::{Copy, Flush, Halves, Information, Job, NUMBERS, Options, Policy};
+pub use outcome::{Outcome, Split, ThreadOutcome};
+pub use trace::{MemoryTrace, ThreadSteps, Trace};
+
+use figures::Figures;
+use replay::{Replay, Still};
+
+/// Replays `trace` on `machine` once for each job, on at most `workers` threads; results in the order
+/// of the jobs.
+///
+/// # Errors
+/// The first job's error, of those that fail.
+pub fn simulate(
+    trace: &dyn Trace,
+    machine: &Machine,
+    jobs: &[Job],
+    workers: usize,
+) -> Result<Vec<Outcome>, Error> {
+    let timing = machine.timing()?;
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::with_capacity(jobs.len()));
+    let work = || {
+        while let Some((number, job)) = {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            jobs.get(number).map(|job| (number, job))
+        } {
+            let result = simulate_one(trace, machine, &timing, job);
+            results
+                .lock()
+                .expect("no worker panics")
+                .push((number, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers.clamp(1, jobs.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().expect("no worker panics");
+    results.sort_by_key(|result| result.0);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn simulate_one(
+    trace: &dyn Trace,
+    machine: &Machine,
+    timing: &Timing,
+    job: &Job,
+) -> Result<Outcome, Error> {
+    let figures = Figures::new(machine, timing, &job.options);
+    let pages = trace.pages();
+    let homes = match &job.policy {
+        Policy::PostFacto => Some(post_facto::homes(trace, &figures, &timing.latency_ns)?),
+        Policy::Homes { homes, .. } => Some(homes.clone()),
+        _ => None,
+    };
+    let threads = trace.threads()?;
+    let (clock_ghz, energy) = (timing.clock_ghz, timing.energy.as_ref());
+    let Policy::MigrateReplicate { thresholds, halves } = &job.policy else {
+        return Replay::<_, false>::new(&figures, job, Still, trace, homes, threads)?
+            .run(clock_ghz, energy);
+    };
+    let setting = Setting {
+        nodes: figures.nodes,
+        pages,
+        clock_ghz,
+        every: job.options.every,
+        seed: job.options.seed,
+    };
+    let policy = MigrateReplicate::new(thresholds, &setting)?;
+    let policy = match halves {
+        Halves::Both => policy,
+        Halves::Migrate => policy.migrate_only(),
+        Halves::Replicate => policy.replicate_only(),
+    };
+    Replay::<_, true>::new(&figures, job, policy, trace, homes, threads)?.run(clock_ghz, energy)
+}

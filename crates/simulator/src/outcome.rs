@@ -1,0 +1,171 @@
+//! What came out.
+
+/// Sums over threads, in the order of Figure 6.1: what the time went to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Split {
+    /// Executing, cache hits and TLB refills included.
+    pub compute_ns: f64,
+    /// Stalled on the own node's memory.
+    pub local_stall_ns: f64,
+    /// Stalled on another node's memory.
+    pub remote_stall_ns: f64,
+    /// Moving pages, collapsing replicas, flushing TLBs when asked to.
+    pub move_ns: f64,
+    /// Waiting for other threads, for something outside, or for the CPU.
+    pub wait_ns: f64,
+}
+
+impl Split {
+    /// All of it.
+    pub fn total_ns(&self) -> f64 {
+        self.compute_ns + self.local_stall_ns + self.remote_stall_ns + self.move_ns + self.wait_ns
+    }
+}
+
+/// One thread's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ThreadOutcome {
+    /// From its start (or the phase's begin) to its end (or the phase's).
+    pub time_ns: f64,
+    /// What it went to; adds up to the time.
+    pub split: Split,
+    /// Misses to the own node's memory.
+    pub local: u64,
+    /// Misses to other nodes' memory.
+    pub remote: u64,
+}
+
+/// The result of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Policy.
+    pub policy: String,
+    /// Its parameters.
+    pub parameters: Vec<(&'static str, String)>,
+    /// From the first thread's start to the last one's end, or of the stable phases.
+    pub time_ns: f64,
+    /// Sums over threads.
+    pub split: Split,
+    /// Each thread, in the trace's order.
+    pub threads: Vec<ThreadOutcome>,
+    /// Misses that went to memory or to another cache, upgrades included; write-backs not.
+    pub misses: u64,
+    /// Of these, to the own node.
+    pub local: u64,
+    /// Mean time from a local miss to its data.
+    pub local_latency_ns: Option<f64>,
+    /// The same for remote ones.
+    pub remote_latency_ns: Option<f64>,
+    /// Requests that each node's controller served: misses, write-backs, copies of pages by line.
+    pub controller_load: Vec<u64>,
+    /// Share of the time that each one-way link was busy; empty where links have no limit.
+    pub link_use: Vec<f64>,
+    /// Instructions executed.
+    pub instructions: u64,
+    /// Cycles in a nanosecond.
+    pub clock_ghz: f64,
+    /// Pages migrated.
+    pub migrated: u64,
+    /// Pages replicated.
+    pub replicated: u64,
+    /// Pages moved to spread load.
+    pub interleaved: u64,
+    /// Replicated pages that were written to, and have one copy since.
+    pub collapsed: u64,
+    /// Replicas given up under memory pressure.
+    pub reclaimed: u64,
+    /// Migrations of a page back to the node that it came from (ARS §4.1).
+    pub ping_pong: u64,
+    /// Migrations of a page that had migrated before (ARS Table 2).
+    pub multiple: u64,
+    /// Migrations away from the node that had missed on the page most (ARS Table 2).
+    pub incorrect: u64,
+    /// Pages in use, replicas included, over time.
+    pub pages_mean: f64,
+    /// The most at any time.
+    pub pages_max: u64,
+    /// Energy, where the machine has figures for it.
+    pub energy_j: Option<f64>,
+    /// Waits for a signal that the trace does not have, ended after the time that they took while
+    /// tracing.
+    pub signals_missing: u64,
+    /// Pages first touched where no node had memory left.
+    pub overcommitted: u64,
+}
+
+impl Outcome {
+    /// Misses to other nodes.
+    pub fn remote(&self) -> u64 {
+        self.misses - self.local
+    }
+
+    /// Share of misses that were local; 1 without any.
+    pub fn local_share(&self) -> f64 {
+        if self.misses == 0 {
+            1.0
+        } else {
+            self.local as f64 / self.misses as f64
+        }
+    }
+
+    /// Standard deviation over mean of the controllers' load (Carrefour §2.1).
+    pub fn controller_imbalance(&self) -> f64 {
+        let load: Vec<f64> = self
+            .controller_load
+            .iter()
+            .map(|&load| load as f64)
+            .collect();
+        imbalance(&load)
+    }
+
+    /// Standard deviation over mean of the links' use; absent without links.
+    pub fn link_imbalance(&self) -> Option<f64> {
+        (!self.link_use.is_empty()).then(|| imbalance(&self.link_use))
+    }
+
+    /// Mean use of the links; absent without links.
+    pub fn link_use_mean(&self) -> Option<f64> {
+        let links = self.link_use.len();
+        (links > 0).then(|| self.link_use.iter().sum::<f64>() / links as f64)
+    }
+
+    /// Misses in a thousand instructions; absent without instructions.
+    pub fn misses_per_kilo_instruction(&self) -> Option<f64> {
+        (self.instructions > 0).then(|| 1000.0 * self.misses as f64 / self.instructions as f64)
+    }
+
+    /// Instructions in a cycle that a thread does not wait; absent without time.
+    pub fn instructions_per_cycle(&self) -> Option<f64> {
+        let cycles = (self.split.total_ns() - self.split.wait_ns) * self.clock_ghz;
+        (cycles > 0.0).then(|| self.instructions as f64 / cycles)
+    }
+}
+
+/// Standard deviation over mean; 0 where the mean is.
+fn imbalance(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / count;
+    if mean > 0.0 {
+        variance.sqrt() / mean
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imbalance_is_deviation_over_mean() {
+        assert_eq!(imbalance(&[5.0, 5.0, 5.0, 5.0]), 0.0);
+        // All on one of four nodes: sqrt(3).
+        assert!((imbalance(&[8.0, 0.0, 0.0, 0.0]) - 3f64.sqrt()).abs() < 1e-12);
+        assert_eq!(imbalance(&[0.0, 0.0]), 0.0);
+    }
+}

@@ -1,0 +1,370 @@
+//! The page table: a home for each page, replicas, and what memory there is.
+
+use nearpage_policy::online::{Action, ActionKind, Copies, Initial};
+
+use crate::Error;
+use crate::figures::Figures;
+use crate::trace::Trace;
+
+/// No node.
+const NONE: u8 = u8::MAX;
+
+#[derive(Clone, Copy)]
+struct Page {
+    /// Bit n: a copy on node n. 0: not touched yet.
+    copies: u64,
+    /// Bit n: the copy on node n was used since the hand went by.
+    referenced: u64,
+    home: u8,
+    /// Where it migrated from last.
+    before: u8,
+}
+
+/// What pages did, and how many there were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageCounts {
+    pub migrated: u64,
+    pub replicated: u64,
+    pub interleaved: u64,
+    pub collapsed: u64,
+    pub reclaimed: u64,
+    pub ping_pong: u64,
+    pub multiple: u64,
+    pub incorrect: u64,
+    pub overcommitted: u64,
+    pub pages_max: u64,
+    /// Pages in use × time in femtoseconds.
+    pub page_time: u128,
+}
+
+impl PageCounts {
+    /// Adds another phase's.
+    pub fn add(&mut self, other: &Self) {
+        self.migrated += other.migrated;
+        self.replicated += other.replicated;
+        self.interleaved += other.interleaved;
+        self.collapsed += other.collapsed;
+        self.reclaimed += other.reclaimed;
+        self.ping_pong += other.ping_pong;
+        self.multiple += other.multiple;
+        self.incorrect += other.incorrect;
+        self.overcommitted += other.overcommitted;
+        self.pages_max = self.pages_max.max(other.pages_max);
+        self.page_time += other.page_time;
+    }
+}
+
+/// All pages.
+pub(crate) struct PageTable<'a> {
+    trace: &'a dyn Trace,
+    pages: Vec<Page>,
+    nodes: usize,
+    rule: Initial,
+    /// Homes that are known beforehand.
+    homes: Option<Vec<Option<u16>>>,
+    /// Misses of each page by node, where a policy moves pages.
+    misses: Vec<u32>,
+    /// Pages touched so far.
+    touched: u64,
+    used: Vec<u64>,
+    used_in_all: u64,
+    limit: u64,
+    /// Memory is short: references are noted, so that replicas can be reclaimed.
+    limited: bool,
+    hand: usize,
+    /// No replica could be had since the epoch began.
+    exhausted: bool,
+    since: u64,
+    pub counts: PageCounts,
+}
+
+impl<'a> PageTable<'a> {
+    pub fn new(
+        trace: &'a dyn Trace,
+        figures: &Figures,
+        rule: Initial,
+        homes: Option<Vec<Option<u16>>>,
+        limit: Option<u64>,
+        moves: bool,
+    ) -> Self {
+        let untouched = Page {
+            copies: 0,
+            referenced: 0,
+            home: 0,
+            before: NONE,
+        };
+        let pages = trace.pages();
+        Self {
+            trace,
+            pages: vec![untouched; pages],
+            nodes: figures.nodes,
+            rule,
+            homes,
+            misses: vec![0; if moves { pages * figures.nodes } else { 0 }],
+            touched: 0,
+            used: vec![0; figures.nodes],
+            used_in_all: 0,
+            limit: limit.unwrap_or(u64::MAX),
+            limited: limit.is_some() || figures.capacity.iter().any(|&pages| pages != u64::MAX),
+            hand: 0,
+            exhausted: false,
+            since: 0,
+            counts: PageCounts::default(),
+        }
+    }
+
+    /// Where a page is, after its first touch by a CPU on `node` if this is it.
+    #[inline]
+    pub fn find(
+        &mut self,
+        page: u32,
+        node: u16,
+        now: u64,
+        figures: &Figures,
+    ) -> Result<Copies, Error> {
+        let pages = self.pages.len();
+        let entry = self
+            .pages
+            .get(page as usize)
+            .ok_or(Error::NoSuchPage { page, pages })?;
+        if entry.copies == 0 {
+            self.touch(page, node, now, figures);
+        }
+        let entry = &self.pages[page as usize];
+        Ok(Copies {
+            home: entry.home.into(),
+            nodes: entry.copies,
+        })
+    }
+
+    /// Notes a miss that `from`'s copy served.
+    #[inline]
+    pub fn served(&mut self, page: u32, node: u16, from: u16) {
+        if self.limited {
+            self.pages[page as usize].referenced |= 1 << from;
+        }
+        if let Some(count) = self
+            .misses
+            .get_mut(page as usize * self.nodes + usize::from(node))
+        {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    #[cold]
+    fn touch(&mut self, page: u32, node: u16, now: u64, figures: &Figures) {
+        let given = self
+            .homes
+            .as_ref()
+            .and_then(|homes| homes.get(page as usize).copied().flatten());
+        let order = self.touched;
+        let wanted = given.unwrap_or_else(|| {
+            let number = self.trace.page_number(page);
+            self.rule.home(number, order, node, &figures.memory_nodes)
+        });
+        let near = figures.nearest[usize::from(wanted)].iter().copied();
+        let home = near
+            .clone()
+            .find(|&near| self.has_room(near, figures))
+            .unwrap_or_else(|| {
+                self.counts.overcommitted += 1;
+                near.clone()
+                    .find(|&near| figures.capacity[usize::from(near)] > 0)
+                    .unwrap_or(wanted)
+            });
+        self.touched += 1;
+        self.take(home, now);
+        let entry = &mut self.pages[page as usize];
+        entry.copies = 1 << home;
+        entry.home = home as u8;
+    }
+
+    fn has_room(&self, node: u16, figures: &Figures) -> bool {
+        self.used[usize::from(node)] < figures.capacity[usize::from(node)]
+    }
+
+    /// Is there no memory for a replica on `node`?
+    #[inline]
+    pub fn pressure(&self, node: u16, figures: &Figures) -> bool {
+        self.limited
+            && self.exhausted
+            && (self.used_in_all >= self.limit || !self.has_room(node, figures))
+    }
+
+    /// A new epoch: replicas that were in use may not be any more.
+    pub fn end_epoch(&mut self) {
+        self.exhausted = false;
+    }
+
+    /// Share of memory that is free.
+    pub fn free_share(&self, figures: &Figures) -> f64 {
+        let capacity = figures
+            .capacity
+            .iter()
+            .fold(0u64, |sum, &pages| sum.saturating_add(pages));
+        let capacity = capacity.min(self.limit);
+        if capacity == u64::MAX {
+            1.0
+        } else {
+            1.0 - self.used_in_all as f64 / capacity.max(1) as f64
+        }
+    }
+
+    fn pass_time(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.since);
+        self.counts.page_time += u128::from(passed) * u128::from(self.used_in_all);
+        self.since = self.since.max(now);
+    }
+
+    fn take(&mut self, node: u16, now: u64) {
+        self.pass_time(now);
+        self.used[usize::from(node)] += 1;
+        self.used_in_all += 1;
+        self.counts.pages_max = self.counts.pages_max.max(self.used_in_all);
+    }
+
+    fn give_back(&mut self, nodes: u64, now: u64) {
+        self.pass_time(now);
+        for node in bits(nodes) {
+            self.used[usize::from(node)] -= 1;
+            self.used_in_all -= 1;
+        }
+    }
+
+    /// Begins to count afresh.
+    pub fn restart(&mut self, now: u64) {
+        self.counts = PageCounts {
+            pages_max: self.used_in_all,
+            ..PageCounts::default()
+        };
+        self.since = now;
+    }
+
+    /// What was counted up to now.
+    pub fn counted(&mut self, now: u64) -> PageCounts {
+        self.pass_time(now);
+        self.counts
+    }
+
+    /// The node whose copy an action would be made from; `None` where it has nothing to do.
+    pub fn source(&self, action: &Action, figures: &Figures) -> Option<u16> {
+        let copies = self.pages[action.page as usize].copies;
+        let done = match action.kind {
+            ActionKind::Migrate | ActionKind::Interleave | ActionKind::Collapse => {
+                copies == 1 << action.node
+            }
+            ActionKind::Replicate => copies >> action.node & 1 == 1,
+        };
+        (!done && copies != 0).then(|| figures.nearest_copy(action.node, copies))
+    }
+
+    /// Carries out an action; `false`: it had nothing to do, or there is no memory for it.
+    pub fn apply(&mut self, action: &Action, now: u64, figures: &Figures) -> bool {
+        if self.source(action, figures).is_none() {
+            return false;
+        }
+        let &Action {
+            page, kind, node, ..
+        } = action;
+        let Page {
+            copies,
+            home,
+            before,
+            ..
+        } = self.pages[page as usize];
+        let is_new = copies >> node & 1 == 0;
+        let short = is_new
+            && (!self.has_room(node, figures)
+                || kind == ActionKind::Replicate && self.used_in_all >= self.limit)
+            && !self.reclaim(node, now, figures);
+        if short || (kind == ActionKind::Collapse && is_new) {
+            return false;
+        }
+        // Reclaiming may have taken a replica of this very page.
+        let copies = self.pages[page as usize].copies;
+        if is_new {
+            self.take(node, now);
+        }
+        if kind == ActionKind::Replicate {
+            self.counts.replicated += 1;
+            self.pages[page as usize].copies |= 1 << node;
+            return true;
+        }
+        self.give_back(copies & !(1 << node), now);
+        let entry = &mut self.pages[page as usize];
+        entry.copies = 1 << node;
+        entry.home = node as u8;
+        let counts = &mut self.counts;
+        match kind {
+            ActionKind::Collapse => counts.collapsed += 1,
+            ActionKind::Interleave => counts.interleaved += 1,
+            _ => counts.migrated += 1,
+        }
+        if kind != ActionKind::Collapse {
+            entry.before = home;
+            counts.multiple += u64::from(before != NONE);
+            counts.ping_pong += u64::from(before == node as u8);
+            let row = page as usize * self.nodes;
+            let misses = |node: usize| self.misses.get(row + node).copied().unwrap_or(0);
+            counts.incorrect += u64::from(misses(home.into()) > misses(node.into()));
+        }
+        true
+    }
+
+    /// Gives up replicas that were not used since the hand last went by, until there is room for one
+    /// more page on `node`; a few more, so that the next does not have to search (§6.2.2, memory
+    /// pressure).
+    fn reclaim(&mut self, node: u16, now: u64, figures: &Figures) -> bool {
+        if self.exhausted {
+            return false;
+        }
+        let wanted = 1 + self.used_in_all / 128;
+        let mut found = 0;
+        // Twice round: the first time only clears.
+        for _ in 0..2 * self.pages.len() {
+            let page = self.hand;
+            self.hand = (self.hand + 1) % self.pages.len();
+            let Page {
+                copies,
+                referenced,
+                home,
+                ..
+            } = self.pages[page];
+            if copies.count_ones() < 2 {
+                continue;
+            }
+            let unused = copies & !referenced & !(1 << home);
+            self.pages[page].referenced = 0;
+            self.pages[page].copies &= !unused;
+            self.give_back(unused, now);
+            found += u64::from(unused.count_ones());
+            if found >= wanted && self.has_room(node, figures) {
+                break;
+            }
+        }
+        self.counts.reclaimed += found;
+        self.exhausted = !self.has_room(node, figures) || self.used_in_all >= self.limit;
+        !self.exhausted
+    }
+
+    /// Checks that every touched page has one home, which has a copy, and that pages add up.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let mut used = vec![0; self.nodes];
+        for page in self.pages.iter().filter(|page| page.copies != 0) {
+            assert_eq!(page.copies >> page.home & 1, 1);
+            bits(page.copies).for_each(|node| used[usize::from(node)] += 1);
+        }
+        assert_eq!(used, self.used);
+        assert_eq!(used.iter().sum::<u64>(), self.used_in_all);
+    }
+}
+
+/// Numbers of the bits that are set.
+fn bits(mut set: u64) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
+        let lowest = set.trailing_zeros() as u16;
+        set &= set.wrapping_sub(1);
+        (lowest < 64).then_some(lowest)
+    })
+}

@@ -1,0 +1,325 @@
+//! A thread that is replayed: its steps, its clock, its outstanding misses.
+
+use std::collections::VecDeque;
+
+use nearpage_policy::online::Action;
+use nearpage_recording::ThreadIndex;
+use nearpage_recording::trace::{Happening, Miss, StepBatch, Steps};
+
+use crate::Error;
+use crate::figures::{FS, Figures};
+use crate::outcome::{Split, ThreadOutcome};
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has not been started.
+    Unborn,
+    /// It gets ready at its clock's time, and then needs its CPU.
+    Arriving,
+    /// It has its CPU; its next step is at its clock's time.
+    Running,
+    /// Another thread has its CPU.
+    Queueing,
+    /// It waits for a signal.
+    Blocked {
+        /// What it waited while tracing, in case the signal never comes.
+        otherwise: u64,
+    },
+    /// It has ended.
+    Ended,
+}
+
+/// What a thread does when it gets its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// Computes up to its first step.
+    Reach,
+    /// Computes from the step that it waited in up to the next.
+    Advance,
+    /// Goes on with the step that it had reached.
+    Step,
+}
+
+/// What a thread's time went to, in femtoseconds, and its misses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub compute: u64,
+    /// Local, remote.
+    pub stall: [u64; 2],
+    pub moving: u64,
+    pub waiting: u64,
+    /// Local, remote.
+    pub misses: [u64; 2],
+    /// Sums of latencies: local, remote.
+    pub latency: [u128; 2],
+    pub instructions: u64,
+}
+
+/// A miss that a thread has not waited for yet.
+struct Outstanding {
+    /// The thread's instruction count at the miss.
+    position: u64,
+    completes: u64,
+    remote: usize,
+}
+
+/// The next step of a thread.
+pub(crate) enum Step {
+    Miss(Miss),
+    Happening(Happening),
+}
+
+/// A thread.
+pub(crate) struct Thread<'a> {
+    pub index: ThreadIndex,
+    pub state: State,
+    pub then: Then,
+    /// Signal that it waits for; 0: none.
+    pub awaits: u64,
+    pub cpu: u32,
+    pub node: u16,
+    /// Time of its next step, in femtoseconds.
+    pub time: u64,
+    /// Time that others have taken from it since: flushes of its TLB.
+    pub penalty: u64,
+    /// Pages that it will be interrupted for.
+    pub hot: Vec<Action>,
+    /// When it will be at the latest.
+    pub deadline: u64,
+    /// Pages that it is moving, and how many have been through the lock.
+    pub moving: Vec<Action>,
+    pub moved: usize,
+    pub totals: Totals,
+    /// Where the totals begin.
+    pub since: u64,
+    /// Where the last phase that counts ended.
+    pub result: ThreadOutcome,
+    steps: Box<dyn Steps + 'a>,
+    batch: StepBatch,
+    /// Next miss of the batch.
+    at: usize,
+    /// Next happening of the batch.
+    happening: usize,
+    /// The miss that comes after the next happening.
+    stop: usize,
+    position: u64,
+    outstanding: VecDeque<Outstanding>,
+}
+
+impl<'a> Thread<'a> {
+    pub fn new(index: ThreadIndex, cpu: u32, node: u16, steps: Box<dyn Steps + 'a>) -> Self {
+        Self {
+            index,
+            state: State::Unborn,
+            then: Then::Reach,
+            awaits: 0,
+            cpu,
+            node,
+            time: 0,
+            penalty: 0,
+            hot: Vec::new(),
+            deadline: u64::MAX,
+            moving: Vec::new(),
+            moved: 0,
+            totals: Totals::default(),
+            since: 0,
+            result: ThreadOutcome::default(),
+            steps,
+            batch: StepBatch::default(),
+            at: 0,
+            happening: 0,
+            stop: 0,
+            position: 0,
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    /// Instructions executed so far.
+    pub fn executed(&self) -> u64 {
+        self.position
+    }
+
+    /// The step at the thread's time.
+    #[inline]
+    pub fn step(&self) -> Step {
+        if self.at < self.stop {
+            Step::Miss(self.batch.misses[self.at])
+        } else {
+            Step::Happening(self.batch.happenings[self.happening].2)
+        }
+    }
+
+    /// The current step is done: computes up to the next one. `false`: there is none.
+    #[inline]
+    pub fn advance(&mut self, figures: &Figures) -> Result<bool, Error> {
+        if self.at < self.stop {
+            self.at += 1;
+        } else {
+            self.happening += 1;
+            self.set_stop();
+        }
+        self.reach(figures)
+    }
+
+    /// Computes up to the step that is next.
+    #[inline]
+    pub fn reach(&mut self, figures: &Figures) -> Result<bool, Error> {
+        loop {
+            if self.at < self.stop {
+                self.run(self.batch.misses[self.at].instructions, figures);
+                return Ok(true);
+            }
+            if let Some(&(_, instructions, _)) = self.batch.happenings.get(self.happening) {
+                self.run(instructions, figures);
+                return Ok(true);
+            }
+            if self.time > u64::MAX / 2 {
+                return Err(Error::TooLong);
+            }
+            if !self.steps.next(&mut self.batch)? {
+                return Ok(false);
+            }
+            (self.at, self.happening) = (0, 0);
+            self.set_stop();
+        }
+    }
+
+    fn set_stop(&mut self) {
+        let happenings = &self.batch.happenings;
+        let misses = self.batch.misses.len();
+        self.stop = happenings
+            .get(self.happening)
+            .map_or(misses, |next| next.0.min(misses));
+    }
+
+    /// Executes instructions, as far ahead of outstanding misses as the window allows.
+    #[inline]
+    fn run(&mut self, instructions: u32, figures: &Figures) {
+        let mut left = u64::from(instructions);
+        self.totals.instructions += left;
+        while let Some(oldest) = self.outstanding.front() {
+            let ahead = (oldest.position + figures.window).saturating_sub(self.position);
+            if left <= ahead {
+                break;
+            }
+            self.compute(ahead.saturating_mul(figures.instruction));
+            self.position += ahead;
+            left -= ahead;
+            self.wait_for_oldest();
+        }
+        self.compute(left.saturating_mul(figures.instruction));
+        self.position += left;
+    }
+
+    /// Time that the CPU is busy.
+    #[inline]
+    pub fn compute(&mut self, time: u64) {
+        self.time = self.time.saturating_add(time);
+        self.totals.compute += time;
+    }
+
+    /// Time spent moving pages.
+    pub fn spend_moving(&mut self, time: u64) {
+        self.time += time;
+        self.totals.moving += time;
+    }
+
+    /// Waits until `time`.
+    pub fn wait_until(&mut self, time: u64) {
+        let waited = time.saturating_sub(self.time);
+        self.time += waited;
+        self.totals.waiting += waited;
+    }
+
+    fn wait_for_oldest(&mut self) {
+        if let Some(Outstanding {
+            completes, remote, ..
+        }) = self.outstanding.pop_front()
+        {
+            self.stall_until(completes, remote);
+        }
+    }
+
+    #[inline]
+    fn stall_until(&mut self, completes: u64, remote: usize) {
+        let stalled = completes.saturating_sub(self.time);
+        self.time += stalled;
+        self.totals.stall[remote] += stalled;
+    }
+
+    /// Waits for all outstanding misses.
+    pub fn drain(&mut self) {
+        while !self.outstanding.is_empty() {
+            self.wait_for_oldest();
+        }
+    }
+
+    /// Waits for room for one more miss, where all are taken.
+    #[inline]
+    pub fn make_room(&mut self, figures: &Figures) -> bool {
+        let full = self.outstanding.len() >= figures.outstanding && !self.outstanding.is_empty();
+        if full {
+            let before = self.time;
+            self.wait_for_oldest();
+            return self.time == before;
+        }
+        true
+    }
+
+    /// Issues a miss that takes `latency`.
+    #[inline]
+    pub fn issue(&mut self, latency: u64, remote: bool, blocking: bool, figures: &Figures) {
+        let remote = usize::from(remote);
+        self.totals.misses[remote] += 1;
+        self.totals.latency[remote] += u128::from(latency);
+        let completes = self.time.saturating_add(latency);
+        if blocking || figures.outstanding == 1 {
+            self.stall_until(completes, remote);
+        } else {
+            self.outstanding.push_back(Outstanding {
+                position: self.position,
+                completes,
+                remote,
+            });
+        }
+    }
+
+    /// Begins to count afresh.
+    pub fn restart(&mut self) {
+        self.totals = Totals::default();
+        self.since = self.time;
+    }
+
+    /// Adds what was counted to the result.
+    pub fn collect(&mut self) {
+        let Totals {
+            compute,
+            stall,
+            moving,
+            waiting,
+            misses,
+            ..
+        } = self.totals;
+        let result = &mut self.result;
+        result.time_ns += (self.time - self.since) as f64 / FS;
+        result.local += misses[0];
+        result.remote += misses[1];
+        let Split {
+            compute_ns,
+            local_stall_ns,
+            remote_stall_ns,
+            move_ns,
+            wait_ns,
+        } = &mut result.split;
+        for (sum, part) in [
+            (compute_ns, compute),
+            (local_stall_ns, stall[0]),
+            (remote_stall_ns, stall[1]),
+            (move_ns, moving),
+            (wait_ns, waiting),
+        ] {
+            *sum += part as f64 / FS;
+        }
+    }
+}

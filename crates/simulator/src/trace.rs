@@ -1,0 +1,59 @@
+//! What is replayed.
+
+use nearpage_recording::trace::{StepBatch, Steps, TracedThread};
+
+/// A thread and what hands out its steps.
+pub type ThreadSteps<'a> = (TracedThread, Box<dyn Steps + 'a>);
+
+/// A trace that can be read any number of times, by several replays at once.
+pub trait Trace: Sync {
+    /// Pages that its steps name: their numbers are below this.
+    fn pages(&self) -> usize;
+
+    /// Number of a page in its address space: what round-robin goes by.
+    fn page_number(&self, page: u32) -> u64 {
+        page.into()
+    }
+
+    /// Its threads with their steps, from the beginning.
+    ///
+    /// # Errors
+    /// A trace that cannot be read.
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error>;
+}
+
+/// A trace in memory, for tests and for what is generated.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryTrace {
+    /// Pages.
+    pub pages: usize,
+    /// Threads, with their batches.
+    pub threads: Vec<(TracedThread, Vec<StepBatch>)>,
+}
+
+struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
+
+impl Steps for Batches<'_> {
+    fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
+        let Some(next) = self.0.next() else {
+            return Ok(false);
+        };
+        batch.misses.clone_from(&next.misses);
+        batch.happenings.clone_from(&next.happenings);
+        Ok(true)
+    }
+}
+
+impl Trace for MemoryTrace {
+    fn pages(&self) -> usize {
+        self.pages
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
+        for (thread, batches) in &self.threads {
+            threads.push((thread.clone(), Box::new(Batches(batches.iter()))));
+        }
+        Ok(threads)
+    }
+}
