@@ -31,7 +31,7 @@ struct molecule {
 };
 
 static size_t count, per_side;
-static double box, cutoff;
+static double box, cutoff, edge_six; /* (SIGMA / cutoff)^6 */
 static struct molecule *molecules;
 static uint32_t *order;
 
@@ -90,8 +90,7 @@ static void spring(struct molecule *m, int a, int b, double stiffness, double le
 static inline void attract(struct molecule *m, int a, const struct molecule *other, int b) {
     double along[3], square = 0;
     for (int d = 0; d < 3; d++) {
-        double x = m->position[a][d] - other->position[b][d];
-        along[d] = x - box * rint(x / box);
+        along[d] = short_way(m->position[a][d] - other->position[b][d], box);
         square += along[d] * along[d];
     }
     if (square >= cutoff * cutoff)
@@ -101,7 +100,7 @@ static inline void attract(struct molecule *m, int a, const struct molecule *oth
     double energy = product / r - product / cutoff + edge * (r - cutoff);
     double force = product / square - edge;
     if (a == 0 && b == 0) {
-        double six = pow(SIGMA * SIGMA / square, 3), edge_six = pow(SIGMA / cutoff, 6);
+        double two = SIGMA * SIGMA / square, six = two * two * two;
         double edge_force = 24 * EPSILON * (2 * edge_six * edge_six - edge_six) / cutoff;
         energy += 4 * EPSILON * (six * six - six - edge_six * edge_six + edge_six) +
                   edge_force * (r - cutoff);
@@ -177,6 +176,7 @@ int main(int argc, char **argv) {
     count = per_side * per_side * per_side;
     box = per_side * SPACING;
     cutoff = fmin(box / 2, 9);
+    edge_six = pow(SIGMA / cutoff, 6);
     molecules = allocate(count * sizeof *molecules);
     order = allocate(count * sizeof *order);
     double began = omp_get_wtime(), first = 0, last = 0;

@@ -163,6 +163,12 @@ static inline size_t share_begin(size_t count, int k, int n) {
     return (unsigned __int128)count * k / n;
 }
 
+/* A distance in a periodic box, taken the short way round. */
+static inline double short_way(double x, double box) {
+    double turns = x / box;
+    return x - box * (double)(int)(turns + (turns < 0 ? -0.5 : 0.5));
+}
+
 struct share {
     size_t first, end;
 };
