@@ -120,6 +120,7 @@ static inline void read_parameters(int argc, char **argv, struct parameter *para
     } while (0)
 
 static inline void print_result(double checksum, double init_seconds, double compute_seconds) {
+    REQUIRE(checksum - checksum == 0, "the checksum is not a number");
     printf("%s checksum %.12g init %.3f s compute %.3f s\n", program_invocation_short_name,
            checksum, init_seconds, compute_seconds);
 }
