@@ -185,7 +185,7 @@ static double step(struct share mine, size_t time) {
 
 int main(int argc, char **argv) {
     struct parameter parameters[] = {NUMBER("CHAINS_PER_SIDE", 1, 1, 50),
-                                     NUMBER("STEPS", 40, 2, 1000000000)};
+                                     NUMBER("STEPS", 30, 2, 1000000000)};
     READ_PARAMETERS(parameters);
     size_t per_side = parameters[0].value * CHAIN, steps = parameters[1].value;
     count = per_side * per_side * per_side;

@@ -81,17 +81,18 @@ static void advance(size_t block) {
             size_t i = y * side + x;
             double from_left = x ? now[i - 1] : in_left[y];
             double from_below = y ? now[i - side] : in_below[x];
-            next[i] = now[i] + (WIND_X * (from_left - now[i]) + WIND_Y * (from_below - now[i])) / width;
+            double gain = WIND_X * (from_left - now[i]) + WIND_Y * (from_below - now[i]);
+            next[i] = now[i] + gain / width;
             largest = next[i] > largest ? next[i] : largest;
         }
     blocks[block].largest = largest;
 }
 
-/* Fine where the cloud is denser than a fiftieth of its densest, and next to there. */
+/* Fine where the cloud is denser than a tenth of its densest, and next to there. */
 static void want(void) {
     double threshold = 0;
     for (size_t b = 0; b < count; b++) {
-        threshold = fmax(threshold, blocks[b].largest / 50);
+        threshold = fmax(threshold, blocks[b].largest / 10);
         blocks[b].wanted = COARSE;
     }
     for (size_t b = 0; b < count; b++)

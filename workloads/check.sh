@@ -1,8 +1,8 @@
 #!/bin/sh
 # check.sh FOLDER PROGRAM…: runs the kernels in FOLDER at a tiny size, with 1, 2, 3 and 8 threads,
-# twice each: they must find their own results right, and print the same checksum both times. Then
-# with bad arguments, which must give a usage line and exit status 2, and without the memory they
-# ask for, which must give a message and exit status 1.
+# twice each: they must find their own results right, and print the same checksum both times, and
+# that of one thread but for rounding. Then with bad arguments, which must give a usage line and
+# exit status 2, and without the memory they ask for, which must give a message and exit status 1.
 set -u
 folder=$1
 shift
@@ -58,6 +58,9 @@ for program; do
         if [ -z "$first" ] || [ "$first" != "$again" ]; then
             fail "$program $size with $threads threads: checksum '$first', then '$again'"
         fi
+        [ "$threads" = 1 ] && alone=$first
+        awk "BEGIN { d = ($first) - ($alone); exit !(d * d <= 1e-18 * ($alone) * ($alone)) }" ||
+            fail "$program $size: checksum $alone with one thread, $first with $threads"
     done
     export OMP_NUM_THREADS=2
     for bad in x -1 0 1e3 99999999999999999999 "1 2 3 4 5 6 7 8" --no-such-flag; do

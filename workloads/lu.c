@@ -121,7 +121,8 @@ static double residual(void) {
 
 int main(int argc, char **argv) {
     struct parameter parameters[] = {NUMBER("SIZE, a multiple of BLOCK", 128, 2, 65536),
-                                     NUMBER("BLOCK", 16, 1, 65536), NUMBER("ROUNDS", 50, 1, 1000000000)};
+                                     NUMBER("BLOCK", 16, 1, 65536),
+                                     NUMBER("ROUNDS", 50, 1, 1000000000)};
     READ_PARAMETERS(parameters);
     n = parameters[0].value;
     size = parameters[1].value;

@@ -5,9 +5,9 @@
  *   matrix      shared: each thread reads the row it has and all rows after it; never written
  *               after the start
  *   means       block: thread k writes share k of T; read by all
- *   covariance  cyclic: thread k writes rows k, k + T, k + 2 T, … from the diagonal on, and at last
- *               the mirror image of its share below it, reading all; then, for the principal
- *               component, read in blocks of rows
+ *   covariance  cyclic: thread k writes rows k, k + T, k + 2 T, … from the diagonal on, and at
+ *               last the mirror image of its share below it, reading all; then, for the
+ *               principal component, read in blocks of rows
  *   component   shared: read by all, written in blocks, small
  * The master initialises everything. */
 #include "workload.h"
@@ -131,7 +131,8 @@ int main(int argc, char **argv) {
         length += planted(i) * planted(i);
         trace += covariance[i * rows + i];
     }
-    REQUIRE(variance > 0 && variance <= trace, "a component of %g in a variance of %g", variance, trace);
+    REQUIRE(variance > 0 && variance <= trace, "a component of %g in a variance of %g", variance,
+            trace);
     REQUIRE(fabs(aligned) / sqrt(length) > 0.9, "the planted component was not found: %g",
             fabs(aligned) / sqrt(length));
 

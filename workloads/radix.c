@@ -58,7 +58,8 @@ int main(int argc, char **argv) {
     READ_PARAMETERS(parameters);
     count = parameters[1].value;
     passes = parameters[2].value;
-    size_t bytes = count * sizeof *keys, count_bytes = omp_get_max_threads() * DIGITS * sizeof *counts;
+    size_t bytes = count * sizeof *keys;
+    size_t count_bytes = omp_get_max_threads() * DIGITS * sizeof *counts;
     keys = allocate(bytes);
     ping = allocate(bytes);
     pong = allocate(bytes);

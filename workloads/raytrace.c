@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
 #pragma omp barrier
     }
     print_result(tracer.checksum, built - began, omp_get_wtime() - built);
-    raytrace_check();
+    raytrace_check(parameters[2].value - 1);
 
     struct object objects[] = {RAYTRACE_OBJECTS};
     PAUSE(objects);

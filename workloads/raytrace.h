@@ -176,16 +176,20 @@ static void ray(size_t frame, double x, double y, struct vector *from, struct ve
     *way = normal(*way);
 }
 
+static uint32_t raytrace_pixel(size_t frame, size_t tile, size_t pixel) {
+    size_t row = tracer.side / RAYTRACE_TILE;
+    struct vector from, way;
+    ray(frame, tile % row * RAYTRACE_TILE + pixel % RAYTRACE_TILE + 0.5,
+        tile / row * RAYTRACE_TILE + pixel / RAYTRACE_TILE + 0.5, &from, &way);
+    return brightness(from, way, RAYTRACE_BOUNCES) * 1e6;
+}
+
 /* Renders the tiles first, first + stride, … of a frame. */
 static void raytrace_tiles(size_t frame, size_t first, size_t stride) {
     size_t row = tracer.side / RAYTRACE_TILE, pixels = RAYTRACE_TILE * RAYTRACE_TILE;
     for (size_t tile = first; tile < row * row; tile += stride)
-        for (size_t pixel = 0; pixel < pixels; pixel++) {
-            struct vector from, way;
-            ray(frame, tile % row * RAYTRACE_TILE + pixel % RAYTRACE_TILE + 0.5,
-                tile / row * RAYTRACE_TILE + pixel / RAYTRACE_TILE + 0.5, &from, &way);
-            tracer.image[tile * pixels + pixel] = brightness(from, way, RAYTRACE_BOUNCES) * 1e6;
-        }
+        for (size_t pixel = 0; pixel < pixels; pixel++)
+            tracer.image[tile * pixels + pixel] = raytrace_pixel(frame, tile, pixel);
 }
 
 /* By one thread, when a frame is done. */
@@ -194,13 +198,20 @@ static void raytrace_add_frame(void) {
         tracer.checksum += tracer.image[i];
 }
 
-/* Some rays against every sphere, without the tree; and that they end on the sphere they hit. */
-static void raytrace_check(void) {
-    size_t found = 0;
+/* Some rays against every sphere, without the tree; and that they end on the sphere they hit. Some
+ * pixels of the image, of which `frame` is the latest. */
+static void raytrace_check(size_t frame) {
+    size_t found = 0, pixels = RAYTRACE_TILE * RAYTRACE_TILE;
+    for (size_t i = 0; i < 50; i++) {
+        size_t at = random_at(~i) % (tracer.side * tracer.side);
+        REQUIRE(tracer.image[at] == raytrace_pixel(frame, at / pixels, at % pixels),
+                "pixel %zu was not rendered", at);
+    }
     for (size_t i = 0; i < 200; i++) {
         struct vector from, way;
-        ray(i, tracer.side * unit(random_at(2 * i)), tracer.side * unit(random_at(2 * i + 1)), &from,
-            &way);
+        double x = tracer.side * unit(random_at(2 * i));
+        double y = tracer.side * unit(random_at(2 * i + 1));
+        ray(i, x, y, &from, &way);
         struct hit by_tree = nearest(from, way), by_all = {INFINITY, NULL};
         for (size_t s = 0; s < tracer.sphere_count; s++)
             meet(&tracer.spheres[s], from, way, &by_all);

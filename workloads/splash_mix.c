@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
     run(parameters[0].value);
     double checksum = (double)tracer.checksum + (double)volume.checksum + ocean_checksum();
     print_result(checksum, 0, omp_get_wtime() - began);
-    raytrace_check();
+    raytrace_check(done[RAYTRACE] - 1);
     volrend_check();
     ocean_check(done[OCEAN]);
 

@@ -136,8 +136,10 @@ static void volrend_check(void) {
     REQUIRE(volume.least_lit > disc - edge && volume.most_lit < disc + edge,
             "a ball covers %g to %g pixels instead of %g", volume.least_lit, volume.most_lit, disc);
     for (size_t i = 0; i < 500; i++) {
-        double column = volume.n * unit(random_at(2 * i)), row = volume.n * unit(random_at(2 * i + 1));
-        REQUIRE(cast(i, column, row, 1) == cast(i, column, row, 0), "skipping air changes ray %zu", i);
+        double column = volume.n * unit(random_at(2 * i));
+        double row = volume.n * unit(random_at(2 * i + 1));
+        REQUIRE(cast(i, column, row, 1) == cast(i, column, row, 0), "skipping air changes ray %zu",
+                i);
     }
 }
 
