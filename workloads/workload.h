@@ -1,5 +1,5 @@
-/* What every workload needs: arguments, memory, random numbers, shares of a team, and a
- * pause that lets a test look at where the pages are.
+/* What every workload needs: arguments, checks, memory, random numbers, shares of a team, and
+ * a pause that lets a test look at where the pages are.
  *
  * With WORKLOAD_PAUSE_FILE=PATH in the environment, pause_for_inspection() writes
  *
@@ -44,8 +44,11 @@ static inline double argument(int argc, char **argv, int index, double otherwise
         return otherwise;
     char *end;
     double value = strtod(argv[index], &end);
-    if (end == argv[index] || *end || !(value > 0))
-        die("arguments are positive numbers");
+    if (end == argv[index] || *end || !(value > 0)) {
+        fprintf(stderr, "usage: %s: arguments are positive numbers\n",
+                program_invocation_short_name);
+        exit(2);
+    }
     return value;
 }
 
@@ -58,6 +61,68 @@ static inline int flag(int *argc, char **argv, const char *name) {
             return 1;
         }
     return 0;
+}
+
+/* What the command line may give: a whole number in its place, or, where the name begins with
+ * a dash, a flag. */
+struct parameter {
+    const char *name;
+    size_t otherwise, least, most, value;
+};
+
+#define NUMBER(name, otherwise, least, most) {name, otherwise, least, most, 0}
+#define FLAG(name) {name, 0, 0, 0, 0}
+#define PARALLEL_INIT FLAG("--parallel-init")
+
+static inline void usage(const struct parameter *parameters, int count) {
+    fprintf(stderr, "usage: %s", program_invocation_short_name);
+    for (int i = 0; i < count; i++)
+        if (*parameters[i].name == '-')
+            fprintf(stderr, " [%s]", parameters[i].name);
+        else
+            fprintf(stderr, " [%s, %zu to %zu, otherwise %zu]", parameters[i].name,
+                    parameters[i].least, parameters[i].most, parameters[i].otherwise);
+    fputc('\n', stderr);
+    exit(2);
+}
+
+/* Flags may stand anywhere, numbers in the order of the table. */
+static inline void read_parameters(int argc, char **argv, struct parameter *parameters, int count) {
+    for (struct parameter *p = parameters; p < parameters + count; p++)
+        p->value = *p->name == '-' ? (size_t)flag(&argc, argv, p->name) : p->otherwise;
+    int given = 1;
+    for (struct parameter *p = parameters; p < parameters + count && given < argc; p++) {
+        if (*p->name == '-')
+            continue;
+        char *end, *text = argv[given++];
+        errno = 0;
+        p->value = strtoull(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || errno || p->value < p->least ||
+            p->value > p->most)
+            usage(parameters, count);
+    }
+    if (given < argc)
+        usage(parameters, count);
+}
+
+#define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
+#define READ_PARAMETERS(parameters) read_parameters(argc, argv, parameters, LENGTH(parameters))
+
+/* What the computation must have come to: otherwise one line on standard error, exit status 1. */
+#define REQUIRE(holds, ...)                                                                        \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            fprintf(stderr, "%s: check failed: ", program_invocation_short_name);                  \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static inline void print_result(double checksum, double init_seconds, double compute_seconds) {
+    REQUIRE(checksum - checksum == 0, "the checksum is not a number");
+    printf("%s checksum %.12g init %.3f s compute %.3f s\n", program_invocation_short_name,
+           checksum, init_seconds, compute_seconds);
 }
 
 static inline void *allocate(size_t bytes) {
@@ -79,6 +144,17 @@ static inline uint64_t random_below(uint64_t *state, uint64_t bound) {
     return (unsigned __int128)random_next(state) * bound >> 64;
 }
 
+/* Random number `index` of its own, whoever asks for it: the finaliser of splitmix64. */
+static inline uint64_t random_at(uint64_t index) {
+    index = (index + 1) * 0x9E3779B97F4A7C15u;
+    index = (index ^ index >> 30) * 0xBF58476D1CE4E5B9u;
+    index = (index ^ index >> 27) * 0x94D049BB133111EBu;
+    return index ^ index >> 31;
+}
+
+/* Of `bits`, a number from 0 up to but not including 1. */
+static inline double unit(uint64_t bits) { return (bits >> 11) * 0x1p-53; }
+
 static inline uint64_t random_seed(uint64_t which) {
     return (which + 1) * 0x9E3779B97F4A7C15u;
 }
@@ -86,6 +162,35 @@ static inline uint64_t random_seed(uint64_t which) {
 /* Where share `k` of `n` begins when `count` elements are divided over `n`. */
 static inline size_t share_begin(size_t count, int k, int n) {
     return (unsigned __int128)count * k / n;
+}
+
+/* A distance in a periodic box, taken the short way round. */
+static inline double short_way(double x, double box) {
+    double turns = x / box;
+    return x - box * (double)(int)(turns + (turns < 0 ? -0.5 : 0.5));
+}
+
+struct share {
+    size_t first, end;
+};
+
+static inline struct share share_of(size_t count, int k, int n) {
+    return (struct share){share_begin(count, k, n), share_begin(count, k + 1, n)};
+}
+
+/* The calling thread's share of `count` elements. */
+static inline struct share my_share(size_t count) {
+    return share_of(count, omp_get_thread_num(), omp_get_num_threads());
+}
+
+/* `fill`s `count` elements: the master all of them, or each thread its share. */
+static inline void fill_shares(size_t in_parallel, size_t count,
+                               void (*fill)(size_t first, size_t end)) {
+#pragma omp parallel if (in_parallel)
+    {
+        struct share mine = my_share(count);
+        fill(mine.first, mine.end);
+    }
 }
 
 /* The sum of every thread's `mine`, called by the whole OpenMP team. Adds up in thread order,
@@ -128,6 +233,6 @@ static inline void pause_for_inspection(const struct object *objects, int count)
         usleep(100 * 1000);
 }
 
-#define PAUSE(objects) pause_for_inspection(objects, sizeof(objects) / sizeof *(objects))
+#define PAUSE(objects) pause_for_inspection(objects, LENGTH(objects))
 
 #endif
