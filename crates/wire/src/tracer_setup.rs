@@ -312,7 +312,9 @@ impl<'a> Setup<'a> {
             (self.tlb_fetch.as_ref().is_none_or(tlb), "tlb_fetch"),
             (self.tlb_second.as_ref().is_none_or(tlb), "tlb_second"),
             (
-                self.cpu_nodes.all_below(CPUS_MAX) && cpus <= CPUS_MAX && cpus + nodes <= HOLDERS_MAX,
+                self.cpu_nodes.all_below(CPUS_MAX)
+                    && cpus <= CPUS_MAX
+                    && cpus + nodes <= HOLDERS_MAX,
                 "cpu_nodes",
             ),
             (self.thread_cpus.all_below(cpus), "thread_cpus"),
