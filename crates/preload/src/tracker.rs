@@ -768,6 +768,7 @@ impl Tracker {
             observed.thread,
             &[head(Kind::Mark, 2, 0, which), sys::clock_ns()],
         );
+        sys::tell_tracer(which);
     }
 
     /// A `dlopen` begins at stack address `at`. Its end is noticed by the thread's next event.

@@ -568,6 +568,13 @@ impl Outcome {
     }
 }
 
+struct Asks {
+    position: usize,
+    line: u64,
+    store: bool,
+    allowed: bool,
+}
+
 /// All caches of the machine.
 pub struct Caches {
     cpus: Box<[Cpu]>,
@@ -633,17 +640,23 @@ impl Caches {
         prefetch(cpu.l2.set(line));
     }
 
-    /// A reference of the CPU at `position` that its L1 could not serve.
-    pub fn miss(&self, position: usize, line: u64, fetch: bool, store: bool) -> Outcome {
+    /// A reference of the CPU at `position` that its L1 could not serve. `None`: it would change what
+    /// another CPU has, and that is not `allowed` yet; nothing happened.
+    pub fn miss(
+        &self,
+        position: usize,
+        line: u64,
+        fetch: bool,
+        store: bool,
+        allowed: bool,
+    ) -> Option<Outcome> {
         let mut outcome = Outcome {
             served: Served::L2,
             invalidations: 0,
             write_backs: [0; 4],
             write_back_count: 0,
         };
-        let Some(cpu) = self.cpus.get(position) else {
-            return outcome;
-        };
+        let cpu = self.cpus.get(position)?;
         let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
 
         // What concerns nobody else. Looked at first without the lock: most lines are not there.
@@ -658,24 +671,38 @@ impl Caches {
                 }
                 cpu.l2.put(line, state);
                 l1.fill(line, state);
-                return outcome;
+                return Some(outcome);
             }
         }
-        self.ask_directory(cpu, position, line, l1, store, &mut outcome);
-        outcome
+        let asks = Asks {
+            position,
+            line,
+            store,
+            allowed,
+        };
+        self.ask_directory(cpu, l1, asks, &mut outcome)
+            .then_some(outcome)
     }
 
-    fn ask_directory(
-        &self,
-        cpu: &Cpu,
-        position: usize,
-        line: u64,
-        l1: &L1,
-        store: bool,
-        outcome: &mut Outcome,
-    ) {
+    fn ask_directory(&self, cpu: &Cpu, l1: &L1, asks: Asks, outcome: &mut Outcome) -> bool {
+        let Asks {
+            position,
+            line,
+            store,
+            allowed,
+        } = asks;
         let _set = self.directory.lock(line);
         let mut holders = self.directory.get(line);
+        if !allowed {
+            let mut others = holders.bits().filter(|bit| *bit != position);
+            let theirs = |bit: usize| match self.cpus.get(bit) {
+                Some(other) => store || other.l2.state(line) == MODIFIED,
+                None => false,
+            };
+            if others.any(theirs) {
+                return false;
+            }
+        }
         let own = cpu.l2.state(line);
         let mut elsewhere_modified = false;
         let mut others = false;
@@ -761,6 +788,7 @@ impl Caches {
         }
         holders.set(position);
         self.directory.put(line, &holders);
+        true
     }
 
     fn evicted_from_l2(
@@ -867,5 +895,54 @@ impl Caches {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Threads on as many CPUs work on the same few lines; whenever they stop, and in the middle of
+    /// it too, no modified line has a second holder, and directory and caches agree.
+    #[test]
+    fn many_threads_leave_the_caches_coherent() {
+        for l3 in ["", "l3 3072 3\n"] {
+            let text = format!(
+                "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 256 2\n\
+                 l1_data 256 2\nl2 1024 4\n{l3}tlb 8 8 0\ncpu_nodes 0 0 1 1\nthread_cpus 0\n\
+                 quantum 1000\n"
+            );
+            let setup = Setup::parse(&text).expect(&text);
+            let caches = &Caches::new(&setup);
+            let work = |position: usize| {
+                let cpu = &caches.cpus()[position];
+                let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(position as u64 + 1);
+                for _ in 0..20_000 {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let (line, store) = (random % 40, random >> 32 & 1 == 1);
+                    let hit = if store {
+                        cpu.l1_data.quick::<true>(line) || cpu.l1_data.access::<true>(line)
+                    } else {
+                        cpu.l1_data.quick::<false>(line) || cpu.l1_data.access::<false>(line)
+                    };
+                    if !hit {
+                        caches.miss(position, line, false, store, true);
+                    }
+                }
+            };
+            thread::scope(|scope| {
+                for position in 0..4 {
+                    scope.spawn(move || work(position));
+                }
+                for _ in 0..50 {
+                    assert_eq!(caches.incoherence(), None);
+                }
+            });
+            assert_eq!(caches.incoherence(), None);
+        }
     }
 }

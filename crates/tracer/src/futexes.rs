@@ -63,7 +63,7 @@ impl Futexes {
         futex.let_go = futex.let_go.saturating_add(count).min(all);
         Some(Signal {
             sequence: self.signals,
-            woken: if futex.let_go == all {
+            woken: if count >= all {
                 futex.waiting.clone()
             } else {
                 vec![]

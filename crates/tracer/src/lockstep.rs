@@ -5,6 +5,10 @@
 //! Threads blocked in a system call are left out. One CPU runs one thread at a time: threads that
 //! share it take turns, a quantum each.
 //!
+//! Within a quantum, a thread takes nothing from another CPU's caches until the threads created before
+//! it have used theirs up. So a line that two threads write goes once there and once back in a
+//! quantum, however the host lets them run; threads that share much run one after the other.
+//!
 //! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
 //! ways that no list of system calls knows. So a waiting thread looks now and then whether those
 //! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
@@ -46,6 +50,8 @@ struct Slot {
     thread: Option<Thread>,
     /// Times in a row that it was found asleep while it should run.
     asleep: u32,
+    /// It waits for threads created earlier.
+    waits: bool,
 }
 
 #[derive(Default)]
@@ -58,6 +64,8 @@ struct Inner {
     running: usize,
     end: u64,
     off: bool,
+    /// When somebody looked for sleepers last.
+    looked_at: u64,
 }
 
 /// All threads of a process.
@@ -110,6 +118,7 @@ impl Lockstep {
             tid: 0,
             thread: None,
             asleep: 0,
+            waits: false,
         });
         inner.join(member, time);
         Member(member)
@@ -177,6 +186,30 @@ impl Lockstep {
             inner.join(member.0, time);
         }
         self.wait(inner, member)
+    }
+
+    /// Returns when no thread created before the calling one is in its turn.
+    pub fn after_earlier(&self, member: Member) {
+        let mut inner = self.inner();
+        loop {
+            let off = inner.off;
+            let earlier = inner.slots.iter().take(member.0);
+            let busy = earlier.filter(|slot| slot.state == State::Running).count() > 0;
+            let Some(slot) = inner.slots.get_mut(member.0) else {
+                return;
+            };
+            slot.waits = busy && !off;
+            if !slot.waits {
+                return;
+            }
+            drop(inner);
+            let began = system::now_ns();
+            park_timeout(PATIENCE);
+            inner = self.inner();
+            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
+                self.leave_out_sleepers(&mut inner);
+            }
+        }
     }
 
     /// The thread ended, or was never born.
@@ -248,6 +281,11 @@ impl Lockstep {
                     };
                 }
             }
+            if inner.state(member) == State::Blocked {
+                // It was left out, and did not sleep after all.
+                let time = inner.end - self.quantum;
+                inner.join(member.0, time);
+            }
             self.go_on(&mut inner);
             if inner.state(member) == State::Running {
                 continue;
@@ -264,11 +302,16 @@ impl Lockstep {
 
     #[cold]
     fn leave_out_sleepers(&self, inner: &mut Inner) {
+        let now = system::now_ns();
+        if now - inner.looked_at < PATIENCE.as_nanos() as u64 {
+            return;
+        }
+        inner.looked_at = now;
         for number in 0..inner.slots.len() {
             let Some(slot) = inner.slots.get_mut(number) else {
                 return;
             };
-            if slot.state != State::Running {
+            if slot.state != State::Running || slot.waits {
                 continue;
             }
             if !sleeps(slot.tid) {
@@ -338,6 +381,11 @@ impl Inner {
         slot.time = time;
         if let Some(queue) = self.queues.get_mut(slot.cpu) {
             queue.retain(|queued| *queued != member.0);
+        }
+        for waiting in self.slots.iter().skip(member.0).filter(|slot| slot.waits) {
+            if let Some(thread) = &waiting.thread {
+                thread.unpark();
+            }
         }
     }
 

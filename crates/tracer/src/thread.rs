@@ -120,6 +120,10 @@ pub struct Thread {
     caught_up: u64,
     /// Instructions at which its turn ends.
     stop: u64,
+    /// End of the turn in which the threads created earlier have had theirs.
+    first_until: u64,
+    /// It took something from another CPU in its turn.
+    took: bool,
     /// Virtual time − instructions.
     ahead: u64,
     position: usize,
@@ -173,6 +177,8 @@ impl Thread {
             base: 0,
             caught_up: 0,
             stop: 0,
+            first_until: u64::MAX,
+            took: false,
             ahead: turn.time,
             position,
             random: u64::from(birth.number) << 32 | 0x2545_f491,
@@ -383,11 +389,24 @@ impl Thread {
         let mut served = Served::L1;
         let mut outcome = None;
         if !l1.quick::<STORE>(line) && !l1.access::<STORE>(line) {
-            let missed = process.caches.miss(self.position, line, fetch, STORE);
-            served = missed.served;
-            if served != Served::L1 {
-                self.count_miss(served, fetch, missed.invalidations);
-                outcome = Some(missed);
+            let miss = |allowed| {
+                let caches = &process.caches;
+                caches.miss(self.position, line, fetch, STORE, allowed)
+            };
+            let allowed = self.number == 0 || self.first_until == self.stop;
+            let mut missed = miss(allowed || process.setup.serial);
+            if missed.is_none() {
+                process.lockstep.after_earlier(self.member);
+                missed = miss(true);
+                self.first_until = self.stop;
+            }
+            if let Some(missed) = missed {
+                served = missed.served;
+                self.took |= served == Served::OtherCache || missed.invalidations > 0;
+                if served != Served::L1 {
+                    self.count_miss(served, fetch, missed.invalidations);
+                    outcome = Some(missed);
+                }
             }
         }
         let kept = match served {
@@ -515,6 +534,10 @@ impl Thread {
             }
             let turn = self.process.lockstep.next(self.member, self.time());
             let waited = self.go_on(turn);
+            if std::mem::take(&mut self.took) && self.number != 0 && !self.process.setup.serial {
+                self.process.lockstep.after_earlier(self.member);
+                self.first_until = self.stop;
+            }
             self.turn_began_with = (self.stores, self.misses());
             if waited > 0 {
                 self.record(&Record::Preempted {

@@ -1,0 +1,502 @@
+//! The plugin inside QEMU.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nearpage_wire::trace::{
+    COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader,
+    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served,
+};
+use nearpage_wire::tracer_setup::Setup;
+
+use crate::plain;
+
+const SETUP: &str = "nearpage tracer setup 1
+page_bytes 4096
+line_bytes 64
+l1_fetch 32768 2
+l1_data 32768 2
+l2 524288 2
+tlb 64 64 8
+cpu_nodes 0 0 1 1
+thread_cpus 0 1 2 3
+quantum 10000
+";
+
+/// Small caches, a shared level, split TLBs with a second level: much happens in a short run.
+const SMALL: &str = "nearpage tracer setup 1
+page_bytes 4096
+line_bytes 64
+l1_fetch 1024 2
+l1_data 1024 4
+l2 4096 4
+l3 12288 6
+tlb 8 8 2
+tlb_fetch 4 2 0
+tlb_second 16 4 0
+cpu_nodes 0 1
+thread_cpus 0 1
+quantum 1000
+keep_hits 1
+serial 1
+";
+
+/// A program of `tests/all/programs`, compiled, and a folder for its traces.
+struct Case {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Case {
+    fn new(name: &str, program: &str, flags: &[&str]) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("out")).expect("target folder");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/all/programs")
+            .join(program)
+            .with_extension("c");
+        let program = folder.join("program");
+        let compiled = Command::new("gcc")
+            .args(["-O1", "-g", "-pthread", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .args(flags)
+            .status()
+            .expect("gcc (Debian package gcc)");
+        assert!(compiled.success());
+        Self { folder, program }
+    }
+
+    /// Runs it traced, under `wrapper`.
+    fn run(&self, wrapper: &[&str], setup: &str, arguments: &[&str]) -> Output {
+        let out = self.folder.join("out");
+        fs::remove_dir_all(&out).expect("own folder");
+        fs::create_dir(&out).expect("own folder");
+        let setup_file = self.folder.join("setup");
+        fs::write(&setup_file, setup).expect("own folder");
+        let mut library = std::env::current_exe().expect("path");
+        library.pop();
+        library.pop();
+        library.push("libnearpage_tracer.so");
+        let plugin = format!(
+            "{},setup={},out={}",
+            library.display(),
+            setup_file.display(),
+            out.display()
+        );
+        let words = ["timeout", "100"].iter().chain(wrapper);
+        let words: Vec<&str> = words.chain(&["qemu-x86_64", "-plugin"]).copied().collect();
+        Command::new(words[0])
+            .args(&words[1..])
+            .arg(plugin)
+            .arg(&self.program)
+            .args(arguments)
+            .output()
+            .expect("timeout (Debian package coreutils)")
+    }
+
+    fn traces(&self) -> Vec<Trace> {
+        let files = fs::read_dir(self.folder.join("out")).expect("own folder");
+        let mut paths: Vec<PathBuf> = files.map(|file| file.expect("file").path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|kind| kind == "trace"));
+        paths.iter().map(|path| Trace::read(path)).collect()
+    }
+
+    fn trace(&self) -> Trace {
+        let mut traces = self.traces();
+        assert_eq!(traces.len(), 1);
+        traces.remove(0)
+    }
+}
+
+#[track_caller]
+fn succeeded(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}: {}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A trace, read as its layout says.
+#[derive(Default)]
+struct Trace {
+    threads: BTreeMap<u32, Vec<Record>>,
+    counters: Option<[u64; COUNTERS]>,
+    forked: Vec<u32>,
+    execs: u32,
+    starts: Vec<u32>,
+    ends: usize,
+    mapped: Vec<(u64, u64, Vec<u8>)>,
+    parent: u32,
+    stream_bytes: usize,
+}
+
+impl Trace {
+    fn read(path: &Path) -> Self {
+        let bytes = fs::read(path).expect("trace");
+        let header = FileHeader::from_bytes(&bytes).expect("header");
+        let mut trace = Self {
+            parent: header.parent_pid,
+            ..Self::default()
+        };
+        let mut rest = &bytes[FILE_HEADER_BYTES..];
+        while !rest.is_empty() {
+            let header = FrameHeader::from_bytes(rest).expect("frame");
+            let (frame, behind) = rest.split_at(FRAME_HEADER_BYTES + header.payload_bytes as usize);
+            rest = behind;
+            assert!(FrameHeader::intact(frame));
+            let payload = &frame[FRAME_HEADER_BYTES..];
+            match header.kind {
+                FrameKind::Records => {
+                    trace.stream_bytes += frame.len();
+                    let records = Decoder::new(payload).map(|record| record.expect("record").1);
+                    trace
+                        .threads
+                        .entry(header.thread)
+                        .or_default()
+                        .extend(records);
+                }
+                FrameKind::Events => {
+                    for event in Events::new(payload) {
+                        match event.expect("event") {
+                            Event::Counters(counters) => trace.counters = Some(counters),
+                            Event::Fork { child, .. } => trace.forked.push(child),
+                            Event::Exec { .. } => trace.execs += 1,
+                            Event::ThreadStart { thread, .. } => trace.starts.push(thread),
+                            Event::ThreadEnd { .. } => trace.ends += 1,
+                            Event::Map {
+                                address,
+                                length,
+                                path,
+                                ..
+                            } => trace.mapped.push((address, length, path.to_vec())),
+                            Event::Unmap { .. } => {}
+                        }
+                    }
+                }
+            }
+        }
+        trace
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.counters.expect("it ended well")[counter as usize]
+    }
+
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.threads.values().flatten()
+    }
+}
+
+/// An entry of the serial log.
+struct Entry {
+    step: u8,
+    cpu: usize,
+    thread: u32,
+    words: [u64; 2],
+}
+
+fn serial_log(case: &Case) -> Vec<Entry> {
+    let files = fs::read_dir(case.folder.join("out")).expect("own folder");
+    let mut logs = files
+        .map(|file| file.expect("file").path())
+        .filter(|path| path.extension().is_some_and(|kind| kind == "log"));
+    let bytes = fs::read(logs.next().expect("serial log")).expect("serial log");
+    let (entries, rest) = bytes.as_chunks::<24>();
+    assert!(rest.is_empty());
+    let word = |entry: &[u8; 24], at: usize| {
+        u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"))
+    };
+    entries
+        .iter()
+        .map(|entry| Entry {
+            step: entry[0],
+            cpu: usize::from(u16::from_le_bytes([entry[2], entry[3]])),
+            thread: (word(entry, 0) >> 32) as u32,
+            words: [word(entry, 8), word(entry, 16)],
+        })
+        .collect()
+}
+
+#[test]
+fn a_plain_recount_of_all_references_gives_the_same_misses() {
+    let case = Case::new("recount", "sharing", &[]);
+    succeeded(&case.run(&[], SMALL, &["2000"]));
+    let trace = case.trace();
+    let setup = Setup::parse(SMALL).expect("it is right");
+    let mut machine = plain::Machine::new(&setup);
+    let mut expected: BTreeMap<u32, Vec<Reference>> = BTreeMap::new();
+    let log = serial_log(&case);
+    for Entry {
+        step,
+        cpu,
+        thread,
+        words: [address, instruction],
+    } in &log
+    {
+        let kind = match step {
+            0 => ReferenceKind::Load,
+            1 => ReferenceKind::Store,
+            2 => ReferenceKind::Fetch,
+            _ => {
+                machine.flush(*cpu, &(*address..*instruction));
+                continue;
+            }
+        };
+        let (fetch, store) = (kind == ReferenceKind::Fetch, kind == ReferenceKind::Store);
+        let tlb_miss = machine.tlb_misses(*cpu, address / 4096, fetch);
+        let outcome = machine.reference(*cpu, address / 64, fetch, store);
+        let stream = expected.entry(*thread).or_default();
+        let reference = Reference {
+            address: *address,
+            instruction: *instruction,
+            kind,
+            served: outcome.served,
+            tlb_miss,
+            sampled: false,
+            kernel: false,
+        };
+        if tlb_miss || outcome.served != Served::L1 {
+            stream.push(reference);
+        }
+        stream.extend(outcome.write_backs.iter().map(|line| Reference {
+            address: line * 64,
+            kind: ReferenceKind::Store,
+            served: Served::WriteBack,
+            tlb_miss: false,
+            ..reference
+        }));
+    }
+    assert!(log.len() > 100_000, "{} entries", log.len());
+    assert_eq!(expected.len(), 2);
+    for (thread, expected) in expected {
+        let references = trace.threads[&thread]
+            .iter()
+            .filter_map(|record| match record {
+                Record::Reference(reference) => Some(*reference),
+                _ => None,
+            });
+        let references: Vec<Reference> = references.collect();
+        let differ = references
+            .iter()
+            .zip(&expected)
+            .position(|(one, other)| one != other);
+        assert_eq!(
+            differ.map(|at| (references[at], expected[at])),
+            None,
+            "thread {thread}, at {differ:?}"
+        );
+        assert_eq!(references.len(), expected.len());
+    }
+}
+
+#[test]
+fn false_sharing_is_the_same_on_one_host_core_and_on_two() {
+    let case = Case::new("sharing", "sharing", &[]);
+    let mut counts = [0.0; 2];
+    for (count, wrapper) in counts.iter_mut().zip([&["taskset", "-c", "0"][..], &[]]) {
+        succeeded(&case.run(wrapper, SETUP, &["100000"]));
+        let trace = case.trace();
+        *count = trace.count(Counter::Invalidations) as f64;
+    }
+    let [one, two] = counts;
+    // Once a quantum, at least, each takes the line from the other.
+    assert!(one > 100.0, "{one}");
+    assert!(
+        (one / two - 1.0).abs() < 0.05,
+        "{one} on one core, {two} on all"
+    );
+}
+
+#[test]
+fn counts_of_each_instruction_are_valgrinds() {
+    let case = Case::new("lackey", "plain", &["-static", "-fno-tree-vectorize"]);
+    let setup = format!("{SETUP}serial 1\n");
+    succeeded(&case.run(&[], &setup, &[]));
+
+    let symbols = Command::new("nm")
+        .arg("-S")
+        .arg(&case.program)
+        .output()
+        .expect("nm");
+    let symbols = String::from_utf8(symbols.stdout).expect("text");
+    let work = symbols
+        .lines()
+        .find(|line| line.ends_with(" T work"))
+        .expect("work");
+    let number = |text: &str| u64::from_str_radix(text, 16).expect(text);
+    let mut words = work.split(' ').map(number);
+    let first = words.next().expect("address");
+    let range = first..first + words.next().expect("size");
+
+    let mut ours: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
+    for entry in serial_log(&case) {
+        if entry.step < 2 && range.contains(&entry.words[1]) {
+            ours.entry(entry.words[1]).or_default()[usize::from(entry.step)] += 1;
+        }
+    }
+
+    let log = case.folder.join("lackey.log");
+    let valgrind = Command::new("valgrind")
+        .args(["--tool=lackey", "--trace-mem=yes"])
+        .arg(format!("--log-file={}", log.display()))
+        .arg(&case.program)
+        .status()
+        .expect("valgrind (Debian package valgrind)");
+    assert!(valgrind.success());
+    let mut theirs: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
+    let mut instruction = 0;
+    for line in fs::read_to_string(log).expect("log").lines() {
+        let address = || number(line[3..].split(',').next().expect("address"));
+        let counts = match line.as_bytes() {
+            [b'I', ..] => {
+                instruction = address();
+                continue;
+            }
+            [b' ', b'L', ..] => [1, 0],
+            [b' ', b'S', ..] => [0, 1],
+            [b' ', b'M', ..] => [1, 1],
+            _ => continue,
+        };
+        if range.contains(&instruction) {
+            let [loads, stores] = theirs.entry(instruction).or_default();
+            *loads += counts[0];
+            *stores += counts[1];
+        }
+    }
+    assert!(ours.len() > 4, "{ours:?}");
+    // An access over the end of a line is looked up twice, and in the log so.
+    let split: u64 = (0..5000)
+        .filter(|i| i % 3 == 0 && (i % 2048 + 1) % 64 > 60)
+        .count() as u64;
+    let loads =
+        |counts: &BTreeMap<u64, [u64; 2]>| counts.values().map(|[loads, _]| loads).sum::<u64>();
+    assert_eq!(loads(&ours), loads(&theirs) + split);
+    let differing = ours
+        .iter()
+        .filter(|(at, counts)| theirs.get(at) != Some(counts));
+    assert_eq!(differing.count(), 1, "{ours:?} {theirs:?}");
+    assert_eq!(ours.len(), theirs.len());
+}
+
+#[test]
+fn programs_that_are_hard_on_it_run_as_ever() {
+    let case = Case::new("trouble", "trouble", &[]);
+    for setup in [
+        SETUP.to_string(),
+        SETUP.replace("thread_cpus 0 1 2 3", "thread_cpus 0 1"),
+    ] {
+        let output = case.run(&[], &setup, &[]);
+        succeeded(&output);
+        assert_eq!(output.stdout, b"done\n");
+        assert_eq!(output.stderr, b"");
+        let traces = case.traces();
+        let parent = traces
+            .iter()
+            .find(|trace| trace.parent == 0)
+            .expect("parent");
+        // One by fork, one by system(), which runs a shell.
+        assert_eq!(parent.forked.len(), 2);
+        assert_eq!(traces.len(), 3);
+        assert_eq!(traces.iter().map(|trace| trace.execs).sum::<u32>(), 1);
+        let mut starts = parent.starts.clone();
+        starts.sort_unstable();
+        assert_eq!(starts, (0..30).collect::<Vec<u32>>());
+        assert_eq!(parent.ends, 30);
+        let signals = parent.records().filter_map(|record| match record {
+            Record::Signal { sequence, .. } => Some(*sequence),
+            _ => None,
+        });
+        let signals: Vec<u64> = signals.collect();
+        let mut resumed = 0;
+        for record in parent.records() {
+            if let Record::Resume { after, .. } = record
+                && *after != 0
+            {
+                assert!(signals.contains(after), "nobody gave signal {after}");
+                resumed += 1;
+            }
+        }
+        assert!(resumed > 100, "{resumed}");
+        let names: Vec<_> = parent.mapped.iter().map(|(_, _, path)| path).collect();
+        assert!(names.iter().any(|path| path.ends_with(b"/program")));
+        assert!(names.iter().any(|path| path.ends_with(b"/libc.so.6")));
+    }
+}
+
+#[test]
+fn between_the_markers_everything_before_them_first_touches() {
+    let case = Case::new("marks", "marks", &[]);
+    succeeded(&case.run(&[], &format!("{SETUP}from_mark 1\n"), &[]));
+    let trace = case.trace();
+    let records = &trace.threads[&0];
+    let marks: Vec<usize> = (0..records.len())
+        .filter(|at| matches!(records[*at], Record::Mark { .. }))
+        .collect();
+    let [begin, end] = marks[..] else {
+        panic!("{marks:?}")
+    };
+    let touches = |records: &[Record]| {
+        let touches = records
+            .iter()
+            .filter(|record| matches!(record, Record::FirstTouch { .. }));
+        touches.count()
+    };
+    let misses = |records: &[Record]| {
+        let misses = records
+            .iter()
+            .filter(|record| matches!(record, Record::Reference(_)));
+        misses.count()
+    };
+    assert!(touches(&records[..begin]) >= 16 && misses(&records[..begin]) == 0);
+    assert!(touches(&records[begin..end]) >= 16 && misses(&records[begin..end]) >= 16);
+    assert!(touches(&records[end..]) >= 32 && misses(&records[end..]) == 0);
+}
+
+#[test]
+fn a_miss_takes_at_most_five_bytes() {
+    let case = Case::new("bytes", "sharing", &[]);
+    succeeded(&case.run(&[], SETUP, &["100000"]));
+    let trace = case.trace();
+    let misses = trace
+        .records()
+        .filter(|record| matches!(record, Record::Reference(_)))
+        .count();
+    let bytes = trace.stream_bytes as f64 / misses as f64;
+    assert!(bytes <= 5.0, "{bytes} of {misses}");
+}
+
+#[test]
+fn what_it_cannot_start_with_is_one_line() {
+    let case = Case::new("refusals", "marks", &[]);
+    let cases = [
+        (
+            SETUP.replace("l2 524288 2", "l2 524288 3"),
+            "no machine has such a l2",
+        ),
+        (
+            SETUP.replace("quantum 10000\n", ""),
+            "it does not say quantum",
+        ),
+        (
+            "else".to_string(),
+            "it does not begin with 'nearpage tracer setup 1'",
+        ),
+    ];
+    for (setup, expected) in cases {
+        let output = case.run(&[], &setup, &[]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success());
+        let ours: Vec<&str> = errors
+            .lines()
+            .filter(|line| line.starts_with("nearpage:"))
+            .collect();
+        assert!(ours.len() == 1 && ours[0].ends_with(expected), "{errors}");
+    }
+}
