@@ -1,0 +1,234 @@
+//! Full recordings of real programs, as a black box: traced in emulation, reported, planned, thinned
+//! and compared.
+
+use std::process::Command;
+
+use nearpage_tests::{Case, Finished, nearpage_path, workload};
+use serde_json::Value;
+
+/// Bytes of a cache line of `flash-8`.
+const LINE: f64 = 64.0;
+
+/// Traces `program` with two threads into `name`, for the caches of `flash-8`.
+fn trace(case: &Case, name: &str, options: &[&str], program: &[&str]) -> Finished {
+    let mut record = case.command(nearpage_path());
+    record
+        .args([
+            "record",
+            "--source",
+            "full",
+            "--machine",
+            "flash-8",
+            "-o",
+            name,
+        ])
+        .args(options)
+        .arg("--")
+        .arg(workload(program[0]))
+        .args(&program[1..]);
+    record.env("OMP_NUM_THREADS", "2");
+    case.run(record)
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// One line on standard error that says all of `words`, and nothing on standard output.
+#[track_caller]
+fn says(finished: Finished, code: i32, words: &[&str]) {
+    let finished = finished.exits(code);
+    assert_eq!(finished.stderr.lines().count(), 1, "one line:\n{finished}");
+    for word in words {
+        assert!(
+            finished.stderr.contains(word),
+            "expected {word:?}:\n{finished}"
+        );
+    }
+    assert_eq!(finished.stdout, "", "{finished}");
+}
+
+#[test]
+fn a_traced_triad_is_reported_planned_thinned_and_compared() {
+    let case = Case::new("full");
+    // Three arrays of 2 MiB, written once by the main thread, then two passes of a = b + s × c.
+    let recorded = trace(&case, "full", &["--keep-hits"], &["triad", "2", "2"]).success();
+    assert!(
+        recorded.stdout.contains("checksum"),
+        "the program's own output passes through\n{recorded}"
+    );
+    assert!(recorded.stderr.contains("on flash-8"), "{recorded}");
+    assert!(!case.path("full/accesses.parquet").exists());
+
+    let report = json(&case.nearpage(["report", "full", "--json"]).success());
+    assert_eq!(report["source"], "tracer");
+    let lines = f64::from(2 << 20) / LINE;
+    let objects = report["objects"].as_array().unwrap();
+    let arrays: Vec<&Value> = objects
+        .iter()
+        .filter(|object| object["size"] == 2 << 20)
+        .collect();
+    assert_eq!(arrays.len(), 3, "{report:#}");
+    for array in &arrays {
+        assert_eq!(array["kind"], "heap");
+        assert_eq!(array["call_site"][1]["function"], "main", "{array:#}");
+        assert_eq!(array["pattern"]["kind"], "block", "{array:#}");
+        // Every pass misses every line of an array once: by how often it is passed over, in loads
+        // and stores, whole numbers.
+        for operation in ["loads", "stores"] {
+            let passes = array[operation]["count"].as_f64().unwrap() / lines;
+            assert!(
+                (passes - passes.round()).abs() < 0.02,
+                "{passes} passes of {operation}: {array:#}"
+            );
+        }
+        let passes = array["accesses"].as_f64().unwrap() / lines;
+        assert!(
+            passes > 2.9,
+            "initialised and used in two passes: {array:#}"
+        );
+    }
+
+    let plan = json(
+        &case
+            .nearpage(["plan", "full", "--machine", "opteron-4", "--json"])
+            .success(),
+    );
+    let plan = &plan["plans"][0];
+    assert_eq!(plan["program"], "triad", "{plan:#}");
+    assert!(plan["plan"]["local"].as_f64().unwrap() > 0.9, "{plan:#}");
+    assert!(
+        plan["first_touch"]["local"].as_f64().unwrap() < 0.8,
+        "{plan:#}"
+    );
+
+    case.nearpage(["export", "full", "-o", "exported"])
+        .success();
+    let exported = json(&case.nearpage(["report", "exported", "--json"]).success());
+    assert_eq!(exported["accesses"], report["accesses"]);
+    assert_eq!(
+        exported["objects"], report["objects"],
+        "the tables say what the trace says"
+    );
+
+    let thinned = case
+        .nearpage(["thin", "full", "--every", "10", "-o", "tenth"])
+        .success();
+    assert!(thinned.stderr.contains("1 of 10 misses"), "{thinned}");
+    let tenth = json(&case.nearpage(["report", "tenth", "--json"]).success());
+    let data =
+        report["accesses"].as_f64().unwrap() - report["attribution"]["code"].as_f64().unwrap();
+    let kept = tenth["accesses"].as_f64().unwrap();
+    assert!(
+        (kept / data - 1.0).abs() < 0.03,
+        "weights stand for what was left out: {kept} of {data}"
+    );
+
+    case.nearpage(["thin", "full", "--setting", "pebs-10", "-o", "pebs"])
+        .success();
+    let compared = json(
+        &case
+            .nearpage(["compare", "full", "exported", "tenth", "pebs", "--json"])
+            .success(),
+    );
+    let recordings = compared["recordings"].as_array().unwrap();
+    let figure = |row: usize, name: &str| recordings[row][name].as_f64().unwrap();
+    for name in ["coverage", "accuracy", "useful_fraction"] {
+        assert_eq!(figure(0, name), 1.0, "against itself: {compared:#}");
+    }
+    // Each page of the arrays has 64 lines, each missed several times.
+    assert!(
+        figure(1, "coverage") > 0.8 && figure(1, "accuracy") > 0.8,
+        "{compared:#}"
+    );
+    assert!(
+        figure(1, "remote_planned") < figure(1, "remote_first_touch"),
+        "{compared:#}"
+    );
+    assert!(figure(2, "samples") < figure(1, "samples"), "{compared:#}");
+}
+
+#[test]
+fn scripts_are_traced_and_statuses_passed_on() {
+    let case = Case::new("full_status");
+    let script = case.write("exit7", "#!/bin/sh -e\nexit 7\n");
+    let mut chmod = Command::new("chmod");
+    chmod.arg("+x").arg(&script);
+    case.run(chmod).success();
+    let finished = case.nearpage([
+        "record",
+        "--source",
+        "full",
+        "--machine",
+        "flash-8",
+        "-q",
+        "-o",
+        "r",
+        "--",
+        "./exit7",
+    ]);
+    assert_eq!(finished.exits(7).stderr, "");
+    let report = json(&case.nearpage(["report", "r", "--json"]).success());
+    assert!(report["accesses"].as_u64().unwrap() > 1000, "{report:#}");
+}
+
+#[test]
+fn what_cannot_be_traced_is_said_in_a_line() {
+    let case = Case::new("full_bad");
+    let full = ["record", "--source", "full", "--machine"];
+    let with = |machine: &str, rest: &[&str]| {
+        let mut words: Vec<String> = full.iter().map(|word| (*word).to_owned()).collect();
+        words.push(machine.to_owned());
+        words.extend(rest.iter().map(|word| (*word).to_owned()));
+        words
+    };
+    says(
+        case.nearpage(with("opteron-4", &["--", "true"])),
+        1,
+        &["opteron-4", "no caches"],
+    );
+    says(
+        case.nearpage(with("flash-8", &["--redact", "--", "true"])),
+        2,
+        &["--redact"],
+    );
+    says(
+        case.nearpage(["record", "--keep-hits", "--", "true"]),
+        2,
+        &["--source full"],
+    );
+
+    let mut header = b"\x7fELF\x02\x01\x01".to_vec();
+    header.resize(64, 0);
+    (header[16], header[18]) = (2, 183);
+    let program = case.write("arm", header);
+    let mut chmod = Command::new("chmod");
+    chmod.arg("+x").arg(&program);
+    case.run(chmod).success();
+    says(
+        case.nearpage(with("flash-8", &["--", "./arm"])),
+        1,
+        &["another architecture", "AArch64"],
+    );
+
+    let mut without = case.command(nearpage_path());
+    without
+        .args(with("flash-8", &["--", "/bin/true"]))
+        .env("PATH", "/nonexistent");
+    says(case.run(without), 1, &["qemu-x86_64", "package qemu-user"]);
+    assert!(
+        !case.path("true.nearpage").exists(),
+        "nothing is left behind"
+    );
+
+    says(
+        case.nearpage(["thin", "nowhere", "-o", "x"]),
+        2,
+        &["--every", "--setting"],
+    );
+    says(
+        case.nearpage(["compare", "nowhere", "nowhere"]),
+        1,
+        &["no recording here"],
+    );
+}
