@@ -26,7 +26,6 @@ struct Generator<'a> {
     thread: u64,
     left: u64,
     random: u64,
-    base: u64,
 }
 
 /// Generating must not be what is measured: a batch of patterns is made once, and each batch is that
@@ -71,7 +70,6 @@ impl Steps for Generator<'_> {
             }
         } else {
             // Private pages move on within the thread's own half, so that there are new hot ones.
-            self.base += 61;
             let first = self.thread * private;
             for miss in &mut batch.misses {
                 let page = u64::from(miss.page.0);
@@ -112,7 +110,6 @@ impl Trace for Generated {
                     left: self.misses / THREADS,
                     random: 0x9e37_79b9_7f4a_7c15
                         ^ (thread + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
-                    base: 0,
                 };
                 (traced, Box::new(steps) as Box<dyn Steps>)
             })
@@ -138,9 +135,9 @@ fn main() {
     let trace = Generated { misses, pages };
     // What generating costs, to be taken off.
     let started = Instant::now();
-    let mut batch = StepBatch::default();
     let mut seen = 0u64;
     for (_, mut steps) in trace.threads().expect("generated") {
+        let mut batch = StepBatch::default();
         while steps.next(&mut batch).expect("generated") {
             seen += batch.misses.len() as u64;
         }

@@ -149,3 +149,58 @@ impl Trace for Replayed {
         Ok(threads)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
+        jobs(&Simulate {
+            recording: "r".into(),
+            machine: None,
+            policy: policy.split(',').map(str::to_owned).collect(),
+            set: set.iter().map(|&text| text.to_owned()).collect(),
+            initial: None,
+            json: false,
+        })
+    }
+
+    #[test]
+    fn parameters_go_to_the_policies_that_have_them() {
+        let jobs = typed("first-touch,migrate", &["trigger=64", "slice_ns=5"]).expect("jobs");
+        assert!(
+            !jobs[0]
+                .parameters()
+                .iter()
+                .any(|(name, _)| *name == "trigger")
+        );
+        assert!(jobs[1].parameters().contains(&("trigger", "64".to_owned())));
+        assert!(
+            jobs.iter()
+                .all(|job| job.parameters().contains(&("slice_ns", "5".to_owned())))
+        );
+    }
+
+    #[test]
+    fn mistakes_are_usage_errors_of_one_line() {
+        for (policy, set, message) in [
+            ("best", "", "no policy `best`; there are first-touch, "),
+            ("migrate", "trigger", "--set trigger: expected KEY=VALUE"),
+            (
+                "migrate",
+                "trigger=0",
+                "--set trigger=0: expected a whole number from 1 to 65534",
+            ),
+            (
+                "first-touch",
+                "trigger=1",
+                "--set trigger=1: none of these policies has a parameter `trigger`",
+            ),
+        ] {
+            let set: Vec<&str> = if set.is_empty() { vec![] } else { vec![set] };
+            let error = typed(policy, &set).expect_err(message);
+            assert!(error.is::<Usage>(), "{error}");
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+    }
+}

@@ -112,7 +112,60 @@ impl Machine {
                 plural(shared, "CPU"),
             );
         }
+        for line in self.timing_lines() {
+            wrap(&mut out, &line, width);
+        }
         out
+    }
+
+    /// What simulations use, as far as the machine says it.
+    fn timing_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for tlb in &self.tlbs {
+            let kind = match tlb.kind {
+                CacheKind::Data => " (data)",
+                CacheKind::Instruction => " (instructions)",
+                CacheKind::Unified => "",
+            };
+            let reserved = match tlb.reserved {
+                0 => String::new(),
+                reserved => format!(", {reserved} of them reserved"),
+            };
+            lines.push(format!(
+                "TLB, level {}{kind}: {} entries{reserved}",
+                tlb.level, tlb.entries
+            ));
+        }
+        let gigabytes = |bandwidth: f64| format!("{:.1} GB/s", bandwidth / 1e9);
+        let parts = [
+            self.processor.clock_ghz.map(|clock| format!("{clock} GHz")),
+            self.processor
+                .outstanding_misses
+                .map(|misses| format!("{misses} outstanding misses")),
+            self.memory
+                .bandwidth_bytes_per_s
+                .map(|bandwidth| format!("{} from a node's memory", gigabytes(bandwidth))),
+            self.memory
+                .directory_ns
+                .map(|ns| format!("{ns} ns of a directory for each request")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if !parts.is_empty() {
+            lines.push(parts.join(", "));
+        }
+        for link in &self.links {
+            let [a, b] = link.nodes;
+            lines.push(format!(
+                "link {a}-{b}: {} each way",
+                gigabytes(link.bandwidth_bytes_per_s)
+            ));
+        }
+        match (&self.moves.steps, self.moves.fixed_ns) {
+            (Some(_), _) => lines.push("moving a page: by step".to_owned()),
+            (None, Some(ns)) => lines.push(format!("moving a page: {:.0} µs", ns / 1e3)),
+            (None, None) => {}
+        }
+        lines
     }
 
     fn matrix(

@@ -78,7 +78,7 @@ pub struct Outcome {
     pub ping_pong: u64,
     /// Migrations of a page that had migrated before (ARS Table 2).
     pub multiple: u64,
-    /// Migrations away from the node that had missed on the page most (ARS Table 2).
+    /// Migrations away from a node that had missed on the page more than the new one (ARS Table 2).
     pub incorrect: u64,
     /// Pages in use, replicas included, over time.
     pub pages_mean: f64,
