@@ -12,7 +12,10 @@ use crate::verdict::{REGISTER_COUNT, Verdict};
 
 /// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
 pub fn ring(bytes: &[u8]) {
-    let identifiers = Identifiers { faults: vec![8] };
+    let identifiers = Identifiers {
+        faults: vec![8],
+        ..Identifiers::default()
+    };
     let mut follower = Follower::new(Side::Before, identifiers.clone(), 1_000_000);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(bytes));

@@ -52,6 +52,7 @@ mod launch;
 mod merge;
 mod page_nodes;
 mod perf_event;
+mod pmu;
 mod probe;
 mod record;
 mod ring;
