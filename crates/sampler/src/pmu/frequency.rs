@@ -30,14 +30,14 @@ impl Frequencies {
         for cpu in cpus {
             let folder = sys_root.join(format!("devices/system/cpu/cpu{}", cpu.0));
             let ghz = [
-                ("cpufreq/base_frequency", 1e-6),
-                ("acpi_cppc/nominal_freq", 1e-3),
-                ("cpufreq/cpuinfo_max_freq", 1e-6),
+                ("cpufreq/base_frequency", 1e6),
+                ("acpi_cppc/nominal_freq", 1e3),
+                ("cpufreq/cpuinfo_max_freq", 1e6),
             ]
             .iter()
             .find_map(|(file, unit)| {
                 let text = fs::read_to_string(folder.join(file)).ok()?;
-                plausible(text.trim().parse::<f32>().ok()? * unit)
+                plausible(text.trim().parse::<f32>().ok()? / unit)
             })
             .or(proc_ghz);
             frequencies.assumed |= ghz.is_none();
@@ -69,7 +69,7 @@ impl Frequencies {
 fn cpu_info(proc_root: &Path) -> Option<f32> {
     let text = fs::read_to_string(proc_root.join("cpuinfo")).ok()?;
     let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
-    plausible(line.split_once(':')?.1.trim().parse::<f32>().ok()? * 1e-3)
+    plausible(line.split_once(':')?.1.trim().parse::<f32>().ok()? / 1e3)
 }
 
 fn plausible(ghz: f32) -> Option<f32> {
