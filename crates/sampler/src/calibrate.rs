@@ -237,13 +237,14 @@ const COST_TIME_MAX: Duration = Duration::from_millis(50);
 /// the loop no time at all.
 const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=PERIOD_NS as f64;
 
-/// The median, if there is enough to make one of and it can be true.
+/// What two thirds of the slices found at most, if there are enough and it can be true. On a quiet
+/// machine that is close to the median; on a busy one rather too few samples than too many.
 fn cost_ns(mut costs_ns: Vec<f64>) -> Option<f64> {
     if costs_ns.len() < SLICES_MIN {
         return None;
     }
     costs_ns.sort_by(f64::total_cmp);
-    Some(costs_ns[costs_ns.len() / 2]).filter(|cost_ns| PLAUSIBLE_COST_NS.contains(cost_ns))
+    Some(costs_ns[costs_ns.len() * 2 / 3]).filter(|cost_ns| PLAUSIBLE_COST_NS.contains(cost_ns))
 }
 
 /// Work whose data fill most of a CPU's own cache, looked up at random, several at a time: what
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_a_plausible_median_or_none() {
+    fn a_cost_is_plausible_or_none() {
         let of = |values: &[f64]| cost_ns(values.to_vec());
         // Slices in which the machine did something else.
         let spoilt = [9e3, 8e3, -4e6, 7e3, 9e6, 8e3, 8e3];

@@ -23,7 +23,8 @@ use crate::ring::Ring;
 use crate::threads::SampledThread;
 
 /// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
-/// be in step with the program's loops.
+/// be in step with the program's loops. What page faults cost is mostly that they are counted at all
+/// (`benches/tracking_cost`), so a longer period would gain little.
 pub const DEFAULT_FAULT_PERIOD: u64 = 61;
 
 /// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).

@@ -1,6 +1,6 @@
 //! Where instructions of a stretch of code begin, and which of them can come just before another.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, FlowControl, Instruction, Mnemonic};
 
 /// A stretch of code.
 #[derive(Clone, Copy, Debug)]
@@ -83,11 +83,17 @@ impl Flow {
             let (mut position, mut previous) = (trial, trial);
             while position < at {
                 previous = position;
-                let instruction = decoder.decode();
-                if instruction.is_invalid() {
+                let invalid = decoder.decode().is_invalid();
+                if invalid && decoder.last_error() == DecoderError::NoMoreBytes {
                     break;
                 }
-                position = decoder.position();
+                // Data before the code, as compilers at run time leave it: one byte on, as `sweep`.
+                position = if invalid {
+                    position + 1
+                } else {
+                    decoder.position()
+                };
+                decoder.set_position(position).ok()?;
             }
             if position == at {
                 reached.push((previous, trial));

@@ -613,6 +613,35 @@ mod tests {
         assert_eq!(program.accesses(0, Side::Block, &registers), expected);
     }
 
+    #[test]
+    fn code_after_data_is_found() {
+        // What V8 leaves between two functions: offsets, some of them no instructions.
+        let data = [
+            0x0a, 0x00, 0x50, 0x01, 0x06, 0x5a, 0x03, 0x12, 0xb4, 0x06, 0x8a,
+        ];
+        // vmovsd xmm0,[rbp-0xd8]; vmovsd [r8+7],xmm0; add r8,1; cmp r9,r8
+        let code: [&[u8]; 4] = [
+            &[0xc5, 0xfb, 0x10, 0x85, 0x28, 0xff, 0xff, 0xff],
+            &[0xc4, 0xc1, 0x7b, 0x11, 0x40, 0x07],
+            &[0x49, 0x83, 0xc0, 0x01],
+            &[0x4d, 0x39, 0xc1],
+        ];
+        let mut bytes: Vec<u8> = data.iter().copied().cycle().take(192).collect();
+        code.iter()
+            .for_each(|instruction| bytes.extend(*instruction));
+        let at = 192 + code[..3].concat().len();
+        let code = Code {
+            address: BASE,
+            bytes: &bytes,
+            bitness: 64,
+        };
+        let first = Flow::converge(code, at).expect("an instruction boundary");
+        let flow = Flow::sweep(code, first);
+        let index = flow.index(at).expect("a boundary at the sample");
+        assert_eq!(flow.start(index - 1), at - 4);
+        assert_eq!(flow.start(index - 2), at - 10);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_get_a_verdict(bytes in prop::collection::vec(any::<u8>(), 1..300), at in 0usize..300, side in 0..3, bitness in 0..2) {
