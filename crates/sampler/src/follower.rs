@@ -3,9 +3,7 @@
 
 use std::io;
 
-use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Event, Level, Resolution, ThreadIndex,
-};
+use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Resolution, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpace, Codes, Origin};
@@ -506,13 +504,7 @@ mod tests {
             ..load
         };
         let nowhere = Precise { address: 0, ..load };
-        for (misc, sample) in [
-            (2, load),
-            (2, quick),
-            (2, store),
-            (2, nowhere),
-            (1, load),
-        ] {
+        for (misc, sample) in [(2, load), (2, quick), (2, store), (2, nowhere), (1, load)] {
             follower.follow(&record(9, misc, &sample.body()));
         }
         let counts = follower.threads.all()[0].counts;
@@ -521,9 +513,15 @@ mod tests {
         assert_eq!(follower.undecoded.no_address, 1);
         assert_eq!(follower.batch.len(), 2);
         let (load, store) = (follower.batch.get(0), follower.batch.get(1));
-        assert_eq!((load.address, load.instruction, load.cpu.0), (0x7f00, 0x40_1000, 3));
+        assert_eq!(
+            (load.address, load.instruction, load.cpu.0),
+            (0x7f00, 0x40_1000, 3)
+        );
         assert_eq!((load.weight, load.cost_ns), (1000.0, 100_000.0));
-        assert_eq!((load.kind, load.level), (AccessKind::Load, Level::RemoteMemory));
+        assert_eq!(
+            (load.kind, load.level),
+            (AccessKind::Load, Level::RemoteMemory)
+        );
         assert_eq!((store.kind, store.cost_ns), (AccessKind::Store, 0.0));
     }
 

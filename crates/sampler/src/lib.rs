@@ -57,12 +57,17 @@ mod probe;
 mod record;
 mod ring;
 mod sampler;
+mod source;
 mod threads;
 mod verdict;
 
 pub use calibrate::{Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate};
 pub use error::{Error, Refusal, paranoid_level};
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
 pub use probe::{Finding, probe};
-pub use sampler::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary};
+pub use sampler::{
+    DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
+};
+pub use source::{Choice, SourceWish};
 pub use threads::SampledThread;

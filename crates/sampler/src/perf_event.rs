@@ -88,7 +88,7 @@ pub(crate) enum Counted {
     Cycles,
 }
 
-/// Time that an event was wanted and time that it was on the hardware
+/// An event is read with the time that it was wanted and the time that it was counting
 /// ([`Attributes::read_format`]).
 pub(crate) const READ_TIMES: u64 = 3;
 
@@ -126,11 +126,6 @@ impl Attributes {
         }
     }
 
-    /// Asks for a wake-up whenever so many bytes of the AUX area are new.
-    pub fn set_aux_watermark(&mut self, bytes: u32) {
-        self.aux_watermark = bytes;
-    }
-
     #[cfg(test)]
     pub fn kind(&self) -> u32 {
         self.kind
@@ -145,7 +140,7 @@ impl Attributes {
 /// Whose time an event counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
-    /// A process and what it starts, while on one CPU.
+    /// A process (0: the caller's thread) and what it starts, while on one CPU.
     ProcessOn(libc::pid_t, CpuId),
     /// The calling thread, wherever it runs.
     ThisThread,
@@ -213,15 +208,15 @@ impl PerfEvent {
         Ok(id)
     }
 
-    /// Nanoseconds that the event and its copies were wanted, and that they were on the hardware;
-    /// for events opened with [`READ_TIMES`].
-    pub fn times_ns(&self) -> io::Result<(u64, u64)> {
+    /// Nanoseconds that the event and its copies were counting; for events opened with
+    /// [`READ_TIMES`].
+    pub fn running_ns(&self) -> io::Result<u64> {
         let mut values = [0u64; 3];
         // SAFETY: the buffer is as long as said, and any bytes are integers.
         let read =
             unsafe { libc::read(self.raw(), values.as_mut_ptr().cast(), size_of_val(&values)) };
         match read {
-            24 => Ok((values[1], values[2])),
+            24 => Ok(values[2]),
             0.. => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             _ => Err(io::Error::last_os_error()),
         }

@@ -381,10 +381,14 @@ pub(crate) mod tests {
             &words(&[7, 0x401000, tids, 99, 3, 2, 10, 11, 12]),
         );
         assert_eq!(time_ns(&bytes), Ok(99));
-        let read = parse(&bytes, &Identifiers {
-            faults: vec![8],
-            ..Identifiers::default()
-        }).unwrap();
+        let read = parse(
+            &bytes,
+            &Identifiers {
+                faults: vec![8],
+                ..Identifiers::default()
+            },
+        )
+        .unwrap();
         assert_eq!(
             read.origin,
             Origin {
@@ -409,10 +413,14 @@ pub(crate) mod tests {
             MISC_USER,
             &words(&[8, 0x401000, 12 | 13 << 32, 99, 0x7000, 1]),
         );
-        let read = parse(&bytes, &Identifiers {
-            faults: vec![8],
-            ..Identifiers::default()
-        }).unwrap();
+        let read = parse(
+            &bytes,
+            &Identifiers {
+                faults: vec![8],
+                ..Identifiers::default()
+            },
+        )
+        .unwrap();
         assert_eq!(read.origin.cpu, CpuId(1));
         assert_eq!(read.body, Body::Fault { address: 0x7000 });
     }

@@ -113,11 +113,6 @@ impl Ring {
         }
     }
 
-    /// Is there an AUX area?
-    pub fn has_aux(&self) -> bool {
-        self.aux.is_some()
-    }
-
     /// Appends all records written so far to `out` and gives their space back to the kernel.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         let tail = self.position(TAIL_OFFSET).load(Ordering::Relaxed);

@@ -12,7 +12,7 @@ use crate::architecture::supported;
 use crate::calibrate::page_bytes;
 use crate::error::{Error, paranoid_level};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
-use crate::pmu::{Device, MemoryEvent, PmuOptions};
+use crate::pmu::{MemoryEvent, PmuOptions};
 use crate::ring::Ring;
 
 /// The source asked for.
@@ -136,9 +136,11 @@ fn pmu_works(facts: &Facts) -> Result<&[String], String> {
                 "{event} is listed and refused (EINVAL): the hypervisor does not pass it on, or \
                  this kernel cannot sample a single process with it"
             ),
-            libc::EBUSY | libc::EAGAIN => format!(
-                "{event} is in use by another profiler (EBUSY): end that one to have it"
-            ),
+            libc::EBUSY | libc::EAGAIN => {
+                format!("{event} is in use by another profiler (EBUSY): end that one to have it")
+            }
+            // Not the call itself, which the clock's would show.
+            libc::EPERM if facts.clock.is_ok() => format!("{event}: {}", no_memory(libc::EPERM)),
             errno => format!("{event}: {}", denial(errno, facts)),
         });
     }
@@ -176,11 +178,15 @@ fn enough_files(per_cpu: u64, facts: &Facts) -> Result<(), String> {
 fn ring_works(facts: &Facts) -> Result<(), String> {
     match facts.ring {
         Ok(_) => Ok(()),
-        Err(errno) => Err(format!(
-            "no memory may be locked for samples ({}): raise kernel.perf_event_mlock_kb or ulimit -l",
-            name(errno)
-        )),
+        Err(errno) => Err(no_memory(errno)),
     }
+}
+
+fn no_memory(errno: Errno) -> String {
+    format!(
+        "no memory may be locked for samples ({}): raise kernel.perf_event_mlock_kb or ulimit -l",
+        name(errno)
+    )
 }
 
 /// Why `perf_event_open` failed, and the remedy.
@@ -200,12 +206,8 @@ fn denial(errno: Errno, facts: &Facts) -> String {
              there, or add CAP_PERFMON",
             name(errno)
         ),
-        (libc::EMFILE | libc::ENFILE, _) => {
-            "too many open files: raise ulimit -n".to_owned()
-        }
-        (libc::ENOSYS, _) => {
-            "this kernel or sandbox has no perf events (ENOSYS)".to_owned()
-        }
+        (libc::EMFILE | libc::ENFILE, _) => "too many open files: raise ulimit -n".to_owned(),
+        (libc::ENOSYS, _) => "this kernel or sandbox has no perf events (ENOSYS)".to_owned(),
         _ => format!("perf_event_open: {}", name(errno)),
     }
 }
@@ -247,7 +249,7 @@ impl Facts {
             paranoid: paranoid_level(proc_root),
             cpus: cpus.len(),
             open_files: open_files_limit(),
-            pmu: Pmu::probe(options, rate_hz, sys_root, &cpus),
+            pmu: Pmu::of(options.events(rate_hz, sys_root, proc_root), &cpus),
             clock: match (supported(), clock) {
                 (Err(_), _) => Err(Refused::Architecture),
                 (_, Err(error)) => Err(Refused::Kernel(errno(&error))),
@@ -259,8 +261,8 @@ impl Facts {
 }
 
 impl Pmu {
-    fn probe(options: &PmuOptions, rate_hz: f64, sys_root: &Path, cpus: &[CpuId]) -> Self {
-        let events = match options.events(&Device::all(sys_root), rate_hz) {
+    fn of(events: Result<Vec<MemoryEvent>, String>, cpus: &[CpuId]) -> Self {
+        let events = match events {
             Ok(events) if events.is_empty() => return Self::None,
             Ok(events) => events,
             Err(why) => return Self::Unusable(why),
@@ -269,20 +271,11 @@ impl Pmu {
             let here = events.iter().filter(|event| event.on(cpu));
             here.map(MemoryEvent::files).sum::<usize>()
         };
-        // Each on one of its CPUs, on the process, as it will be on the command's.
-        let this = Scope::ProcessOn(std::process::id() as libc::pid_t, CpuId(0));
-        let try_one = |event: &MemoryEvent| {
-            let Some(cpu) = cpus.iter().find(|cpu| event.on(**cpu)) else {
-                return Ok(());
-            };
-            let Scope::ProcessOn(pid, _) = this else {
-                unreachable!()
-            };
-            event.open(Scope::ProcessOn(pid, *cpu)).map(drop)
-        };
+        // Each on one of its CPUs, as it will be for the command.
         let refused = events.iter().find_map(|event| {
-            let error = try_one(event).err()?;
-            Some((event.name.clone(), errno(&error)))
+            let cpu = cpus.iter().find(|cpu| event.on(**cpu))?;
+            let opened = event.open(Scope::ProcessOn(0, *cpu), flag::INHERIT);
+            Some((event.name.clone(), errno(&opened.err()?)))
         });
         Self::Listed {
             files: cpus.iter().map(|cpu| files(*cpu)).max().unwrap_or(0),
@@ -322,5 +315,252 @@ fn open_files_limit() -> u64 {
             0 => limit.rlim_max.min(65_536).max(limit.rlim_cur),
             _ => 1024,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTEL: [&str; 2] = ["cpu/mem-loads,ldlat=30/", "cpu/mem-stores/"];
+
+    fn listed(events: &[&str], opened: Result<(), Errno>) -> Pmu {
+        Pmu::Listed {
+            events: events.iter().map(|event| (*event).to_owned()).collect(),
+            files: events.len(),
+            opened: opened.map_err(|errno| (events[0].to_owned(), errno)),
+        }
+    }
+
+    /// A machine with a PMU, where everything is allowed.
+    fn facts() -> Facts {
+        Facts {
+            paranoid: Some(2),
+            cpus: 64,
+            open_files: 1024,
+            pmu: listed(&INTEL, Ok(())),
+            clock: Ok(()),
+            ring: Ok(16 << 10),
+        }
+    }
+
+    fn refused(paranoid: i32, errno: Errno) -> Facts {
+        Facts {
+            paranoid: Some(paranoid),
+            pmu: listed(&INTEL, Err(errno)),
+            clock: Err(Refused::Kernel(errno)),
+            ..facts()
+        }
+    }
+
+    fn line(wish: SourceWish, facts: &Facts) -> String {
+        match choose(wish, facts) {
+            Ok(Choice { source, line }) => {
+                let name = match source {
+                    Source::Pmu => "source pmu",
+                    _ => "source clock",
+                };
+                assert!(line.starts_with(name), "{line}");
+                line
+            }
+            Err(Error::NoSource(line)) => line,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn every_state_has_its_source_and_its_line() {
+        const PMU: &str = "source pmu: cpu/mem-loads,ldlat=30/, cpu/mem-stores/";
+        const NO_PMU: &str = "source clock, not pmu: the kernel names no PMU that samples memory \
+                              accesses (virtual machines need one passed through)";
+        let mut table = Vec::new();
+        for level in -1..=4 {
+            let here = Facts {
+                paranoid: Some(level),
+                ..facts()
+            };
+            let (pmu, clock) = (
+                here.clone(),
+                Facts {
+                    pmu: Pmu::None,
+                    ..here
+                },
+            );
+            // Above 2 with CAP_PERFMON.
+            table.push((pmu, PMU.to_owned()));
+            table.push((clock, NO_PMU.to_owned()));
+        }
+        for level in 3..=4 {
+            for errno in [libc::EACCES, libc::EPERM] {
+                let why = format!(
+                    "kernel.perf_event_paranoid is {level}, which reserves perf events for \
+                     administrators: set it to 2, or give nearpage CAP_PERFMON"
+                );
+                table.push((
+                    refused(level, errno),
+                    format!(
+                        "no source works here: clock: {why}; pmu: cpu/mem-loads,ldlat=30/: {why}"
+                    ),
+                ));
+            }
+        }
+        let of = |pmu| Facts { pmu, ..facts() };
+        let intel = |errno| of(listed(&INTEL, Err(errno)));
+        let rest: [(Facts, &str); 17] = [
+            (
+                refused(2, libc::EPERM),
+                "no source works here: clock: perf_event_open is forbidden (EPERM), as by the \
+                 seccomp profiles of containers: allow it there, or add CAP_PERFMON; pmu: \
+                 cpu/mem-loads,ldlat=30/: perf_event_open is forbidden (EPERM), as by the seccomp \
+                 profiles of containers: allow it there, or add CAP_PERFMON",
+            ),
+            (
+                Facts {
+                    pmu: Pmu::None,
+                    ..refused(2, libc::ENOSYS)
+                },
+                "no source works here: clock: this kernel or sandbox has no perf events (ENOSYS); \
+                 pmu: the kernel names no PMU that samples memory accesses (virtual machines need \
+                 one passed through)",
+            ),
+            (
+                of(listed(&["ibs_op/cnt_ctl/"], Err(libc::EACCES))),
+                "source clock, not pmu: ibs_op/cnt_ctl/: kernel.perf_event_paranoid is 2, and this \
+                 event samples the kernel as well: set it to 1, or give nearpage CAP_PERFMON",
+            ),
+            (
+                Facts {
+                    open_files: 150,
+                    ..facts()
+                },
+                "source clock, not pmu: 208 open files are needed, 3 a CPU, and 150 are allowed: \
+                 raise ulimit -n",
+            ),
+            (
+                Facts {
+                    open_files: 100,
+                    pmu: Pmu::None,
+                    ..facts()
+                },
+                "no source works here: clock: 144 open files are needed, 2 a CPU, and 100 are \
+                 allowed: raise ulimit -n; pmu: the kernel names no PMU that samples memory \
+                 accesses (virtual machines need one passed through)",
+            ),
+            (
+                intel(libc::EMFILE),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/: too many open files: raise \
+                 ulimit -n",
+            ),
+            (
+                Facts {
+                    ring: Err(libc::EPERM),
+                    ..facts()
+                },
+                "no source works here: clock: no memory may be locked for samples (EPERM): raise \
+                 kernel.perf_event_mlock_kb or ulimit -l",
+            ),
+            (
+                of(listed(&["memory for packets of arm_spe"], Err(libc::EPERM))),
+                "source clock, not pmu: memory for packets of arm_spe: no memory may be locked for \
+                 samples (EPERM): raise kernel.perf_event_mlock_kb or ulimit -l",
+            ),
+            (
+                intel(libc::EBUSY),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/ is in use by another profiler \
+                 (EBUSY): end that one to have it",
+            ),
+            (
+                intel(libc::ENOENT),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/ is listed and refused (ENOENT): \
+                 hypervisors do so that pass on a part of the PMU",
+            ),
+            (
+                intel(libc::EOPNOTSUPP),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/ is listed and refused \
+                 (EOPNOTSUPP): hypervisors do so that pass on a part of the PMU",
+            ),
+            (
+                intel(libc::EINVAL),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/ is listed and refused (EINVAL): \
+                 the hypervisor does not pass it on, or this kernel cannot sample a single process \
+                 with it",
+            ),
+            (
+                of(Pmu::Unusable(
+                    "cpu: the kernel's formats have no `odd=1`".to_owned(),
+                )),
+                "source clock, not pmu: cpu: the kernel's formats have no `odd=1`",
+            ),
+            (
+                Facts {
+                    clock: Err(Refused::Architecture),
+                    pmu: listed(&["arm_spe_0/jitter/"], Ok(())),
+                    ..facts()
+                },
+                "source pmu: arm_spe_0/jitter/",
+            ),
+            (
+                Facts {
+                    clock: Err(Refused::Kernel(libc::EPERM)),
+                    ..facts()
+                },
+                PMU,
+            ),
+            (
+                Facts {
+                    paranoid: None,
+                    ..facts()
+                },
+                PMU,
+            ),
+            (
+                Facts {
+                    paranoid: None,
+                    pmu: Pmu::None,
+                    ..facts()
+                },
+                NO_PMU,
+            ),
+        ];
+        table.extend(rest.map(|(facts, line)| (facts, line.to_owned())));
+        for (facts, expected) in &table {
+            assert_eq!(&line(SourceWish::Auto, facts), expected, "{facts:?}");
+            // Where some source works when asked for, one is chosen unasked.
+            let works = |wish| choose(wish, facts).is_ok();
+            assert_eq!(
+                works(SourceWish::Auto),
+                works(SourceWish::Pmu) || works(SourceWish::Clock),
+                "{facts:?}"
+            );
+            assert!(!expected.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused() {
+        assert_eq!(line(SourceWish::Clock, &facts()), "source clock");
+        let none = Facts {
+            pmu: Pmu::None,
+            ..facts()
+        };
+        assert!(line(SourceWish::Pmu, &none).starts_with("source pmu: the kernel names no PMU"));
+        let denied = refused(4, libc::EACCES);
+        assert!(line(SourceWish::Clock, &denied).starts_with("source clock: kernel.perf_event"));
+    }
+
+    #[test]
+    fn a_fake_machine_is_probed_by_what_it_lists() {
+        use crate::pmu::fake;
+        let events =
+            |files| PmuOptions::default().events(97.0, fake(files).path(), Path::new("/proc"));
+        let cpus = [CpuId(0), CpuId(16)];
+        let hybrid = Pmu::of(events(crate::pmu::ALDER_LAKE), &cpus);
+        // Two events on either kind of core, one of them led by a third.
+        assert!(matches!(hybrid, Pmu::Listed { files: 3, .. }), "{hybrid:?}");
+        assert!(matches!(Pmu::of(Ok(Vec::new()), &cpus), Pmu::None));
+        assert!(matches!(
+            Pmu::of(Err(String::new()), &cpus),
+            Pmu::Unusable(_)
+        ));
     }
 }

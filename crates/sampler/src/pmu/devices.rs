@@ -123,7 +123,10 @@ impl Device {
                 },
             });
             if !set {
-                return Err(format!("{}: the kernel's formats have no `{term}`", self.name));
+                return Err(format!(
+                    "{}: the kernel's formats have no `{term}`",
+                    self.name
+                ));
             }
         }
         Ok(config)

@@ -1,11 +1,15 @@
 //! Which memory-sampling events a machine has, and how to open them.
 
+use std::fs;
+use std::io;
+use std::path::Path;
+
 use nearpage_machine::CpuId;
 use nearpage_recording::AccessKind;
 
 use super::devices::{Config, Device};
 use super::sample::{Form, IBS_SAMPLE, PRECISE_SAMPLE};
-use crate::perf_event::{Attributes, flag};
+use crate::perf_event::{Attributes, PerfEvent, Scope, flag};
 
 /// Loads quicker than this many cycles are left out, where nothing else is asked for: they were
 /// served by the core's own caches, which placement does not change. (perf mem has the same.)
@@ -13,6 +17,43 @@ pub const DEFAULT_MIN_LATENCY_CYCLES: u32 = 30;
 
 /// Operations between two samples of Arm's SPE, which cannot be asked for a rate.
 const SPE_PERIOD: u64 = 1 << 20;
+
+/// What to sample with a PMU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PmuOptions {
+    /// Loads quicker than this count as computation; `None`: [`DEFAULT_MIN_LATENCY_CYCLES`].
+    pub min_latency_cycles: Option<u32>,
+    /// Events between two samples; `None`: as many as make the rate.
+    pub period: Option<u64>,
+}
+
+impl PmuOptions {
+    pub(crate) fn min_latency_cycles(&self) -> u32 {
+        self.min_latency_cycles
+            .unwrap_or(DEFAULT_MIN_LATENCY_CYCLES)
+    }
+
+    /// The events of the machine for them; the error names one that makes no sense.
+    pub(crate) fn events(
+        &self,
+        rate_hz: f64,
+        sys_root: &Path,
+        proc_root: &Path,
+    ) -> Result<Vec<MemoryEvent>, String> {
+        let pace = match self.period {
+            Some(period) => Pace::Period(period),
+            None => Pace::Rate(rate_hz.min(max_rate_hz(proc_root))),
+        };
+        memory_events(&Device::all(sys_root), self.min_latency_cycles(), pace)
+    }
+}
+
+/// The kernel takes no higher rate.
+fn max_rate_hz(proc_root: &Path) -> f64 {
+    let path = proc_root.join("sys/kernel/perf_event_max_sample_rate");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(f64::INFINITY)
+}
 
 /// How often to sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +84,17 @@ impl MemoryEvent {
     /// Is it one of this CPU's?
     pub fn on(&self, cpu: CpuId) -> bool {
         self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
+    }
+
+    /// Opens it, after its leader where it has one; the flags are added to both.
+    pub fn open(&self, scope: Scope, flags: u64) -> io::Result<Vec<PerfEvent>> {
+        let mut events: Vec<PerfEvent> = Vec::new();
+        for attributes in self.leader.iter().chain([&self.attributes]) {
+            let mut attributes = *attributes;
+            attributes.flags |= flags;
+            events.push(PerfEvent::open_led(&attributes, scope, events.first())?);
+        }
+        Ok(events)
     }
 
     /// Open files it takes on a CPU.
@@ -102,7 +154,10 @@ fn precise(
         let mut attributes = attributes(device, device.config(&terms)?);
         attributes.sample_type = PRECISE_SAMPLE;
         // The instruction itself, not one after it, where the hardware can tell (2).
-        let precision = device.caps.get("max_precise").map_or(2, |most| 2.min(*most));
+        let precision = device
+            .caps
+            .get("max_precise")
+            .map_or(2, |most| 2.min(*most));
         attributes.flags |= precision << flag::PRECISE_SHIFT;
         set_pace(&mut attributes, pace);
         events.push(MemoryEvent {
@@ -343,15 +398,23 @@ pub(crate) mod tests {
         let found = events(ALDER_LAKE, Pace::Rate(97.0)).unwrap();
         let on = |cpu| {
             let here = found.iter().filter(|event| event.on(CpuId(cpu)));
-            here.map(shape).map(|(name, kind, ..)| (name, kind)).collect::<Vec<_>>()
+            here.map(shape)
+                .map(|(name, kind, ..)| (name, kind))
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             on(15),
-            [("cpu_core/mem-loads,ldlat=30/", 4), ("cpu_core/mem-stores/", 4)]
+            [
+                ("cpu_core/mem-loads,ldlat=30/", 4),
+                ("cpu_core/mem-stores/", 4)
+            ]
         );
         assert_eq!(
             on(16),
-            [("cpu_atom/mem-loads,ldlat=30/", 10), ("cpu_atom/mem-stores/", 10)]
+            [
+                ("cpu_atom/mem-loads,ldlat=30/", 10),
+                ("cpu_atom/mem-stores/", 10)
+            ]
         );
         assert_eq!(on(24), []);
     }

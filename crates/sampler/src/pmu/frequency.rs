@@ -17,7 +17,7 @@ const ASSUMED_GHZ: f32 = 2.5;
 pub(crate) struct Frequencies {
     ghz: Vec<f32>,
     /// No file said.
-    pub assumed: bool,
+    assumed: bool,
 }
 
 impl Frequencies {
@@ -56,13 +56,13 @@ impl Frequencies {
         cycles as f32 / ghz.unwrap_or(ASSUMED_GHZ)
     }
 
-    /// Lowest and highest of them.
-    pub fn range_ghz(&self) -> (f32, f32) {
-        let ghz = self.ghz.iter().copied();
-        (
-            ghz.clone().fold(f32::INFINITY, f32::min),
-            ghz.fold(0.0, f32::max),
-        )
+    /// What the user should know.
+    pub fn note(&self) -> Option<String> {
+        self.assumed.then(|| {
+            format!(
+                "no file says how fast the CPUs run: latencies are converted at {ASSUMED_GHZ} GHz"
+            )
+        })
     }
 }
 
@@ -101,11 +101,10 @@ mod tests {
         let known = Frequencies::read(root.path(), root.path(), &cpus);
         let ns = cpus.map(|cpu| known.nanoseconds(cpu, 4200).round());
         assert_eq!(ns, [2000.0, 2800.0, 1400.0, 2100.0]);
-        assert!(!known.assumed);
-        assert_eq!(known.range_ghz(), (1.5, 3.0));
+        assert_eq!(known.note(), None);
         fs::remove_file(root.path().join("cpuinfo")).unwrap();
         let assumed = Frequencies::read(root.path(), root.path(), &cpus);
-        assert!(assumed.assumed);
+        assert!(assumed.note().unwrap().contains("2.5 GHz"));
         assert_eq!(assumed.nanoseconds(CpuId(3), 2500), 1000.0);
         assert_eq!(assumed.nanoseconds(CpuId(77), 2500), 1000.0);
     }

@@ -16,11 +16,10 @@ mod ibs;
 mod sample;
 pub(crate) mod spe;
 
-pub use events::DEFAULT_MIN_LATENCY_CYCLES;
+pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
 
-pub(crate) use devices::Device;
-pub(crate) use events::{MemoryEvent, Pace, memory_events};
+pub(crate) use events::MemoryEvent;
 pub(crate) use frequency::Frequencies;
-#[cfg(test)]
-pub(crate) use sample::Precise;
 pub(crate) use sample::{Form, MemorySample, Observation, decode};
+#[cfg(test)]
+pub(crate) use {devices::tests::sys as fake, events::tests::ALDER_LAKE, sample::Precise};

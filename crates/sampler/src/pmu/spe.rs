@@ -319,14 +319,8 @@ pub(crate) mod tests {
                 event::LAST_LEVEL_ACCESS | event::LAST_LEVEL_MISS,
                 Level::LocalMemory,
             ),
-            (
-                event::LAST_LEVEL_MISS | event::REMOTE,
-                Level::RemoteMemory,
-            ),
-            (
-                event::LAST_LEVEL_ACCESS | event::REMOTE,
-                Level::RemoteCache,
-            ),
+            (event::LAST_LEVEL_MISS | event::REMOTE, Level::RemoteMemory),
+            (event::LAST_LEVEL_ACCESS | event::REMOTE, Level::RemoteCache),
             (event::L1_REFILL | event::REMOTE, Level::RemoteMemory),
             (0, Level::Unknown),
         ] {
