@@ -5,16 +5,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_recording::Finished;
-use nearpage_sampler::State;
+use nearpage_sampler::{PmuOptions, SourceWish, State};
 
+use crate::Usage;
 use crate::arguments::{Record, Source, Threads};
 use crate::launch;
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::Placing;
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
-    // The clock is the one source so far.
-    let (Source::Auto | Source::Clock) = arguments.source;
+    let pmu = PmuOptions {
+        min_latency_cycles: arguments.min_latency,
+        period: arguments.period,
+    };
+    if arguments.source == Source::Clock && pmu != PmuOptions::default() {
+        let wording =
+            "--min-latency and --period are for hardware samples: not with --source clock";
+        return Err(Usage(wording.to_owned()).into());
+    }
     let output = arguments
         .output
         .unwrap_or_else(|| launch::default_output(&arguments.command));
@@ -25,6 +33,12 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let wish = Wish {
         output,
         replace: arguments.force,
+        source: match arguments.source {
+            Source::Auto => SourceWish::Auto,
+            Source::Pmu => SourceWish::Pmu,
+            Source::Clock => SourceWish::Clock,
+        },
+        pmu,
         rate_hz: arguments.rate,
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
@@ -49,10 +63,13 @@ fn say(observed: &Observed, output: &Path) {
     }
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
+    let pace = match observed.rate_hz {
+        0.0 => "by period".to_owned(),
+        rate_hz => format!("at {rate_hz} Hz"),
+    };
     eprintln!(
-        "nearpage: recorded {:.1} s at {} Hz, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
+        "nearpage: recorded {:.1} s {pace}, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
-        observed.rate_hz,
         counts.samples,
         counts.accesses,
         of_samples(counts.accesses),

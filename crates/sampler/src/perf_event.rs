@@ -35,7 +35,6 @@ pub(crate) struct Attributes {
     sig_data: u64,
 }
 
-const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 
 /// Bits of [`Attributes::sample_type`].
@@ -84,8 +83,6 @@ pub(crate) enum Counted {
     CpuClock,
     /// `PERF_COUNT_SW_PAGE_FAULTS`.
     PageFaults,
-    /// `PERF_COUNT_HW_CPU_CYCLES`: only asked for to learn whether there is a PMU.
-    Cycles,
 }
 
 /// An event is read with the time that it was wanted and the time that it was counting
@@ -114,7 +111,6 @@ impl Attributes {
         let (kind, config) = match counted {
             Counted::CpuClock => (TYPE_SOFTWARE, 0),
             Counted::PageFaults => (TYPE_SOFTWARE, 2),
-            Counted::Cycles => (TYPE_HARDWARE, 0),
         };
         Self {
             kind,

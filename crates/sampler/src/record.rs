@@ -35,7 +35,7 @@ const RECORD_EXIT: u32 = 4;
 const RECORD_THROTTLE: u32 = 5;
 const RECORD_FORK: u32 = 7;
 const RECORD_SAMPLE: u32 = 9;
-const RECORD_AUX: u32 = 11;
+pub(crate) const RECORD_AUX: u32 = 11;
 const RECORD_LOST_SAMPLES: u32 = 13;
 
 const MISC_CPUMODE_MASK: u16 = 7;
@@ -295,8 +295,13 @@ fn parse_sample<'a>(
 
 /// Appends a sample in user mode, as the kernel would have written it.
 pub(crate) fn append_user_sample(records: &mut Vec<u8>, body: &[u8]) {
-    records.extend(RECORD_SAMPLE.to_ne_bytes());
-    records.extend(MISC_USER.to_ne_bytes());
+    append(records, RECORD_SAMPLE, MISC_USER, body);
+}
+
+/// Appends a record.
+pub(crate) fn append(records: &mut Vec<u8>, kind: u32, misc: u16, body: &[u8]) {
+    records.extend(kind.to_ne_bytes());
+    records.extend(misc.to_ne_bytes());
     records.extend(((HEADER_BYTES + body.len()) as u16).to_ne_bytes());
     records.extend(body);
 }
@@ -351,10 +356,7 @@ pub(crate) mod tests {
     /// A record as the kernel would write it.
     pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(misc.to_ne_bytes());
-        bytes.extend(((HEADER_BYTES + body.len()) as u16).to_ne_bytes());
-        bytes.extend(body);
+        append(&mut bytes, kind, misc, body);
         bytes
     }
 

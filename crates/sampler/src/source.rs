@@ -58,6 +58,8 @@ pub(crate) enum Pmu {
         events: Vec<String>,
         /// Open files that they take on a CPU, at most.
         files: usize,
+        /// They have a period each, and not a rate.
+        fixed_period: bool,
         /// What the kernel said when they were opened: the refused event and its `errno`.
         opened: Result<(), (String, Errno)>,
     },
@@ -79,6 +81,9 @@ pub struct Choice {
     pub source: Source,
     /// One line that says which, and why not the better one; for the user.
     pub line: String,
+    /// Samples come after so many events each, and not at a rate: `PmuOptions::period` was given,
+    /// or the hardware knows no rate (Arm SPE).
+    pub fixed_period: bool,
 }
 
 /// Files open for other things: standard streams, logs, the command's pipes.
@@ -88,7 +93,14 @@ const OTHER_FILES: u64 = 16;
 pub(crate) fn choose(wish: SourceWish, facts: &Facts) -> Result<Choice, Error> {
     let pmu = pmu_works(facts);
     let clock = clock_works(facts);
-    let found = |source, line: String| Ok(Choice { source, line });
+    let fixed_period = matches!(facts.pmu, Pmu::Listed { fixed_period, .. } if fixed_period);
+    let found = |source, line: String| {
+        Ok(Choice {
+            source,
+            line,
+            fixed_period: fixed_period && source == Source::Pmu,
+        })
+    };
     match (wish, pmu, clock) {
         (SourceWish::Auto | SourceWish::Pmu, Ok(events), _) => {
             found(Source::Pmu, format!("source pmu: {}", events.join(", ")))
@@ -124,6 +136,7 @@ fn pmu_works(facts: &Facts) -> Result<&[String], String> {
             events,
             files,
             opened,
+            ..
         } => (events, files, opened),
     };
     if let Err((event, errno)) = opened {
@@ -278,6 +291,7 @@ impl Pmu {
             Some((event.name.clone(), errno(&opened.err()?)))
         });
         Self::Listed {
+            fixed_period: events.iter().all(MemoryEvent::fixed_period),
             files: cpus.iter().map(|cpu| files(*cpu)).max().unwrap_or(0),
             events: events.into_iter().map(|event| event.name).collect(),
             opened: refused.map_or(Ok(()), Err),
@@ -328,6 +342,7 @@ mod tests {
         Pmu::Listed {
             events: events.iter().map(|event| (*event).to_owned()).collect(),
             files: events.len(),
+            fixed_period: false,
             opened: opened.map_err(|errno| (events[0].to_owned(), errno)),
         }
     }
@@ -355,7 +370,7 @@ mod tests {
 
     fn line(wish: SourceWish, facts: &Facts) -> String {
         match choose(wish, facts) {
-            Ok(Choice { source, line }) => {
+            Ok(Choice { source, line, .. }) => {
                 let name = match source {
                     Source::Pmu => "source pmu",
                     _ => "source clock",

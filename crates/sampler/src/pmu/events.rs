@@ -86,6 +86,11 @@ impl MemoryEvent {
         self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
     }
 
+    /// Does it come after so many events, whatever time they take?
+    pub fn fixed_period(&self) -> bool {
+        self.attributes.flags & flag::FREQUENCY == 0
+    }
+
     /// Opens it, after its leader where it has one; the flags are added to both.
     pub fn open(&self, scope: Scope, flags: u64) -> io::Result<Vec<PerfEvent>> {
         let mut events: Vec<PerfEvent> = Vec::new();
