@@ -64,6 +64,9 @@ fn options(sys: &Path, source: SourceWish, min_latency_cycles: u32) -> Options {
     let mut options = Options::new(["sh", "-c", ": $(:)"].map(Into::into).to_vec());
     options.sys_root = sys.to_owned();
     options.source = source;
+    // The kernel writes one number in the samples of all software events that a fault sets off,
+    // where they count the same: first touches would be taken for these.
+    options.fault_period = 0;
     options.pmu = PmuOptions {
         min_latency_cycles: Some(min_latency_cycles),
         period: Some(1),
