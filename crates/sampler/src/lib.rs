@@ -1,11 +1,15 @@
-//! From `perf_event_open` to accesses: starts a command, samples the clock of all its threads, and
-//! says which memory each sample was waiting for.
+//! From `perf_event_open` to accesses: starts a command, samples all its threads, and says which
+//! memory each sample was waiting for.
 //!
-//! One event and one ring per CPU are inherited by every thread and child process. A sample
-//! carries the general registers; the instruction that the clock interrupted, or the one just
-//! before it (which side is [measured](calibrate())), is decoded once per place and its address
-//! computed from them. What a sample costs is measured too, and the default rate follows from it. A place without a memory instruction is computation, and one whose address
-//! cannot be told is counted as undecoded: nothing is forced onto some other access.
+//! Samples come from the processor's PMU, which tells address, level and latency itself, or from
+//! the kernel's software clock; [`choose_source`] takes the best that works. Events are inherited by
+//! every thread and child process, with one ring per CPU.
+//!
+//! A clock sample carries the general registers; the instruction that the clock interrupted, or the
+//! one just before it (which side is [measured](calibrate())), is decoded once per place and its
+//! address computed from them. What a sample costs is measured too, and the default rate follows
+//! from it. A place without a memory instruction is computation, and one whose address cannot be
+//! told is counted as undecoded: nothing is forced onto some other access.
 //!
 //! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
 //! [`Sink`].

@@ -521,6 +521,10 @@ impl Opening {
                 .pmu
                 .events(rate_hz, &options.sys_root, &options.proc_root);
             opening.memory = events.map_err(Error::NoSource)?;
+            if options.pmu.period.is_some() {
+                // How many will come is not known.
+                opening.ring_bytes = RING_BYTES_MAX;
+            }
         }
         let rings = cpus.iter().map(|cpu| opening.open(*cpu));
         let rings = rings.collect::<Result<_, _>>()?;
@@ -697,13 +701,15 @@ impl Opening {
 /// Room for 16,384 packets of Arm's SPE, a second's and more.
 const AUX_BYTES: usize = 1 << 20;
 
+const RING_BYTES_MAX: usize = 8 << 20;
+
 /// Room for two seconds of samples, between 512 KiB (what the kernel locks for anybody) and 8 MiB.
 fn ring_bytes(rate_hz: f64, page_bytes: usize) -> usize {
     const SAMPLE_BYTES: f64 = 200.0;
     let wanted = (rate_hz * SAMPLE_BYTES * 2.0) as usize;
     wanted
         .next_power_of_two()
-        .clamp(512 << 10, 8 << 20)
+        .clamp(512 << 10, RING_BYTES_MAX)
         .max(page_bytes)
 }
 
