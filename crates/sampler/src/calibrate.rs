@@ -276,7 +276,7 @@ impl Work {
     }
 
     /// A line at random: the upper bits of Knuth's MMIX generator.
-    fn next(&mut self) -> usize {
+    fn next_line(&mut self) -> usize {
         self.state = self
             .state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -288,7 +288,7 @@ impl Work {
         let began = Instant::now();
         let mut sum = 0u64;
         for _ in 0..Self::LOOKUPS {
-            let line = self.next();
+            let line = self.next_line();
             sum = sum.wrapping_add(self.table[line][0]);
         }
         black_box(sum);
@@ -450,7 +450,7 @@ mod tests {
     fn work_touches_all_of_its_data() {
         let mut work = Work::new();
         let mut seen = vec![false; Work::LINES];
-        (0..Work::LOOKUPS).for_each(|_| seen[work.next()] = true);
+        (0..Work::LOOKUPS).for_each(|_| seen[work.next_line()] = true);
         assert!(seen.iter().all(|seen| *seen));
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! (arch/x86/events/amd/ibs.c; fields: arch/x86/include/asm/amd/ibs.h, AMD's Processor Programming
-//! Reference.) Decoded here and not by the kernel, whose own decoding came with Linux 6.1.
+//! Reference.) Decoded here and not by the kernel, whose own decoding came late (about Linux 6.1).
 
 use nearpage_recording::{AccessKind, Level};
 
