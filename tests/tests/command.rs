@@ -283,6 +283,15 @@ fn wrong_usage_exits_with_2() {
     case.nearpage(["record"]).exits(2);
     case.nearpage(["record", "--rate", "0", "--", "true"])
         .exits(2);
+    for hardware in [["--period", "5"], ["--min-latency", "50"]] {
+        let mut record = vec!["record", "--source", "clock", "-o", "r"];
+        record.extend(hardware);
+        record.extend(["--", "true"]);
+        says(case.nearpage(record), 2, &["--source clock"]);
+    }
+    case.nearpage(["record", "--rate", "9", "--period", "9", "--", "true"])
+        .exits(2);
+    assert!(!case.path("r").exists());
     case.nearpage(["report", "r", "--loads", "--stores"])
         .exits(2);
     case.nearpage(["run", "--place", "nonsense", "--", "true"])
@@ -599,6 +608,45 @@ int main(int argc, char **argv) {
         doctor.stdout.contains("missing") && doctor.stdout.contains("remedy"),
         "{doctor}"
     );
+}
+
+#[test]
+fn the_source_is_told_once_and_is_in_the_recording() {
+    let case = Case::new("source");
+    let auto = case
+        .nearpage(["record", "-o", "auto", "--", "true"])
+        .success();
+    let told: Vec<_> = auto
+        .stderr
+        .lines()
+        .filter(|line| line.starts_with("nearpage: source "))
+        .collect();
+    let [told] = told.as_slice() else {
+        panic!("{auto}")
+    };
+    let json = |name: &str| -> Value {
+        let text = std::fs::read_to_string(case.path(name).join("recording.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let source = json("auto")["source"].as_str().unwrap().to_owned();
+    assert!(
+        told.starts_with(&format!("nearpage: source {source}")),
+        "{auto}"
+    );
+    let clock = case
+        .nearpage(["record", "--source", "clock", "-o", "clock", "--", "true"])
+        .success();
+    assert!(!clock.stderr.contains("nearpage: source"), "{clock}");
+    assert_eq!(json("clock")["source"], "clock");
+    // Asked for, hardware samples are had or refused with the reason that `auto` gave.
+    let pmu = case.nearpage(["record", "--source", "pmu", "-o", "pmu", "--", "true"]);
+    match told.split_once("not pmu: ") {
+        None => drop(pmu.success()),
+        Some((_, why)) => {
+            says(pmu, 1, &[why]);
+            assert!(!case.path("pmu").exists());
+        }
+    }
 }
 
 #[test]

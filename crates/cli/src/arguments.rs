@@ -94,6 +94,9 @@ impl Threads {
 pub enum Source {
     /// The best that this machine and these permissions allow
     Auto,
+    /// The processor's own samples: Intel load latency and stores, AMD IBS, Arm SPE (not yet tried
+    /// on such hardware)
+    Pmu,
     /// The kernel's software clock, with backward decoding: needs no PMU
     Clock,
     /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
@@ -114,6 +117,12 @@ pub struct Record {
     /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
+    /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
+    #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
+    pub min_latency: Option<u32>,
+    /// With the PMU: events between two samples, instead of a rate
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(1..=0xffff_ffff))]
+    pub period: Option<u64>,
     /// Pin threads while recording
     #[arg(long, value_enum, default_value = "none")]
     pub threads: Threads,

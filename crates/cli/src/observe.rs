@@ -11,9 +11,12 @@ use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
-    AccessBatch, Event, Finished, LogWriter, Metadata, SampleCounts, Status, folder,
+    AccessBatch, Event, Finished, LogWriter, Metadata, SampleCounts, Source, Status, folder,
 };
-use nearpage_sampler::{Calibration, Options, Sampler, Sink, State, Summary, calibrate};
+use nearpage_sampler::{
+    Choice, Options, PmuOptions, Sampler, Sink, SourceWish, State, Summary, UNMEASURED_RATE_HZ,
+    calibrate, choose_source,
+};
 
 use crate::launch::PreloadLibrary;
 
@@ -26,6 +29,8 @@ pub struct Wish {
     pub output: PathBuf,
     /// An earlier recording there may go.
     pub replace: bool,
+    pub source: SourceWish,
+    pub pmu: PmuOptions,
     /// `None`: as many samples as cost little here.
     pub rate_hz: Option<f64>,
     pub after: Duration,
@@ -43,6 +48,7 @@ pub struct Wish {
 pub struct Observed {
     pub state: State,
     pub counts: SampleCounts,
+    /// 0: samples came by period.
     pub rate_hz: f64,
     pub elapsed: Duration,
     pub notes: Vec<String>,
@@ -106,15 +112,22 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         ));
     }
 
-    let calibration = calibrate()?;
-    let rate_hz = wish.rate_hz.unwrap_or(calibration.default_rate_hz());
+    let mut options = Options::new(wish.command.clone());
+    options.source = wish.source;
+    options.pmu = wish.pmu;
+    let calibration = calibrate();
+    options.calibration = calibration.as_ref().ok().copied();
+    options.rate_hz = wish.rate_hz.or(options
+        .calibration
+        .map(|calibration| calibration.default_rate_hz()));
+    let choice = choose_source(&options)?;
+    if choice.source == Source::Clock {
+        calibration?;
+    }
     let place = OutputFolder::claim(&wish.output, wish.replace)?;
-    let metadata = metadata(wish, rate_hz, &calibration, image.as_ref(), &machine);
+    let metadata = metadata(wish, &options, &choice, image.as_ref(), &machine);
     let log = LogWriter::create(&wish.output, metadata, &machine)?;
 
-    let mut options = Options::new(wish.command.clone());
-    options.rate_hz = Some(rate_hz);
-    options.calibration = Some(calibration);
     options.after = wish.after;
     options.duration = wish.duration;
     options.page_nodes = machine.nodes.len() > 1;
@@ -151,6 +164,13 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         }
     };
     place.keep();
+    let choice = sampler.choice().clone();
+    if wish.source == SourceWish::Auto {
+        notes.insert(0, choice.line.clone());
+    }
+    if choice.source == Source::Clock && wish.pmu != PmuOptions::default() {
+        notes.push("--min-latency and --period are for the PMU and were left aside".to_owned());
+    }
     notes.extend(sampler.notes().iter().cloned());
 
     let mut sink = ToLog { log, failure: None };
@@ -165,6 +185,9 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     metadata.begin_ns = summary.begin_ns;
     metadata.counts = counts;
     metadata.notes = notes.clone();
+    // Another source than was expected, where someone took the PMU meanwhile.
+    set_source(metadata, &options, &choice);
+    let rate_hz = metadata.rate_hz;
     let exit_status = match summary.state {
         State::Ended(status) => Some(status),
         State::Running | State::Detached => None,
@@ -180,17 +203,28 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     })
 }
 
+fn set_source(metadata: &mut Metadata, options: &Options, choice: &Choice) {
+    let rate_hz = options.rate_hz.unwrap_or(UNMEASURED_RATE_HZ);
+    metadata.rate_hz = if choice.fixed_period { 0.0 } else { rate_hz };
+    let (name, calibration) = match choice.source {
+        Source::Pmu => ("pmu", choice.line.clone()),
+        _ => ("clock", options.calibration.unwrap_or_default().to_string()),
+    };
+    metadata.source = name.to_owned();
+    metadata.calibration = calibration;
+}
+
 fn metadata(
     wish: &Wish,
-    rate_hz: f64,
-    calibration: &Calibration,
+    options: &Options,
+    choice: &Choice,
     image: Option<&ProgramImage>,
     machine: &Machine,
 ) -> Metadata {
     let started = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Metadata {
+    let mut metadata = Metadata {
         version: folder::FORMAT_VERSION,
         status: Status::Incomplete,
         recorder: env!("CARGO_PKG_VERSION").to_owned(),
@@ -204,10 +238,10 @@ fn metadata(
         started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
         begin_ns: 0,
         end_ns: 0,
-        source: "clock".to_owned(),
-        rate_hz,
+        source: String::new(),
+        rate_hz: 0.0,
         thread_placement: wish.thread_placement.to_owned(),
-        calibration: calibration.to_string(),
+        calibration: String::new(),
         notes: Vec::new(),
         counts: SampleCounts::default(),
         allocations: 0,
@@ -221,7 +255,9 @@ fn metadata(
             .into_iter()
             .find_map(|name| std::env::var(name).ok()?.parse().ok()),
         tracing: None,
-    }
+    };
+    set_source(&mut metadata, options, choice);
+    metadata
 }
 
 fn counts(summary: &Summary) -> SampleCounts {
@@ -250,9 +286,21 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
     }
     if summary.records.throttled > 0 {
         warnings.push(format!(
-            "the kernel stopped the clock {} times (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
+            "the kernel stopped sampling {} times (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
              a lower --rate avoids it",
             summary.records.throttled
+        ));
+    }
+    if summary.records.incomplete > 0 {
+        warnings.push(format!(
+            "{} stretches of hardware samples are not whole; a longer --period loses fewer",
+            summary.records.incomplete
+        ));
+    }
+    if summary.counting_share < 0.99 {
+        warnings.push(format!(
+            "the hardware was counting {:.0} % of the time: its events took turns, or something else uses the PMU",
+            100.0 * summary.counting_share
         ));
     }
     if counts.samples == 0 {

@@ -13,7 +13,7 @@ use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
 use nearpage_policy::{Parameters, decide, predict};
-use nearpage_sampler::State;
+use nearpage_sampler::{PmuOptions, SourceWish, State};
 use serde_json::json;
 
 use crate::analysis::Analysis;
@@ -198,6 +198,8 @@ fn record(
     let observed = observe(&Wish {
         output: output.to_owned(),
         replace: true,
+        source: SourceWish::Auto,
+        pmu: PmuOptions::default(),
         rate_hz: arguments.rate,
         after: Duration::ZERO,
         duration: None,

@@ -5,22 +5,35 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_recording::Finished;
-use nearpage_sampler::State;
+use nearpage_sampler::{PmuOptions, SourceWish, State};
 
+use crate::Usage;
 use crate::arguments::{Record, Source, Threads};
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::Placing;
 use crate::{full, launch};
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
+    let pmu = PmuOptions {
+        min_latency_cycles: arguments.min_latency,
+        period: arguments.period,
+    };
+    if matches!(arguments.source, Source::Clock | Source::Full) && pmu != PmuOptions::default() {
+        let wording =
+            "--min-latency and --period are for hardware samples: not with --source clock or full";
+        return Err(Usage(wording.to_owned()).into());
+    }
     let output = arguments
         .output
         .clone()
         .unwrap_or_else(|| launch::default_output(&arguments.command));
-    match arguments.source {
-        Source::Auto | Source::Clock => arguments.refuse_tracing()?,
+    let source = match arguments.source {
+        Source::Auto => SourceWish::Auto,
+        Source::Pmu => SourceWish::Pmu,
+        Source::Clock => SourceWish::Clock,
         Source::Full => return full::main(&arguments, &output),
-    }
+    };
+    arguments.refuse_tracing()?;
     let pins = match arguments.threads {
         Threads::None => None,
         threads => Some(Placing::pins_only(threads)?),
@@ -28,6 +41,8 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let wish = Wish {
         output,
         replace: arguments.force,
+        source,
+        pmu,
         rate_hz: arguments.rate,
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
@@ -52,10 +67,13 @@ fn say(observed: &Observed, output: &Path) {
     }
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
+    let pace = match observed.rate_hz {
+        0.0 => "by period".to_owned(),
+        rate_hz => format!("at {rate_hz} Hz"),
+    };
     eprintln!(
-        "nearpage: recorded {:.1} s at {} Hz, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
+        "nearpage: recorded {:.1} s {pace}, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
-        observed.rate_hz,
         counts.samples,
         counts.accesses,
         of_samples(counts.accesses),

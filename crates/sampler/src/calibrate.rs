@@ -84,6 +84,13 @@ const DEFAULT_RATES_HZ: [f64; 14] = [
     97.0, 113.0, 137.0, 167.0, 199.0, 241.0, 293.0, 347.0, 419.0, 503.0, 601.0, 719.0, 863.0, 997.0,
 ];
 
+impl Default for Calibration {
+    /// Nothing was measured.
+    fn default() -> Self {
+        Tally::default().calibration()
+    }
+}
+
 impl Calibration {
     /// Samples per second of a thread's time that take at most [`DEFAULT_COST_SHARE`] of it here,
     /// within 97 to 997; [`UNMEASURED_RATE_HZ`] where what a sample costs is not known.

@@ -30,6 +30,17 @@ pub enum Error {
     /// The kernel refused an event.
     #[error("perf_event_open: {}: {}; {}", .0.source, .0.cause, .0.remedy)]
     Refused(Refusal),
+    /// The kernel refused a hardware event.
+    #[error("{event}: {source}")]
+    PmuRefused {
+        /// As perf would write it.
+        event: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The source that was asked for does not work here, or none does.
+    #[error("{0}")]
+    NoSource(String),
     /// The kernel refused the memory for records.
     #[error(
         "cannot map {bytes} bytes for the records of a CPU: {source}; raise \

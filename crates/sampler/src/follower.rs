@@ -3,11 +3,12 @@
 
 use std::io;
 
-use nearpage_recording::{Access, AccessBatch, Event, Level, ThreadIndex};
+use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Resolution, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpace, Codes, Origin};
 use crate::calibrate::Side;
+use crate::pmu::{Frequencies, MemorySample, Observation};
 use crate::record::{self, Body, Identifiers, Map, Record, Sample};
 use crate::threads::Threads;
 use crate::verdict::{REGISTER_COUNT, Undecoded, Verdict};
@@ -35,6 +36,8 @@ pub struct UndecodedCounts {
     pub vector_index: u64,
     /// The kernel gave no user registers.
     pub no_registers: u64,
+    /// The hardware gave no address.
+    pub no_address: u64,
 }
 
 /// A place in a program whose samples could not be decoded.
@@ -53,12 +56,23 @@ pub struct UndecodedPlace {
 pub struct RecordCounts {
     /// Dropped by the kernel for want of room.
     pub lost: u64,
-    /// How often the kernel stopped the clock for the rest of a tick.
+    /// How often the kernel stopped the clock, or a hardware event, for the rest of a tick.
     pub throttled: u64,
+    /// Stretches of hardware samples (Arm SPE) that are not whole: memory was full, or samples
+    /// came too close to each other.
+    pub incomplete: u64,
     /// Bytes that were no records.
     pub malformed: u64,
     /// Out of order of time.
     pub late: u64,
+}
+
+/// What it takes to make accesses of hardware samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hardware {
+    pub frequencies: Frequencies,
+    /// Loads quicker than this many cycles count as computation.
+    pub min_latency_cycles: u32,
 }
 
 /// State of the program as of the last record.
@@ -68,6 +82,7 @@ pub(crate) struct Follower {
     codes: Codes,
     identifiers: Identifiers,
     period_ns: u64,
+    pub hardware: Hardware,
     pub batch: AccessBatch,
     /// Process of each access in `batch`.
     pub batch_pids: Vec<u32>,
@@ -86,6 +101,7 @@ impl Follower {
             codes: Codes::new(side),
             identifiers,
             period_ns,
+            hardware: Hardware::default(),
             batch: AccessBatch::default(),
             batch_pids: Vec::new(),
             events: Vec::new(),
@@ -117,6 +133,8 @@ impl Follower {
         let time_ns = origin.time_ns;
         match body {
             Body::Sample(sample) => self.sample(origin, sample),
+            Body::Memory(sample) => self.memory(origin, sample),
+            Body::Aux(stretch) => self.records.incomplete += u64::from(stretch.incomplete),
             Body::Fault { address } => {
                 let thread = self.thread(time_ns, origin.pid, origin.tid);
                 self.events.push(Event::FirstTouch {
@@ -273,6 +291,60 @@ impl Follower {
         }
     }
 
+    fn memory(&mut self, origin: record::Origin, sample: MemorySample) {
+        let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
+        self.threads.seen_on(thread, origin.cpu);
+        let counts = self.threads.counts(thread);
+        if !sample.user {
+            counts.kernel += 1;
+            return;
+        }
+        counts.samples += 1;
+        let (ip, address, kind, level, latency_cycles) = match sample.observation {
+            Observation::Access {
+                ip,
+                address,
+                kind,
+                level,
+                latency_cycles,
+            } => (ip, address, kind, level, latency_cycles),
+            Observation::NoAccess => {
+                counts.compute += 1;
+                return;
+            }
+            Observation::NoAddress => {
+                counts.undecoded += 1;
+                self.undecoded.no_address += 1;
+                return;
+            }
+        };
+        if kind == AccessKind::Load && latency_cycles < self.hardware.min_latency_cycles {
+            counts.compute += 1;
+            return;
+        }
+        counts.accesses += 1;
+        let weight = sample.period as f32;
+        let latency_ns = self
+            .hardware
+            .frequencies
+            .nanoseconds(origin.cpu, latency_cycles);
+        self.batch_pids.push(origin.pid);
+        self.batch.push(Access {
+            time_ns: origin.time_ns,
+            thread,
+            cpu: origin.cpu,
+            address,
+            instruction: ip,
+            kind,
+            level,
+            resolution: Resolution::Exact,
+            distance_bytes: 0,
+            weight,
+            cost_ns: latency_ns * weight,
+            page_node: None,
+        });
+    }
+
     /// The places with most undecoded samples.
     pub fn undecoded_places(&self, count: usize) -> Vec<UndecodedPlace> {
         let place = |(&(pid, sampled), &samples): (&(u32, u64), &u64)| UndecodedPlace {
@@ -398,6 +470,59 @@ mod tests {
             .filter(|event| matches!(event, Event::Fork { .. }))
             .count();
         assert_eq!(forks, 4);
+    }
+
+    #[test]
+    fn hardware_samples_become_accesses_with_weight_and_cost() {
+        use crate::pmu::{Form, Precise};
+        let identifiers = Identifiers {
+            memory: vec![(7, Form::Precise(AccessKind::Load))],
+            ..Identifiers::default()
+        };
+        let mut follower = Follower::new(Side::Before, identifiers, 1000);
+        follower.hardware.min_latency_cycles = 30;
+        let load = Precise {
+            id: 7,
+            ip: 0x40_1000,
+            pid: 10,
+            tid: 11,
+            time_ns: 5,
+            address: 0x7f00,
+            cpu: 3,
+            period: 1000,
+            // 100 ns at the 2.5 GHz that are assumed.
+            latency_cycles: 250,
+            data_src: 0x102 | 0xd << 33 | 1 << 37,
+        };
+        let quick = Precise {
+            latency_cycles: 29,
+            ..load
+        };
+        let store = Precise {
+            latency_cycles: 0,
+            data_src: 0x104,
+            ..load
+        };
+        let nowhere = Precise { address: 0, ..load };
+        for (misc, sample) in [(2, load), (2, quick), (2, store), (2, nowhere), (1, load)] {
+            follower.follow(&record(9, misc, &sample.body()));
+        }
+        let counts = follower.threads.all()[0].counts;
+        assert_eq!((counts.samples, counts.accesses, counts.compute), (4, 2, 1));
+        assert_eq!((counts.undecoded, counts.kernel), (1, 1));
+        assert_eq!(follower.undecoded.no_address, 1);
+        assert_eq!(follower.batch.len(), 2);
+        let (load, store) = (follower.batch.get(0), follower.batch.get(1));
+        assert_eq!(
+            (load.address, load.instruction, load.cpu.0),
+            (0x7f00, 0x40_1000, 3)
+        );
+        assert_eq!((load.weight, load.cost_ns), (1000.0, 100_000.0));
+        assert_eq!(
+            (load.kind, load.level),
+            (AccessKind::Load, Level::RemoteMemory)
+        );
+        assert_eq!((store.kind, store.cost_ns), (AccessKind::Store, 0.0));
     }
 
     #[test]

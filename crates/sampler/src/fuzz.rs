@@ -2,17 +2,23 @@
 
 use std::path::Path;
 
+use nearpage_recording::AccessKind;
+
 use crate::architecture::{Code, Flow, Judge};
 use crate::calibrate::Side;
 use crate::follower::Follower;
 use crate::image::Image;
 use crate::merge::Window;
+use crate::pmu::{Form, spe};
 use crate::record::{self, Body, Identifiers};
 use crate::verdict::{REGISTER_COUNT, Verdict};
 
 /// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
 pub fn ring(bytes: &[u8]) {
-    let identifiers = Identifiers { faults: vec![8] };
+    let identifiers = Identifiers {
+        faults: vec![8],
+        ..Identifiers::default()
+    };
     let mut follower = Follower::new(Side::Before, identifiers.clone(), 1_000_000);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(bytes));
@@ -20,6 +26,64 @@ pub fn ring(bytes: &[u8]) {
         Ok(record) if matches!(record.body, Body::Sample(_)) => {}
         _ => follower.follow(bytes),
     });
+}
+
+/// Follows hardware samples whose bodies are in `bytes`, in whichever form, cut to their length.
+pub fn memory_samples(bytes: &[u8]) {
+    for (id, form) in [
+        (7, Form::Precise(AccessKind::Load)),
+        (9, Form::Precise(AccessKind::Store)),
+        (11, Form::Ibs),
+    ] {
+        let identifiers = Identifiers {
+            memory: vec![(id, form)],
+            ..Identifiers::default()
+        };
+        let mut follower = Follower::new(Side::Before, identifiers, 1_000_000);
+        for body in bytes.chunks(160) {
+            let mut body = body.to_vec();
+            if let Some(id_bytes) = body.first_chunk_mut::<8>() {
+                *id_bytes = u64::to_ne_bytes(id);
+            }
+            let mut record = Vec::new();
+            record::append_user_sample(&mut record, &body);
+            follower.follow(&record);
+        }
+        let counts = follower.threads.all().iter().map(|thread| thread.counts);
+        let [accesses, others] = counts.fold([0, 0], |[accesses, others], counts| {
+            [
+                accesses + counts.accesses,
+                others + counts.compute + counts.undecoded,
+            ]
+        });
+        assert_eq!(follower.batch.len() as u64, accesses);
+        let chunks = bytes.chunks(160).len() as u64;
+        assert_eq!(accesses + others + follower.records.malformed, chunks);
+    }
+}
+
+/// Reads `bytes` as the packets of one stretch of an AUX area.
+pub fn spe_packets(bytes: &[u8]) {
+    let mut operations = 0;
+    let bad = spe::decode(bytes, |_| operations += 1);
+    assert!(bad as usize + operations <= bytes.len());
+    let mut records = Vec::new();
+    let body = [0u64, bytes.len() as u64, 0, 12, 99, 3, 7];
+    let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    record::append(&mut records, record::RECORD_AUX, 0, &body);
+    let end = records.len();
+    spe::append_samples(&mut records, 0..end, 7, 4096, |_, out| {
+        out.extend_from_slice(bytes);
+    });
+    let identifiers = Identifiers {
+        memory: vec![(7, Form::Precise(AccessKind::Load))],
+        ..Identifiers::default()
+    };
+    let mut follower = Follower::new(Side::Before, identifiers, 1_000_000);
+    let mut window = Window::default();
+    window.add(|out| out.extend_from_slice(&records));
+    window.take(u64::MAX, |record| follower.follow(record));
+    assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 
 /// Judges a sample at `at` in `bytes` of code, at either end of the address space.

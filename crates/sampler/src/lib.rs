@@ -1,12 +1,15 @@
-//! From `perf_event_open` to accesses: starts a command, samples the clock of all its threads, and
-//! says which memory each sample was waiting for.
+//! From `perf_event_open` to accesses: starts a command, samples all its threads, and says which
+//! memory each sample was waiting for.
 //!
-//! One event and one ring per CPU are inherited by every thread and child process. A sample
-//! carries the general registers; the instruction that the clock interrupted, or the one just
-//! before it (which side is [measured](calibrate())), is decoded once per place and its address
-//! computed from them. A place without a memory instruction is computation, and one whose address
-//! cannot be told is counted as undecoded: nothing is forced onto some other access. What a sample
-//! costs is measured too, and the default rate follows from it.
+//! Samples come from the processor's PMU, which tells address, level and latency itself, or from
+//! the kernel's software clock; [`choose_source`] takes the best that works. Events are inherited by
+//! every thread and child process, with one ring per CPU.
+//!
+//! A clock sample carries the general registers; the instruction that the clock interrupted, or the
+//! one just before it (which side is [measured](calibrate())), is decoded once per place and its
+//! address computed from them. What a sample costs is measured too, and the default rate follows
+//! from it. A place without a memory instruction is computation, and one whose address cannot be
+//! told is counted as undecoded: nothing is forced onto some other access.
 //!
 //! The crate writes no files, knows no objects and decides nothing: accesses and events go to a
 //! [`Sink`].
@@ -53,16 +56,22 @@ mod launch;
 mod merge;
 mod page_nodes;
 mod perf_event;
+mod pmu;
 mod probe;
 mod record;
 mod ring;
 mod sampler;
+mod source;
 mod threads;
 mod verdict;
 
 pub use calibrate::{Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate};
 pub use error::{Error, Refusal, paranoid_level};
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
 pub use probe::{Finding, probe};
-pub use sampler::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary};
+pub use sampler::{
+    DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
+};
+pub use source::{Choice, SourceWish};
 pub use threads::SampledThread;

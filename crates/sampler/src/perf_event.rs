@@ -16,7 +16,7 @@ pub(crate) struct Attributes {
     config: u64,
     pub sample_period: u64,
     pub sample_type: u64,
-    read_format: u64,
+    pub read_format: u64,
     pub flags: u64,
     pub wakeup_watermark: u32,
     bp_type: u32,
@@ -35,7 +35,6 @@ pub(crate) struct Attributes {
     sig_data: u64,
 }
 
-const TYPE_HARDWARE: u32 = 0;
 const TYPE_SOFTWARE: u32 = 1;
 
 /// Bits of [`Attributes::sample_type`].
@@ -45,7 +44,11 @@ pub(crate) mod sample_type {
     pub const TIME: u64 = 1 << 2;
     pub const ADDR: u64 = 1 << 3;
     pub const CPU: u64 = 1 << 7;
+    pub const PERIOD: u64 = 1 << 8;
+    pub const RAW: u64 = 1 << 10;
     pub const REGS_USER: u64 = 1 << 12;
+    pub const WEIGHT: u64 = 1 << 14;
+    pub const DATA_SRC: u64 = 1 << 15;
     pub const IDENTIFIER: u64 = 1 << 16;
 }
 
@@ -57,9 +60,13 @@ pub(crate) mod flag {
     pub const EXCLUDE_HV: u64 = 1 << 6;
     pub const MMAP: u64 = 1 << 8;
     pub const COMM: u64 = 1 << 9;
+    /// `sample_period` is samples per second.
+    pub const FREQUENCY: u64 = 1 << 10;
     pub const ENABLE_ON_EXEC: u64 = 1 << 12;
     pub const TASK: u64 = 1 << 13;
     pub const WATERMARK: u64 = 1 << 14;
+    /// Two bits: how near the sampled instruction is to the one that caused the event.
+    pub const PRECISE_SHIFT: u32 = 15;
     pub const MMAP_DATA: u64 = 1 << 17;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
     pub const MMAP2: u64 = 1 << 23;
@@ -76,17 +83,34 @@ pub(crate) enum Counted {
     CpuClock,
     /// `PERF_COUNT_SW_PAGE_FAULTS`.
     PageFaults,
-    /// `PERF_COUNT_HW_CPU_CYCLES`: only asked for to learn whether there is a PMU.
-    Cycles,
 }
 
+/// An event is read with the time that it was wanted and the time that it was counting
+/// ([`Attributes::read_format`]).
+pub(crate) const READ_TIMES: u64 = 3;
+
 impl Attributes {
+    /// Attributes of an event of the PMU with number `kind`, stamped with CLOCK_MONOTONIC, in user
+    /// mode alone. `config` is `config`, `config1`, `config2`.
+    pub fn of_device(kind: u32, config: [u64; 3]) -> Self {
+        Self {
+            kind,
+            size: size_of::<Self>() as u32,
+            config: config[0],
+            config1: config[1],
+            config2: config[2],
+            read_format: READ_TIMES,
+            flags: flag::DISABLED | flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV | flag::USE_CLOCKID,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Self::default()
+        }
+    }
+
     /// Attributes of an event that is stamped with CLOCK_MONOTONIC and counts user and kernel mode.
     pub fn new(counted: Counted) -> Self {
         let (kind, config) = match counted {
             Counted::CpuClock => (TYPE_SOFTWARE, 0),
             Counted::PageFaults => (TYPE_SOFTWARE, 2),
-            Counted::Cycles => (TYPE_HARDWARE, 0),
         };
         Self {
             kind,
@@ -97,12 +121,22 @@ impl Attributes {
             ..Self::default()
         }
     }
+
+    #[cfg(test)]
+    pub fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    #[cfg(test)]
+    pub fn configuration(&self) -> [u64; 3] {
+        [self.config, self.config1, self.config2]
+    }
 }
 
 /// Whose time an event counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope {
-    /// A process and what it starts, while on one CPU.
+    /// A process (0: the caller's thread) and what it starts, while on one CPU.
     ProcessOn(libc::pid_t, CpuId),
     /// The calling thread, wherever it runs.
     ThisThread,
@@ -115,6 +149,15 @@ pub(crate) struct PerfEvent(OwnedFd);
 impl PerfEvent {
     /// Opens an event; the error is the kernel's.
     pub fn open(attributes: &Attributes, scope: Scope) -> io::Result<Self> {
+        Self::open_led(attributes, scope, None)
+    }
+
+    /// Opens an event, in the group of `leader` where there is one.
+    pub fn open_led(
+        attributes: &Attributes,
+        scope: Scope,
+        leader: Option<&PerfEvent>,
+    ) -> io::Result<Self> {
         const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
         let (pid, cpu) = match scope {
             Scope::ProcessOn(pid, cpu) => (pid, cpu.0 as libc::c_int),
@@ -128,7 +171,7 @@ impl PerfEvent {
                 std::ptr::from_ref(attributes),
                 pid,
                 cpu,
-                -1,
+                leader.map_or(-1, PerfEvent::raw),
                 FLAG_FD_CLOEXEC,
             )
         };
@@ -161,6 +204,20 @@ impl PerfEvent {
         Ok(id)
     }
 
+    /// Nanoseconds that the event and its copies were counting; for events opened with
+    /// [`READ_TIMES`].
+    pub fn running_ns(&self) -> io::Result<u64> {
+        let mut values = [0u64; 3];
+        // SAFETY: the buffer is as long as said, and any bytes are integers.
+        let read =
+            unsafe { libc::read(self.raw(), values.as_mut_ptr().cast(), size_of_val(&values)) };
+        match read {
+            24 => Ok(values[2]),
+            0.. => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     pub fn raw(&self) -> libc::c_int {
         self.0.as_raw_fd()
     }
@@ -189,5 +246,7 @@ mod tests {
         assert_eq!(size_of::<Attributes>(), 128);
         assert_eq!(std::mem::offset_of!(Attributes, sample_regs_user), 80);
         assert_eq!(std::mem::offset_of!(Attributes, clockid), 92);
+        assert_eq!(std::mem::offset_of!(Attributes, config1), 56);
+        assert_eq!(std::mem::offset_of!(Attributes, aux_watermark), 104);
     }
 }

@@ -6,6 +6,8 @@ use crate::calibrate::{calibrate, page_bytes};
 use crate::error::{Refusal, paranoid_level};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::ring::Ring;
+use crate::sampler::{Options, choose_source};
+use crate::source::SourceWish;
 
 /// One thing that is there or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,12 +88,24 @@ pub fn probe(proc_root: &Path) -> Vec<Finding> {
             ..Finding::refused("samples in the kernel", refusal)
         },
     });
-    findings.push(finding(
-        "hardware samples (PMU)",
-        open(Counted::Cycles, false),
-        "cycles can be counted",
-    ));
+    findings.push(source("hardware samples (PMU)", SourceWish::Pmu, proc_root));
+    findings.push(source("record --source auto", SourceWish::Auto, proc_root));
     findings
+}
+
+/// What `record` would take.
+fn source(subject: &'static str, wish: SourceWish, proc_root: &Path) -> Finding {
+    let mut options = Options::new(Vec::new());
+    options.source = wish;
+    options.proc_root = proc_root.to_owned();
+    match choose_source(&options) {
+        Ok(choice) => Finding::there(subject, choice.line),
+        Err(error) => Finding {
+            available: false,
+            cause: error.to_string(),
+            ..Finding::there(subject, "not to be had")
+        },
+    }
 }
 
 fn finding(subject: &'static str, opened: Result<PerfEvent, Refusal>, found: &str) -> Finding {

@@ -7,12 +7,14 @@
 //! ```text
 //! clock sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 abi:u64 registers:[u64; n]
 //! fault sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 address:u64 cpu:u32 -:u32
+//! PMU sample    id:u64 ip:u64 pid:u32 tid:u32 time:u64 … (`pmu::sample`)
 //! others        what their type has, then pid:u32 tid:u32 time:u64 cpu:u32 -:u32 id:u64
 //! ```
 
 use nearpage_machine::CpuId;
 
 use crate::perf_event::sample_type as st;
+use crate::pmu::{Form, MemorySample, decode};
 
 /// What clock samples carry.
 pub(crate) const CLOCK_SAMPLE: u64 =
@@ -33,6 +35,7 @@ const RECORD_EXIT: u32 = 4;
 const RECORD_THROTTLE: u32 = 5;
 const RECORD_FORK: u32 = 7;
 const RECORD_SAMPLE: u32 = 9;
+pub(crate) const RECORD_AUX: u32 = 11;
 const RECORD_LOST_SAMPLES: u32 = 13;
 
 const MISC_CPUMODE_MASK: u16 = 7;
@@ -63,6 +66,10 @@ pub(crate) enum Body<'a> {
     Fault {
         address: u64,
     },
+    /// A hardware sample.
+    Memory(MemorySample),
+    /// New data in the AUX area.
+    Aux(AuxStretch),
     Map(Map<'a>),
     Name {
         pid: u32,
@@ -111,6 +118,16 @@ impl Sample<'_> {
     }
 }
 
+/// A stretch of the AUX area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AuxStretch {
+    /// Counted from the area's first use; the area is a ring.
+    pub offset: u64,
+    pub bytes: u64,
+    /// Samples were lost: the area was full, or one came before the last was written.
+    pub incomplete: bool,
+}
+
 /// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Map<'a> {
@@ -133,6 +150,16 @@ pub(crate) struct Malformed;
 pub(crate) struct Identifiers {
     /// Numbers of the page-fault events, ascending.
     pub faults: Vec<u64>,
+    /// Those of hardware events, ascending, and how their samples are written.
+    pub memory: Vec<(u64, Form)>,
+}
+
+impl Identifiers {
+    /// The form of the hardware event `id`.
+    fn form(&self, id: u64) -> Option<Form> {
+        let at = self.memory.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        Some(self.memory[at].1)
+    }
 }
 
 /// The length of the record at the beginning of `bytes`.
@@ -201,6 +228,15 @@ pub(crate) fn parse<'a>(
             records: u64_at(body, 0)?,
         },
         RECORD_THROTTLE => Body::Throttle,
+        RECORD_AUX => {
+            const TRUNCATED: u64 = 1;
+            const COLLISION: u64 = 8;
+            Body::Aux(AuxStretch {
+                offset: u64_at(body, 0)?,
+                bytes: u64_at(body, 8)?,
+                incomplete: u64_at(body, 16)? & (TRUNCATED | COLLISION) != 0,
+            })
+        }
         _ => Body::Other,
     };
     Ok(Record { origin, body })
@@ -211,7 +247,22 @@ fn parse_sample<'a>(
     misc: u16,
     identifiers: &Identifiers,
 ) -> Result<Record<'a>, Malformed> {
-    let fault = identifiers.faults.binary_search(&u64_at(body, 0)?).is_ok();
+    let id = u64_at(body, 0)?;
+    let user = misc & MISC_CPUMODE_MASK == MISC_USER;
+    if let Some(form) = identifiers.form(id) {
+        let sample = decode(form, body, user)?;
+        let origin = Origin {
+            pid: u32_at(body, 16)?,
+            tid: u32_at(body, 20)?,
+            time_ns: u64_at(body, TIME_IN_SAMPLE)?,
+            cpu: sample.cpu,
+        };
+        return Ok(Record {
+            origin,
+            body: Body::Memory(sample),
+        });
+    }
+    let fault = identifiers.faults.binary_search(&id).is_ok();
     let after_time = TIME_IN_SAMPLE + 8;
     let cpu_offset = if fault { after_time + 8 } else { after_time };
     let origin = Origin {
@@ -232,7 +283,7 @@ fn parse_sample<'a>(
     let abi = u64_at(body, cpu_offset + 8)?;
     let sample = Sample {
         ip: u64_at(body, 8)?,
-        user: misc & MISC_CPUMODE_MASK == MISC_USER,
+        user,
         compatible: abi == ABI_32,
         registers: &body[cpu_offset + 16..],
     };
@@ -240,6 +291,19 @@ fn parse_sample<'a>(
         origin,
         body: Body::Sample(sample),
     })
+}
+
+/// Appends a sample in user mode, as the kernel would have written it.
+pub(crate) fn append_user_sample(records: &mut Vec<u8>, body: &[u8]) {
+    append(records, RECORD_SAMPLE, MISC_USER, body);
+}
+
+/// Appends a record.
+pub(crate) fn append(records: &mut Vec<u8>, kind: u32, misc: u16, body: &[u8]) {
+    records.extend(kind.to_ne_bytes());
+    records.extend(misc.to_ne_bytes());
+    records.extend(((HEADER_BYTES + body.len()) as u16).to_ne_bytes());
+    records.extend(body);
 }
 
 fn parse_map(body: &[u8], misc: u16) -> Result<Map<'_>, Malformed> {
@@ -270,11 +334,11 @@ fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     array_at(bytes, offset).map(u16::from_ne_bytes)
 }
 
-fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     array_at(bytes, offset).map(u32::from_ne_bytes)
 }
 
-fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
     array_at(bytes, offset).map(u64::from_ne_bytes)
 }
 
@@ -292,10 +356,7 @@ pub(crate) mod tests {
     /// A record as the kernel would write it.
     pub(crate) fn record(kind: u32, misc: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(misc.to_ne_bytes());
-        bytes.extend(((HEADER_BYTES + body.len()) as u16).to_ne_bytes());
-        bytes.extend(body);
+        append(&mut bytes, kind, misc, body);
         bytes
     }
 
@@ -322,7 +383,14 @@ pub(crate) mod tests {
             &words(&[7, 0x401000, tids, 99, 3, 2, 10, 11, 12]),
         );
         assert_eq!(time_ns(&bytes), Ok(99));
-        let read = parse(&bytes, &Identifiers { faults: vec![8] }).unwrap();
+        let read = parse(
+            &bytes,
+            &Identifiers {
+                faults: vec![8],
+                ..Identifiers::default()
+            },
+        )
+        .unwrap();
         assert_eq!(
             read.origin,
             Origin {
@@ -347,7 +415,14 @@ pub(crate) mod tests {
             MISC_USER,
             &words(&[8, 0x401000, 12 | 13 << 32, 99, 0x7000, 1]),
         );
-        let read = parse(&bytes, &Identifiers { faults: vec![8] }).unwrap();
+        let read = parse(
+            &bytes,
+            &Identifiers {
+                faults: vec![8],
+                ..Identifiers::default()
+            },
+        )
+        .unwrap();
         assert_eq!(read.origin.cpu, CpuId(1));
         assert_eq!(read.body, Body::Fault { address: 0x7000 });
     }
@@ -376,7 +451,10 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_record_or_malformed(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u32..16) {
-            let identifiers = Identifiers { faults: vec![8] };
+            let identifiers = Identifiers {
+            faults: vec![8],
+            ..Identifiers::default()
+        };
             let _ = (length(&bytes), time_ns(&bytes), parse(&bytes, &identifiers));
             let bytes = record(kind, 0xffff, &bytes);
             prop_assert_eq!(length(&bytes), Ok(bytes.len()));

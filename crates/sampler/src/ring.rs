@@ -9,6 +9,11 @@ use crate::perf_event::PerfEvent;
 /// Where `data_head` and `data_tail` are in the control page (`struct perf_event_mmap_page`).
 const HEAD_OFFSET: usize = 1024;
 const TAIL_OFFSET: usize = 1032;
+/// `aux_head`, `aux_tail`, `aux_offset`, `aux_size`.
+const AUX_HEAD_OFFSET: usize = 1056;
+const AUX_TAIL_OFFSET: usize = 1064;
+const AUX_BEGIN_OFFSET: usize = 1072;
+const AUX_SIZE_OFFSET: usize = 1080;
 
 /// A mapped ring: one control page, then `data_bytes` (a power of two) of records.
 #[derive(Debug)]
@@ -16,6 +21,15 @@ pub(crate) struct Ring {
     map: NonNull<u8>,
     page_bytes: usize,
     data_bytes: usize,
+    aux: Option<Aux>,
+}
+
+/// The AUX area: memory that hardware writes to, beside the ring.
+#[derive(Debug)]
+struct Aux {
+    map: NonNull<u8>,
+    /// A power of two.
+    bytes: usize,
 }
 
 impl Ring {
@@ -41,7 +55,62 @@ impl Ring {
             map,
             page_bytes,
             data_bytes,
+            aux: None,
         })
+    }
+
+    /// Maps an AUX area of `bytes` (a power of two, and two pages at least) as well; `event` is that
+    /// of the ring.
+    pub fn map_aux(&mut self, event: &PerfEvent, bytes: usize) -> io::Result<()> {
+        debug_assert!(bytes.is_power_of_two() && bytes >= 2 * self.page_bytes);
+        let begin = (self.page_bytes + self.data_bytes).next_multiple_of(bytes);
+        self.position(AUX_BEGIN_OFFSET)
+            .store(begin as u64, Ordering::Relaxed);
+        self.position(AUX_SIZE_OFFSET)
+            .store(bytes as u64, Ordering::Release);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                event.raw(),
+                begin as libc::off_t,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let map = NonNull::new(map.cast()).ok_or_else(|| io::Error::other("mapped at 0"))?;
+        self.aux = Some(Aux { map, bytes });
+        Ok(())
+    }
+
+    /// Appends `length` bytes of the AUX area from `offset` on to `out`, as PERF_RECORD_AUX counts
+    /// them; at most what the area holds. Nothing where there is no area.
+    pub fn read_aux(&self, offset: u64, length: u64, out: &mut Vec<u8>) {
+        let Some(aux) = &self.aux else { return };
+        // Pairs with the kernel's barrier between the data and the head.
+        let _ = self.position(AUX_HEAD_OFFSET).load(Ordering::Acquire);
+        let length = length.min(aux.bytes as u64) as usize;
+        let begin = offset as usize & (aux.bytes - 1);
+        let first = length.min(aux.bytes - begin);
+        for (begin, length) in [(begin, first), (0, length - first)] {
+            // SAFETY: in the mapping; the kernel lets the hardware write only where the tail says
+            // that we are done.
+            out.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(aux.map.as_ptr().add(begin), length)
+            });
+        }
+    }
+
+    /// Gives the AUX area back to the hardware up to `offset`.
+    pub fn release_aux(&self, offset: u64) {
+        if self.aux.is_some() {
+            self.position(AUX_TAIL_OFFSET)
+                .store(offset, Ordering::Release);
+        }
     }
 
     /// Appends all records written so far to `out` and gives their space back to the kernel.
@@ -74,6 +143,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if let Some(aux) = &self.aux {
+            // SAFETY: mapped by `map_aux` with this length, and no slice outlives `read_aux`.
+            unsafe { libc::munmap(aux.map.as_ptr().cast(), aux.bytes) };
+        }
         // SAFETY: mapped by `map` with this length, and no slice outlives `drain`.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.page_bytes + self.data_bytes) };
     }

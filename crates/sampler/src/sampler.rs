@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_machine::CpuId;
+use nearpage_recording::Source;
 
-use crate::architecture::{REGISTER_MASK, supported};
-use crate::calibrate::{Calibration, calibrate, page_bytes};
+use crate::architecture::REGISTER_MASK;
+use crate::calibrate::{Calibration, UNMEASURED_RATE_HZ, calibrate, page_bytes};
 use crate::cpus::online_cpus;
 use crate::error::{Error, Refusal};
-use crate::follower::{Follower, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+use crate::follower::{Follower, Hardware, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
 use crate::merge::Window;
 use crate::page_nodes;
-use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::perf_event::{Attributes, Counted, PerfEvent, READ_TIMES, Scope, flag};
+use crate::pmu::{Frequencies, MemoryEvent, PmuOptions, spe};
 use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
 use crate::ring::Ring;
+use crate::source::{Choice, Facts, Pmu, SourceWish, choose, errno};
 use crate::threads::SampledThread;
 
 /// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
@@ -37,6 +40,10 @@ pub struct Options {
     pub command: Vec<OsString>,
     /// Variables added to the environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// Where accesses come from.
+    pub source: SourceWish,
+    /// What to sample where that is the PMU.
+    pub pmu: PmuOptions,
     /// Samples per second of every thread's CPU time; `None`:
     /// [as many as cost little](Calibration::default_rate_hz).
     pub rate_hz: Option<f64>,
@@ -62,6 +69,8 @@ impl Options {
         Self {
             command,
             environment: Vec::new(),
+            source: SourceWish::default(),
+            pmu: PmuOptions::default(),
             rate_hz: None,
             after: Duration::ZERO,
             duration: None,
@@ -98,6 +107,9 @@ pub struct Summary {
     pub undecoded_places: Vec<UndecodedPlace>,
     /// Records that are not what they should be.
     pub records: RecordCounts,
+    /// The share of the time in which the hardware was counting, 0 to 1: less than 1 where events
+    /// take turns or someone else uses the PMU. Weights are not scaled by it. 1 with the clock.
+    pub counting_share: f64,
     /// Where it began, CLOCK_MONOTONIC.
     pub begin_ns: u64,
     /// Where it ended.
@@ -105,10 +117,68 @@ pub struct Summary {
 }
 
 struct CpuRing {
-    clock: PerfEvent,
-    /// Kept open for its records; they go to the same ring.
-    _tracking: PerfEvent,
+    /// What is switched on and off; without the leaders of groups, which only have to be there, the
+    /// last in each group.
+    sampling: Vec<Sampling>,
+    /// Open for its records, which go to the same ring.
+    tracking: PerfEvent,
     ring: Ring,
+    /// The event whose packets are in the ring's AUX area, and its period.
+    packets: Option<(u64, u64)>,
+    /// Time of the program on this CPU while sampling was on, and its time when it was switched on.
+    sampled_ns: u64,
+    on_since_ns: Option<u64>,
+}
+
+/// An event and its leader, or an event alone.
+struct Sampling(Vec<PerfEvent>);
+
+impl Sampling {
+    /// The one that samples.
+    fn event(&self) -> &PerfEvent {
+        self.0.last().expect("made with one or two")
+    }
+}
+
+impl CpuRing {
+    /// Where records go.
+    fn owner(&self) -> &PerfEvent {
+        self.sampling
+            .first()
+            .map_or(&self.tracking, Sampling::event)
+    }
+
+    /// Fails at worst where nothing is left to be switched.
+    fn switch(&mut self, on: bool) {
+        for event in self.sampling.iter().flat_map(|sampling| &sampling.0) {
+            let _ = if on { event.enable() } else { event.disable() };
+        }
+        let now_ns = self.tracking.running_ns().unwrap_or(0);
+        if on {
+            self.on_since_ns.get_or_insert(now_ns);
+        } else if let Some(since_ns) = self.on_since_ns.take() {
+            self.sampled_ns += now_ns.saturating_sub(since_ns);
+        }
+    }
+
+    /// Appends new records to `out`, packets as samples; says how many bytes were no packets.
+    fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
+        let begin = out.len();
+        self.ring.drain(out);
+        let Some((id, period)) = self.packets else {
+            return 0;
+        };
+        let (new, ring) = (begin..out.len(), &self.ring);
+        let mut end = None;
+        let bad = spe::append_samples(out, new, id, period, |stretch, packets| {
+            ring.read_aux(stretch.offset, stretch.bytes, packets);
+            end = Some(stretch.offset.wrapping_add(stretch.bytes));
+        });
+        if let Some(end) = end {
+            self.ring.release_aux(end);
+        }
+        bad
+    }
 }
 
 /// A running recording.
@@ -119,6 +189,7 @@ pub struct Sampler {
     follower: Follower,
     interrupts: Interrupts,
     calibration: Calibration,
+    choice: Choice,
     notes: Vec<String>,
     page_nodes: bool,
     page_bytes: usize,
@@ -138,7 +209,6 @@ const GRACE: Duration = Duration::from_secs(2);
 impl Sampler {
     /// Starts the command and samples it.
     pub fn start(options: &Options) -> Result<Self, Error> {
-        supported()?;
         if let Some(rate_hz) = options.rate_hz
             && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
         {
@@ -148,20 +218,39 @@ impl Sampler {
         }
         let cpus = online_cpus(&options.sys_root)?;
         raise_open_files_limit();
-        let calibration = match options.calibration {
-            Some(calibration) => calibration,
-            None => calibrate()?,
-        };
-        let rate_hz = options.rate_hz.unwrap_or(calibration.default_rate_hz());
+        let calibrated = options.calibration.map_or_else(calibrate, Ok);
+        let rate_hz = rate_hz(options, &calibrated);
+        let mut facts = facts(options, rate_hz)?;
+        let mut choice = choose(options.source, &facts)?;
         let mut child = Child::waiting(&options.command, &options.environment)?;
         let interrupts = Interrupts::take();
-        let mut opening = Opening::new(options, rate_hz, child.pid);
-        let rings = cpus
-            .iter()
-            .map(|cpu| opening.open(*cpu))
-            .collect::<Result<Vec<_>, _>>()?;
+        let opened = Opening::all(options, choice.source, rate_hz, child.pid, &cpus);
+        let (opening, rings) = match opened {
+            // Since it was tried, someone else took the PMU or its memory.
+            Err(Error::PmuRefused { event, source }) => {
+                if let Pmu::Listed { opened, .. } = &mut facts.pmu {
+                    *opened = Err((event, errno(&source)));
+                }
+                choice = choose(options.source, &facts)?;
+                Opening::all(options, choice.source, rate_hz, child.pid, &cpus)?
+            }
+            opened => opened?,
+        };
+        let calibration = match choice.source {
+            Source::Clock => calibrated?,
+            _ => calibrated.unwrap_or_default(),
+        };
         let identifiers = opening.identifiers;
+        let mut notes = opening.notes;
         let mut follower = Follower::new(calibration.side, identifiers, opening.period_ns);
+        if choice.source == Source::Pmu {
+            let frequencies = Frequencies::read(&options.sys_root, &options.proc_root, &cpus);
+            notes.extend(frequencies.note());
+            follower.hardware = Hardware {
+                frequencies,
+                min_latency_cycles: options.pmu.min_latency_cycles(),
+            };
+        }
         let begin_ns = now_ns();
         follower.begin(
             begin_ns,
@@ -183,7 +272,8 @@ impl Sampler {
             follower,
             interrupts,
             calibration,
-            notes: opening.notes,
+            choice,
+            notes,
             page_nodes: options.page_nodes,
             page_bytes: page_bytes(),
             period_ns: opening.period_ns,
@@ -210,6 +300,11 @@ impl Sampler {
         self.calibration
     }
 
+    /// Where accesses come from, and why.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
     /// What could not be had, in sentences for the user.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -233,10 +328,8 @@ impl Sampler {
     /// Ends the recording: stops the clock and hands over the rest. `state` is what the last
     /// [`drain`](Self::drain) said.
     pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
-        for ring in &self.rings {
-            // Fails at worst where nothing is left to be stopped.
-            let _ = ring.clock.disable();
-        }
+        self.rings.iter_mut().for_each(|ring| ring.switch(false));
+        let counting_share = self.counting_share();
         let end_ns = now_ns();
         self.round(sink)?;
         self.round_ns = u64::MAX;
@@ -250,9 +343,28 @@ impl Sampler {
             undecoded: self.follower.undecoded,
             undecoded_places: self.follower.undecoded_places(16),
             records,
+            counting_share,
             begin_ns: self.begin_ns,
             end_ns,
         })
+    }
+
+    /// [`Summary::counting_share`].
+    fn counting_share(&self) -> f64 {
+        if self.choice.source != Source::Pmu {
+            return 1.0;
+        }
+        let (mut counting_ns, mut wanted_ns) = (0, 0);
+        for ring in &self.rings {
+            for sampling in &ring.sampling {
+                counting_ns += sampling.event().running_ns().unwrap_or(0);
+                wanted_ns += ring.sampled_ns;
+            }
+        }
+        match wanted_ns {
+            0 => 1.0,
+            wanted_ns => (counting_ns as f64 / wanted_ns as f64).min(1.0),
+        }
     }
 
     /// Drains to the end: [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
@@ -274,7 +386,7 @@ impl Sampler {
         let mut polled: Vec<_> = self
             .rings
             .iter()
-            .map(|ring| readable(ring.clock.raw()))
+            .map(|ring| readable(ring.owner().raw()))
             .collect();
         polled.extend(
             self.child
@@ -313,12 +425,10 @@ impl Sampler {
         let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns()).is_some();
         // Both fail only where the process has gone.
         if due(&mut self.enable_at_ns) {
-            self.rings.iter().for_each(|ring| drop(ring.clock.enable()));
+            self.rings.iter_mut().for_each(|ring| ring.switch(true));
         }
         if due(&mut self.disable_at_ns) {
-            self.rings
-                .iter()
-                .for_each(|ring| drop(ring.clock.disable()));
+            self.rings.iter_mut().for_each(|ring| ring.switch(false));
         }
     }
 
@@ -342,7 +452,9 @@ impl Sampler {
     fn round(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
         let began_ns = now_ns();
         for ring in &mut self.rings {
-            self.window.add(|bytes| ring.ring.drain(bytes));
+            let mut bad = 0;
+            self.window.add(|bytes| bad = ring.drain(bytes));
+            self.window.malformed += bad;
         }
         let Self {
             window, follower, ..
@@ -356,8 +468,31 @@ impl Sampler {
     }
 }
 
+/// Which source [`Sampler::start`] will take with `options`, as far as can be told before there is
+/// a command.
+///
+/// # Errors
+/// [`Error::NoSource`] where the one asked for does not work, or none does.
+pub fn choose_source(options: &Options) -> Result<Choice, Error> {
+    let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
+    choose(options.source, &facts(options, rate_hz)?)
+}
+
+fn facts(options: &Options, rate_hz: f64) -> Result<Facts, Error> {
+    Facts::probe(&options.pmu, rate_hz, &options.sys_root, &options.proc_root)
+}
+
+fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
+    options.rate_hz.unwrap_or(match calibrated {
+        Ok(calibration) => calibration.default_rate_hz(),
+        Err(_) => UNMEASURED_RATE_HZ,
+    })
+}
+
 /// Opens events for one CPU after another, with what the first ones taught.
 struct Opening {
+    /// Those of the PMU; none: the clock.
+    memory: Vec<MemoryEvent>,
     clock: Attributes,
     tracking: Attributes,
     pid: libc::pid_t,
@@ -372,6 +507,30 @@ struct Opening {
 }
 
 impl Opening {
+    /// Opens the events of `source` on all CPUs.
+    fn all(
+        options: &Options,
+        source: Source,
+        rate_hz: f64,
+        pid: libc::pid_t,
+        cpus: &[CpuId],
+    ) -> Result<(Self, Vec<CpuRing>), Error> {
+        let mut opening = Self::new(options, rate_hz, pid);
+        if source == Source::Pmu {
+            let events = options
+                .pmu
+                .events(rate_hz, &options.sys_root, &options.proc_root);
+            opening.memory = events.map_err(Error::NoSource)?;
+            if options.pmu.period.is_some() {
+                // How many will come is not known.
+                opening.ring_bytes = RING_BYTES_MAX;
+            }
+        }
+        let rings = cpus.iter().map(|cpu| opening.open(*cpu));
+        let rings = rings.collect::<Result<_, _>>()?;
+        Ok((opening, rings))
+    }
+
     fn new(options: &Options, rate_hz: f64, pid: libc::pid_t) -> Self {
         let page_bytes = page_bytes();
         let period_ns = (1e9 / rate_hz).round() as u64;
@@ -390,6 +549,7 @@ impl Opening {
         let mut tracking = Attributes::new(Counted::PageFaults);
         tracking.sample_period = options.fault_period;
         tracking.sample_type = FAULT_SAMPLE;
+        tracking.read_format = READ_TIMES;
         tracking.flags |= flag::INHERIT
             | flag::ENABLE_ON_EXEC
             | flag::SAMPLE_ID_ALL
@@ -403,6 +563,7 @@ impl Opening {
             | flag::BUILD_ID;
         tracking.wakeup_watermark = clock.wakeup_watermark;
         Self {
+            memory: Vec::new(),
             clock,
             tracking,
             pid,
@@ -418,18 +579,53 @@ impl Opening {
 
     fn open(&mut self, cpu: CpuId) -> Result<CpuRing, Error> {
         let scope = Scope::ProcessOn(self.pid, cpu);
-        let clock = self.open_clock(scope)?;
+        let mut sampling = Vec::new();
+        let mut packets = None;
+        if self.memory.is_empty() {
+            sampling.push(Sampling(vec![self.open_clock(scope)?]));
+        }
+        for event in self.memory.iter().filter(|event| event.on(cpu)) {
+            let refused = |source| Error::PmuRefused {
+                event: event.name.clone(),
+                source,
+            };
+            let enable = self.clock.flags & flag::ENABLE_ON_EXEC;
+            let events = event
+                .open(scope, enable | flag::INHERIT | flag::SAMPLE_ID_ALL)
+                .map_err(refused)?;
+            let events = Sampling(events);
+            let id = events.event().id().map_err(refused)?;
+            let memory = &mut self.identifiers.memory;
+            let at = memory.partition_point(|(other, _)| *other < id);
+            memory.insert(at, (id, event.form));
+            if event.packets {
+                packets = Some((id, event.attributes.sample_period));
+            }
+            sampling.push(events);
+        }
         let tracking = self.open_tracking(scope)?;
-        let ring = self.map(&clock)?;
+        let owner = sampling.first().map_or(&tracking, Sampling::event);
+        let mut ring = self.map(owner)?;
+        if packets.is_some() {
+            self.map_aux(&mut ring, owner)?;
+        }
         let refused = |error| refused(error, &self.proc_root);
-        tracking.write_to(&clock).map_err(refused)?;
+        for event in sampling.iter().skip(1).map(Sampling::event) {
+            event.write_to(owner).map_err(refused)?;
+        }
+        if !sampling.is_empty() {
+            tracking.write_to(owner).map_err(refused)?;
+        }
         let id = tracking.id().map_err(refused)?;
         let at = self.identifiers.faults.partition_point(|other| *other < id);
         self.identifiers.faults.insert(at, id);
         Ok(CpuRing {
-            clock,
-            _tracking: tracking,
+            sampling,
+            tracking,
             ring,
+            packets,
+            sampled_ns: 0,
+            on_since_ns: (!self.deferred).then_some(0),
         })
     }
 
@@ -453,6 +649,10 @@ impl Opening {
 
     fn open_tracking(&mut self, scope: Scope) -> Result<PerfEvent, Error> {
         match PerfEvent::open(&self.tracking, scope) {
+            Err(error) if denied(&error) && self.tracking.flags & flag::EXCLUDE_KERNEL == 0 => {
+                self.tracking.flags |= flag::EXCLUDE_KERNEL;
+                self.open_tracking(scope)
+            }
             Err(error)
                 if error.raw_os_error() == Some(libc::EINVAL)
                     && self.tracking.flags & flag::BUILD_ID != 0 =>
@@ -461,6 +661,22 @@ impl Opening {
                 self.open_tracking(scope)
             }
             result => result.map_err(|error| refused(error, &self.proc_root)),
+        }
+    }
+
+    /// Maps room for packets, less where the kernel won't lock as much.
+    fn map_aux(&self, ring: &mut Ring, event: &PerfEvent) -> Result<(), Error> {
+        let mut bytes = AUX_BYTES.max(2 * self.page_bytes);
+        loop {
+            match ring.map_aux(event, bytes) {
+                Err(error) if denied(&error) && bytes > 2 * self.page_bytes => bytes /= 2,
+                result => {
+                    return result.map_err(|source| Error::PmuRefused {
+                        event: "memory for packets of arm_spe".to_owned(),
+                        source,
+                    });
+                }
+            }
         }
     }
 
@@ -482,13 +698,18 @@ impl Opening {
     }
 }
 
+/// Room for 16,384 packets of Arm's SPE, a second's and more.
+const AUX_BYTES: usize = 1 << 20;
+
+const RING_BYTES_MAX: usize = 8 << 20;
+
 /// Room for two seconds of samples, between 512 KiB (what the kernel locks for anybody) and 8 MiB.
 fn ring_bytes(rate_hz: f64, page_bytes: usize) -> usize {
     const SAMPLE_BYTES: f64 = 200.0;
     let wanted = (rate_hz * SAMPLE_BYTES * 2.0) as usize;
     wanted
         .next_power_of_two()
-        .clamp(512 << 10, 8 << 20)
+        .clamp(512 << 10, RING_BYTES_MAX)
         .max(page_bytes)
 }
 

@@ -1,0 +1,481 @@
+//! Which memory-sampling events a machine has, and how to open them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nearpage_machine::CpuId;
+use nearpage_recording::AccessKind;
+
+use super::devices::{Config, Device};
+use super::sample::{Form, IBS_SAMPLE, PRECISE_SAMPLE};
+use crate::perf_event::{Attributes, PerfEvent, Scope, flag};
+
+/// Loads quicker than this many cycles are left out, where nothing else is asked for: they were
+/// served by the core's own caches, which placement does not change. (perf mem has the same.)
+pub const DEFAULT_MIN_LATENCY_CYCLES: u32 = 30;
+
+/// Operations between two samples of Arm's SPE, which cannot be asked for a rate.
+const SPE_PERIOD: u64 = 1 << 20;
+
+/// What to sample with a PMU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PmuOptions {
+    /// Loads quicker than this count as computation; `None`: [`DEFAULT_MIN_LATENCY_CYCLES`].
+    pub min_latency_cycles: Option<u32>,
+    /// Events between two samples; `None`: as many as make the rate.
+    pub period: Option<u64>,
+}
+
+impl PmuOptions {
+    pub(crate) fn min_latency_cycles(&self) -> u32 {
+        self.min_latency_cycles
+            .unwrap_or(DEFAULT_MIN_LATENCY_CYCLES)
+    }
+
+    /// The events of the machine for them; the error names one that makes no sense.
+    pub(crate) fn events(
+        &self,
+        rate_hz: f64,
+        sys_root: &Path,
+        proc_root: &Path,
+    ) -> Result<Vec<MemoryEvent>, String> {
+        let pace = match self.period {
+            Some(period) => Pace::Period(period),
+            None => Pace::Rate(rate_hz.min(max_rate_hz(proc_root))),
+        };
+        memory_events(&Device::all(sys_root), self.min_latency_cycles(), pace)
+    }
+}
+
+/// The kernel takes no higher rate.
+fn max_rate_hz(proc_root: &Path) -> f64 {
+    let path = proc_root.join("sys/kernel/perf_event_max_sample_rate");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(f64::INFINITY)
+}
+
+/// How often to sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// Samples per second of a thread's time; the kernel adapts the period.
+    Rate(f64),
+    /// Events between two samples.
+    Period(u64),
+}
+
+/// An event to be opened on each CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct MemoryEvent {
+    /// As perf would write it: `cpu/mem-loads,ldlat=30/`.
+    pub name: String,
+    /// `None`: on all.
+    pub cpus: Option<Vec<CpuId>>,
+    pub form: Form,
+    /// An event that must be counted in the same group for this one to work (`mem-loads-aux`, which
+    /// Intel's cores since Golden Cove need).
+    pub leader: Option<Attributes>,
+    pub attributes: Attributes,
+    /// Samples come through an AUX area, as packets of Arm's SPE.
+    pub packets: bool,
+}
+
+impl MemoryEvent {
+    /// Is it one of this CPU's?
+    pub fn on(&self, cpu: CpuId) -> bool {
+        self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
+    }
+
+    /// Does it come after so many events, whatever time they take?
+    pub fn fixed_period(&self) -> bool {
+        self.attributes.flags & flag::FREQUENCY == 0
+    }
+
+    /// Opens it, after its leader where it has one; the flags are added to both.
+    pub fn open(&self, scope: Scope, flags: u64) -> io::Result<Vec<PerfEvent>> {
+        let mut events: Vec<PerfEvent> = Vec::new();
+        for attributes in self.leader.iter().chain([&self.attributes]) {
+            let mut attributes = *attributes;
+            attributes.flags |= flags;
+            events.push(PerfEvent::open_led(&attributes, scope, events.first())?);
+        }
+        Ok(events)
+    }
+
+    /// Open files it takes on a CPU.
+    pub fn files(&self) -> usize {
+        1 + usize::from(self.leader.is_some())
+    }
+}
+
+/// The events of `devices` that sample memory accesses; the error names what is there and cannot be
+/// used. Loads quicker than `min_latency_cycles` are left out by the hardware where it can do so
+/// without leaving out stores, and by whoever reads the samples elsewhere.
+pub(crate) fn memory_events(
+    devices: &[Device],
+    min_latency_cycles: u32,
+    pace: Pace,
+) -> Result<Vec<MemoryEvent>, String> {
+    let mut events = Vec::new();
+    for device in devices {
+        if device.name == "ibs_op" {
+            events.push(ibs(device, pace)?);
+        } else if device.name.starts_with("arm_spe_") {
+            events.push(spe(device, pace)?);
+        } else {
+            events.extend(precise(device, min_latency_cycles, pace)?);
+        }
+    }
+    Ok(events)
+}
+
+/// `mem-loads` and `mem-stores`, where `device` has them: Intel's `cpu`, or `cpu_core` and
+/// `cpu_atom`.
+fn precise(
+    device: &Device,
+    min_latency_cycles: u32,
+    pace: Pace,
+) -> Result<Vec<MemoryEvent>, String> {
+    let mut events = Vec::new();
+    for (event, kind) in [
+        ("mem-loads", AccessKind::Load),
+        ("mem-stores", AccessKind::Store),
+    ] {
+        let Some(terms) = device.events.get(event) else {
+            continue;
+        };
+        let mut name = format!("{}/{event}", device.name);
+        let mut terms = terms.clone();
+        let mut leader = None;
+        if kind == AccessKind::Load {
+            // The hardware takes no less than 3.
+            let latency = format!(",ldlat={}", min_latency_cycles.max(3));
+            name += &latency;
+            terms += &latency;
+            if let Some(terms) = device.events.get("mem-loads-aux") {
+                leader = Some(attributes(device, device.config(terms)?));
+            }
+        }
+        let mut attributes = attributes(device, device.config(&terms)?);
+        attributes.sample_type = PRECISE_SAMPLE;
+        // The instruction itself, not one after it, where the hardware can tell (2).
+        let precision = device
+            .caps
+            .get("max_precise")
+            .map_or(2, |most| 2.min(*most));
+        attributes.flags |= precision << flag::PRECISE_SHIFT;
+        set_pace(&mut attributes, pace);
+        events.push(MemoryEvent {
+            name: name + "/",
+            cpus: device.cpus.clone(),
+            form: Form::Precise(kind),
+            leader,
+            attributes,
+            packets: false,
+        });
+    }
+    Ok(events)
+}
+
+/// AMD's IBS: any op, by count of ops where the model can (`cnt_ctl`), of cycles elsewhere.
+fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
+    let has = |field| device.format.contains_key(field);
+    let mut terms = Vec::new();
+    terms.extend(has("cnt_ctl").then_some("cnt_ctl"));
+    // The hardware takes the kernel's ops too; newer kernels can drop those.
+    terms.extend(has("swfilt").then_some("swfilt"));
+    let terms = terms.join(",");
+    let mut attributes = attributes(device, device.config(&terms)?);
+    if !has("swfilt") {
+        attributes.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
+    }
+    attributes.sample_type = IBS_SAMPLE;
+    // It counts in sixteens.
+    set_pace(
+        &mut attributes,
+        match pace {
+            Pace::Period(period) => Pace::Period(period.max(16) & !15),
+            rate => rate,
+        },
+    );
+    Ok(MemoryEvent {
+        name: format!("{}/{terms}/", device.name),
+        cpus: device.cpus.clone(),
+        form: Form::Ibs,
+        leader: None,
+        attributes,
+        packets: false,
+    })
+}
+
+/// Arm's SPE: loads and stores, at intervals that vary a little.
+fn spe(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
+    let wanted = ["jitter", "load_filter", "store_filter"];
+    let terms: Vec<_> = wanted
+        .into_iter()
+        .filter(|field| device.format.contains_key(*field))
+        .collect();
+    let terms = terms.join(",");
+    let mut attributes = attributes(device, device.config(&terms)?);
+    attributes.sample_type = PRECISE_SAMPLE & !AUX_HAS_NONE;
+    let least = device.caps.get("min_interval").copied().unwrap_or(1);
+    attributes.sample_period = match pace {
+        Pace::Period(period) => period.max(least),
+        Pace::Rate(_) => SPE_PERIOD.max(least),
+    };
+    Ok(MemoryEvent {
+        name: format!("{}/{terms}/", device.name),
+        cpus: device.cpus.clone(),
+        form: Form::Precise(AccessKind::Load),
+        leader: None,
+        attributes,
+        packets: true,
+    })
+}
+
+/// What the packets have, and the kernel's records need not.
+const AUX_HAS_NONE: u64 = {
+    use crate::perf_event::sample_type as st;
+    st::ADDR | st::WEIGHT | st::DATA_SRC
+};
+
+fn attributes(device: &Device, config: Config) -> Attributes {
+    Attributes::of_device(device.kind, config)
+}
+
+fn set_pace(attributes: &mut Attributes, pace: Pace) {
+    match pace {
+        Pace::Rate(rate_hz) => {
+            attributes.flags |= flag::FREQUENCY;
+            attributes.sample_period = rate_hz.round() as u64;
+        }
+        Pace::Period(period) => attributes.sample_period = period,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::pmu::devices::tests::sys;
+
+    type Files = &'static [(&'static str, &'static str)];
+
+    /// A Skylake server: uncore PMUs beside the cores'.
+    pub(crate) const SKYLAKE: Files = &[
+        ("cpu/type", "4"),
+        ("cpu/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3"),
+        ("cpu/events/mem-stores", "event=0xd0,umask=0x82"),
+        ("cpu/events/cpu-cycles", "event=0x3c"),
+        ("cpu/format/event", "config:0-7"),
+        ("cpu/format/umask", "config:8-15"),
+        ("cpu/format/edge", "config:18"),
+        ("cpu/format/ldlat", "config1:0-15"),
+        ("cpu/caps/max_precise", "3"),
+        ("cpu/caps/pmu_name", "skylake"),
+        ("uncore_imc_0/type", "15"),
+        ("uncore_imc_0/cpumask", "0,20"),
+        ("uncore_imc_0/events/cas_count_read", "event=0x4,umask=0x3"),
+        ("uncore_imc_0/format/event", "config:0-7"),
+        ("uncore_imc_0/format/umask", "config:8-15"),
+        ("software/type", "1"),
+    ];
+
+    pub(crate) const SAPPHIRE_RAPIDS: Files = &[
+        ("cpu/type", "4"),
+        ("cpu/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3"),
+        ("cpu/events/mem-loads-aux", "event=0x03,umask=0x82"),
+        ("cpu/events/mem-stores", "event=0xcd,umask=0x2"),
+        ("cpu/format/event", "config:0-7"),
+        ("cpu/format/umask", "config:8-15"),
+        ("cpu/format/ldlat", "config1:0-15"),
+        ("cpu/caps/max_precise", "3"),
+    ];
+
+    pub(crate) const ALDER_LAKE: Files = &[
+        ("cpu_core/type", "4"),
+        ("cpu_core/cpus", "0-15"),
+        ("cpu_core/events/mem-loads", "event=0xcd,umask=0x1,ldlat=3"),
+        ("cpu_core/events/mem-loads-aux", "event=0x03,umask=0x82"),
+        ("cpu_core/events/mem-stores", "event=0xcd,umask=0x2"),
+        ("cpu_core/format/event", "config:0-7"),
+        ("cpu_core/format/umask", "config:8-15"),
+        ("cpu_core/format/ldlat", "config1:0-15"),
+        ("cpu_core/caps/max_precise", "3"),
+        ("cpu_atom/type", "10"),
+        ("cpu_atom/cpus", "16-23"),
+        ("cpu_atom/events/mem-loads", "event=0xd0,umask=0x5,ldlat=3"),
+        ("cpu_atom/events/mem-stores", "event=0xd0,umask=0x6"),
+        ("cpu_atom/format/event", "config:0-7"),
+        ("cpu_atom/format/umask", "config:8-15"),
+        ("cpu_atom/format/ldlat", "config1:0-15"),
+        ("cpu_atom/caps/max_precise", "3"),
+    ];
+
+    pub(crate) const ZEN_3: Files = &[
+        ("cpu/type", "4"),
+        ("cpu/events/cpu-cycles", "event=0x76"),
+        ("cpu/format/event", "config:0-7,32-35"),
+        ("cpu/format/umask", "config:8-15"),
+        ("ibs_fetch/type", "10"),
+        ("ibs_fetch/format/rand_en", "config:57"),
+        ("ibs_op/type", "11"),
+        ("ibs_op/format/cnt_ctl", "config:19"),
+    ];
+
+    pub(crate) const ZEN_4: Files = &[
+        ("ibs_op/type", "11"),
+        ("ibs_op/format/cnt_ctl", "config:19"),
+        ("ibs_op/format/l3missonly", "config:16"),
+        ("ibs_op/format/swfilt", "config2:0"),
+        ("ibs_op/caps/zen4_ibs_extensions", "1"),
+    ];
+
+    pub(crate) const NEOVERSE: Files = &[
+        ("armv8_pmuv3_0/type", "8"),
+        ("armv8_pmuv3_0/cpus", "0-79"),
+        ("armv8_pmuv3_0/events/mem_access", "event=0x0013"),
+        ("armv8_pmuv3_0/format/event", "config:0-15"),
+        ("arm_spe_0/type", "9"),
+        ("arm_spe_0/cpumask", "0-79"),
+        ("arm_spe_0/format/ts_enable", "config:0"),
+        ("arm_spe_0/format/pa_enable", "config:1"),
+        ("arm_spe_0/format/jitter", "config:16"),
+        ("arm_spe_0/format/branch_filter", "config:32"),
+        ("arm_spe_0/format/load_filter", "config:33"),
+        ("arm_spe_0/format/store_filter", "config:34"),
+        ("arm_spe_0/format/event_filter", "config1:0-63"),
+        ("arm_spe_0/format/min_latency", "config2:0-11"),
+        ("arm_spe_0/caps/min_interval", "1024"),
+    ];
+
+    pub(crate) fn events(files: Files, pace: Pace) -> Result<Vec<MemoryEvent>, String> {
+        memory_events(&Device::all(sys(files).path()), 30, pace)
+    }
+
+    /// Name, type, configuration, period or rate.
+    fn shape(event: &MemoryEvent) -> (&str, u32, Config, u64) {
+        let attributes = &event.attributes;
+        (
+            &event.name,
+            attributes.kind(),
+            attributes.configuration(),
+            attributes.sample_period,
+        )
+    }
+
+    #[test]
+    fn intel_servers_sample_loads_and_stores() {
+        let found = events(SKYLAKE, Pace::Rate(251.0)).unwrap();
+        let [loads, stores] = found.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            shape(loads),
+            ("cpu/mem-loads,ldlat=30/", 4, [0x1cd, 30, 0], 251)
+        );
+        assert_eq!(shape(stores), ("cpu/mem-stores/", 4, [0x82d0, 0, 0], 251));
+        for event in [loads, stores] {
+            let flags = event.attributes.flags;
+            assert_eq!(flags >> flag::PRECISE_SHIFT & 3, 2);
+            assert!(flags & flag::FREQUENCY != 0 && flags & flag::EXCLUDE_KERNEL != 0);
+            assert!(event.leader.is_none() && event.on(CpuId(99)) && !event.packets);
+            assert_eq!(event.attributes.sample_type, PRECISE_SAMPLE);
+        }
+        assert_eq!(loads.form, Form::Precise(AccessKind::Load));
+        assert_eq!(stores.form, Form::Precise(AccessKind::Store));
+    }
+
+    #[test]
+    fn loads_are_led_by_their_auxiliary_event_where_there_is_one() {
+        let found = events(SAPPHIRE_RAPIDS, Pace::Period(2003)).unwrap();
+        let leader = found[0].leader.unwrap();
+        assert_eq!(leader.configuration(), [0x8203, 0, 0]);
+        // It counts and does not sample.
+        assert_eq!((leader.sample_period, leader.sample_type), (0, 0));
+        assert_eq!(found[0].attributes.sample_period, 2003);
+        assert_eq!(found[0].attributes.flags & flag::FREQUENCY, 0);
+        assert_eq!((found[0].files(), found[1].files()), (2, 1));
+        assert!(found[1].leader.is_none());
+    }
+
+    #[test]
+    fn hybrid_machines_have_events_for_each_kind_of_core() {
+        let found = events(ALDER_LAKE, Pace::Rate(97.0)).unwrap();
+        let on = |cpu| {
+            let here = found.iter().filter(|event| event.on(CpuId(cpu)));
+            here.map(shape)
+                .map(|(name, kind, ..)| (name, kind))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            on(15),
+            [
+                ("cpu_core/mem-loads,ldlat=30/", 4),
+                ("cpu_core/mem-stores/", 4)
+            ]
+        );
+        assert_eq!(
+            on(16),
+            [
+                ("cpu_atom/mem-loads,ldlat=30/", 10),
+                ("cpu_atom/mem-stores/", 10)
+            ]
+        );
+        assert_eq!(on(24), []);
+    }
+
+    #[test]
+    fn amd_samples_ops_without_the_kernels_where_it_can() {
+        let found = events(ZEN_3, Pace::Period(100_007)).unwrap();
+        assert_eq!(
+            shape(&found[0]),
+            ("ibs_op/cnt_ctl/", 11, [1 << 19, 0, 0], 100_000)
+        );
+        assert_eq!(
+            found[0].attributes.flags & (flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV),
+            0
+        );
+        let found = events(ZEN_4, Pace::Rate(97.0)).unwrap();
+        assert_eq!(
+            shape(&found[0]),
+            ("ibs_op/cnt_ctl,swfilt/", 11, [1 << 19, 0, 1], 97)
+        );
+        assert!(found[0].attributes.flags & flag::EXCLUDE_KERNEL != 0);
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn arm_samples_loads_and_stores_into_the_aux_area() {
+        let found = events(NEOVERSE, Pace::Rate(97.0)).unwrap();
+        let [spe] = found.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!(
+            shape(spe),
+            (
+                "arm_spe_0/jitter,load_filter,store_filter/",
+                9,
+                [1 << 16 | 1 << 33 | 1 << 34, 0, 0],
+                SPE_PERIOD
+            )
+        );
+        assert!(spe.packets && spe.on(CpuId(79)) && !spe.on(CpuId(80)));
+        // The driver takes no frequency.
+        assert_eq!(spe.attributes.flags & flag::FREQUENCY, 0);
+        let found = events(NEOVERSE, Pace::Period(10)).unwrap();
+        assert_eq!(found[0].attributes.sample_period, 1024);
+    }
+
+    #[test]
+    fn others_have_none_and_bad_ones_are_named() {
+        let none: Files = &[("software/type", "1"), ("breakpoint/type", "5")];
+        assert!(events(none, Pace::Rate(97.0)).unwrap().is_empty());
+        let odd: Files = &[
+            ("cpu/type", "4"),
+            ("cpu/events/mem-loads", "event=0xcd,odd=1"),
+            ("cpu/format/event", "config:0-7"),
+        ];
+        let error = events(odd, Pace::Rate(97.0)).unwrap_err();
+        assert_eq!(error, "cpu: the kernel's formats have no `odd=1`");
+    }
+}

@@ -1,0 +1,253 @@
+//! Hardware samples: bytes to what was observed, for each way in which they are written.
+//!
+//! ```text
+//! precise   id:u64 ip:u64 pid:u32 tid:u32 time:u64 address:u64 cpu:u32 -:u32 period:u64
+//!           weight:u64 data_src:u64
+//! ibs       id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 period:u64 size:u32 raw:[u8; size]
+//! ```
+//!
+//! in the order of `perf_event_open(2)`, native byte order. The lower half of the weight is the
+//! latency in cycles, whether the event asked for PERF_SAMPLE_WEIGHT or PERF_SAMPLE_WEIGHT_STRUCT.
+//! Arm SPE writes packets instead, which [`super::spe`] turns into precise samples.
+
+use nearpage_machine::CpuId;
+use nearpage_recording::{AccessKind, Level};
+
+use super::{data_src, ibs};
+use crate::perf_event::sample_type as st;
+use crate::record::{Malformed, u32_at, u64_at};
+
+/// How a hardware event's samples are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Address, latency and `data_src`; the kind is that of the event where `data_src` has none.
+    Precise(AccessKind),
+    /// Registers of AMD's IBS.
+    Ibs,
+}
+
+/// What precise samples carry.
+pub(crate) const PRECISE_SAMPLE: u64 = st::IDENTIFIER
+    | st::IP
+    | st::TID
+    | st::TIME
+    | st::ADDR
+    | st::CPU
+    | st::PERIOD
+    | st::WEIGHT
+    | st::DATA_SRC;
+/// What samples of IBS carry.
+pub(crate) const IBS_SAMPLE: u64 =
+    st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::PERIOD | st::RAW;
+
+/// What a hardware sample saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Observation {
+    Access {
+        ip: u64,
+        address: u64,
+        kind: AccessKind,
+        level: Level,
+        /// 0 where the hardware has none, as for most stores.
+        latency_cycles: u32,
+    },
+    /// An op that accesses no memory.
+    NoAccess,
+    /// An access whose address the hardware does not know.
+    NoAddress,
+}
+
+/// A hardware sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemorySample {
+    pub cpu: CpuId,
+    /// Events that it stands for.
+    pub period: u64,
+    pub user: bool,
+    pub observation: Observation,
+}
+
+/// Decodes a sample's `body`, the bytes after the record's header.
+pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample, Malformed> {
+    let ip = u64_at(body, 8)?;
+    match form {
+        Form::Precise(kind) => {
+            let (weight, data_src) = (u64_at(body, 56)?, u64_at(body, 64)?);
+            let observation = match u64_at(body, 32)? {
+                0 => Observation::NoAddress,
+                address => Observation::Access {
+                    ip,
+                    address,
+                    kind: data_src::kind(data_src).unwrap_or(kind),
+                    level: data_src::level(data_src),
+                    latency_cycles: weight as u32,
+                },
+            };
+            Ok(MemorySample {
+                cpu: CpuId(u32_at(body, 40)?),
+                period: u64_at(body, 48)?,
+                user,
+                observation,
+            })
+        }
+        Form::Ibs => {
+            let size = u32_at(body, 48)? as usize;
+            let raw = body.get(52..).and_then(|rest| rest.get(..size));
+            Ok(MemorySample {
+                cpu: CpuId(u32_at(body, 32)?),
+                period: u64_at(body, 40)?,
+                user,
+                observation: ibs::observe(raw.ok_or(Malformed)?, ip)?,
+            })
+        }
+    }
+}
+
+/// The body of a precise sample, as the kernel would write it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Precise {
+    pub id: u64,
+    pub ip: u64,
+    pub pid: u32,
+    pub tid: u32,
+    pub time_ns: u64,
+    pub address: u64,
+    pub cpu: u32,
+    pub period: u64,
+    pub latency_cycles: u32,
+    pub data_src: u64,
+}
+
+impl Precise {
+    /// Length of [`Precise::body`].
+    pub const BYTES: usize = 72;
+
+    pub fn body(&self) -> [u8; Self::BYTES] {
+        let words = [
+            self.id,
+            self.ip,
+            pair(self.pid, self.tid),
+            self.time_ns,
+            self.address,
+            pair(self.cpu, 0),
+            self.period,
+            u64::from(self.latency_cycles),
+            self.data_src,
+        ];
+        let mut body = [0; Self::BYTES];
+        for (bytes, word) in body.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        body
+    }
+}
+
+/// Two numbers, one after the other in memory.
+fn pair(first: u32, second: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&first.to_ne_bytes());
+    bytes[4..].copy_from_slice(&second.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pmu::ibs;
+
+    /// The body of a sample of IBS around `raw`.
+    pub(crate) fn ibs_body(id: u64, raw: &[u8]) -> Vec<u8> {
+        let words = [id, 0x40_1000, pair(12, 13), 99, pair(3, 0), 4000];
+        let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        body.extend((raw.len() as u32).to_ne_bytes());
+        body.extend(raw);
+        body
+    }
+
+    #[test]
+    fn reads_a_precise_sample() {
+        let precise = Precise {
+            id: 7,
+            ip: 0x40_1000,
+            pid: 12,
+            tid: 13,
+            time_ns: 99,
+            address: 0x7f00,
+            cpu: 3,
+            period: 1009,
+            latency_cycles: 310,
+            data_src: 0x118_6810_0242,
+        };
+        let access = |kind| MemorySample {
+            cpu: CpuId(3),
+            period: 1009,
+            user: true,
+            observation: Observation::Access {
+                ip: 0x40_1000,
+                address: 0x7f00,
+                kind,
+                level: Level::LineFillBuffer,
+                latency_cycles: 310,
+            },
+        };
+        let form = Form::Precise(AccessKind::Store);
+        assert_eq!(
+            decode(form, &precise.body(), true),
+            Ok(access(AccessKind::Load))
+        );
+        // Where the operation is not available, it is the event's.
+        let mut silent = precise;
+        silent.data_src = silent.data_src & !0x1f | 1;
+        assert_eq!(
+            decode(form, &silent.body(), true),
+            Ok(access(AccessKind::Store))
+        );
+        // PERF_SAMPLE_WEIGHT_STRUCT: other latencies in the upper half.
+        let mut body = precise.body();
+        body[60..64].copy_from_slice(&[9; 4]);
+        assert_eq!(decode(form, &body, true), Ok(access(AccessKind::Load)));
+        let nowhere = Precise {
+            address: 0,
+            ..precise
+        };
+        let sample = decode(form, &nowhere.body(), false).unwrap();
+        assert_eq!(sample.observation, Observation::NoAddress);
+        for cut in 0..Precise::BYTES {
+            assert_eq!(decode(form, &precise.body()[..cut], true), Err(Malformed));
+        }
+    }
+
+    #[test]
+    fn reads_a_sample_of_ibs() {
+        let raw = ibs::tests::raw(0x3ff, 0, 3, 1 | 1 << 7 | 1 << 17 | 1 << 20 | 200 << 32);
+        let body = ibs_body(8, &raw);
+        let sample = decode(Form::Ibs, &body, true).unwrap();
+        assert_eq!((sample.cpu, sample.period), (CpuId(3), 4000));
+        assert_eq!(
+            sample.observation,
+            Observation::Access {
+                ip: 0x40_1234,
+                address: ibs::tests::ADDRESS,
+                kind: AccessKind::Load,
+                level: Level::LocalMemory,
+                latency_cycles: 200,
+            }
+        );
+        for cut in 0..body.len() {
+            assert_eq!(decode(Form::Ibs, &body[..cut], true), Err(Malformed));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_sample_or_malformed(bytes in prop::collection::vec(any::<u8>(), 0..160)) {
+            for form in [Form::Precise(AccessKind::Load), Form::Ibs] {
+                if let Ok(sample) = decode(form, &bytes, true) {
+                    prop_assert!(bytes.len() >= 72, "{sample:?}");
+                }
+            }
+        }
+    }
+}

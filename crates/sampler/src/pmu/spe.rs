@@ -1,0 +1,411 @@
+//! Arm's Statistical Profiling Extension: packets in the AUX area to samples.
+//!
+//! The hardware writes a record of packets for each sampled operation; an end or a timestamp packet
+//! closes it (Arm Architecture Reference Manual, "Statistical Profiling Extension sample record
+//! specification"):
+//!
+//! ```text
+//! 0x00                        padding           01ss0010  events        010010cc  operation type
+//! 0x01                        end               01ss0011  data source   011001ii  context
+//! 0x71                        timestamp         10110iii  address       10011iii  counter
+//! 001000ee 10110iii/10011iii  the same two with a longer index
+//! 001000aa 0x00               alignment: padding up to a multiple of 2^(a+1) bytes
+//! ```
+//!
+//! followed by 2^s bytes, s being bits 4 and 5 of the header, the second of two. PERF_RECORD_AUX
+//! says where new packets are, and by its trailer whose they are: the kernel ends a stretch when it
+//! takes a thread off the CPU. Packets carry no time that could be compared with other records, so
+//! an access has that of its stretch's end.
+//!
+//! What data sources mean differs from CPU model to model; levels are told by the events alone,
+//! which the architecture defines.
+
+use std::ops::Range;
+
+use super::data_src::{self, level_number};
+use super::sample::Precise;
+use crate::record::{self, AuxStretch, Body, Identifiers};
+
+/// One sampled operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// 0 where there is no such packet.
+    pub ip: u64,
+    pub address: u64,
+    /// From dispatch to completion, in cycles.
+    pub latency_cycles: u32,
+    /// A load, a store or an atomic operation: the operation type packet's class and payload.
+    pub memory: Option<u8>,
+    /// Bits of the events packet.
+    pub events: u64,
+}
+
+/// Bits of the events packet.
+mod event {
+    pub const L1_ACCESS: u64 = 1 << 2;
+    pub const L1_REFILL: u64 = 1 << 3;
+    pub const LAST_LEVEL_ACCESS: u64 = 1 << 8;
+    pub const LAST_LEVEL_MISS: u64 = 1 << 9;
+    pub const REMOTE: u64 = 1 << 10;
+}
+
+impl Operation {
+    /// `data_src` of a load or store.
+    fn data_src(&self, operation: u8) -> u64 {
+        use level_number::{L1, L3, RAM};
+        let has = |bits| self.events & bits != 0;
+        let remote = has(event::REMOTE);
+        let number = if has(event::LAST_LEVEL_MISS) {
+            RAM
+        } else if has(event::LAST_LEVEL_ACCESS) {
+            L3
+        } else if remote {
+            RAM
+        } else if has(event::L1_ACCESS) && !has(event::L1_REFILL) {
+            L1
+        } else {
+            0
+        };
+        data_src::encode(operation & 1 != 0, number, remote)
+    }
+}
+
+/// One packet, as far as it is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Packet {
+    /// The record is complete.
+    End,
+    Instruction(u64),
+    DataAddress(u64),
+    Latency(u32),
+    Memory(u8),
+    Events(u64),
+    Other,
+}
+
+/// The packet at the beginning of `bytes`, which are at `offset` from an aligned address, and its
+/// length; `None` where there is none or it is cut off.
+fn packet(bytes: &[u8], offset: usize) -> Option<(Packet, usize)> {
+    let first = *bytes.first()?;
+    match first {
+        0x00 => return Some((Packet::Other, 1)),
+        0x01 => return Some((Packet::End, 1)),
+        _ => {}
+    }
+    let (header, index, header_bytes) = if first & 0xfc == 0x20 && bytes.get(1) == Some(&0) {
+        let alignment = 2usize << (first & 3);
+        let length = alignment - offset % alignment;
+        return (length <= bytes.len() && length >= 2).then_some((Packet::Other, length));
+    } else if first & 0xfc == 0x20 {
+        let second = *bytes.get(1)?;
+        (second, first << 3 & 0x18 | second & 7, 2)
+    } else {
+        (first, first & 7, 1)
+    };
+    let length = header_bytes + (1 << (header >> 4 & 3));
+    let mut payload = [0; 8];
+    payload[..length - header_bytes].copy_from_slice(bytes.get(header_bytes..length)?);
+    let payload = u64::from_le_bytes(payload);
+    let packet = match header {
+        // Only addresses and counters have a longer form.
+        _ if header & 0xf8 == 0xb0 => match index {
+            // Exception level and security state are in the uppermost byte.
+            0 => Packet::Instruction(canonical(payload)),
+            // A tag may be.
+            2 => Packet::DataAddress(canonical(payload)),
+            _ => Packet::Other,
+        },
+        _ if header & 0xf8 == 0x98 => match index {
+            0 => Packet::Latency(payload as u32),
+            _ => Packet::Other,
+        },
+        _ if header_bytes > 1 => return None,
+        0x71 => Packet::End,
+        0x49 => Packet::Memory(payload as u8),
+        _ if header & 0xcf == 0x42 => Packet::Events(payload),
+        _ if header & 0xcf == 0x43 || header & 0xfc == 0x48 || header & 0xfc == 0x64 => {
+            Packet::Other
+        }
+        _ => return None,
+    };
+    Some((packet, length))
+}
+
+/// An address without what is in its uppermost byte: a copy of bit 55.
+fn canonical(address: u64) -> u64 {
+    ((address << 8) as i64 >> 8) as u64
+}
+
+/// Passes the operations in `bytes` to `each` and says how many bytes were no packets. After such a
+/// byte everything up to the end of a record is left out; a record that is cut off is too.
+pub(crate) fn decode(bytes: &[u8], mut each: impl FnMut(&Operation)) -> u64 {
+    let mut operation = Operation::default();
+    let (mut at, mut bad, mut lost) = (0, 0, false);
+    while at < bytes.len() {
+        let Some((packet, length)) = packet(&bytes[at..], at) else {
+            (at, bad, lost) = (at + 1, bad + 1, true);
+            continue;
+        };
+        match packet {
+            Packet::End => {
+                if !std::mem::take(&mut lost) && operation != Operation::default() {
+                    each(&operation);
+                }
+                operation = Operation::default();
+            }
+            Packet::Instruction(ip) => operation.ip = ip,
+            Packet::DataAddress(address) => operation.address = address,
+            Packet::Latency(cycles) => operation.latency_cycles = cycles,
+            Packet::Memory(kind) => operation.memory = Some(kind),
+            Packet::Events(events) => operation.events = events,
+            Packet::Other => {}
+        }
+        at += length;
+    }
+    bad
+}
+
+/// For each PERF_RECORD_AUX among the records at `new` in `records`, appends its operations as
+/// precise samples of the event `id`; `aux` gives a stretch's bytes. Says how many bytes were no
+/// packets.
+pub(crate) fn append_samples(
+    records: &mut Vec<u8>,
+    new: Range<usize>,
+    id: u64,
+    period: u64,
+    mut aux: impl FnMut(AuxStretch, &mut Vec<u8>),
+) -> u64 {
+    let identifiers = Identifiers::default();
+    let (mut at, mut bad, mut packets) = (new.start, 0, Vec::new());
+    while at < new.end {
+        // Whoever reads the records counts those that are none.
+        let Ok(length) = record::length(&records[at..new.end]) else {
+            break;
+        };
+        if let Ok(record) = record::parse(&records[at..at + length], &identifiers)
+            && let Body::Aux(stretch) = record.body
+        {
+            let origin = record.origin;
+            packets.clear();
+            aux(stretch, &mut packets);
+            bad += decode(&packets, |operation| {
+                let Some(memory) = operation.memory else {
+                    return;
+                };
+                let sample = Precise {
+                    id,
+                    ip: operation.ip,
+                    pid: origin.pid,
+                    tid: origin.tid,
+                    time_ns: origin.time_ns,
+                    address: operation.address,
+                    cpu: origin.cpu.0,
+                    period,
+                    latency_cycles: operation.latency_cycles,
+                    data_src: operation.data_src(memory),
+                };
+                record::append_user_sample(records, &sample.body());
+            });
+        }
+        at += length;
+    }
+    bad
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use nearpage_recording::{AccessKind, Level};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pmu::sample::{Form, Observation};
+    use crate::record::tests::{record, trailer};
+
+    const ADDRESS: u64 = 0xffff_8012_3456;
+
+    fn packets(packets: &[(&[u8], u64, usize)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (header, payload, length) in packets {
+            bytes.extend(*header);
+            bytes.extend(&payload.to_le_bytes()[..*length]);
+        }
+        bytes
+    }
+
+    /// A record as a Neoverse core writes it: 64 bytes, padded.
+    pub(crate) fn load(events: u64, latency: u64, store: u64) -> Vec<u8> {
+        let mut bytes = packets(&[
+            // Program counter at EL0, not secure; context, operation, counters, address, source.
+            (&[0xb0], 0x8000_0000_0040_1234, 8),
+            (&[0x65], 77, 4),
+            (&[0x49], store, 1),
+            (&[0x52], events, 2),
+            (&[0x99], 20, 2),
+            (&[0x98], latency, 2),
+            (&[0xb2], 0xb4 << 56 | ADDRESS, 8),
+            (&[0x9a], 3, 2),
+            (&[0x43], 0x0d, 1),
+            (&[0x71], 123_456_789, 8),
+        ]);
+        bytes.resize(64, 0);
+        bytes
+    }
+
+    fn operations(bytes: &[u8]) -> (Vec<Operation>, u64) {
+        let mut operations = Vec::new();
+        let bad = decode(bytes, |operation| operations.push(*operation));
+        (operations, bad)
+    }
+
+    #[test]
+    fn reads_a_record() {
+        let (read, bad) = operations(&load(0x40e, 350, 1));
+        let expected = Operation {
+            ip: 0x40_1234,
+            address: ADDRESS,
+            latency_cycles: 350,
+            memory: Some(1),
+            events: 0x40e,
+        };
+        assert_eq!((read, bad), (vec![expected], 0));
+    }
+
+    #[test]
+    fn long_headers_alignment_and_end_are_understood() {
+        let mut bytes = vec![0x00, 0x23, 0x00];
+        // Up to the next multiple of 16.
+        bytes.resize(16, 0xff);
+        // The longer index 2 is the data address; index 10 is something else.
+        bytes.extend(packets(&[
+            (&[0x20, 0xb2], 0x1000, 8),
+            (&[0x21, 0xb2], 0x2000, 8),
+            (&[0x20, 0x98], 9, 2),
+            (&[0x49], 0, 1),
+            (&[0x01], 0, 0),
+        ]));
+        let (read, bad) = operations(&bytes);
+        assert_eq!(bad, 0);
+        assert_eq!(
+            read,
+            [Operation {
+                address: 0x1000,
+                latency_cycles: 9,
+                memory: Some(0),
+                ..Operation::default()
+            }]
+        );
+    }
+
+    #[test]
+    fn finds_back_after_damage() {
+        let good = load(0x0e, 40, 0);
+        let (one, _) = operations(&good);
+        // A record whose first bytes are gone, then two whole ones.
+        let cut = [&[0xff; 5], &good[5..], &good, &good].concat();
+        let (read, bad) = operations(&cut);
+        assert!(bad >= 5);
+        assert_eq!(read, [one[0], one[0]]);
+        // A record that is cut off says nothing.
+        assert_eq!(operations(&good[..20]).0, []);
+    }
+
+    #[test]
+    fn levels_follow_from_the_events() {
+        for (events, expected) in [
+            (event::L1_ACCESS, Level::L1),
+            (event::L1_ACCESS | event::L1_REFILL, Level::Unknown),
+            (event::L1_REFILL | event::LAST_LEVEL_ACCESS, Level::L3),
+            (
+                event::LAST_LEVEL_ACCESS | event::LAST_LEVEL_MISS,
+                Level::LocalMemory,
+            ),
+            (event::LAST_LEVEL_MISS | event::REMOTE, Level::RemoteMemory),
+            (event::LAST_LEVEL_ACCESS | event::REMOTE, Level::RemoteCache),
+            (event::L1_REFILL | event::REMOTE, Level::RemoteMemory),
+            (0, Level::Unknown),
+        ] {
+            let operation = Operation {
+                events,
+                ..Operation::default()
+            };
+            assert_eq!(
+                data_src::level(operation.data_src(0)),
+                expected,
+                "{events:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn stretches_become_samples_of_their_thread() {
+        let aux_area = [vec![0; 64], load(0x0e, 40, 0), load(0x30e, 300, 1)].concat();
+        let body = |offset: u64, size: u64, flags: u64| {
+            let words = [offset, size, flags];
+            let words = words.iter().flat_map(|word| word.to_ne_bytes());
+            [words.collect(), trailer(12, 13, 99, 3)].concat()
+        };
+        let mut records = record(11, 0, &body(64, 128, 0));
+        records.extend(record(11, 0, &body(0, 0, 1)));
+        let new = 0..records.len();
+        let end = new.end;
+        let mut stretches = Vec::new();
+        let bad = append_samples(&mut records, new, 7, 4096, |stretch, out| {
+            stretches.push(stretch);
+            let begin = stretch.offset as usize;
+            out.extend_from_slice(&aux_area[begin..begin + stretch.bytes as usize]);
+        });
+        assert_eq!((bad, stretches.len()), (0, 2));
+        assert!(stretches[1].incomplete && !stretches[0].incomplete);
+        let identifiers = Identifiers {
+            memory: vec![(7, Form::Precise(AccessKind::Load))],
+            ..Identifiers::default()
+        };
+        let mut seen = Vec::new();
+        let mut rest = &records[end..];
+        while !rest.is_empty() {
+            let (one, later) = rest.split_at(record::length(rest).unwrap());
+            rest = later;
+            let read = record::parse(one, &identifiers).unwrap();
+            assert_eq!((read.origin.pid, read.origin.tid), (12, 13));
+            assert_eq!((read.origin.time_ns, read.origin.cpu.0), (99, 3));
+            let Body::Memory(sample) = read.body else {
+                panic!("{read:?}")
+            };
+            assert!(sample.user && sample.period == 4096);
+            seen.push(sample.observation);
+        }
+        let access = |kind, level, latency_cycles| Observation::Access {
+            ip: 0x40_1234,
+            address: ADDRESS,
+            kind,
+            level,
+            latency_cycles,
+        };
+        assert_eq!(
+            seen,
+            [
+                access(AccessKind::Load, Level::Unknown, 40),
+                access(AccessKind::Store, Level::LocalMemory, 300),
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut count = 0;
+            let bad = decode(&bytes, |_| count += 1);
+            prop_assert!(bad as usize + count <= bytes.len());
+        }
+
+        #[test]
+        fn whole_records_survive_what_comes_before(junk in prop::collection::vec(any::<u8>(), 0..100)) {
+            let good = load(0x0e, 40, 0);
+            let (one, _) = operations(&good);
+            // Three: junk may swallow the beginning of one as a payload and so spoil it, and the
+            // packets in its middle may be taken for others until its end.
+            let (read, _) = operations(&[&junk[..], &good, &good, &good].concat());
+            prop_assert_eq!(read.last(), Some(&one[0]));
+        }
+    }
+}

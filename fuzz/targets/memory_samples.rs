@@ -1,0 +1,8 @@
+#![no_main]
+//! Bodies of hardware samples, Intel's and AMD's, up to accesses.
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    nearpage_sampler::fuzz::memory_samples(data);
+});
