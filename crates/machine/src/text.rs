@@ -79,8 +79,38 @@ impl Machine {
         if let Some(latency_ns) = &self.latency_ns {
             let title = "latency in ns (rows: CPU's node, columns: memory's)";
             self.matrix(&mut out, title, width, |row, column| {
-                format!("{:.0}", latency_ns[row][column])
+                cell(latency_ns[row][column], 0)
             });
+        }
+        for (_, words, bytes_per_s) in self.bandwidth.matrices() {
+            let title =
+                format!("{words} bandwidth in GB/s (rows: all CPUs of a node, columns: memory's)");
+            self.matrix(&mut out, &title, width, |row, column| {
+                cell(bytes_per_s[row][column].map(|rate| rate / 1e9), 1)
+            });
+        }
+        for node in &self.nodes {
+            let points: Vec<String> = self
+                .loaded_latencies
+                .iter()
+                .filter(|point| point.node == node.id)
+                .map(|point| {
+                    format!(
+                        "{:.0} at {:.1}",
+                        point.latency_ns,
+                        point.bandwidth_bytes_per_s / 1e9
+                    )
+                })
+                .collect();
+            if !points.is_empty() {
+                let points = points.join(", ");
+                out.push('\n');
+                wrap(
+                    &mut out,
+                    &format!("node {} under load, ns at GB/s read: {points}", node.id),
+                    width,
+                );
+            }
         }
         if let Some(distance) = &self.distance {
             let title = "distance (10 is local; rows: CPU's node, columns: memory's)";
@@ -154,6 +184,10 @@ impl Machine {
             line(out, head, row);
         }
     }
+}
+
+fn cell(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
 fn plural(count: usize, noun: &str) -> String {

@@ -211,7 +211,7 @@ fn names_paths_and_what_is_neither() {
         "{unknown}"
     );
     assert!(
-        unknown.ends_with(", or the path of a TOML file"),
+        unknown.ends_with(", or the path of a TOML or hwloc XML file"),
         "{unknown}"
     );
     let missing = by("nowhere/mine.toml").expect_err("missing").to_string();
