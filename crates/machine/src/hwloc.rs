@@ -272,6 +272,7 @@ fn distances(
     numa: &[Numa],
     positions: &BTreeMap<NodeId, usize>,
 ) -> Result<(), Problem> {
+    let of_version_1 = distances_v1(root, numa);
     for element in root.descendants() {
         let (rows, values, kind) = match element.tag_name().name() {
             "distances2" if element.attribute("type") == Some("NUMANode") => {
@@ -279,10 +280,10 @@ fn distances(
                 let rows = indexes(element, numa)?;
                 (rows, numbers(element, "u64values")?, kind)
             }
-            "distances" => match distances_v1(element, numa)? {
-                Some((rows, values)) => (rows, values, KIND_FROM_OS | KIND_LATENCY),
-                None => continue,
-            },
+            "distances" if Some(element) == of_version_1 => {
+                let rows = numa.iter().map(|node| node.id).collect();
+                (rows, values_v1(element)?, KIND_FROM_OS | KIND_LATENCY)
+            }
             _ => continue,
         };
         if rows.len() != numa.len() || values.len() != rows.len() * rows.len() {
@@ -365,29 +366,40 @@ fn indexes(element: Element, numa: &[Numa]) -> Result<Vec<NodeId>, Problem> {
     Ok(rows)
 }
 
-/// A matrix of version 1 that is between all NUMA nodes: `relative_depth` levels below where it is,
-/// in the order of the document, in multiples of a base.
-fn distances_v1(
-    element: Element,
+/// The matrix of version 1 that is between all NUMA nodes: of those that have as many rows, the one
+/// whose `relative_depth` leads to them, else the first (hwloc 2 writes another depth there).
+fn distances_v1<'a, 'input>(
+    root: Element<'a, 'input>,
     numa: &[Numa],
-) -> Result<Option<(Vec<NodeId>, Vec<f64>)>, Problem> {
-    let Some(parent) = element.parent() else {
-        return Ok(None);
+) -> Option<Element<'a, 'input>> {
+    let count = numa.len().to_string();
+    let candidates = || {
+        root.descendants().filter(|element| {
+            element.has_tag_name("distances") && element.attribute("nbobjs") == Some(&count)
+        })
     };
-    let depth = parent.ancestors().count() + number::<usize>(element, "relative_depth", 1 << 20)?;
-    let objects = number::<usize>(element, "nbobjs", 1 << 20)?;
-    if objects != numa.len() || numa.iter().any(|node| node.depth != depth) {
-        return Ok(None);
-    }
+    let leads_there = |element: &Element| {
+        let depth = element.attribute("relative_depth");
+        let depth = depth
+            .and_then(|depth| depth.parse::<usize>().ok())
+            .unwrap_or(0);
+        // The element itself is one level below its parent, as level 1 is.
+        let depth = element.ancestors().count() - 1 + depth;
+        numa.iter().all(|node| node.depth == depth)
+    };
+    candidates()
+        .find(leads_there)
+        .or_else(|| candidates().next())
+}
+
+/// In multiples of a base, in the order of the document.
+fn values_v1(element: Element) -> Result<Vec<f64>, Problem> {
     let base = decimal(element, element.attribute("latency_base").unwrap_or("1"))?;
-    let mut values = Vec::new();
-    for latency in element
+    element
         .children()
         .filter(|child| child.has_tag_name("latency"))
-    {
-        values.push(base * decimal(latency, latency.attribute("value").unwrap_or(""))?);
-    }
-    Ok(Some((numa.iter().map(|node| node.id).collect(), values)))
+        .map(|latency| Ok(base * decimal(latency, latency.attribute("value").unwrap_or(""))?))
+        .collect()
 }
 
 /// What the firmware (HMAT) or people say of each node's memory as the CPUs of others see it.
@@ -400,6 +412,11 @@ fn memory_attributes(
 ) -> Result<(), Problem> {
     const MEBIBYTE: f64 = (1u64 << 20) as f64;
     let count = machine.nodes.len();
+    let by_index: BTreeMap<&str, Element> = root
+        .descendants()
+        .filter(|element| element.has_tag_name("object"))
+        .filter_map(|object| Some((object.attribute("gp_index")?, object)))
+        .collect();
     // By name: a matrix, and what its unit is here. `Bandwidth` is that of reads where hwloc has both
     // (it is their mean), so it comes first and is overwritten.
     let names = [
@@ -420,11 +437,18 @@ fn memory_attributes(
             .children()
             .filter(|child| child.has_tag_name("memattr_value"))
         {
-            if value.attribute("target_obj_type") != Some("NUMANode")
-                || value.attribute("initiator_cpuset").is_none()
-            {
+            if value.attribute("target_obj_type") != Some("NUMANode") {
                 continue;
             }
+            // A set, or an object that has one.
+            let initiators = match value.attribute("initiator_obj_gp_index") {
+                None if value.attribute("initiator_cpuset").is_none() => continue,
+                None => cpuset(value, "initiator_cpuset", cpus)?,
+                Some(index) => match by_index.get(index) {
+                    Some(&object) => cpuset(object, "cpuset", cpus)?,
+                    None => return problem(value, "the initiator is no object"),
+                },
+            };
             let target = numa.iter().find(|node| {
                 let own = node.element.attribute("gp_index");
                 own.is_some() && own == value.attribute("target_obj_gp_index")
@@ -433,7 +457,6 @@ fn memory_attributes(
                 return problem(value, "the target is no NUMA node");
             };
             let figure = number::<u64>(value, "value", u64::MAX)? as f64;
-            let initiators = cpuset(value, "initiator_cpuset", cpus)?;
             for (row, node) in machine.nodes.iter().enumerate() {
                 if figure > 0.0 && node.cpus.iter().any(|&cpu| initiators.contains(cpu)) {
                     matrix[row][positions[&target.id]] = Some(figure);

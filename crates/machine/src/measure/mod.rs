@@ -2,8 +2,8 @@
 //! with memory, in the manner of Intel's Memory Latency Checker.
 //!
 //! - **Latency**: one thread on the first CPU of a node follows a random cycle through all lines of a
-//!   buffer on the other node, each load waiting for the one before; the median over several rounds,
-//!   after one that is dropped. The buffer is four times the largest cache or more, in huge pages
+//!   buffer on the other node, each load waiting for the one before; the median over stretches of 1024
+//!   loads, after a round that is dropped. The buffer is four times the largest cache or more, in huge pages
 //!   where the kernel has them. What the TLB and the remaining cache hits cost or save is in the
 //!   figure: a pointer chase of the program's own would see the same.
 //! - **Bandwidth**: a thread on every CPU of a node goes through its part of the buffer in order, at
@@ -137,7 +137,10 @@ impl Measurement {
                 .unwrap_or(0)
                 .min(control_group_bytes(sys_root).unwrap_or(u64::MAX))
         };
-        Self::plan(machine, effort, &allowed, free)
+        let mut measurement = Self::plan(machine, effort, &allowed, free)?;
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        measurement.notes.extend(busy(&load));
+        Ok(measurement)
     }
 
     fn plan(
@@ -343,22 +346,28 @@ impl Measurement {
         (!others.is_empty()).then_some((first, others))
     }
 
-    /// Median over the rounds.
+    /// Median over stretches of 1024 loads, the first round's left out. Stretches are short against
+    /// the kernel's time slices: a thread that had to wait for its CPU shows in few of them.
     fn latency_ns(&self, chain: &[u64]) -> f64 {
         let mut at = 0;
-        let rounds = (0..=self.effort.rounds).map(|_| {
+        let mut stretches = Vec::new();
+        for round in 0..=self.effort.rounds {
             let start = Instant::now();
-            let mut steps = 0;
+            let mut before = start;
+            if round == 1 {
+                stretches.clear();
+            }
             loop {
                 at = kernels::chase(chain, at, CHASE_STEPS);
-                steps += CHASE_STEPS;
-                let elapsed = start.elapsed();
-                if elapsed >= self.effort.round {
-                    break elapsed.as_nanos() as f64 / steps as f64;
+                let now = Instant::now();
+                stretches.push((now - before).as_nanos() as f64 / CHASE_STEPS as f64);
+                before = now;
+                if now - start >= self.effort.round {
+                    break;
                 }
             }
-        });
-        median(rounds.collect::<Vec<_>>().split_off(1))
+        }
+        median(stretches)
     }
 
     fn loaded(
@@ -562,6 +571,17 @@ fn rounded(mut matrix: Matrix, unit: f64) -> Matrix {
     matrix
 }
 
+/// A note where other programs keep at least a CPU half busy: the load of the last minute, as
+/// `/proc/loadavg` begins.
+fn busy(loadavg: &str) -> Option<String> {
+    let load: f64 = loadavg.split(' ').next()?.parse().ok()?;
+    (load >= 0.5).then(|| {
+        format!(
+            "other programs are running (load {load:.1}): the figures are worse than the machine; measure again when it is idle"
+        )
+    })
+}
+
 /// `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), `MemAvailable` where it is the system's.
 fn free_bytes(meminfo: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(meminfo).ok()?;
@@ -737,6 +757,14 @@ mod tests {
         assert_eq!(round_to(93.27, 0.1), 93.3);
         assert_eq!(round_to(0.0, 0.1), 0.1);
         assert_eq!(round_to(12_345_678.0, 1e6), 12e6);
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        assert_eq!(busy("0.25 0.51 0.90 1/214 5421\n"), None);
+        let note = busy("11.07 3.00 2.00 9/214 5421\n").expect("note");
+        assert!(note.contains("load 11.1"), "{note}");
+        assert_eq!(busy(""), None);
     }
 
     #[test]
