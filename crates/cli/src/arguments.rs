@@ -293,15 +293,16 @@ pub struct Machine {
     /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
     /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
     /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
-    /// isn't counted; no streaming stores, no AVX); and latency under load. Takes some seconds for each
-    /// pair of nodes and at most half of each node's free memory. Nothing else should run meanwhile.
+    /// isn't counted; no streaming stores, no AVX); and latency under load. Takes about 1.2 seconds for
+    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
+    /// else should run meanwhile.
     #[arg(long, conflicts_with = "machine")]
     pub measure: bool,
     /// With --measure: a trial of well under a second, whose figures say little
     #[arg(long, requires = "measure")]
     pub quick: bool,
-    /// Write it to this file, as the TOML that --machine reads
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["json", "toml"])]
+    /// Write it to this file too, as the TOML that --machine reads
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long, conflicts_with = "toml")]

@@ -24,7 +24,6 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     };
     if let Some(output) = output {
         output.write(&machine.to_toml())?;
-        return Ok(ExitCode::SUCCESS);
     }
     let text = if arguments.json {
         serde_json::to_string_pretty(&machine)? + "\n"

@@ -27,6 +27,8 @@ use crate::{
 /// Elements of a document at most: a machine of thousands of CPUs, with all its devices, has some
 /// 100,000.
 const ELEMENTS_MAX: u32 = 4_000_000;
+/// The most that TOML can hold.
+const BYTES_MAX: u64 = i64::MAX as u64;
 /// Nodes at most: what the kernel can be configured for (`NODES_SHIFT` of 10).
 const NODES_MAX: usize = 1024;
 /// Of `kind` in `distances2`: the values are what the operating system said; latencies; bandwidths
@@ -134,7 +136,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
             id: node.id,
             cpus: Vec::new(),
             memory_bytes: match node.element.attribute("local_memory") {
-                Some(_) => Some(number(node.element, "local_memory", u64::MAX)?),
+                Some(_) => Some(number(node.element, "local_memory", BYTES_MAX)?),
                 None => None,
             },
         });
@@ -181,7 +183,7 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
         .descendants()
         .filter(|element| element.has_tag_name("page_type"))
     {
-        page_sizes.insert(number(page, "size", u64::MAX)?);
+        page_sizes.insert(number(page, "size", BYTES_MAX)?);
     }
     let mut page_sizes = page_sizes.into_iter().filter(|&size| size > 0);
 
@@ -251,7 +253,7 @@ fn cache(object: Element, cpus: &CpuList) -> Result<Option<Cache>, Problem> {
             1 => CacheKind::Data,
             _ => CacheKind::Instruction,
         },
-        size_bytes: number(object, "cache_size", u64::MAX)?,
+        size_bytes: number(object, "cache_size", BYTES_MAX)?,
         line_bytes: number(object, "cache_linesize", u32::MAX)?,
         // -1: fully associative.
         associativity: match object.attribute("cache_associativity") {

@@ -83,8 +83,7 @@ impl Machine {
             });
         }
         for (_, words, bytes_per_s) in self.bandwidth.matrices() {
-            let title =
-                format!("{words} bandwidth in GB/s (rows: all CPUs of a node, columns: memory's)");
+            let title = format!("{words} bandwidth in GB/s (rows: CPUs' node, columns: memory's)");
             self.matrix(&mut out, &title, width, |row, column| {
                 cell(bytes_per_s[row][column].map(|rate| rate / 1e9), 1)
             });
@@ -252,6 +251,35 @@ latency in ns (rows: CPU's node, columns: memory's)
     3  141  175  142  108
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_known_of_bandwidth_is_shown() {
+        let text = format!(
+            "{}[bandwidth]\nread_bytes_per_s = [{}]\n{}",
+            preset("opteron-4").expect("preset").to_toml(),
+            "[6.4e9, 3e9, 1.25e9, nan], ".repeat(4),
+            "[[loaded_latency]]\nnode = 2\nbandwidth_bytes_per_s = 2.25e9\nlatency_ns = 130.4\n"
+                .repeat(6),
+        );
+        let machine = crate::Machine::from_toml(&text, "o.toml").expect("reads");
+        let text = machine.to_text(72);
+        let expected = "
+read bandwidth in GB/s (rows: CPUs' node, columns: memory's)
+         0    1    2    3
+    0  6.4  3.0  1.2    -
+    1  6.4  3.0  1.2    -
+    2  6.4  3.0  1.2    -
+    3  6.4  3.0  1.2    -
+
+node 2 under load, ns at GB/s read: 130 at 2.2, 130 at 2.2, 130 at 2.2,
+  130 at 2.2, 130 at 2.2, 130 at 2.2
+";
+        assert!(text.contains(expected), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 72),
+            "{text}"
+        );
     }
 
     #[test]

@@ -23,11 +23,6 @@ pub struct Buffer {
     bytes: usize,
 }
 
-// SAFETY: the mapping is private to the `Buffer`, which owns it.
-unsafe impl Send for Buffer {}
-// SAFETY: shared references only lead to shared slices.
-unsafe impl Sync for Buffer {}
-
 impl Buffer {
     /// `bytes` (rounded down to words) that the kernel takes from `node` as they are touched, in
     /// huge pages where it has them. `None` leaves the node to the kernel.
