@@ -334,7 +334,8 @@ pub struct Plan {
     /// File to write; `-` prints it [default: DIR/plan.toml]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …) or a TOML file
+    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML
+    /// file or hwloc's XML
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
@@ -466,9 +467,25 @@ pub struct Simulate {
 
 #[derive(Debug, Args)]
 pub struct Machine {
-    /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …) or a TOML file
+    /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML file or hwloc's XML
     #[arg(long, default_value = "local")]
     pub machine: String,
+    /// Measure latency and bandwidth between this machine's nodes
+    ///
+    /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
+    /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
+    /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
+    /// isn't counted; no streaming stores, no AVX); and latency under load. Takes about 1.2 seconds for
+    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
+    /// else should run meanwhile.
+    #[arg(long, conflicts_with = "machine")]
+    pub measure: bool,
+    /// With --measure: a trial of well under a second, whose figures say little
+    #[arg(long, requires = "measure")]
+    pub quick: bool,
+    /// Write it to this file too, as the TOML that --machine reads
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long, conflicts_with = "toml")]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Says what is going on, and for how long, until it is dropped.
 pub struct Progress {
+    doing: Arc<Mutex<String>>,
     end: Option<Sender<()>>,
     line: Option<JoinHandle<()>>,
 }
@@ -16,18 +18,22 @@ pub struct Progress {
 impl Progress {
     /// `doing` is what follows "nearpage: ": "reading r.nearpage".
     pub fn new(doing: String) -> Self {
+        let doing = Arc::new(Mutex::new(doing));
         if !std::io::stderr().is_terminal() {
             return Self {
+                doing,
                 end: None,
                 line: None,
             };
         }
         let (end, ended) = channel();
+        let current = doing.clone();
         let line = spawn(move || {
             let started = Instant::now();
             let mut wait = PATIENCE;
             let mut shown = false;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+                let doing = current.lock().expect("nobody panics holding it").clone();
                 eprint!(
                     "\r\x1b[Knearpage: {doing}, {} s",
                     started.elapsed().as_secs()
@@ -41,9 +47,15 @@ impl Progress {
             }
         });
         Self {
+            doing,
             end: Some(end),
             line: Some(line),
         }
+    }
+
+    /// What is going on now.
+    pub fn say(&self, doing: String) {
+        *self.doing.lock().expect("nobody panics holding it") = doing;
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{origin}: {fault}")]
     Invalid { origin: String, fault: Fault },
     #[error(
-        "{argument}: no such machine; there are `local`, {presets}, or the path of a TOML file"
+        "{argument}: no such machine; there are `local`, {presets}, or the path of a TOML or hwloc XML file"
     )]
     Unknown { argument: String, presets: String },
 }
@@ -74,6 +74,10 @@ pub enum Fault {
         column: usize,
         value: f64,
     },
+    #[error("`{key}` has no figure in it; leave it out")]
+    NothingKnown { key: &'static str },
+    #[error("a loaded latency names node {0}, which is not there")]
+    LoadOfUnknownNode(NodeId),
     #[error("`distance`[{row}][{column}] is {value}; the least there is, a node's own, is 10")]
     DistanceTooShort {
         row: usize,

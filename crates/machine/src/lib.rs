@@ -2,8 +2,9 @@
 //! reach the memory of one node from the CPUs of another.
 //!
 //! A [`Machine`] is read from the running system ([`Machine::local`]), from a TOML file
-//! ([`Machine::from_toml`]), or taken from the [presets](preset); nothing here decides anything,
-//! measures anything or talks to a live process.
+//! ([`Machine::from_toml`]) or hwloc's XML ([`Machine::from_hwloc_xml`]), or taken from the
+//! [presets](preset); [`Measurement`] fills in what the system does not say about its memory.
+//! Nothing here decides anything.
 //!
 //! ```
 //! use nearpage_machine::{Machine, NodeId, NodeList, ThreadPlacement, preset, thread_cpus};
@@ -19,8 +20,11 @@
 //! ```
 
 mod error;
+mod figures;
+mod hwloc;
 mod list;
 mod local;
+mod measure;
 mod placement;
 mod presets;
 mod text;
@@ -28,7 +32,9 @@ mod timing;
 mod toml_file;
 
 pub use error::{Error, Fault};
+pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
+pub use measure::{Effort, MeasureError, Measured, Measurement};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use timing::{
@@ -142,12 +148,28 @@ pub struct Machine {
     /// Where the kernel uses huge pages by itself; absent where unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transparent_huge_pages: Option<TransparentHugePages>,
-    /// Unloaded load latency in nanoseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_ns: Option<Vec<Vec<f64>>>,
+    /// Unloaded load latency in nanoseconds, as far as it is known: a node without CPUs has a row of
+    /// `nan` in TOML. [`Machine::weight`] fills in the others. It need not be symmetric (Marathe
+    /// Table 2 is not).
+    #[serde(
+        default,
+        deserialize_with = "figures::optional_matrix",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub latency_ns: Option<Matrix>,
     /// The firmware's relative distances (ACPI SLIT): 10 is local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Vec<Vec<u32>>>,
+    /// Bandwidth between nodes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub bandwidth: Bandwidth,
+    /// Latency of memory that is busy, by node and then ascending in bandwidth.
+    #[serde(
+        default,
+        rename = "loaded_latency",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub loaded_latencies: Vec<LoadedLatency>,
     /// SMT siblings: the CPUs of each core that has more than one, the one to use first first.
     #[serde(
         default,
@@ -196,7 +218,7 @@ const DISTANCE_REMOTE: u32 = 20;
 
 impl Machine {
     /// The machine that `argument` names: `local` (read from `sys_root`, `/sys` but in tests), a
-    /// preset, or the path of a TOML file.
+    /// preset, or the path of a file: hwloc's XML where its name ends in `.xml`, else TOML.
     ///
     /// # Errors
     /// A name that is none of these, or a file that is damaged.
@@ -212,7 +234,7 @@ impl Machine {
         let looks_like_path = argument.contains('/')
             || path
                 .extension()
-                .is_some_and(|extension| extension == "toml");
+                .is_some_and(|extension| extension == "toml" || extension == "xml");
         if !looks_like_path && !path.exists() {
             return Err(Error::Unknown {
                 argument: argument.to_owned(),
@@ -223,6 +245,12 @@ impl Machine {
             path: path.to_owned(),
             source,
         })?;
+        if path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("xml"))
+        {
+            return Self::from_hwloc_xml(&text, argument);
+        }
         Self::from_toml(&text, argument)
     }
 
@@ -262,21 +290,38 @@ impl Machine {
     }
 
     /// What an access from a CPU on `cpu_node` to memory on `memory_node` costs: nanoseconds where
-    /// latencies are known, otherwise distances, otherwise Linux's 10 and 20. Figures of one machine
-    /// compare with each other only. `None`: no such node.
+    /// any latency is known, otherwise distances, otherwise Linux's 10 and 20. Figures of one machine
+    /// compare with each other only. A latency that is not known is taken to be that of the opposite
+    /// direction, else the distance times the nanoseconds that a unit of distance stands for: in the
+    /// CPU node's access to itself, else on average over what is known. `None`: no such node.
     pub fn weight(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<f64> {
         let (row, column) = (self.position(cpu_node)?, self.position(memory_node)?);
-        if let Some(latency_ns) = &self.latency_ns {
-            return latency_ns.get(row)?.get(column).copied();
+        let distance = self.relative_distance(row, column);
+        let Some(latency_ns) = &self.latency_ns else {
+            return Some(distance);
+        };
+        if let Some(known) = latency_ns[row][column].or(latency_ns[column][row]) {
+            return Some(known);
         }
-        if let Some(distance) = &self.distance {
-            return distance.get(row)?.get(column).copied().map(f64::from);
-        }
-        Some(f64::from(if row == column {
-            DISTANCE_LOCAL
-        } else {
-            DISTANCE_REMOTE
-        }))
+        let own = latency_ns[row][row].map(|ns| ns / self.relative_distance(row, row));
+        let ns_per_distance = own.unwrap_or_else(|| {
+            let known: Vec<f64> = entries(latency_ns)
+                .filter_map(|(row, column, ns)| {
+                    ns.map(|ns| ns / self.relative_distance(row, column))
+                })
+                .collect();
+            known.iter().sum::<f64>() / known.len() as f64
+        });
+        Some(distance * ns_per_distance)
+    }
+
+    /// By position.
+    fn relative_distance(&self, row: usize, column: usize) -> f64 {
+        f64::from(match &self.distance {
+            Some(distance) => distance[row][column],
+            None if row == column => DISTANCE_LOCAL,
+            None => DISTANCE_REMOTE,
+        })
     }
 
     /// [`Machine::weight`] of every pair, by position, `[CPU's node][memory's node]`.
@@ -350,19 +395,7 @@ impl Machine {
                 return Err(Fault::CoreTwice(cpu));
             }
         }
-        if let Some(latency_ns) = &self.latency_ns {
-            square("latency_ns", latency_ns, self.nodes.len())?;
-            for (row, column, &value) in entries(latency_ns) {
-                if !(value > 0.0 && value.is_finite()) {
-                    return Err(Fault::NotPositive {
-                        key: "latency_ns",
-                        row,
-                        column,
-                        value,
-                    });
-                }
-            }
-        }
+        self.validate_figures()?;
         if let Some(distance) = &self.distance {
             square("distance", distance, self.nodes.len())?;
             for (row, column, &value) in entries(distance) {

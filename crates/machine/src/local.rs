@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::{
-    Cache, CacheKind, CpuId, CpuList, Error, List, ListError, Machine, Memory, Moves, Node, NodeId,
-    NodeList, Number, Processor, TransparentHugePages,
+    Bandwidth, Cache, CacheKind, CpuId, CpuList, Error, List, ListError, Machine, Matrix, Memory,
+    Moves, Node, NodeId, NodeList, Number, Processor, TransparentHugePages, figures,
 };
 
 /// Where the auxiliary vector's page size is not to be had.
@@ -27,7 +27,7 @@ impl Machine {
         let online = online_cpus(&system)?;
         let node_folder = system.join("node");
         let nodes = numa_nodes(&node_folder, &online)?;
-        let (nodes, distance, source) = match nodes {
+        let (nodes, distance, mut source) = match nodes {
             Some((nodes, distance)) => (nodes, distance, node_folder.display().to_string()),
             None => {
                 let node = Node {
@@ -39,6 +39,10 @@ impl Machine {
                 (vec![node], None, source)
             }
         };
+        let (latency_ns, bandwidth) = rated(&node_folder, &nodes)?;
+        if latency_ns.is_some() || bandwidth != Bandwidth::default() {
+            source.push_str("; latency and bandwidth as the firmware rates them (ACPI HMAT)");
+        }
         let mut caches: Vec<Cache> = Vec::new();
         let mut cores: BTreeMap<CpuId, Vec<CpuId>> = BTreeMap::new();
         for &cpu in online.as_slice() {
@@ -63,8 +67,10 @@ impl Machine {
             page_bytes: page_bytes(),
             huge_page_bytes: huge_page_bytes(sys_root)?,
             transparent_huge_pages: transparent_huge_pages(sys_root)?,
-            latency_ns: None,
+            latency_ns,
             distance,
+            bandwidth,
+            loaded_latencies: Vec::new(),
             cores: cores.into_values().collect(),
             caches,
             nodes,
@@ -218,6 +224,48 @@ fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistance
     }
     let distance = (distance.len() == nodes.len()).then_some(distance);
     Ok(Some((nodes, distance)))
+}
+
+/// What the firmware says of each memory node as the nearest CPUs see it (ACPI HMAT):
+/// `nodeN/accessC/initiators/{read,write}_{latency,bandwidth}`, in nanoseconds and MB/s of 10^6
+/// bytes (Documentation/ABI/stable/sysfs-devices-node; numaperf.rst calls them MiB/s, ACPI 6.5
+/// table 5.146 MB/s). Class 1 has CPUs only as initiators; class 0, which older kernels have alone,
+/// may have devices. Other pairs of nodes are not shown.
+fn rated(folder: &Path, nodes: &[Node]) -> Result<(Option<Matrix>, Bandwidth), Error> {
+    const MEGABYTE: f64 = 1e6;
+    let unknown = vec![vec![None; nodes.len()]; nodes.len()];
+    let mut latency_ns = unknown.clone();
+    let mut read = unknown.clone();
+    let mut write = unknown;
+    for (column, node) in nodes.iter().enumerate() {
+        let initiators = ["access1", "access0"]
+            .map(|class| folder.join(format!("node{}/{class}/initiators", node.id)))
+            .into_iter()
+            .find(|folder| folder.join("read_latency").exists());
+        let Some(initiators) = initiators else {
+            continue;
+        };
+        // The kernel writes 0 for what the firmware left out.
+        let figure = |name: &str| {
+            let number = read_number::<u32>(&initiators.join(name))?;
+            Ok(number.filter(|&number| number > 0).map(f64::from))
+        };
+        for (row, cpu_node) in nodes.iter().enumerate() {
+            if cpu_node.cpus.is_empty() || !initiators.join(format!("node{}", cpu_node.id)).exists()
+            {
+                continue;
+            }
+            latency_ns[row][column] = figure("read_latency")?;
+            read[row][column] = figure("read_bandwidth")?.map(|rate| rate * MEGABYTE);
+            write[row][column] = figure("write_bandwidth")?.map(|rate| rate * MEGABYTE);
+        }
+    }
+    let bandwidth = Bandwidth {
+        read_bytes_per_s: figures::if_known(read),
+        write_bytes_per_s: figures::if_known(write),
+        mixed_bytes_per_s: None,
+    };
+    Ok((figures::if_known(latency_ns), bandwidth))
 }
 
 /// `Node 0 MemTotal:  16313148 kB`.

@@ -79,8 +79,37 @@ impl Machine {
         if let Some(latency_ns) = &self.latency_ns {
             let title = "latency in ns (rows: CPU's node, columns: memory's)";
             self.matrix(&mut out, title, width, |row, column| {
-                format!("{:.0}", latency_ns[row][column])
+                cell(latency_ns[row][column], 0)
             });
+        }
+        for (_, words, bytes_per_s) in self.bandwidth.matrices() {
+            let title = format!("{words} bandwidth in GB/s (rows: CPUs' node, columns: memory's)");
+            self.matrix(&mut out, &title, width, |row, column| {
+                cell(bytes_per_s[row][column].map(|rate| rate / 1e9), 1)
+            });
+        }
+        for node in &self.nodes {
+            let points: Vec<String> = self
+                .loaded_latencies
+                .iter()
+                .filter(|point| point.node == node.id)
+                .map(|point| {
+                    format!(
+                        "{:.0} at {:.1}",
+                        point.latency_ns,
+                        point.bandwidth_bytes_per_s / 1e9
+                    )
+                })
+                .collect();
+            if !points.is_empty() {
+                let points = points.join(", ");
+                out.push('\n');
+                wrap(
+                    &mut out,
+                    &format!("node {} under load, ns at GB/s read: {points}", node.id),
+                    width,
+                );
+            }
         }
         if let Some(distance) = &self.distance {
             let title = "distance (10 is local; rows: CPU's node, columns: memory's)";
@@ -209,6 +238,10 @@ impl Machine {
     }
 }
 
+fn cell(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
 fn plural(count: usize, noun: &str) -> String {
     if count == 1 {
         noun.to_owned()
@@ -271,6 +304,35 @@ latency in ns (rows: CPU's node, columns: memory's)
     3  141  175  142  108
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_is_known_of_bandwidth_is_shown() {
+        let text = format!(
+            "{}[bandwidth]\nread_bytes_per_s = [{}]\n{}",
+            preset("opteron-4").expect("preset").to_toml(),
+            "[6.4e9, 3e9, 1.25e9, nan], ".repeat(4),
+            "[[loaded_latency]]\nnode = 2\nbandwidth_bytes_per_s = 2.25e9\nlatency_ns = 130.4\n"
+                .repeat(6),
+        );
+        let machine = crate::Machine::from_toml(&text, "o.toml").expect("reads");
+        let text = machine.to_text(72);
+        let expected = "
+read bandwidth in GB/s (rows: CPUs' node, columns: memory's)
+         0    1    2    3
+    0  6.4  3.0  1.2    -
+    1  6.4  3.0  1.2    -
+    2  6.4  3.0  1.2    -
+    3  6.4  3.0  1.2    -
+
+node 2 under load, ns at GB/s read: 130 at 2.2, 130 at 2.2, 130 at 2.2,
+  130 at 2.2, 130 at 2.2, 130 at 2.2
+";
+        assert!(text.contains(expected), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 72),
+            "{text}"
+        );
     }
 
     #[test]

@@ -155,7 +155,8 @@ pub struct Timing {
     pub hit_ns: Vec<f64>,
     /// What a TLB miss costs: the sum over levels. Default 0.
     pub tlb_miss_ns: f64,
-    /// Bytes per second of a node's memory controller. Default: no limit.
+    /// Bytes per second of a node's memory controller. Default: the greatest read bandwidth that is
+    /// known of any node, else no limit.
     pub memory_bandwidth_bytes_per_s: Option<f64>,
     /// Occupancy of a directory controller by a request. Default 0: no directory.
     pub directory_ns: f64,
@@ -219,7 +220,16 @@ impl Machine {
             )),
         };
         let latency_ns = match &self.latency_ns {
-            Some(latency_ns) => latency_ns.clone(),
+            Some(latency_ns) => {
+                if latency_ns.iter().flatten().any(Option::is_none) {
+                    assumed.push(
+                        "latencies that are not known as in the opposite direction, or in \
+                        proportion to distances"
+                            .to_owned(),
+                    );
+                }
+                self.weights()
+            }
             None => {
                 assumed.push("latencies of ten times the distances, in ns".to_owned());
                 let scale = |row: Vec<f64>| row.into_iter().map(|weight| 10.0 * weight).collect();
@@ -248,7 +258,10 @@ impl Machine {
             latency_ns,
             hit_ns,
             tlb_miss_ns: self.tlb_miss_cycles() / clock_ghz,
-            memory_bandwidth_bytes_per_s: self.memory.bandwidth_bytes_per_s,
+            memory_bandwidth_bytes_per_s: self
+                .memory
+                .bandwidth_bytes_per_s
+                .or_else(|| self.bandwidth.greatest_read_bytes_per_s()),
             directory_ns: self.memory.directory_ns.unwrap_or(0.0),
             line_bytes: self
                 .caches

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{CpuId, CpuList, Error, Machine, Memory, Number, Processor};
+use crate::{Bandwidth, CpuId, CpuList, Error, Machine, Memory, Number, Processor};
 
 impl Machine {
     /// Reads a machine file; `origin` names it in messages.
@@ -47,8 +47,10 @@ impl Machine {
             pair(&mut out, "transparent_huge_pages", quoted(mode.as_str()));
         }
         if let Some(latency_ns) = &self.latency_ns {
-            out.push_str("\n# Nanoseconds; rows are the CPU's node, columns the memory's.\n");
-            rows(&mut out, "latency_ns", latency_ns, |&value| number(value));
+            out.push_str(
+                "\n# Nanoseconds; rows are the CPU's node, columns the memory's, nan is not known.\n",
+            );
+            rows(&mut out, "latency_ns", latency_ns, cell);
         }
         if let Some(distance) = &self.distance {
             out.push_str("\n# ACPI SLIT; rows are the CPU's node, columns the memory's.\n");
@@ -93,7 +95,28 @@ impl Machine {
             optional(&mut out, "latency_ns", cache.latency_ns);
         }
         self.timing_to_toml(&mut out);
+        self.bandwidth_to_toml(&mut out);
         out
+    }
+
+    fn bandwidth_to_toml(&self, out: &mut String) {
+        if self.bandwidth != Bandwidth::default() {
+            out.push_str("\n# Bytes per second, as latency_ns; mixed is two loads to a store.\n");
+            out.push_str("[bandwidth]\n");
+        }
+        for (key, _, matrix) in self.bandwidth.matrices() {
+            rows(out, key, matrix, cell);
+        }
+        for point in &self.loaded_latencies {
+            out.push_str("\n[[loaded_latency]]\n");
+            pair(out, "node", point.node);
+            pair(
+                out,
+                "bandwidth_bytes_per_s",
+                number(point.bandwidth_bytes_per_s),
+            );
+            pair(out, "latency_ns", number(point.latency_ns));
+        }
     }
 
     fn timing_to_toml(&self, out: &mut String) {
@@ -198,6 +221,11 @@ fn number(value: f64) -> String {
     }
 }
 
+/// `nan` where it is not known.
+fn cell(value: &Option<f64>) -> String {
+    value.map_or("nan".to_owned(), number)
+}
+
 fn rows<T>(out: &mut String, key: &str, matrix: &[Vec<T>], format: impl Fn(&T) -> String) {
     let _ = writeln!(out, "{key} = [");
     for row in matrix {
@@ -270,8 +298,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Cache, CacheKind, Energy, Link, MoveSteps, Moves, Node, NodeId, PRESET_NAMES, Route, Tlb,
-        TransparentHugePages, preset,
+        Cache, CacheKind, Energy, Link, LoadedLatency, MoveSteps, Moves, Node, NodeId,
+        PRESET_NAMES, Route, Tlb, TransparentHugePages, preset,
     };
 
     const TWO_NODES: &str = "\
@@ -351,10 +379,48 @@ cpus = [2, 3]
                 "`latency_ns`[1][0] is 0; expected a positive number",
             ),
             ("[2, 3]", "[99999999]", "CPU 99999999 is beyond 65535"),
+            (
+                "[20, 10]]",
+                "[-20, 10]]",
+                "two.toml: line 3: invalid value: integer `-20`, expected u32",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "latency_ns = [[1, -2], [2, 1]]",
+                "two.toml: `latency_ns`[0][1] is -2; expected a positive number",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "latency_ns = [[nan, nan], [nan, nan]]",
+                "two.toml: `latency_ns` has no figure in it; leave it out",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "bandwidth.read_bytes_per_s = [[1, 0], [2, 1]]",
+                "two.toml: `bandwidth.read_bytes_per_s`[0][1] is 0; expected a positive number",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "loaded_latency = [{ node = 3, bandwidth_bytes_per_s = 1, latency_ns = 1 }]",
+                "two.toml: a loaded latency names node 3, which is not there",
+            ),
         ] {
             let found = fault(from, to);
             assert!(found.contains(message), "{to}: {found}");
             assert!(!found.contains('\n'), "one line: {found}");
+        }
+    }
+
+    #[test]
+    fn both_directions_have_their_own_figures() {
+        // A link may be slower one way: ACPI stores every distance of the SLIT twice for that.
+        for matrix in [
+            "distance = [[10, 16], [22, 10]]",
+            "latency_ns = [[10, 16], [22, 10]]",
+        ] {
+            let text = TWO_NODES.replace("distance = [[10, 20], [20, 10]]", matrix);
+            let machine = Machine::from_toml(&text, "two.toml").expect(matrix);
+            assert_eq!(machine.weights(), [[10.0, 16.0], [22.0, 10.0]]);
         }
     }
 
@@ -386,10 +452,26 @@ cpus = [2, 3]
                 transparent_huge_pages: smt.then_some(TransparentHugePages::Madvise),
                 latency_ns: Some(
                     (0..nodes)
-                        .map(|row| latency[row * 4..row * 4 + nodes].to_vec())
+                        .map(|row| {
+                            // The last row is not known, but for one figure.
+                            let known = |at: usize| row + 1 < nodes || at == 0;
+                            (0..nodes)
+                                .map(|at| known(at).then_some(latency[row * 4 + at]))
+                                .collect()
+                        })
                         .collect(),
                 ),
                 distance: None,
+                bandwidth: Bandwidth {
+                    read_bytes_per_s: smt.then(|| vec![vec![Some(latency[7]); nodes]; nodes]),
+                    write_bytes_per_s: None,
+                    mixed_bytes_per_s: Some(vec![vec![Some(latency[8]); nodes]; nodes]),
+                },
+                loaded_latencies: vec![LoadedLatency {
+                    node: NodeId(0),
+                    bandwidth_bytes_per_s: latency[9],
+                    latency_ns: latency[10],
+                }],
                 cores: if smt && cpus > 1 {
                     vec![vec![CpuId(1), CpuId(0)]]
                 } else {

@@ -25,7 +25,10 @@ fn sysfs(name: &str, changes: &[(&str, Option<&str>)]) -> TempDir {
     for (path, content) in changes {
         let path = root.path().join(path);
         match content {
-            Some(content) => fs::write(path, content).expect("file"),
+            Some(content) => {
+                fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+                fs::write(path, content).expect("file");
+            }
             None => fs::remove_file(path).expect("file to remove"),
         }
     }
@@ -93,6 +96,98 @@ fn a_node_without_cpus_and_one_without_memory() {
     assert_eq!(
         Machine::from_toml(&machine.to_toml(), "written").expect("reads"),
         machine
+    );
+}
+
+#[test]
+fn what_the_firmware_rates_is_taken() {
+    // Node 4 has memory only; the best CPUs for it are those of node 1. Class 0 of node 0 is a device.
+    let file = |name, content| (name, Some(content));
+    let root = sysfs(
+        "memory-only-node",
+        &[
+            file(
+                "devices/system/node/node0/access0/initiators/read_latency",
+                "900",
+            ),
+            file(
+                "devices/system/node/node0/access1/initiators/node0/uevent",
+                "",
+            ),
+            file(
+                "devices/system/node/node0/access1/initiators/read_latency",
+                "95",
+            ),
+            file(
+                "devices/system/node/node0/access1/initiators/write_latency",
+                "96",
+            ),
+            file(
+                "devices/system/node/node0/access1/initiators/read_bandwidth",
+                "102400",
+            ),
+            file(
+                "devices/system/node/node0/access1/initiators/write_bandwidth",
+                "0",
+            ),
+            file(
+                "devices/system/node/node4/access0/initiators/node1/uevent",
+                "",
+            ),
+            file(
+                "devices/system/node/node4/access0/initiators/read_latency",
+                "250",
+            ),
+            file(
+                "devices/system/node/node4/access0/initiators/write_bandwidth",
+                "30000",
+            ),
+        ],
+    );
+    let machine = Machine::local(root.path()).expect("reads");
+    let latency_ns = machine.latency_ns.as_ref().expect("latencies");
+    assert_eq!(
+        latency_ns,
+        &[
+            [Some(95.0), None, None],
+            [None, None, Some(250.0)],
+            [None, None, None]
+        ]
+    );
+    let known = |matrix: &Option<nearpage_machine::Matrix>| -> Vec<(usize, usize, f64)> {
+        let rows = matrix.iter().flatten().enumerate();
+        let cells = rows.flat_map(|(row, cells)| {
+            let cells = cells.iter().enumerate();
+            cells.filter_map(move |(column, cell)| Some((row, column, (*cell)?)))
+        });
+        cells.collect()
+    };
+    assert_eq!(
+        known(&machine.bandwidth.read_bytes_per_s),
+        [(0, 0, 102.4e9)]
+    );
+    assert_eq!(known(&machine.bandwidth.write_bytes_per_s), [(1, 2, 30e9)]);
+    assert!(machine.source.contains("HMAT"), "{}", machine.source);
+    // What is not rated follows the distances.
+    let distance = machine.distance.as_ref().expect("distances");
+    assert_eq!(
+        machine.weight(NodeId(0), NodeId(1)),
+        Some(f64::from(distance[0][1]) * 9.5)
+    );
+    assert_eq!(
+        Machine::from_toml(&machine.to_toml(), "written").expect("reads"),
+        machine
+    );
+
+    let path = "devices/system/node/node0/access1/initiators/node0/uevent";
+    let damaged = "devices/system/node/node0/access1/initiators/read_latency";
+    let root = sysfs("memory-only-node", &[file(path, ""), file(damaged, "fast")]);
+    let error = Machine::local(root.path())
+        .expect_err("damaged")
+        .to_string();
+    assert!(
+        error.contains("read_latency: expected a number, found `fast`"),
+        "{error}"
     );
 }
 
@@ -211,7 +306,7 @@ fn names_paths_and_what_is_neither() {
         "{unknown}"
     );
     assert!(
-        unknown.ends_with(", or the path of a TOML file"),
+        unknown.ends_with(", or the path of a TOML or hwloc XML file"),
         "{unknown}"
     );
     let missing = by("nowhere/mine.toml").expect_err("missing").to_string();

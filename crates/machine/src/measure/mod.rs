@@ -1,0 +1,797 @@
+//! Latency and bandwidth of this machine's memory, measured from every node with CPUs to every node
+//! with memory, in the manner of Intel's Memory Latency Checker.
+//!
+//! - **Latency**: one thread on the first CPU of a node follows a random cycle through all lines of a
+//!   buffer on the other node, each load waiting for the one before; the median over stretches of 1024
+//!   loads, after a round that is dropped. The buffer is four times the largest cache or more, in huge pages
+//!   where the kernel has them. What the TLB and the remaining cache hits cost or save is in the
+//!   figure: a pointer chase of the program's own would see the same.
+//! - **Bandwidth**: a thread on every CPU of a node goes through its part of the buffer in order, at
+//!   the same time as the others: loads, stores, or two loads to a store. The figures are bytes that
+//!   the program loads and stores. An ordinary store makes the CPU read the line first; that traffic
+//!   is not counted, so stores look slower than the memory is. No streaming stores, no AVX (see
+//!   `kernels.rs`): a machine whose single CPU cannot saturate its memory without them shows less than
+//!   other tools claim.
+//! - **Latency under load**: the chase on a node's first CPU, in one half of its own memory, while
+//!   the node's other CPUs read the other half, from slowly to as fast as they can.
+//!
+//! Nothing else should run meanwhile. Frequencies, virtual machines' neighbours and SMT siblings all
+//! show; firmware that interleaves nodes makes all nodes look alike.
+
+mod kernels;
+mod memory;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
+use kernels::WORD_BYTES;
+use memory::Buffer;
+
+/// Words that a thread goes through between two looks at the clock: 32 KiB.
+const BLOCK_WORDS: usize = 4096;
+/// Loads of a chase between two looks at the clock.
+const CHASE_STEPS: u64 = 1024;
+const MEBIBYTE: usize = 1 << 20;
+/// A chain of at least this, whatever the caches, and at most that, whatever they claim: virtual
+/// machines may see a whole socket's cache as theirs.
+const CHAIN_BYTES: std::ops::RangeInclusive<usize> = 64 * MEBIBYTE..=1024 * MEBIBYTE;
+/// How long the node's other CPUs wait after each block of 32 KiB that they read.
+const PAUSES: [Duration; 6] = [
+    Duration::from_micros(64),
+    Duration::from_micros(16),
+    Duration::from_micros(8),
+    Duration::from_micros(4),
+    Duration::from_micros(2),
+    Duration::ZERO,
+];
+
+/// How much time and memory a measurement takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Rounds of which the median is taken; one more goes before them.
+    pub rounds: u32,
+    /// Length of a round.
+    pub round: Duration,
+    /// Size of a chain at most.
+    pub chain_bytes_max: usize,
+}
+
+impl Effort {
+    /// For figures to rely on: 1.2 seconds for each pair of nodes.
+    pub const FULL: Self = Self {
+        rounds: 5,
+        round: Duration::from_millis(50),
+        chain_bytes_max: *CHAIN_BYTES.end(),
+    };
+    /// To see whether it works: a fiftieth of the time, and chains that caches may hold.
+    pub const QUICK: Self = Self {
+        rounds: 3,
+        round: Duration::from_millis(2),
+        chain_bytes_max: 4 * MEBIBYTE,
+    };
+}
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum MeasureError {
+    #[error("the CPUs that this process may use are not to be had: {0}")]
+    Affinity(io::Error),
+    #[error("no node has both a CPU that this process may use and memory to measure")]
+    Nothing,
+    #[error(
+        "memory of node {node} is not to be had: {source}; in a container, allow mbind (CAP_SYS_NICE) and the node (cpuset.mems)"
+    )]
+    Bind { node: NodeId, source: io::Error },
+    #[error("CPU {cpu} is not to be had: {source}")]
+    Pin { cpu: CpuId, source: io::Error },
+    #[error(
+        "{strays} of {pages} pages asked of node {node} are on another node, so there is nothing to measure; does it have free memory?"
+    )]
+    Strays {
+        node: NodeId,
+        strays: usize,
+        pages: usize,
+    },
+}
+
+/// What to measure on this machine.
+#[derive(Debug)]
+pub struct Measurement {
+    machine: Machine,
+    effort: Effort,
+    /// Positions of nodes with CPUs that may be used, and these.
+    cpu_nodes: Vec<(usize, Vec<CpuId>)>,
+    /// Positions of nodes with memory, and the size of their chain.
+    memory_nodes: Vec<(usize, usize)>,
+    line_words: usize,
+    notes: Vec<String>,
+}
+
+/// A machine with its figures.
+#[derive(Debug)]
+pub struct Measured {
+    /// As it was, with latencies and bandwidths.
+    pub machine: Machine,
+    /// What to know of the figures, a sentence each.
+    pub notes: Vec<String>,
+}
+
+impl Measurement {
+    /// Looks at what there is: CPUs that this process may use, free memory of each node (at most half
+    /// of it is taken), limits of control groups. `machine` is [`Machine::local`].
+    ///
+    /// # Errors
+    /// No CPU or no memory to measure with.
+    pub fn new(machine: Machine, effort: Effort, sys_root: &Path) -> Result<Self, MeasureError> {
+        let allowed = memory::allowed_cpus().map_err(MeasureError::Affinity)?;
+        let free = |node: NodeId| {
+            free_bytes(&sys_root.join(format!("devices/system/node/node{node}/meminfo")))
+                .or_else(|| free_bytes(Path::new("/proc/meminfo")))
+                .unwrap_or(0)
+                .min(control_group_bytes(sys_root).unwrap_or(u64::MAX))
+        };
+        let mut measurement = Self::plan(machine, effort, &allowed, free)?;
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        measurement.notes.extend(busy(&load));
+        Ok(measurement)
+    }
+
+    fn plan(
+        machine: Machine,
+        effort: Effort,
+        allowed: &CpuList,
+        free_bytes: impl Fn(NodeId) -> u64,
+    ) -> Result<Self, MeasureError> {
+        let mut notes = Vec::new();
+        let largest_cache = machine.caches.iter().map(|cache| cache.size_bytes).max();
+        let largest_cache = largest_cache.unwrap_or(0) as usize;
+        let wanted = largest_cache
+            .saturating_mul(4)
+            .clamp(*CHAIN_BYTES.start(), *CHAIN_BYTES.end())
+            .min(effort.chain_bytes_max);
+        let line_bytes = machine.caches.iter().map(|cache| cache.line_bytes).max();
+        // What is no size of a line (a file may say anything) is taken as the usual one.
+        let line_bytes = line_bytes
+            .filter(|bytes| bytes.is_power_of_two() && (16..=4096).contains(bytes))
+            .unwrap_or(64);
+        let mut cpu_nodes = Vec::new();
+        let mut memory_nodes = Vec::new();
+        for (position, node) in machine.nodes.iter().enumerate() {
+            let cpus: Vec<CpuId> = node
+                .cpus
+                .iter()
+                .copied()
+                .filter(|&cpu| allowed.contains(cpu))
+                .collect();
+            if cpus.len() < node.cpus.len() {
+                notes.push(format!(
+                    "node {}: {} of its {} CPUs may be used (affinity, cpuset)",
+                    node.id,
+                    cpus.len(),
+                    node.cpus.len()
+                ));
+            }
+            if !cpus.is_empty() {
+                cpu_nodes.push((position, cpus));
+            }
+            if node.memory_bytes == Some(0) {
+                continue;
+            }
+            // A buffer is two chains long, and takes half of what is free.
+            let affordable = (free_bytes(node.id) / 4) as usize / MEBIBYTE * MEBIBYTE;
+            let chain = wanted.min(affordable);
+            if chain == 0 {
+                notes.push(format!("node {}: not measured, no memory is free", node.id));
+                continue;
+            }
+            if chain < largest_cache * 2 {
+                notes.push(format!(
+                    "node {}: {} MiB of memory against a cache of {} MiB: some of what is measured is the cache",
+                    node.id,
+                    chain / MEBIBYTE,
+                    largest_cache / MEBIBYTE
+                ));
+            }
+            memory_nodes.push((position, chain));
+        }
+        if cpu_nodes.is_empty() || memory_nodes.is_empty() {
+            return Err(MeasureError::Nothing);
+        }
+        Ok(Self {
+            machine,
+            effort,
+            cpu_nodes,
+            memory_nodes,
+            line_words: line_bytes as usize / WORD_BYTES,
+            notes,
+        })
+    }
+
+    /// About how long it takes on an idle machine: the rounds, and a second for each GiB of memory.
+    pub fn expected(&self) -> Duration {
+        let pairs = (self.cpu_nodes.len() * self.memory_nodes.len()) as u32;
+        let loaded: usize = self
+            .memory_nodes
+            .iter()
+            .map(|&(memory, _)| self.load_cpus(memory).map_or(0, |_| PAUSES.len()))
+            .sum();
+        let rounds = (pairs * 4 + loaded as u32) * (self.effort.rounds + 1);
+        let bytes: usize = self.memory_nodes.iter().map(|&(_, chain)| 2 * chain).sum();
+        self.effort.round * rounds + Duration::from_secs_f64(bytes as f64 / (1 << 30) as f64)
+    }
+
+    /// How many nodes have CPUs to measure from, and how many memory to measure.
+    pub fn nodes(&self) -> (usize, usize) {
+        (self.cpu_nodes.len(), self.memory_nodes.len())
+    }
+
+    /// Measures; `progress` is told what comes next.
+    ///
+    /// # Errors
+    /// Memory or CPUs that cannot be had.
+    pub fn run(mut self, progress: &mut dyn FnMut(&str)) -> Result<Measured, MeasureError> {
+        let count = self.machine.nodes.len();
+        let unknown = || vec![vec![None; count]; count];
+        let mut latency_ns: Matrix = unknown();
+        let mut bandwidths = Kind::ALL.map(|kind| (kind, unknown()));
+        self.machine.loaded_latencies.clear();
+        for (memory, chain_bytes) in std::mem::take(&mut self.memory_nodes) {
+            let node = self.machine.nodes[memory].id;
+            progress(&format!("filling memory of node {node}"));
+            let mut buffer = self.filled(node, chain_bytes)?;
+            let (chain, rest) = buffer.words().split_at(chain_bytes / WORD_BYTES);
+            for (cpu_node, cpus) in &self.cpu_nodes {
+                let from = self.machine.nodes[*cpu_node].id;
+                progress(&format!("latency from node {from} to node {node}"));
+                latency_ns[*cpu_node][memory] = Some(on_cpu(cpus[0], || self.latency_ns(chain))?);
+            }
+            if let Some((cpu, load_cpus)) = self.load_cpus(memory) {
+                for pause in PAUSES {
+                    progress(&format!("latency of node {node} under load"));
+                    let point = self.loaded(node, chain, rest, cpu, &load_cpus, pause)?;
+                    self.machine.loaded_latencies.push(point);
+                }
+            }
+            for (kind, matrix) in &mut bandwidths {
+                for (cpu_node, cpus) in &self.cpu_nodes {
+                    let from = self.machine.nodes[*cpu_node].id;
+                    progress(&format!("{kind} bandwidth from node {from} to node {node}"));
+                    let rate = self.bandwidth_bytes_per_s(*kind, cpus, buffer.words_mut())?;
+                    matrix[*cpu_node][memory] = Some(rate);
+                }
+            }
+        }
+        let machine = &mut self.machine;
+        machine.loaded_latencies.sort_by(|a, b| {
+            (a.node, a.bandwidth_bytes_per_s)
+                .partial_cmp(&(b.node, b.bandwidth_bytes_per_s))
+                .expect("rates are numbers")
+        });
+        // A tenth of a nanosecond and a megabyte per second are below the noise.
+        machine.latency_ns = figures::if_known(rounded(latency_ns, 0.1));
+        for (kind, matrix) in bandwidths {
+            *kind.of(machine) = figures::if_known(rounded(matrix, 1e6));
+        }
+        for point in &mut machine.loaded_latencies {
+            point.latency_ns = round_to(point.latency_ns, 0.1);
+            point.bandwidth_bytes_per_s = round_to(point.bandwidth_bytes_per_s, 1e6);
+        }
+        machine.source.push_str("; latency and bandwidth measured");
+        Ok(Measured {
+            machine: self.machine,
+            notes: self.notes,
+        })
+    }
+
+    /// A buffer of two chains' length on the node, its first half a chain, all of it touched.
+    fn filled(&mut self, node: NodeId, chain_bytes: usize) -> Result<Buffer, MeasureError> {
+        let huge_page_bytes = self.machine.huge_page_bytes.unwrap_or(0) as usize;
+        let bytes = 2 * chain_bytes;
+        // Where there is no choice, a kernel or container that refuses to be told does no harm.
+        let alone = self.machine.nodes_with_memory().len() == 1;
+        let buffer = Buffer::new(bytes, Some(node), huge_page_bytes).or_else(|error| {
+            if alone {
+                Buffer::new(bytes, None, huge_page_bytes)
+            } else {
+                Err(error)
+            }
+        });
+        let mut buffer = buffer.map_err(|source| MeasureError::Bind { node, source })?;
+        let (chain, rest) = buffer.words_mut().split_at_mut(chain_bytes / WORD_BYTES);
+        kernels::build_chain(chain, self.line_words, u64::from(node.0));
+        kernels::write(rest, 1);
+        match buffer.strays(node) {
+            Ok((_, 0)) => {}
+            Ok((pages, strays)) => {
+                return Err(MeasureError::Strays {
+                    node,
+                    strays,
+                    pages,
+                });
+            }
+            Err(_) if alone => {}
+            Err(error) => self.notes.push(format!(
+                "node {node}: whether its pages are there could not be checked: {error}"
+            )),
+        }
+        if let Some(share) = buffer.huge_share()
+            && share < 0.9
+        {
+            self.notes.push(format!(
+                "node {node}: {:.0} % of its memory in huge pages, so latencies include TLB misses",
+                share * 100.0
+            ));
+        }
+        Ok(buffer)
+    }
+
+    /// The CPU that chases and those that read meanwhile, where a node has both: not the first one's
+    /// SMT siblings, which would slow it down for other reasons.
+    fn load_cpus(&self, memory: usize) -> Option<(CpuId, Vec<CpuId>)> {
+        let (_, cpus) = self.cpu_nodes.iter().find(|(node, _)| *node == memory)?;
+        let first = cpus[0];
+        let siblings = self.machine.cores.iter().find(|core| core.contains(&first));
+        let others: Vec<CpuId> = cpus[1..]
+            .iter()
+            .copied()
+            .filter(|cpu| siblings.is_none_or(|core| !core.contains(cpu)))
+            .collect();
+        (!others.is_empty()).then_some((first, others))
+    }
+
+    /// Median over stretches of 1024 loads, the first round's left out. Stretches are short against
+    /// the kernel's time slices: a thread that had to wait for its CPU shows in few of them.
+    fn latency_ns(&self, chain: &[u64]) -> f64 {
+        let mut at = 0;
+        let mut stretches = Vec::new();
+        for round in 0..=self.effort.rounds {
+            let start = Instant::now();
+            let mut before = start;
+            if round == 1 {
+                stretches.clear();
+            }
+            loop {
+                at = kernels::chase(chain, at, CHASE_STEPS);
+                let now = Instant::now();
+                stretches.push((now - before).as_nanos() as f64 / CHASE_STEPS as f64);
+                before = now;
+                if now - start >= self.effort.round {
+                    break;
+                }
+            }
+        }
+        median(stretches)
+    }
+
+    fn loaded(
+        &self,
+        node: NodeId,
+        chain: &[u64],
+        rest: &[u64],
+        cpu: CpuId,
+        load_cpus: &[CpuId],
+        pause: Duration,
+    ) -> Result<LoadedLatency, MeasureError> {
+        let done = AtomicBool::new(false);
+        let bytes = AtomicU64::new(0);
+        let ready = Barrier::new(load_cpus.len() + 1);
+        thread::scope(|scope| {
+            let parts = parts(rest.len(), load_cpus.len());
+            let loads: Vec<_> = load_cpus
+                .iter()
+                .zip(parts)
+                .map(|(&cpu, part)| {
+                    let (done, bytes, ready) = (&done, &bytes, &ready);
+                    scope.spawn(move || {
+                        let pinned = pin(cpu);
+                        ready.wait();
+                        for block in rest[part].chunks(BLOCK_WORDS).cycle() {
+                            if done.load(Ordering::Relaxed) {
+                                break;
+                            }
+                            kernels::read(block);
+                            bytes.fetch_add((block.len() * WORD_BYTES) as u64, Ordering::Relaxed);
+                            let until = Instant::now() + pause;
+                            while Instant::now() < until {
+                                std::hint::spin_loop();
+                            }
+                        }
+                        pinned
+                    })
+                })
+                .collect();
+            let chasing = scope.spawn(|| {
+                let pinned = pin(cpu);
+                ready.wait();
+                // The first round of the chase, which is dropped, warms up the load as well.
+                let start = (Instant::now(), bytes.load(Ordering::Relaxed));
+                let latency_ns = self.latency_ns(chain);
+                let read = bytes.load(Ordering::Relaxed) - start.1;
+                let rate = read as f64 / start.0.elapsed().as_secs_f64();
+                done.store(true, Ordering::Relaxed);
+                pinned.map(|()| LoadedLatency {
+                    node,
+                    bandwidth_bytes_per_s: rate,
+                    latency_ns,
+                })
+            });
+            for load in loads {
+                join(load)?;
+            }
+            join(chasing)
+        })
+    }
+
+    /// Sum over the CPUs, median over the rounds.
+    fn bandwidth_bytes_per_s(
+        &self,
+        kind: Kind,
+        cpus: &[CpuId],
+        words: &mut [u64],
+    ) -> Result<f64, MeasureError> {
+        let rounds = self.effort.rounds as usize;
+        let round_start = Barrier::new(cpus.len());
+        let rates: Vec<Vec<f64>> = thread::scope(|scope| {
+            let mut rest = words;
+            let mut threads = Vec::new();
+            for (&cpu, range) in cpus.iter().zip(parts(rest.len(), cpus.len())) {
+                let (part, others) = rest.split_at_mut(range.len());
+                rest = others;
+                let round_start = &round_start;
+                threads.push(scope.spawn(move || {
+                    let pinned = pin(cpu);
+                    let mut at = 0;
+                    let rates = (0..=rounds).map(|_| {
+                        round_start.wait();
+                        let start = Instant::now();
+                        let mut bytes = 0;
+                        loop {
+                            bytes += kind.block(part, &mut at);
+                            let elapsed = start.elapsed();
+                            if elapsed >= self.effort.round {
+                                break bytes as f64 / elapsed.as_secs_f64();
+                            }
+                        }
+                    });
+                    let rates = rates.collect();
+                    pinned.map(|()| rates)
+                }));
+            }
+            threads.into_iter().map(join).collect::<Result<_, _>>()
+        })?;
+        let sums = (1..=rounds).map(|round| rates.iter().map(|of| of[round]).sum());
+        Ok(median(sums.collect()))
+    }
+}
+
+/// What a bandwidth is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Mixed,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mixed];
+
+    fn of(self, machine: &mut Machine) -> &mut Option<Matrix> {
+        match self {
+            Self::Read => &mut machine.bandwidth.read_bytes_per_s,
+            Self::Write => &mut machine.bandwidth.write_bytes_per_s,
+            Self::Mixed => &mut machine.bandwidth.mixed_bytes_per_s,
+        }
+    }
+
+    /// Goes through the block that `at` is the number of, and on to the next, round and round.
+    /// Returns the bytes that were loaded and stored.
+    fn block(self, part: &mut [u64], at: &mut usize) -> usize {
+        let streams = if self == Self::Mixed { 3 } else { 1 };
+        let length = part.len() / streams;
+        let block = BLOCK_WORDS.min(length);
+        let start = *at % (length / block.max(1)).max(1) * block;
+        *at += 1;
+        match self {
+            Self::Read => kernels::read(&part[start..start + block]),
+            Self::Write => kernels::write(&mut part[start..start + block], *at as u64),
+            Self::Mixed => {
+                let (target, rest) = part.split_at_mut(length);
+                let (a, b) = rest.split_at(length);
+                let range = start..start + block;
+                kernels::mix(&mut target[range.clone()], &a[range.clone()], &b[range]);
+            }
+        }
+        streams * block * WORD_BYTES
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+        })
+    }
+}
+
+/// `length` in `count` parts alike, in order; what is left over is in none.
+fn parts(length: usize, count: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let part = length / count;
+    (0..count).map(move |at| at * part..(at + 1) * part)
+}
+
+fn pin(cpu: CpuId) -> Result<(), MeasureError> {
+    memory::pin(cpu).map_err(|source| MeasureError::Pin { cpu, source })
+}
+
+fn on_cpu<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> Result<T, MeasureError> {
+    thread::scope(|scope| join(scope.spawn(|| pin(cpu).map(|()| work()))))
+}
+
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .expect("threads of a measurement do not panic")
+}
+
+/// Of at least one value.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        (values[middle - 1] + values[middle]) / 2.0
+    }
+}
+
+/// To a multiple of `unit`, at least one of it.
+fn round_to(value: f64, unit: f64) -> f64 {
+    let units = (value / unit).round().max(1.0);
+    // 0.1 is no binary number; dividing by 10 gives the nearest one to each multiple.
+    if unit < 1.0 {
+        units / (1.0 / unit).round()
+    } else {
+        units * unit
+    }
+}
+
+fn rounded(mut matrix: Matrix, unit: f64) -> Matrix {
+    for value in matrix.iter_mut().flatten().flatten() {
+        *value = round_to(*value, unit);
+    }
+    matrix
+}
+
+/// A note where other programs keep at least a CPU half busy: the load of the last minute, as
+/// `/proc/loadavg` begins.
+fn busy(loadavg: &str) -> Option<String> {
+    let load: f64 = loadavg.split(' ').next()?.parse().ok()?;
+    (load >= 0.5).then(|| {
+        format!(
+            "other programs are running (load {load:.1}): the figures are worse than the machine; measure again when it is idle"
+        )
+    })
+}
+
+/// `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), `MemAvailable` where it is the system's.
+fn free_bytes(meminfo: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(meminfo).ok()?;
+    let of = |key: &str| {
+        let (_, rest) = text.split_once(key)?;
+        let kibibytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
+        Some(kibibytes * 1024)
+    };
+    of("MemAvailable:").or_else(|| of("MemFree:"))
+}
+
+/// What the tightest of this process's control groups (version 2) has left.
+fn control_group_bytes(sys_root: &Path) -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    group_bytes(&sys_root.join("fs/cgroup"), path)
+}
+
+fn group_bytes(root: &Path, path: &str) -> Option<u64> {
+    let number =
+        |path: PathBuf| -> Option<u64> { std::fs::read_to_string(path).ok()?.trim().parse().ok() };
+    let folder = root.join(path);
+    folder
+        .ancestors()
+        .take_while(|folder| folder.starts_with(root))
+        .filter_map(|group| {
+            let limit = number(group.join("memory.max"))?;
+            Some(limit.saturating_sub(number(group.join("memory.current")).unwrap_or(0)))
+        })
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset;
+
+    const GIBIBYTE: u64 = 1 << 30;
+
+    fn plan(machine: Machine, allowed: &str, free: u64) -> Result<Measurement, MeasureError> {
+        let allowed = allowed.parse().expect("list");
+        Measurement::plan(machine, Effort::FULL, &allowed, |_| free)
+    }
+
+    #[test]
+    fn chains_outgrow_caches_and_leave_half_of_what_is_free() {
+        let amd48 = || preset("amd48").expect("preset");
+        let measurement = plan(amd48(), "0-47", 64 * GIBIBYTE).expect("plan");
+        assert_eq!(measurement.nodes(), (8, 8));
+        assert!(
+            measurement
+                .memory_nodes
+                .iter()
+                .all(|&(_, chain)| chain == 64 * MEBIBYTE)
+        );
+        assert_eq!(measurement.notes, [""; 0]);
+
+        let mut big = amd48();
+        big.caches[0].size_bytes = 8 * GIBIBYTE;
+        let measurement = plan(big, "0-47", 64 * GIBIBYTE).expect("plan");
+        assert!(
+            measurement
+                .memory_nodes
+                .iter()
+                .all(|&(_, chain)| chain == 1024 * MEBIBYTE)
+        );
+        assert!(
+            measurement.notes[0].contains("cache of 8192 MiB"),
+            "{:?}",
+            measurement.notes
+        );
+
+        let measurement = plan(amd48(), "0-47", 100 << 20).expect("plan");
+        assert!(
+            measurement
+                .memory_nodes
+                .iter()
+                .all(|&(_, chain)| chain == 25 * MEBIBYTE)
+        );
+        assert!(matches!(
+            plan(amd48(), "0-47", 3 << 20),
+            Err(MeasureError::Nothing)
+        ));
+    }
+
+    #[test]
+    fn only_cpus_that_may_be_used_and_nodes_with_memory() {
+        let mut machine = preset("amd48").expect("preset");
+        machine.nodes[3].memory_bytes = Some(0);
+        let measurement = plan(machine, "6-8,12-17", GIBIBYTE).expect("plan");
+        assert_eq!(measurement.nodes(), (2, 7));
+        assert_eq!(measurement.cpu_nodes[0], (1, [6, 7, 8].map(CpuId).to_vec()));
+        assert!(
+            measurement
+                .notes
+                .iter()
+                .any(|note| note.starts_with("node 1: 3 of its 6 CPUs")),
+            "{:?}",
+            measurement.notes
+        );
+        let nothing = plan(preset("amd48").expect("preset"), "100", GIBIBYTE);
+        assert!(matches!(nothing, Err(MeasureError::Nothing)));
+    }
+
+    #[test]
+    fn siblings_do_not_load_the_chase() {
+        let measurement = plan(preset("intel32").expect("preset"), "0-31", GIBIBYTE);
+        let (first, others) = measurement.expect("plan").load_cpus(0).expect("CPUs");
+        assert_eq!(first, CpuId(0));
+        assert_eq!(others.len(), 14);
+        assert!(!others.contains(&CpuId(16)), "{others:?}");
+        let measurement = plan(preset("opteron-4").expect("preset"), "0-3", GIBIBYTE);
+        assert!(measurement.expect("plan").load_cpus(0).is_none());
+    }
+
+    #[test]
+    fn this_machine_measured_in_no_time() {
+        let machine = Machine::local(Path::new("/sys")).expect("this machine");
+        let effort = Effort {
+            rounds: 2,
+            round: Duration::from_micros(100),
+            chain_bytes_max: MEBIBYTE,
+        };
+        let measurement = Measurement::new(machine, effort, Path::new("/sys")).expect("plan");
+        let (cpu_nodes, memory_nodes) = measurement.nodes();
+        let mut steps = 0;
+        let machine = measurement
+            .run(&mut |_| steps += 1)
+            .expect("measured")
+            .machine;
+        assert!(steps >= memory_nodes * (1 + 4 * cpu_nodes), "{steps} steps");
+        machine.validate().expect("positive figures");
+        for (_, _, matrix) in machine.bandwidth.matrices() {
+            let known = matrix.iter().flatten().flatten().count();
+            assert_eq!(known, cpu_nodes * memory_nodes);
+        }
+        assert_eq!(machine.bandwidth.matrices().count(), 3);
+        let read = Machine::from_toml(&machine.to_toml(), "measured").expect("reads");
+        assert_eq!(read, machine);
+    }
+
+    #[test]
+    fn every_word_is_gone_through_whatever_the_sizes() {
+        for length in [
+            1,
+            2,
+            3,
+            100,
+            BLOCK_WORDS,
+            3 * BLOCK_WORDS + 1,
+            7 * BLOCK_WORDS,
+        ] {
+            for kind in Kind::ALL {
+                let mut words = vec![0; length];
+                let mut at = 0;
+                for _ in 0..20 {
+                    assert!(kind.block(&mut words, &mut at) <= length * WORD_BYTES);
+                }
+                let whole = length / BLOCK_WORDS.min(length) * BLOCK_WORDS.min(length);
+                if kind == Kind::Write {
+                    assert!(words[..whole].iter().all(|&word| word > 0), "{length}");
+                }
+            }
+        }
+        let all: Vec<_> = parts(10, 3).collect();
+        assert_eq!(all, [0..3, 3..6, 6..9]);
+    }
+
+    #[test]
+    fn middles_and_roundings() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(round_to(93.27, 0.1), 93.3);
+        assert_eq!(round_to(0.0, 0.1), 0.1);
+        assert_eq!(round_to(12_345_678.0, 1e6), 12e6);
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        assert_eq!(busy("0.25 0.51 0.90 1/214 5421\n"), None);
+        let note = busy("11.07 3.00 2.00 9/214 5421\n").expect("note");
+        assert!(note.contains("load 11.1"), "{note}");
+        assert_eq!(busy(""), None);
+    }
+
+    #[test]
+    fn free_memory_and_control_groups() {
+        let root = tempfile::tempdir().expect("folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("parent")).expect("folder");
+            std::fs::write(path, text).expect("file");
+        };
+        write("meminfo", "Node 1 MemTotal: 90 kB\nNode 1 MemFree:  7 kB\n");
+        assert_eq!(free_bytes(&root.path().join("meminfo")), Some(7 << 10));
+        write(
+            "all",
+            "MemTotal: 90 kB\nMemFree: 7 kB\nMemAvailable: 9 kB\n",
+        );
+        assert_eq!(free_bytes(&root.path().join("all")), Some(9 << 10));
+        assert_eq!(free_bytes(&root.path().join("none")), None);
+
+        write("g/a/memory.max", "5000\n");
+        write("g/a/memory.current", "2000\n");
+        write("g/a/b/memory.max", "max\n");
+        write("g/a/b/memory.current", "1999\n");
+        let left = |path| group_bytes(&root.path().join("g"), path);
+        assert_eq!(left("a/b"), Some(3000));
+        assert_eq!(left(""), None);
+        write("g/a/b/memory.max", "2000\n");
+        assert_eq!(left("a/b"), Some(1));
+    }
+}

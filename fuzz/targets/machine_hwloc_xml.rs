@@ -1,0 +1,14 @@
+#![no_main]
+//! hwloc's XML; a machine that is read must come back the same from what is written of it.
+
+use libfuzzer_sys::fuzz_target;
+use nearpage_machine::Machine;
+
+fuzz_target!(|text: &str| {
+    if let Ok(machine) = Machine::from_hwloc_xml(text, "fuzz.xml") {
+        machine.to_text(80);
+        machine.timing().ok();
+        let again = Machine::from_toml(&machine.to_toml(), "again").expect("what was written");
+        assert_eq!(again, machine);
+    }
+});

@@ -1,0 +1,238 @@
+//! `nearpage machine --measure` and machine files, here and in a Linux with a node without CPUs.
+//! Figures are never looked at for their size: there may be other programs, or an emulator.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use nearpage_tests::{Case, Finished, Guest, GuestNode, nearpage_path, repository};
+use serde_json::Value;
+
+fn json(case: &Case, file: &str) -> Value {
+    let finished = case
+        .nearpage(["machine", "--machine", file, "--json"])
+        .success();
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// Positions of the figures that are known, row by row.
+fn known(matrix: &Value) -> Vec<Vec<usize>> {
+    let rows = matrix.as_array().expect("a matrix").iter();
+    rows.map(|row| {
+        let cells = row.as_array().expect("a row").iter().enumerate();
+        let positive = |cell: &Value| cell.as_f64().expect("a number") > 0.0;
+        let cells = cells.filter(|(_, cell)| !cell.is_null());
+        cells
+            .inspect(|(_, cell)| assert!(positive(cell)))
+            .map(|(at, _)| at)
+            .collect()
+    })
+    .collect()
+}
+
+fn every_matrix(machine: &Value) -> [&Value; 4] {
+    let bandwidth = &machine["bandwidth"];
+    [
+        &machine["latency_ns"],
+        &bandwidth["read_bytes_per_s"],
+        &bandwidth["write_bytes_per_s"],
+        &bandwidth["mixed_bytes_per_s"],
+    ]
+}
+
+#[test]
+fn a_measured_machine_prints_and_reads_back() {
+    let case = Case::new("measured");
+    let measured = case
+        .nearpage(["machine", "--measure", "--quick", "-o", "m.toml"])
+        .success();
+    assert!(
+        measured.stderr.contains("nearpage: measuring "),
+        "{measured}"
+    );
+    assert!(
+        measured.stderr.contains("--quick: the figures say little"),
+        "{measured}"
+    );
+    let mut narrow = case.command(nearpage_path());
+    narrow
+        .args(["machine", "--machine", "m.toml"])
+        .env("COLUMNS", "80");
+    let text = case.run(narrow).success().stdout;
+    for title in [
+        "latency in ns",
+        "read bandwidth in GB/s",
+        "2:1 mixed bandwidth",
+    ] {
+        assert!(text.contains(title), "{text}");
+        assert!(measured.stdout.contains(title), "{measured}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let machine = json(&case, "m.toml");
+    let nodes = machine["node"].as_array().expect("nodes").len();
+    for matrix in every_matrix(&machine) {
+        assert_eq!(known(matrix).len(), nodes, "{machine}");
+    }
+    let again = case
+        .nearpage(["machine", "--machine", "m.toml", "--toml"])
+        .success();
+    assert_eq!(again.stdout, case.read("m.toml"));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_anything_is_measured() {
+    let case = Case::new("unwritable");
+    let refused = case
+        .nearpage(["machine", "--measure", "-o", "nowhere/m.toml"])
+        .exits(1);
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    assert!(
+        refused
+            .stderr
+            .contains("nowhere/m.toml: can't be written: "),
+        "{refused}"
+    );
+    case.nearpage(["machine", "--quick"]).exits(2);
+    case.nearpage(["machine", "--measure", "--machine", "amd48"])
+        .exits(2);
+}
+
+#[test]
+fn an_interrupted_measurement_leaves_nothing() {
+    let case = Case::new("interrupted");
+    let mut shell = case.command("sh");
+    // Not in the background, where shells have SIGINT ignored.
+    shell
+        .args([
+            "-c",
+            "exec timeout -s INT 1 \"$0\" machine --measure -o m.toml",
+        ])
+        .arg(nearpage_path());
+    let finished = case.run(shell);
+    // A machine that is measured within a second has none of this to show.
+    if finished.code == Some(124) {
+        let left: Vec<_> = std::fs::read_dir(case.folder())
+            .expect("folder")
+            .map(|entry| entry.expect("entry").file_name())
+            .filter(|name| name.to_string_lossy().contains("m.toml"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn hwloc_files_are_machines() {
+    let case = Case::new("hwloc");
+    let fixtures = repository().join("crates/machine/tests/hwloc");
+    let xml = fixtures.join("four-nodes.xml");
+    let machine = json(&case, xml.to_str().expect("UTF-8"));
+    assert_eq!(machine["node"].as_array().expect("nodes").len(), 4);
+    assert_eq!(machine["distance"][0][3], 22);
+    case.write("bad.xml", "<topology><object type='Machine'></topology>");
+    one_line(
+        case.nearpage(["machine", "--machine", "bad.xml"]),
+        "bad.xml: line 1: ",
+    );
+    one_line(
+        case.nearpage(["machine", "--machine", "none.xml"]),
+        "none.xml: cannot be read",
+    );
+}
+
+#[test]
+fn impossible_matrices_have_one_line() {
+    let case = Case::new("matrices");
+    let nodes = "[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
+    for (matrix, message) in [
+        (
+            "latency_ns = [[1, -2], [2, 1]]",
+            "`latency_ns`[0][1] is -2; expected a positive number",
+        ),
+        (
+            "latency_ns = [[1, 2], [2]]",
+            "row 1 of `latency_ns` has 1 numbers; expected 2",
+        ),
+        (
+            "distance = [[10, -20], [20, 10]]",
+            "m.toml: line 3: invalid value: integer `-20`",
+        ),
+        ("distance = [[10, 5], [20, 10]]", "`distance`[0][1] is 5"),
+    ] {
+        case.write(
+            "m.toml",
+            format!("name = \"m\"\npage_bytes = 4096\n{matrix}\n{nodes}"),
+        );
+        one_line(case.nearpage(["machine", "--machine", "m.toml"]), message);
+    }
+}
+
+#[track_caller]
+fn one_line(finished: Finished, message: &str) {
+    let finished = finished.exits(1);
+    assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
+    assert!(finished.stderr.contains(message), "{finished}");
+}
+
+/// Two nodes with CPUs and one without. While it measures, the kernel says which policy its memory
+/// has, on which nodes the pages are, and which CPUs its threads may use.
+#[test]
+fn every_node_is_measured_from_every_node_with_cpus() {
+    let mut guest = Guest::ring(3, 2, 256);
+    guest.nodes[2] = GuestNode {
+        cpus: 0,
+        memory_mib: 256,
+    };
+    let case = Case::new("measured-guest");
+    let nearpage = nearpage_path();
+    let script = format!(
+        "{} machine --measure -o m.toml >m.txt 2>m.err & pid=$!
+         while kill -0 $pid 2>/dev/null; do
+             grep bind: /proc/$pid/numa_maps; cat /proc/$pid/task/[0-9]*/status | grep Cpus_allowed_list:
+             sleep 0.2
+         done >seen 2>/dev/null
+         wait $pid",
+        nearpage.display()
+    );
+    let output = guest
+        .run_in(&case, &script, Duration::from_secs(300))
+        .unwrap();
+    assert_eq!(output.status, 0, "{output}\n{}", case.read("m.err"));
+    let machine = json(&case, "m.toml");
+    for matrix in every_matrix(&machine) {
+        assert_eq!(
+            known(matrix),
+            [vec![0, 1, 2], vec![0, 1, 2], vec![]],
+            "{machine}"
+        );
+    }
+    let loaded = machine["loaded_latency"].as_array().expect("points");
+    let nodes: BTreeSet<u64> = loaded
+        .iter()
+        .filter_map(|point| point["node"].as_u64())
+        .collect();
+    assert_eq!(nodes, BTreeSet::from([0, 1]), "{machine}");
+
+    let seen = case.read("seen");
+    let mut bound = BTreeSet::new();
+    let mut pinned = BTreeSet::new();
+    for line in seen.lines() {
+        let mut words = line.split_whitespace();
+        if line.starts_with("Cpus_allowed_list:") {
+            pinned.extend(words.nth(1).and_then(|cpus| cpus.parse::<u32>().ok()));
+        } else if let Some(node) = words.find_map(|word| word.strip_prefix("bind:")) {
+            bound.insert(node.to_owned());
+            let elsewhere = words.filter(|word| {
+                let on = word.strip_prefix('N').and_then(|word| word.split_once('='));
+                on.is_some_and(|(on, _)| on != node)
+            });
+            assert_eq!(elsewhere.count(), 0, "{line}");
+        }
+    }
+    assert_eq!(bound, ["0", "1", "2"].map(str::to_owned).into(), "{seen}");
+    assert!(
+        !pinned.is_empty() && pinned.iter().all(|&cpu| cpu < 4),
+        "{seen}"
+    );
+}
