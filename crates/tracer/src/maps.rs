@@ -93,7 +93,7 @@ pub fn read() -> Vec<u8> {
 /// addresses.
 ///
 /// QEMU's own memory lies near the top of the address space, where it puts no program of 47 bits
-/// that was not asked to be there; anonymous memory above [`QEMU_OWN`] is taken for QEMU's.
+/// that was not asked to be there; memory above `QEMU_OWN` is taken for QEMU's.
 pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
     const QEMU_OWN: u64 = 0x7000_0000_0000;
     let now = read();

@@ -151,6 +151,6 @@ mod tests {
         assert_eq!(flushed, [68..69, 69..70]);
         flushed.clear();
         unmappings.since(5, |pages| flushed.push(pages));
-        assert_eq!(flushed, [0..u64::MAX]);
+        assert!(flushed.len() == 1 && flushed[0] == (0..u64::MAX));
     }
 }

@@ -61,8 +61,8 @@ impl Run {
     pub fn new(address: u64, instructions: usize, lines: u64) -> Self {
         Self(
             address & ((1 << ADDRESS_BITS) - 1)
-                | (instructions as u64 - 1 & 511) << ADDRESS_BITS
-                | (lines - 1 & 255) << 56,
+                | ((instructions as u64 - 1) & 511) << ADDRESS_BITS
+                | ((lines - 1) & 255) << 56,
         )
     }
 

@@ -277,7 +277,7 @@ impl<'a> Setup<'a> {
             let set_bytes = u64::from(line_bytes) * u64::from(cache.ways);
             (1..=WAYS_MAX).contains(&cache.ways)
                 && (1..=1 << 36).contains(&cache.bytes)
-                && cache.bytes % set_bytes == 0
+                && cache.bytes.is_multiple_of(set_bytes)
                 && (any_sets || cache.sets(line_bytes).is_power_of_two())
         };
         let tlb = |tlb: &Tlb| {

@@ -44,7 +44,11 @@ fn every_reference_is_served_as_in_the_plain_machine() {
             let random = &mut (step << 8 | number as u64);
             let position = (next(random) % cpus) as usize;
             // Most go to few lines.
-            let lines = if next(random) % 4 == 0 { 400 } else { 24 };
+            let lines = if next(random).is_multiple_of(4) {
+                400
+            } else {
+                24
+            };
             let line = 1000 + next(random) % lines;
             let (fetch, store) = match next(random) % 4 {
                 0 => (true, false),
