@@ -15,7 +15,7 @@ use super::images::Images;
 use super::pages::{self, FileRange, PageRow, SeenPages, SeenTouch};
 use super::{Moved, Tracing};
 use crate::log::LogReader;
-use crate::{Error, FirstTouch, SampleCounts, ThreadIndex};
+use crate::{Error, FirstTouch, ThreadIndex};
 
 /// `PROT_WRITE`, `MAP_SHARED`.
 const WRITABLE: u32 = 2;
@@ -192,7 +192,7 @@ impl Survey {
         log.first_touches.extend(touches);
         for ((thread, cpu), accesses) in &self.accesses_by_cpu {
             log.accesses_by_cpu.insert((*thread, *cpu), *accesses);
-            let counts = log.counts.entry(*thread).or_insert(SampleCounts::default());
+            let counts = log.counts.entry(*thread).or_default();
             counts.samples += accesses;
             counts.accesses += accesses;
             log.access_count += accesses;
