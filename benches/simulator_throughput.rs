@@ -64,7 +64,7 @@ impl Steps for Generator<'_> {
                     offset: 0,
                     kind,
                     served: Served::Memory,
-                    tlb_miss: random % 4 == 0,
+                    tlb_miss: random.is_multiple_of(4),
                     sampled: false,
                 });
             }
