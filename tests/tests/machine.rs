@@ -216,11 +216,12 @@ fn every_node_is_measured_from_every_node_with_cpus() {
 
     let seen = case.read("seen");
     let mut bound = BTreeSet::new();
-    let mut pinned = BTreeSet::new();
     for line in seen.lines() {
         let mut words = line.split_whitespace();
         if line.starts_with("Cpus_allowed_list:") {
-            pinned.extend(words.nth(1).and_then(|cpus| cpus.parse::<u32>().ok()));
+            // The main thread waits wherever it likes, the others are on one CPU each.
+            let cpus = words.nth(1).expect("a list");
+            assert!(cpus == "0-3" || cpus.parse::<u32>().is_ok(), "{seen}");
         } else if let Some(node) = words.find_map(|word| word.strip_prefix("bind:")) {
             bound.insert(node.to_owned());
             let elsewhere = words.filter(|word| {
@@ -231,8 +232,4 @@ fn every_node_is_measured_from_every_node_with_cpus() {
         }
     }
     assert_eq!(bound, ["0", "1", "2"].map(str::to_owned).into(), "{seen}");
-    assert!(
-        !pinned.is_empty() && pinned.iter().all(|&cpu| cpu < 4),
-        "{seen}"
-    );
 }

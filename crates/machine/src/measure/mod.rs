@@ -283,7 +283,9 @@ impl Measurement {
             point.latency_ns = round_to(point.latency_ns, 0.1);
             point.bandwidth_bytes_per_s = round_to(point.bandwidth_bytes_per_s, 1e6);
         }
-        machine.source.push_str("; latency and bandwidth measured");
+        // Without what the firmware rates, which is replaced.
+        let system = machine.source.split(';').next().unwrap_or_default();
+        machine.source = format!("{system}; latency and bandwidth measured");
         Ok(Measured {
             machine: self.machine,
             notes: self.notes,
