@@ -3,13 +3,13 @@
 //! All of them, unless a call site makes objects that do not live long, faster than samples come:
 //! hardly any access to such an object is ever sampled, and logging each would cost more than the
 //! allocation. Every record of an object that was freed young is a debt of its site, which time
-//! pays off at [`RECORDS_PER_SECOND`] ([`Debts`]). A site deep in debt is sampled by bytes
+//! pays off at `RECORDS_PER_SECOND` ([`Debts`]). A site deep in debt is sampled by bytes
 //! ([`crate::sampling`]), with a mean distance that doubles as the debt goes on growing; so a busy
 //! site comes to rest near that many records a second, whatever its rate. Objects that stay cost
 //! next to nothing, so a site that makes many and keeps them is logged one by one.
 //!
 //! Sites are told apart by a hash of the return address and of the depth of the stack, without
-//! unwinding: two that share one ([`SITES`] there are) share their debt.
+//! unwinding: two that share one (`SITES` there are) share their debt.
 //!
 //! What is in the log is kept in a table ([`Alive`]), because the allocator's own addresses do not
 //! tell; a `free` looks there whether it has to be logged.
