@@ -818,7 +818,7 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
     };
     for how in ["exec", "exit"] {
         let said = run(how, 0);
-        assert!(said.contains("placed 2 objects, 6.0 MiB"), "{how}: {said}");
+        assert!(said.contains("placed 2 objects, 6 MiB"), "{how}: {said}");
         assert!(!said.contains("abruptly"), "{how}: {said}");
     }
     let said = run("kill", 128 + 9);

@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(lines.len(), 1);
         assert!(lines[0].contains("ended abruptly"), "{lines:?}");
         let lines = outcome(&[began(1), began(2), process()], &names);
-        assert_eq!(lines[0], "a: placed 1 object, 1.0 MiB in 256 pages");
+        assert_eq!(lines[0], "a: placed 1 object, 1 MiB in 256 pages");
         assert!(
             lines[3].starts_with("1 process ended abruptly"),
             "{lines:?}"

@@ -75,7 +75,7 @@ pub fn quality(reference: &Input, recording: &Input, policy: Policy) -> Quality 
                 && subject(ours.0.tables, other)
                     .is_some_and(|other| means(&own, &other, group.kind))
         });
-        let other = found.map(|position| unmatched.swap_remove(position));
+        let other = found.map(|position| unmatched.remove(position));
         // Objects too large to be kept page by page are compared by the larger unit of the two.
         let unit = [Some(group), other]
             .into_iter()
