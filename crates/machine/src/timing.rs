@@ -299,14 +299,13 @@ impl Machine {
             let at = links.iter().position(|&(from, to, _)| (from, to) == (a, b));
             at.map(|at| at as u16)
         };
-        for from in 0..nodes {
+        for (from, ways) in routes.iter_mut().enumerate() {
             let mut came_from = vec![None; nodes];
             let mut queue = VecDeque::from([from]);
             while let Some(at) = queue.pop_front() {
-                for next in 0..nodes {
-                    if next != from && came_from[next].is_none() && link_between(at, next).is_some()
-                    {
-                        came_from[next] = Some(at);
+                for (next, before) in came_from.iter_mut().enumerate() {
+                    if next != from && before.is_none() && link_between(at, next).is_some() {
+                        *before = Some(at);
                         queue.push_back(next);
                     }
                 }
@@ -318,10 +317,10 @@ impl Machine {
                         from: self.nodes[from].id,
                         to: self.nodes[to].id,
                     })?;
-                    routes[from][to].push(link_between(before, at).expect("it was followed"));
+                    ways[to].push(link_between(before, at).expect("it was followed"));
                     at = before;
                 }
-                routes[from][to].reverse();
+                ways[to].reverse();
             }
         }
         for route in &self.routes {

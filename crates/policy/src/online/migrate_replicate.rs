@@ -294,7 +294,7 @@ impl OnlinePolicy for MigrateReplicate {
         let count = *count;
         if count >= self.trigger
             && !observation.copies.on(observation.node)
-            && count % self.trigger == 0
+            && count.is_multiple_of(self.trigger)
             && count < u16::MAX
         {
             actions.extend(self.decide(observation));
