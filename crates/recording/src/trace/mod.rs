@@ -4,7 +4,7 @@
 //! the layout of these is [`nearpage_wire::trace`]'s. One pass over it makes the tables that every
 //! recording has, and two more that belong to the trace: which pages there are, and how virtual
 //! time and CLOCK_MONOTONIC go together. [`Trace`] hands out threads and pages;
-//! [`crate::Recording::read_chunk`] the misses as accesses, a frame of one thread at a time.
+//! [`crate::Recording::read_chunk`] the misses as accesses, in order of time.
 
 mod clock;
 mod file;

@@ -162,10 +162,10 @@ impl Recording {
         let every = thinning.every.max(1);
         let mut counters: FxHashMap<(u32, u32), Counter> = FxHashMap::default();
         let (mut batch, mut kept) = (AccessBatch::default(), 0);
-        for chunk in 0..traced.chunks() {
-            let counter = counters.entry(traced.thread_of(chunk)).or_default();
+        for frame in 0..traced.frames() {
+            let counter = counters.entry(traced.thread_of(frame)).or_default();
             traced.read_selected(
-                chunk,
+                frame,
                 &mut batch,
                 |reference| thinning.counts(reference, keep_hits),
                 |at, cost_ns| {

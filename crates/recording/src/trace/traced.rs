@@ -31,8 +31,9 @@ pub(crate) struct Traced {
     node_of_cpu: Vec<u16>,
     nodes: Vec<NodeId>,
     timing: Timing,
-    /// Image, thread and frame of each chunk, in order of time.
-    chunks: Vec<(u32, u32, u32)>,
+    /// All frames, in order of the time at which they begin.
+    frames: Vec<TimedFrame>,
+    chunks: Vec<Chunk>,
     access_count: u64,
 }
 
@@ -132,16 +133,29 @@ impl Traced {
                 .unwrap_or(NOWHERE)
         };
         let homes = (0..pages.len()).map(home).collect();
-        let mut chunks: Vec<(u64, u32, u32, u32)> = Vec::new();
+        let mut frames = Vec::new();
         for &(image, number) in &images.order {
-            let frames = &images.files[image].threads[number].frames;
-            chunks.extend(
-                frames.iter().enumerate().map(|(frame, found)| {
-                    (found.time_ns, image as u32, number as u32, frame as u32)
-                }),
-            );
+            let thread = &images.files[image].threads[number];
+            for (position, found) in thread.frames.iter().enumerate() {
+                let end_ns = match (thread.frames.get(position + 1), thread.end_instructions) {
+                    (Some(next), _) => next.time_ns,
+                    (None, Some(end)) => {
+                        let clock = &clocks[image];
+                        let mut since = clock.seek(end);
+                        1 + clock.between(end, &mut since, found.time_ns, u64::MAX - 1)
+                    }
+                    (None, None) => u64::MAX,
+                };
+                frames.push(TimedFrame {
+                    begin_ns: found.time_ns,
+                    end_ns,
+                    image: image as u32,
+                    thread: number as u32,
+                    position: position as u32,
+                });
+            }
         }
-        chunks.sort_unstable();
+        frames.sort_unstable();
         Ok(Self {
             images,
             pages,
@@ -151,10 +165,8 @@ impl Traced {
             node_of_cpu,
             nodes: machine.node_ids(),
             timing,
-            chunks: chunks
-                .into_iter()
-                .map(|(_, image, number, frame)| (image, number, frame))
-                .collect(),
+            chunks: chunks(&frames),
+            frames,
             access_count,
         })
     }
@@ -180,22 +192,49 @@ impl Traced {
         file.map(|file| file.path.as_path())
     }
 
-    /// Image and number of the thread that a chunk is of.
-    pub(super) fn thread_of(&self, chunk: usize) -> (u32, u32) {
-        let (image, number, _) = self.chunks[chunk];
-        (image, number)
+    /// Number of frames.
+    pub(super) fn frames(&self) -> usize {
+        self.frames.len()
     }
 
-    /// Replaces what is in `batch` by the accesses of a chunk, a frame of one thread. A damaged one
-    /// is empty: it was counted.
+    /// Image and number of the thread that a frame is of.
+    pub(super) fn thread_of(&self, frame: usize) -> (u32, u32) {
+        (self.frames[frame].image, self.frames[frame].thread)
+    }
+
+    /// Replaces what is in `batch` by the accesses of a chunk, in order of time. A damaged frame is
+    /// empty: it was counted.
     pub(crate) fn read_chunk(&self, number: usize, batch: &mut AccessBatch) -> Result<(), Error> {
         let keep_hits = self.tracing.keep_hits();
         let wanted = |reference: &Reference| is_access(reference, keep_hits);
-        self.read_selected(number, batch, wanted, |_, _| Some(1.0))
+        let chunk = &self.chunks[number];
+        batch.clear();
+        let (mut found, mut order) = (AccessBatch::default(), Vec::new());
+        let mut accesses = AccessBatch::default();
+        for &frame in &chunk.frames {
+            let TimedFrame {
+                begin_ns, end_ns, ..
+            } = self.frames[frame as usize];
+            self.read_selected(frame as usize, &mut found, wanted, |_, _| Some(1.0))?;
+            for row in 0..found.len() {
+                // Each access belongs to one chunk, whatever its clock said.
+                let time_ns =
+                    found.time_ns[row].clamp(begin_ns, end_ns.saturating_sub(1).max(begin_ns));
+                if (chunk.begin_ns..chunk.end_ns).contains(&time_ns) {
+                    order.push((found.time_ns[row], accesses.len() as u32));
+                    accesses.push(found.get(row));
+                }
+            }
+        }
+        order.sort_unstable();
+        for (_, row) in order {
+            batch.push(accesses.get(row as usize));
+        }
+        Ok(())
     }
 
-    /// The same for the references that are `wanted`, and then have a weight, given their virtual
-    /// time and unloaded time in nanoseconds.
+    /// Replaces what is in `batch` by the references of a frame that are `wanted`, and then have a
+    /// weight, given their virtual time and unloaded time in nanoseconds.
     #[inline]
     pub(super) fn read_selected(
         &self,
@@ -205,14 +244,14 @@ impl Traced {
         mut weight: impl FnMut(u64, f32) -> Option<f32>,
     ) -> Result<(), Error> {
         batch.clear();
-        let (image, number, frame) = self.chunks[number];
-        let (image, number) = (image as usize, number as usize);
+        let frame = self.frames[number];
+        let (image, number) = (frame.image as usize, frame.thread as usize);
         let file = &self.images.files[image];
         let frames = &file.threads[number].frames;
         let thread = self.images.threads[image][number];
-        let found = &frames[frame as usize];
+        let found = &frames[frame.position as usize];
         let after_ns = frames
-            .get(frame as usize + 1)
+            .get(frame.position as usize + 1)
             .map_or(u64::MAX, |next| next.time_ns);
         let mut buffer = Vec::new();
         let Some(payload) = file.payload(found, &mut buffer)? else {
@@ -291,5 +330,91 @@ impl Traced {
     }
 }
 
+/// A frame of one thread, and the time that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TimedFrame {
+    begin_ns: u64,
+    /// Exclusive: where the thread's next frame begins, or after the thread's end.
+    end_ns: u64,
+    image: u32,
+    thread: u32,
+    /// Among the thread's frames.
+    position: u32,
+}
+
+/// A stretch of time, and the frames that have a part of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Chunk {
+    begin_ns: u64,
+    end_ns: u64,
+    frames: Vec<u32>,
+}
+
+/// Cuts time where a number of frames have begun: as many as there are threads, so that few frames
+/// are decoded more than twice, but no more than fit into memory (a frame becomes about 3 MiB of
+/// accesses).
+fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
+    let threads = frames.iter().filter(|frame| frame.position == 0).count();
+    let mut chunks = Vec::new();
+    // Frames that go on after the last cut.
+    let mut open: Vec<u32> = Vec::new();
+    let mut next = 0;
+    while next < frames.len() {
+        let begin_ns = if next == 0 { 0 } else { frames[next].begin_ns };
+        let mut past = (next + threads.clamp(8, 32)).min(frames.len());
+        // Frames that begin at the same time stay together.
+        while past < frames.len() && frames[past].begin_ns == frames[past - 1].begin_ns {
+            past += 1;
+        }
+        let end_ns = frames.get(past).map_or(u64::MAX, |frame| frame.begin_ns);
+        open.extend(next as u32..past as u32);
+        let going_on = |frame: &u32| frames[*frame as usize].end_ns > end_ns;
+        let kept = open.iter().copied().filter(going_on).collect();
+        chunks.push(Chunk {
+            begin_ns,
+            end_ns,
+            frames: std::mem::replace(&mut open, kept),
+        });
+        next = past;
+    }
+    chunks
+}
+
 /// A trace that several readers share.
 pub(crate) type SharedTrace = Arc<Traced>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Every moment of every frame belongs to one chunk, which has the frame.
+        #[test]
+        fn chunks_cover_every_frame(
+            lengths in proptest::collection::vec(proptest::collection::vec(0u64..1000, 1..30), 1..12),
+        ) {
+            let mut frames = Vec::new();
+            for (thread, lengths) in lengths.iter().enumerate() {
+                let mut begin_ns = 100 * thread as u64;
+                for (position, length) in lengths.iter().enumerate() {
+                    let end_ns = begin_ns + length;
+                    let (thread, position) = (thread as u32, position as u32);
+                    frames.push(TimedFrame { begin_ns, end_ns, image: 0, thread, position });
+                    begin_ns = end_ns;
+                }
+            }
+            frames.sort_unstable();
+            let chunks = chunks(&frames);
+            prop_assert!(chunks.windows(2).all(|pair| pair[0].end_ns == pair[1].begin_ns));
+            for (number, frame) in frames.iter().enumerate() {
+                for moment in [frame.begin_ns, frame.end_ns.saturating_sub(1).max(frame.begin_ns)] {
+                    let here = |chunk: &&Chunk| (chunk.begin_ns..chunk.end_ns).contains(&moment);
+                    let found: Vec<&Chunk> = chunks.iter().filter(here).collect();
+                    prop_assert_eq!(found.len(), 1);
+                    prop_assert!(found[0].frames.contains(&(number as u32)));
+                }
+            }
+        }
+    }
+}
