@@ -156,7 +156,7 @@ fn main() {
             seen += batch.misses.len() as u64;
         }
     }
-    let generating = (cpu_seconds() - started);
+    let generating = cpu_seconds() - started;
     println!(
         "{misses} misses of {THREADS} threads on {pages} pages; generating them {:.1} ns each",
         generating * 1e9 / seen as f64
@@ -170,7 +170,7 @@ fn main() {
                     let started = cpu_seconds();
                     let outcome = simulate(&trace, &machine, std::slice::from_ref(&job), 1)
                         .expect("simulates");
-                    let seconds = (cpu_seconds() - started);
+                    let seconds = cpu_seconds() - started;
                     assert_eq!(outcome[0].misses, seen);
                     seen as f64 / seconds
                 })
