@@ -8,10 +8,9 @@ use nearpage_plan::Placement;
 
 use crate::plan::Context;
 
-/// Round-robin over the nodes that the object's threads run on: over all nodes, written without
-/// their names, where threads run on all of them or there is one node only (so that the plan serves
-/// other machines). `None` where all its threads run on one of several nodes: first touch by any of
-/// them is local already.
+/// Round-robin over all nodes, without their names, so that the plan serves machines with other
+/// nodes; which threads were sampled on an object also depends on chance. `None` where all its
+/// threads run on one of several nodes: first touch by any of them is local already.
 pub(crate) fn over_users(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     let users: BTreeSet<NodeId> = group
         .threads
@@ -19,22 +18,9 @@ pub(crate) fn over_users(context: &Context, group: &ObjectGroup) -> Option<Place
         .filter(|(thread, ..)| context.places.knows(*thread))
         .filter_map(|(thread, ..)| context.thread_nodes.get(thread.0 as usize).copied())
         .collect();
-    let machine = context.machine;
-    let with_cpus = machine
-        .nodes
-        .iter()
-        .filter(|node| !node.cpus.is_empty())
-        .count();
-    if users.len() == with_cpus {
-        return Some(everywhere());
-    }
-    let memory = machine.nodes_with_memory();
-    let nodes: Vec<_> = users
-        .iter()
-        .filter(|node| memory.contains(node))
-        .map(|&node| (node, 1))
-        .collect();
-    (nodes.len() > 1).then_some(Placement::Interleave { nodes })
+    let with_cpus = context.machine.nodes.iter();
+    let with_cpus = with_cpus.filter(|node| !node.cpus.is_empty()).count();
+    (users.len() > 1 || users.len() == with_cpus).then(everywhere)
 }
 
 /// Round-robin over all nodes with memory.

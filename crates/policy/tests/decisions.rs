@@ -554,7 +554,7 @@ fn small_and_cheap_objects_are_left_alone() {
 }
 
 #[test]
-fn sharing_among_some_nodes_interleaves_over_these() {
+fn sharing_among_some_nodes_interleaves_without_naming_them() {
     let cells: Vec<_> = (0..8)
         .flat_map(|page| [(page, 0, 5.0), (page, 1, 5.0), (page, 2, 5.0)])
         .collect();
@@ -563,12 +563,8 @@ fn sharing_among_some_nodes_interleaves_over_these() {
     let placement = only(&recording.decide(Policy::Object, &opteron()))
         .placement
         .clone();
-    assert_eq!(
-        placement,
-        Placement::Interleave {
-            nodes: vec![(NodeId(0), 1), (NodeId(1), 1)]
-        }
-    );
+    // So the plan serves machines that have other nodes.
+    assert_eq!(placement, Placement::Interleave { nodes: Vec::new() });
     // All of them fit on one node of AMD48's: first touch is local.
     let amd48 = preset("amd48").expect("preset");
     assert_eq!(recording.decide(Policy::Object, &amd48).decisions, []);
