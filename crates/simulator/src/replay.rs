@@ -355,7 +355,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 Information::Tlb => miss.tlb_miss,
             };
             if shown {
-                self.show(number, page, miss.kind, copies);
+                self.show(number, miss, copies);
             }
         }
         Ok(true)
@@ -363,7 +363,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
 
     /// Shows the policy one in so many references.
     #[inline]
-    fn show(&mut self, number: usize, page: u32, kind: AccessKind, copies: Copies) {
+    fn show(&mut self, number: usize, miss: Miss, copies: Copies) {
         let thread = &self.threads[number];
         let every = self.job.options.every;
         if every > 1 {
@@ -375,10 +375,11 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             *unseen = 0;
         }
         let observation = Observation {
-            page,
+            page: miss.page.0,
             node: thread.node,
             thread: thread.index,
-            kind,
+            kind: miss.kind,
+            served: miss.served,
             copies,
             pressure: self.pages.pressure(thread.node, self.figures),
         };
@@ -566,6 +567,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             reads: self.epoch.reads,
             instructions: instructions.saturating_sub(self.epoch.instructions),
             free_share: self.pages.free_share(self.figures),
+            ..Epoch::default()
         };
         self.policy.end_epoch(&epoch, &mut self.actions);
         self.pages.end_epoch();

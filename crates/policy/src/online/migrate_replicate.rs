@@ -313,6 +313,7 @@ impl OnlinePolicy for MigrateReplicate {
 #[cfg(test)]
 mod tests {
     use nearpage_recording::ThreadIndex;
+    use nearpage_recording::trace::Served;
 
     use super::*;
     use crate::online::Copies;
@@ -324,16 +325,6 @@ mod tests {
         every: 1,
         seed: 0,
     };
-    const EPOCH_OVER: Epoch<'static> = Epoch {
-        duration_ns: 1,
-        controller_requests: &[],
-        local: &[],
-        remote: &[],
-        reads: 0,
-        instructions: 0,
-        free_share: 1.0,
-    };
-
     /// A driver with one page in view: what it observes, and what came of it.
     struct Driver {
         policy: MigrateReplicate,
@@ -359,6 +350,7 @@ mod tests {
                     node,
                     thread: ThreadIndex(0),
                     kind,
+                    served: Served::Memory,
                     copies: self.copies,
                     pressure: self.pressure,
                 };
@@ -441,7 +433,7 @@ mod tests {
         driver.misses(2, Load, 128);
         driver.copies = Copies::at(3);
         assert_eq!(driver.misses(1, Load, 128).kinds(), [(Migrate, 2)]);
-        driver.policy.end_epoch(&EPOCH_OVER, &mut Vec::new());
+        driver.policy.end_epoch(&Epoch::default(), &mut Vec::new());
         assert_eq!(
             driver.misses(1, Load, 127).kinds(),
             [(Migrate, 2)],

@@ -7,16 +7,27 @@
 //! when an epoch has passed ([`OnlinePolicy::end_epoch`]), carries out what it asks for as far as
 //! possible, and shows the outcome in the [`Copies`] of later observations.
 //!
+//! What else a policy may need has a default in [`OnlinePolicy`], so that a policy says only what is
+//! its own: where pages are in their address spaces ([`OnlinePolicy::place`]), which references it
+//! wants to be shown ([`OnlinePolicy::view`]), threads to move ([`OnlinePolicy::thread_moves`]), what
+//! becomes of a replicated page that is written ([`OnlinePolicy::survivor`],
+//! [`OnlinePolicy::collapsed`]).
+//!
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 
 mod initial;
 mod migrate_replicate;
+mod push_pull;
+mod replicate_on_first_touch;
 
+use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use initial::Initial;
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
+pub use push_pull::{Monitor, PushPull, PushPullParameters};
+pub use replicate_on_first_touch::ReplicateOnFirstTouch;
 
 /// Where a page is: one home and any number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +64,42 @@ pub struct Observation {
     pub thread: ThreadIndex,
     /// Load, store or fetch.
     pub kind: AccessKind,
+    /// What served it.
+    pub served: Served,
     /// Where the page is now.
     pub copies: Copies,
     /// The node has no memory left for a replica.
     pub pressure: bool,
 }
 
-/// What passed in an epoch, machine-wide, as hardware counters and the kernel tell it.
+/// Where a page is in its address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The process, as the driver numbers them.
+    pub application: u16,
+    /// Address over page size.
+    pub number: u64,
+}
+
+/// What one thread did in an epoch, as counters of the CPU that follow the thread tell it.
 #[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreadCounts {
+    /// The thread.
+    pub thread: ThreadIndex,
+    /// Its process.
+    pub application: u16,
+    /// Node of its CPU now.
+    pub node: u16,
+    /// Time for which it had its CPU.
+    pub busy_ns: u64,
+    /// Loads and fetches that memory served.
+    pub reads: u64,
+    /// Stores that memory served.
+    pub writes: u64,
+}
+
+/// What passed in an epoch, machine-wide, as hardware counters and the kernel tell it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Epoch<'a> {
     /// How long it was.
     pub duration_ns: u64,
@@ -76,6 +115,14 @@ pub struct Epoch<'a> {
     pub instructions: u64,
     /// Share of memory that is free, 0 to 1; 1 where the machine's memory has no limit.
     pub free_share: f64,
+    /// Threads that have started and not ended.
+    pub threads: &'a [ThreadCounts],
+    /// Time for which moves of pages waited for the kernel's lock.
+    pub lock_wait_ns: u64,
+    /// Time that moving pages took, these waits included.
+    pub move_ns: u64,
+    /// Replicas that were given up, or not made, for want of memory.
+    pub short_of_memory: u64,
 }
 
 /// What a policy wants done to a page.
@@ -89,6 +136,53 @@ pub enum ActionKind {
     Replicate,
     /// Only the copy on the node stays.
     Collapse,
+}
+
+/// Which references a policy is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// All that its source has.
+    All,
+    /// One sample of each thread's instructions in so many cycles, where it refers to memory,
+    /// whatever served it.
+    Samples {
+        /// Cycles between samples.
+        cycles: u64,
+        /// What taking a sample costs the thread.
+        cost_cycles: u64,
+    },
+    /// The first to each page that was [unmapped](OnlinePolicy::unmap): a hinting fault.
+    Faults {
+        /// What a fault costs the thread.
+        fault_ns: u64,
+        /// What unmapping a page costs.
+        unmap_ns: u64,
+    },
+    /// None.
+    Nothing,
+}
+
+/// A thread that a policy wants on another node. Moves of one epoch are carried out together: a
+/// thread takes the CPU that another leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThreadMove {
+    /// The thread.
+    pub thread: ThreadIndex,
+    /// Its new node.
+    pub node: u16,
+    /// Why.
+    pub rule: &'static str,
+}
+
+/// Which copy is left when a replicated page is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Survivor {
+    /// The master copy; the page is not replicated any more (Verghese §8.1).
+    #[default]
+    Master,
+    /// The writer's; a node that had a copy gets a fresh one when it next refers to the page
+    /// (Carrefour §3.3.2).
+    Writer,
 }
 
 /// One change of the page table, with its reason.
@@ -160,6 +254,32 @@ pub trait OnlinePolicy {
 
     /// The driver uses a page's number for another page from now on.
     fn forget(&mut self, page: u32);
+
+    /// Where a page is; told before its first reference, and again after [`OnlinePolicy::forget`].
+    fn place(&mut self, _page: u32, _place: Place) {}
+
+    /// What it wants to be shown until the epoch ends.
+    fn view(&self) -> View {
+        View::All
+    }
+
+    /// Threads to be moved, asked for after each epoch.
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        Vec::new()
+    }
+
+    /// Pages whose next reference is to take a hinting fault, asked for after each epoch.
+    fn unmap(&mut self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    /// What a store to a replicated page leaves.
+    fn survivor(&self) -> Survivor {
+        Survivor::Master
+    }
+
+    /// A store has collapsed a replicated page; its copies now.
+    fn collapsed(&mut self, _page: u32, _copies: Copies, _actions: &mut Vec<Action>) {}
 }
 
 /// A parameter of a policy: `--set NAME=VALUE`.

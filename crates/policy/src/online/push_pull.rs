@@ -1,0 +1,801 @@
+//! Migration by what a monitor on the network sees: ARS (Tao, Schulz and Karl, 2003), §4.1, §5.3
+//! and §5.4.
+//!
+//! A monitor counts accesses to each page by node, and at every check a page moves to the node that
+//! dominates it, if that node stands out by more than the *threshold*: the factor times the page's
+//! mean count, over all nodes (the page's own, unweighted, in every variant). The monitor is on the
+//! network and does not see what a node does to its own memory, except in the `-local` variants.
+//!
+//! | policy | moves page P from its home to the remote node N with the most accesses if |
+//! | --- | --- |
+//! | `out-u` | count(P, N) − mean of counts of P > threshold |
+//! | `out-w` | R(P, N) − mean of R(P, ·) > threshold |
+//! | `out-u-local` | count(P, N) − count(P, home) > threshold |
+//! | `out-w-local` | R(P, N) − R(P, home) > threshold |
+//! | `in-w` | (each node N decides for itself) R(P, N) − mean of R(·, N) over the remote pages that N accessed > threshold |
+//!
+//! R is the sum of a node's counts of the pages around P, weighted by 1 − 2d/n and never below 0: d is
+//! how many pages away they are, and n how many pages there are: those on P's home for the `out`
+//! variants, which take into account no others (§4.1.2); the remote pages that the node accessed for
+//! `in-w` (§4.1.3). There, nodes check in order of number and the first one takes the page.
+//!
+//! A page that nobody accessed since the last check is not moved, whatever its neighbours saw. A
+//! factor of nodes − 1 or more moves nothing: "memory accesses from any node cannot exceed three times
+//! of the average accesses on a four-node system" (§5.3). By itself that holds of `out-u` alone,
+//! the paper has it of all.
+//!
+//! Left open by the paper and chosen here: the check interval; counts start afresh at each check.
+
+use super::{
+    Action, ActionKind, Epoch, Observation, OnlinePolicy, Parameter, ParameterError, Place, Reason,
+    Setting,
+};
+
+/// Which of the algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitor {
+    /// Push, by the page's own counts.
+    OutU,
+    /// Push, by weighted counts.
+    OutW,
+    /// Pull, by weighted counts.
+    InW,
+    /// [`Monitor::OutU`] against the local count.
+    OutULocal,
+    /// [`Monitor::OutW`] against the local count.
+    OutWLocal,
+}
+
+impl Monitor {
+    /// All, in the paper's order.
+    pub const ALL: [Self; 5] = [
+        Self::OutU,
+        Self::OutW,
+        Self::InW,
+        Self::OutULocal,
+        Self::OutWLocal,
+    ];
+
+    /// Name of the policy.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutU => "out-u",
+            Self::OutW => "out-w",
+            Self::InW => "in-w",
+            Self::OutULocal => "out-u-local",
+            Self::OutWLocal => "out-w-local",
+        }
+    }
+
+    fn sees_local(self) -> bool {
+        matches!(self, Self::OutULocal | Self::OutWLocal)
+    }
+}
+
+/// Parameters of the family.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PushPullParameters {
+    /// The threshold, as a multiple of the page's mean count.
+    pub factor: f64,
+    /// Time between checks.
+    pub check_ns: u64,
+    /// The factor follows how the access pattern changes: see [`PushPull::adapt`].
+    pub adaptive: bool,
+}
+
+/// The factor: "a factor of 2 is chosen" (§5.3). It need not be whole; more than 63 cannot matter on
+/// 64 nodes.
+const FACTOR: f64 = 2.0;
+const FACTOR_MOST: f64 = 63.0;
+
+impl Default for PushPullParameters {
+    fn default() -> Self {
+        let [check, adaptive] = Self::PARAMETERS.map(|parameter| parameter.default);
+        Self {
+            factor: FACTOR,
+            check_ns: check,
+            adaptive: adaptive != 0,
+        }
+    }
+}
+
+impl PushPullParameters {
+    /// The whole-numbered ones; besides, there is `factor`.
+    pub const PARAMETERS: [Parameter; 2] = [
+        // "Periodically" (§4.1). A millisecond goes through a phase of programs of their sizes some
+        // ten times.
+        Parameter {
+            name: "check_ns",
+            default: 1_000_000,
+            least: 1,
+            most: 1_000_000_000_000,
+            meaning: "time between checks",
+        },
+        Parameter {
+            name: "adaptive",
+            default: 0,
+            least: 0,
+            most: 1,
+            meaning: "1: the factor follows how the access pattern changes",
+        },
+    ];
+
+    /// Sets a parameter by name; `false`: there is none of that name.
+    ///
+    /// # Errors
+    /// A value outside its range.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        let [check, adaptive] = &Self::PARAMETERS;
+        match name {
+            "factor" => {
+                self.factor = value
+                    .parse()
+                    .ok()
+                    .filter(|factor| (0.0..=FACTOR_MOST).contains(factor))
+                    .ok_or_else(|| {
+                        ParameterError(format!(
+                            "{name}={value}: expected a number from 0 to {FACTOR_MOST}"
+                        ))
+                    })?;
+            }
+            _ if name == check.name => self.check_ns = check.read(value)?,
+            _ if name == adaptive.name => self.adaptive = adaptive.read(value)? != 0,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Names and values.
+    pub fn values(&self) -> [(&'static str, String); 3] {
+        let [check, adaptive] = &Self::PARAMETERS;
+        [
+            ("factor", self.factor.to_string()),
+            (check.name, self.check_ns.to_string()),
+            (adaptive.name, u64::from(self.adaptive).to_string()),
+        ]
+    }
+}
+
+/// No node.
+const NONE: u16 = u16::MAX;
+
+/// How much the factor changes at a check, and its least; the shares of pages that have changed hands
+/// above which it grows and below which it shrinks.
+const STEP: f64 = 0.25;
+const FACTOR_LEAST: f64 = 1.0;
+const CHANGED_MOST: f64 = 0.5;
+const CHANGED_LEAST: f64 = 0.1;
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    place: Place,
+    /// Where it was when last seen.
+    home: u16,
+    /// Node that dominated it at the last check at which it had been accessed.
+    dominant: u16,
+    /// It is on the list of those accessed since the last check.
+    listed: bool,
+}
+
+/// The five algorithms.
+#[derive(Clone, Debug)]
+pub struct PushPull {
+    monitor: Monitor,
+    parameters: PushPullParameters,
+    factor: f64,
+    nodes: usize,
+    pages: Vec<Page>,
+    /// `[page × nodes + node]`, since the last check.
+    counts: Vec<u32>,
+    accessed: Vec<u32>,
+    /// Pages seen by home, `[application × nodes + home]`.
+    residents: Vec<u64>,
+    /// Migrations by page.
+    migrations: Vec<u32>,
+}
+
+/// A page that may move, and to where.
+struct Candidate {
+    page: u32,
+    node: u16,
+    /// How far the node stands out.
+    excess: f64,
+}
+
+impl PushPull {
+    /// One of the algorithms.
+    ///
+    /// # Errors
+    /// A machine of one node: no access is remote.
+    pub fn new(
+        monitor: Monitor,
+        parameters: &PushPullParameters,
+        setting: &Setting,
+    ) -> Result<Self, ParameterError> {
+        if setting.nodes < 2 {
+            return Err(ParameterError(format!(
+                "{}: a machine of one node has no remote accesses; choose one with two or more",
+                monitor.as_str()
+            )));
+        }
+        let untold = |number| Page {
+            place: Place {
+                application: 0,
+                number,
+            },
+            home: NONE,
+            dominant: NONE,
+            listed: false,
+        };
+        Ok(Self {
+            monitor,
+            parameters: *parameters,
+            factor: parameters.factor,
+            nodes: setting.nodes,
+            pages: (0..setting.pages as u64).map(untold).collect(),
+            counts: vec![0; setting.pages * setting.nodes],
+            accessed: Vec::new(),
+            residents: Vec::new(),
+            migrations: vec![0; setting.pages],
+        })
+    }
+
+    /// The factor in force.
+    pub fn factor(&self) -> f64 {
+        self.factor
+    }
+
+    fn row(&self, page: u32) -> &[u32] {
+        &self.counts[page as usize * self.nodes..][..self.nodes]
+    }
+
+    /// The page's mean count over all nodes.
+    fn mean(&self, page: u32) -> f64 {
+        let sum: u64 = self.row(page).iter().map(|&count| u64::from(count)).sum();
+        sum as f64 / self.nodes as f64
+    }
+
+    fn resident(&mut self, page: u32) -> &mut u64 {
+        let Page { place, home, .. } = self.pages[page as usize];
+        let at = usize::from(place.application) * self.nodes + usize::from(home);
+        if self.residents.len() <= at {
+            self.residents.resize(at + 1, 0);
+        }
+        &mut self.residents[at]
+    }
+
+    fn move_home(&mut self, page: u32, home: u16) {
+        if self.pages[page as usize].home != NONE {
+            *self.resident(page) -= 1;
+        }
+        self.pages[page as usize].home = home;
+        if home != NONE {
+            *self.resident(page) += 1;
+        }
+    }
+
+    /// Candidates of the `out` algorithms.
+    fn push(&mut self) -> Vec<Candidate> {
+        let mut accessed = self.accessed.clone();
+        let key = |page: &u32| {
+            let Page { place, home, .. } = self.pages[*page as usize];
+            (home, place)
+        };
+        accessed.sort_unstable_by_key(key);
+        let weighted = matches!(self.monitor, Monitor::OutW | Monitor::OutWLocal);
+        let mut candidates = Vec::new();
+        let same_memory = |a: &u32, b: &u32| {
+            let (a, b) = (key(a), key(b));
+            (a.0, a.1.application) == (b.0, b.1.application)
+        };
+        for group in accessed.chunk_by(same_memory) {
+            let Page { place, home, .. } = self.pages[group[0] as usize];
+            let residents =
+                self.residents[usize::from(place.application) * self.nodes + usize::from(home)];
+            let by_node: Vec<Vec<f64>> = (0..self.nodes)
+                .map(|node| match weighted {
+                    true => self.around(group, node, residents),
+                    false => group
+                        .iter()
+                        .map(|&page| f64::from(self.row(page)[node]))
+                        .collect(),
+                })
+                .collect();
+            for (at, &page) in group.iter().enumerate() {
+                let remote = (0..self.nodes).filter(|&node| node != usize::from(home));
+                let most = remote
+                    .rev()
+                    .max_by(|&a, &b| by_node[a][at].total_cmp(&by_node[b][at]));
+                let node = most.expect("two nodes or more");
+                let compared = match self.monitor.sees_local() {
+                    true => by_node[usize::from(home)][at],
+                    false => by_node.iter().map(|of| of[at]).sum::<f64>() / self.nodes as f64,
+                };
+                candidates.push(Candidate {
+                    page,
+                    node: node as u16,
+                    excess: by_node[node][at] - compared,
+                });
+            }
+        }
+        candidates
+    }
+
+    /// Candidates of `in-w`: every node's, in order.
+    fn pull(&self) -> Vec<Candidate> {
+        let mut accessed = self.accessed.clone();
+        accessed.sort_unstable_by_key(|&page| self.pages[page as usize].place);
+        let mut candidates = Vec::new();
+        for node in 0..self.nodes as u16 {
+            let remote = |&page: &u32| {
+                self.pages[page as usize].home != node && self.row(page)[usize::from(node)] > 0
+            };
+            let pages: Vec<u32> = accessed.iter().copied().filter(remote).collect();
+            let application = |page: u32| self.pages[page as usize].place.application;
+            for group in pages.chunk_by(|&a, &b| application(a) == application(b)) {
+                let relative = self.around(group, usize::from(node), group.len() as u64);
+                let mean = relative.iter().sum::<f64>() / relative.len() as f64;
+                candidates.extend(
+                    group
+                        .iter()
+                        .zip(relative)
+                        .map(|(&page, relative)| Candidate {
+                            page,
+                            node,
+                            excess: relative - mean,
+                        }),
+                );
+            }
+        }
+        candidates
+    }
+
+    /// R(P, `node`) for pages in order of address: sums of counts under a triangle that is 1 at P and
+    /// 0 at n/2 pages from it. From sums over all pages up to each, in whole numbers: n·R is
+    /// Σ (n − 2d)·count.
+    fn around(&self, group: &[u32], node: usize, n: u64) -> Vec<f64> {
+        let origin = self.pages[group[0] as usize].place.number;
+        let numbers: Vec<i128> = group
+            .iter()
+            .map(|&page| i128::from(self.pages[page as usize].place.number - origin))
+            .collect();
+        // Before each page: sums of counts, and of counts times numbers.
+        let mut sums = vec![(0i128, 0i128)];
+        for (&page, &number) in group.iter().zip(&numbers) {
+            let count = i128::from(self.row(page)[node]);
+            let (counts, moments) = sums[sums.len() - 1];
+            sums.push((counts + count, moments + count * number));
+        }
+        let n = i128::from(n);
+        let reach = (n - 1) / 2;
+        let (mut first, mut last) = (0, 0);
+        let mut relative = Vec::with_capacity(group.len());
+        for (at, &number) in numbers.iter().enumerate() {
+            while numbers[first] < number - reach {
+                first += 1;
+            }
+            while last < group.len() && numbers[last] <= number + reach {
+                last += 1;
+            }
+            let (left, here, right) = (sums[first], sums[at], sums[last]);
+            let below = (n - 2 * number) * (here.0 - left.0) + 2 * (here.1 - left.1);
+            let above = (n + 2 * number) * (right.0 - here.0) - 2 * (right.1 - here.1);
+            relative.push((below + above) as f64 / n as f64);
+        }
+        relative
+    }
+
+    /// Moves the factor as the access pattern changes, which the paper leaves for later (§5.3): where
+    /// more than half of the pages have another dominant node than when last accessed, moves do not
+    /// last and the factor grows by a quarter; where fewer than a tenth have, it shrinks by as much,
+    /// for pages to move earlier. It stays between 1 and nodes − 1.
+    fn adapt(&mut self) {
+        let (mut known, mut changed) = (0u64, 0u64);
+        for at in 0..self.accessed.len() {
+            let page = self.accessed[at];
+            let dominant = match self.row(page).iter().all(|&count| count == 0) {
+                true => continue,
+                false => self.most(page),
+            };
+            let before = std::mem::replace(&mut self.pages[page as usize].dominant, dominant);
+            known += u64::from(before != NONE);
+            changed += u64::from(before != NONE && before != dominant);
+        }
+        if known == 0 {
+            return;
+        }
+        let share = changed as f64 / known as f64;
+        let most = (self.nodes as f64 - 1.0).max(FACTOR_LEAST);
+        if share > CHANGED_MOST {
+            self.factor = (self.factor + STEP).min(most);
+        } else if share < CHANGED_LEAST {
+            self.factor = (self.factor - STEP).max(FACTOR_LEAST);
+        }
+    }
+
+    /// The node with the most accesses that were seen, home or not.
+    fn most(&self, page: u32) -> u16 {
+        let row = self.row(page).iter().enumerate();
+        let most = row.rev().max_by_key(|&(_, count)| count);
+        most.map_or(NONE, |(node, _)| node as u16)
+    }
+
+    fn rule(&self) -> &'static str {
+        match self.monitor {
+            Monitor::OutU => "a remote node's accesses exceed the mean by more than the threshold",
+            Monitor::OutW => {
+                "a remote node's accesses around the page exceed their mean by more than the threshold"
+            }
+            Monitor::InW => {
+                "this node's accesses around the page exceed those around its other remote pages by more than the threshold"
+            }
+            Monitor::OutULocal => {
+                "a remote node's accesses exceed the local ones by more than the threshold"
+            }
+            Monitor::OutWLocal => {
+                "a remote node's accesses around the page exceed the local ones by more than the threshold"
+            }
+        }
+    }
+}
+
+impl OnlinePolicy for PushPull {
+    fn epoch_ns(&self) -> Option<u64> {
+        Some(self.parameters.check_ns)
+    }
+
+    #[inline]
+    fn observe(&mut self, observation: &Observation, _: &mut Vec<Action>) {
+        let &Observation {
+            page, node, copies, ..
+        } = observation;
+        if self.pages[page as usize].home != copies.home {
+            self.move_home(page, copies.home);
+        }
+        if node == copies.home && !self.monitor.sees_local() {
+            return;
+        }
+        let count = &mut self.counts[page as usize * self.nodes + usize::from(node)];
+        *count = count.saturating_add(1);
+        let listed = &mut self.pages[page as usize].listed;
+        if !*listed {
+            *listed = true;
+            self.accessed.push(page);
+        }
+    }
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, actions: &mut Vec<Action>) {
+        if self.parameters.adaptive {
+            self.adapt();
+        }
+        let candidates = match self.factor < self.nodes as f64 - 1.0 {
+            false => Vec::new(),
+            true if self.monitor == Monitor::InW => self.pull(),
+            true => self.push(),
+        };
+        let rule = self.rule();
+        for Candidate { page, node, excess } in candidates {
+            // A page that is taken has a new home: later nodes leave it alone.
+            let taken = self.counts[page as usize * self.nodes..][..self.nodes]
+                .iter()
+                .all(|&count| count == 0);
+            if taken || excess <= self.factor * self.mean(page) {
+                continue;
+            }
+            let counts = self.row(page).to_vec();
+            let migrations = self.migrations[page as usize];
+            self.migrations[page as usize] = migrations.saturating_add(1);
+            actions.push(Action {
+                page,
+                kind: ActionKind::Migrate,
+                node,
+                reason: Reason {
+                    rule,
+                    counts,
+                    writes: 0,
+                    migrations,
+                },
+            });
+            self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+        }
+        for page in std::mem::take(&mut self.accessed) {
+            self.pages[page as usize].listed = false;
+            self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+        }
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.move_home(page, NONE);
+        self.pages[page as usize].dominant = NONE;
+        if std::mem::take(&mut self.pages[page as usize].listed) {
+            self.accessed.retain(|&accessed| accessed != page);
+        }
+        self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+        self.migrations[page as usize] = 0;
+    }
+
+    fn place(&mut self, page: u32, place: Place) {
+        let home = self.pages[page as usize].home;
+        self.move_home(page, NONE);
+        self.pages[page as usize].place = place;
+        self.move_home(page, home);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::trace::Served;
+    use nearpage_recording::{AccessKind, ThreadIndex};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::online::Copies;
+
+    const PAGES: usize = 16;
+
+    fn policy(monitor: Monitor, set: &[(&str, &str)]) -> PushPull {
+        let mut parameters = PushPullParameters::default();
+        for (name, value) in set {
+            assert_eq!(parameters.set(name, value), Ok(true), "{name}");
+        }
+        let setting = Setting {
+            nodes: 4,
+            pages: PAGES,
+            clock_ghz: 1.0,
+            every: 1,
+            seed: 0,
+        };
+        PushPull::new(monitor, &parameters, &setting).expect("four nodes")
+    }
+
+    /// Accesses as (page, home, node, count).
+    type Accesses<'a> = &'a [(u32, u16, u16, u32)];
+
+    fn see(policy: &mut PushPull, accesses: Accesses<'_>) {
+        for &(page, home, node, count) in accesses {
+            for _ in 0..count {
+                let observation = Observation {
+                    page,
+                    node,
+                    thread: ThreadIndex(0),
+                    kind: AccessKind::Load,
+                    served: Served::Memory,
+                    copies: Copies::at(home),
+                    pressure: false,
+                };
+                let mut actions = Vec::new();
+                policy.observe(&observation, &mut actions);
+                assert_eq!(actions, [], "decisions at checks only");
+            }
+        }
+    }
+
+    /// Pages and nodes that a check moves.
+    fn moved(policy: &mut PushPull, accesses: Accesses<'_>) -> Vec<(u32, u16)> {
+        see(policy, accesses);
+        let mut actions = Vec::new();
+        policy.end_epoch(&Epoch::default(), &mut actions);
+        assert!(
+            actions
+                .iter()
+                .all(|action| action.kind == ActionKind::Migrate)
+        );
+        actions
+            .iter()
+            .map(|action| (action.page, action.node))
+            .collect()
+    }
+
+    #[test]
+    fn out_u_moves_above_twice_the_mean_over_it() {
+        // 3 - 4/4 = 2 is not above 2 x 4/4; 10 - 13/4 is above 2 x 13/4 by a quarter.
+        let mut policy = policy(Monitor::OutU, &[]);
+        assert_eq!(moved(&mut policy, &[(1, 0, 2, 3), (1, 0, 3, 1)]), []);
+        assert_eq!(moved(&mut policy, &[(1, 0, 2, 10), (1, 0, 3, 3)]), [(1, 2)]);
+        // What a node does to its own memory is not seen.
+        assert_eq!(
+            moved(&mut policy, &[(1, 0, 0, 500), (1, 0, 3, 1)]),
+            [(1, 3)]
+        );
+        assert_eq!(
+            moved(&mut policy, &[]),
+            [],
+            "counts start afresh at each check"
+        );
+    }
+
+    #[test]
+    fn no_page_moves_above_factor_3_on_four_nodes() {
+        for monitor in Monitor::ALL {
+            for (factor, any) in [("2.99", true), ("3", false), ("3.1", false)] {
+                let mut policy = policy(monitor, &[("factor", factor)]);
+                // Of node 3's pages, node 0 often reads two, hardly those around.
+                let mut accesses = vec![(2, 3, 0, 2), (3, 3, 0, 900), (4, 3, 0, 900), (5, 3, 0, 1)];
+                accesses.extend((9..15).map(|page| (page, 3, 0, 1)));
+                assert_eq!(
+                    !moved(&mut policy, &accesses).is_empty(),
+                    any,
+                    "{monitor:?} {factor}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn out_w_takes_neighbours_on_the_same_node_into_account() {
+        // Page 4 by itself: 1 - 2/4 < 2 x 2/4. Home 0 has four pages, n = 4, so that page 5 counts
+        // half: R is 1 + 3/2 for node 1 and 1 for node 2, 2.5 - 3.5/4 > 1.
+        let alone = [(4, 0, 1, 1), (4, 0, 2, 1)];
+        let others = [(8, 0, 0, 1), (12, 0, 0, 1)];
+        let mut with_neighbour = alone.to_vec();
+        with_neighbour.extend(others);
+        with_neighbour.push((5, 0, 1, 3));
+        for (monitor, expected) in [
+            (Monitor::OutU, vec![(5, 1)]),
+            (Monitor::OutW, vec![(4, 1), (5, 1)]),
+        ] {
+            assert_eq!(moved(&mut policy(monitor, &[]), &with_neighbour), expected);
+        }
+        // The neighbour is on another node: out-w does not see it.
+        let mut elsewhere = alone.to_vec();
+        elsewhere.extend(others);
+        elsewhere.push((5, 3, 1, 3));
+        assert_eq!(moved(&mut policy(Monitor::OutW, &[]), &elsewhere), [(5, 1)]);
+        // Two pages away is n/2: no weight. Page 4's R is its own count.
+        let mut far = alone.to_vec();
+        far.extend(others);
+        far.push((6, 0, 1, 3));
+        assert_eq!(moved(&mut policy(Monitor::OutW, &[]), &far), [(6, 1)]);
+    }
+
+    #[test]
+    fn local_variants_compare_with_the_local_count() {
+        // 9 - local > 2 x (9 + local)/4, so local < 3.
+        for monitor in [Monitor::OutULocal, Monitor::OutWLocal] {
+            let mut policy = policy(monitor, &[]);
+            assert_eq!(moved(&mut policy, &[(1, 0, 2, 9), (1, 0, 0, 3)]), []);
+            assert_eq!(moved(&mut policy, &[(1, 0, 2, 9), (1, 0, 0, 2)]), [(1, 2)]);
+        }
+    }
+
+    #[test]
+    fn in_w_pulls_what_stands_out_of_a_nodes_remote_pages() {
+        // Node 1 reads pages 0 (4 times) and 8 (once) of others; n = 2, no neighbours. Mean 2.5:
+        // 1.5 > factor x 4/4 up to 1.5.
+        let accesses = [(0, 0, 1, 4), (8, 2, 1, 1)];
+        for (factor, expected) in [("1.49", vec![(0, 1)]), ("1.5", vec![])] {
+            let mut policy = policy(Monitor::InW, &[("factor", factor)]);
+            assert_eq!(moved(&mut policy, &accesses), expected);
+        }
+        // Pages beside each other on different nodes count together, which out-w does not do.
+        let around = [
+            (4, 0, 1, 2),
+            (4, 0, 2, 1),
+            (5, 2, 1, 8),
+            (6, 3, 1, 8),
+            (14, 3, 1, 1),
+        ];
+        // Node 1: n = 4. R: 2 + 8/2 = 6, 8 + 2/2 + 8/2 = 13, 8 + 8/2 = 12, 1; mean 8. Page 6:
+        // 12 - 8 > factor x 8/4 below factor 2; page 5: 5 > factor x 2 below 2.5.
+        let mut policy = policy(Monitor::InW, &[]);
+        assert_eq!(moved(&mut policy, &around), [(5, 1)]);
+    }
+
+    #[test]
+    fn in_w_gives_a_page_to_the_first_node_that_checks() {
+        let accesses = [(0, 0, 1, 40), (0, 0, 2, 90), (8, 0, 1, 1), (8, 0, 2, 1)];
+        let mut policy = policy(Monitor::InW, &[("factor", "0.5")]);
+        assert_eq!(
+            moved(&mut policy, &accesses),
+            [(0, 1)],
+            "though node 2 has more"
+        );
+    }
+
+    #[test]
+    fn the_factor_follows_the_access_pattern() {
+        let mut policy = policy(Monitor::OutU, &[("adaptive", "1")]);
+        let stable = [(1, 0, 2, 4), (2, 0, 2, 4)];
+        moved(&mut policy, &stable);
+        assert_eq!(policy.factor(), 2.0, "nothing is known yet");
+        moved(&mut policy, &stable);
+        assert_eq!(policy.factor(), 1.75);
+        // One page of two changes: neither above a half nor below a tenth.
+        moved(&mut policy, &[(1, 0, 3, 4), (2, 0, 2, 4)]);
+        assert_eq!(policy.factor(), 1.75);
+        moved(&mut policy, &[(1, 0, 2, 4), (2, 0, 1, 4)]);
+        assert_eq!(policy.factor(), 2.0);
+        for node in [1, 2].repeat(20) {
+            moved(&mut policy, &[(1, 0, node, 4), (2, 0, node, 4)]);
+        }
+        assert_eq!(policy.factor(), 3.0, "never above nodes - 1");
+        for _ in 0..40 {
+            moved(&mut policy, &stable);
+        }
+        assert_eq!(policy.factor(), 1.0);
+    }
+
+    #[test]
+    fn parameters_have_their_ranges() {
+        let mut parameters = PushPullParameters::default();
+        assert_eq!(parameters.set("factor", "2.1"), Ok(true));
+        assert_eq!(parameters.set("trigger", "2"), Ok(false));
+        for (name, value, message) in [
+            (
+                "factor",
+                "many",
+                "factor=many: expected a number from 0 to 63",
+            ),
+            (
+                "factor",
+                "NaN",
+                "factor=NaN: expected a number from 0 to 63",
+            ),
+            ("factor", "64", "factor=64: expected a number from 0 to 63"),
+            (
+                "adaptive",
+                "2",
+                "adaptive=2: expected a whole number from 0 to 1",
+            ),
+        ] {
+            assert_eq!(parameters.set(name, value).expect_err(name).0, message);
+        }
+        assert_eq!(parameters.values()[0], ("factor", "2.1".to_owned()));
+        let setting = Setting {
+            nodes: 1,
+            pages: 1,
+            clock_ghz: 1.0,
+            every: 1,
+            seed: 0,
+        };
+        let error = PushPull::new(Monitor::OutW, &parameters, &setting).expect_err("one node");
+        assert!(
+            error.0.starts_with("out-w: a machine of one node"),
+            "{error}"
+        );
+    }
+
+    fn accesses() -> impl Strategy<Value = Vec<(u32, u16, u16, u32)>> {
+        // Pages have homes by their numbers.
+        let one = (0..PAGES as u32, 0u16..4, 0u32..6);
+        prop::collection::vec(
+            one.prop_map(|(page, node, count)| (page, (page % 4) as u16, node, count)),
+            0..60,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn weights_are_those_of_the_formula(accesses in accesses(), n in 1u64..20) {
+            let mut policy = policy(Monitor::OutW, &[]);
+            see(&mut policy, &accesses);
+            let mut group = policy.accessed.clone();
+            group.sort_unstable();
+            prop_assume!(!group.is_empty());
+            for node in 0..4 {
+                let found = policy.around(&group, node, n);
+                for (&page, found) in group.iter().zip(found) {
+                    let expected: f64 = group.iter().map(|&other| {
+                        let weight = 1.0 - 2.0 * f64::from(other.abs_diff(page)) / n as f64;
+                        weight.max(0.0) * f64::from(policy.row(other)[node])
+                    }).sum();
+                    prop_assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+                }
+            }
+        }
+
+        #[test]
+        fn pages_move_to_remote_nodes_that_used_them(accesses in accesses(), adaptive in 0..2) {
+            for monitor in Monitor::ALL {
+                let set = [("adaptive", if adaptive == 0 { "0" } else { "1" }), ("factor", "1")];
+                let found = moved(&mut policy(monitor, &set), &accesses);
+                prop_assert_eq!(&found, &moved(&mut policy(monitor, &set), &accesses));
+                for (at, &(page, node)) in found.iter().enumerate() {
+                    prop_assert!(accesses.iter().any(|&(other, _, _, count)| other == page && count > 0));
+                    prop_assert_ne!(u32::from(node), page % 4);
+                    prop_assert!(found[..at].iter().all(|other| other.0 != page), "once");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A copy for every node that refers to a page: the baseline that Verghese §6.2.1 compares with
+//! ("a possible replicate on first miss policy").
+
+use nearpage_recording::AccessKind;
+
+use super::{Action, ActionKind, Epoch, Observation, OnlinePolicy, Reason, Setting};
+
+/// `replicate-on-first-touch`: the first load or fetch by a node without a copy makes one. A page that
+/// has been stored to is left alone from then on: it would be copied after each store. Where there is
+/// no memory for a replica, none is asked for.
+#[derive(Clone, Debug)]
+pub struct ReplicateOnFirstTouch {
+    written: Vec<bool>,
+}
+
+impl ReplicateOnFirstTouch {
+    /// For the pages of `setting`.
+    pub fn new(setting: &Setting) -> Self {
+        Self {
+            written: vec![false; setting.pages],
+        }
+    }
+}
+
+impl OnlinePolicy for ReplicateOnFirstTouch {
+    fn epoch_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        let &Observation {
+            page,
+            node,
+            kind,
+            copies,
+            pressure,
+            ..
+        } = observation;
+        let written = &mut self.written[page as usize];
+        *written |= kind == AccessKind::Store;
+        if !*written && !copies.on(node) && !pressure {
+            actions.push(Action {
+                page,
+                kind: ActionKind::Replicate,
+                node,
+                reason: Reason {
+                    rule: "read by a node without a copy, never stored to",
+                    counts: Vec::new(),
+                    writes: 0,
+                    migrations: 0,
+                },
+            });
+        }
+    }
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
+
+    fn forget(&mut self, page: u32) {
+        self.written[page as usize] = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::ThreadIndex;
+    use nearpage_recording::trace::Served;
+
+    use super::*;
+    use crate::online::Copies;
+
+    #[test]
+    fn readers_get_copies_until_somebody_writes() {
+        let setting = Setting {
+            nodes: 4,
+            pages: 2,
+            clock_ghz: 1.0,
+            every: 1,
+            seed: 0,
+        };
+        let mut policy = ReplicateOnFirstTouch::new(&setting);
+        let mut asked = |node, kind, pressure| {
+            let observation = Observation {
+                page: 1,
+                node,
+                thread: ThreadIndex(0),
+                kind,
+                served: Served::Memory,
+                copies: Copies::at(0),
+                pressure,
+            };
+            let mut actions = Vec::new();
+            policy.observe(&observation, &mut actions);
+            actions
+                .iter()
+                .map(|action| (action.kind, action.node))
+                .collect::<Vec<_>>()
+        };
+        use AccessKind::{Fetch, Load, Store};
+        assert_eq!(asked(0, Load, false), [], "it has the page");
+        assert_eq!(asked(2, Load, false), [(ActionKind::Replicate, 2)]);
+        assert_eq!(asked(3, Fetch, false), [(ActionKind::Replicate, 3)]);
+        assert_eq!(asked(3, Fetch, true), [], "no memory");
+        assert_eq!(asked(1, Store, false), []);
+        assert_eq!(asked(2, Load, false), [], "it has been stored to");
+        policy.forget(1);
+        assert_eq!(policy.written, [false, false]);
+    }
+}
