@@ -113,6 +113,10 @@ fn simulate_one(
     let setting = Setting {
         nodes: figures.nodes,
         pages,
+        memory_nodes: figures
+            .memory_nodes
+            .iter()
+            .fold(0, |nodes, node| nodes | 1 << node),
         clock_ghz,
         every: job.options.every,
         seed: job.options.seed,

@@ -321,6 +321,7 @@ mod tests {
     const SETTING: Setting = Setting {
         nodes: 4,
         pages: 3,
+        memory_nodes: 0b1111,
         clock_ghz: 0.3,
         every: 1,
         seed: 0,

@@ -16,10 +16,12 @@
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 
+mod draw;
 mod initial;
 mod migrate_replicate;
 mod push_pull;
 mod replicate_on_first_touch;
+pub mod traffic;
 
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
@@ -28,6 +30,7 @@ pub use initial::Initial;
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;
+pub use traffic::{Traffic, TrafficParameters};
 
 /// Where a page is: one home and any number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,6 +238,8 @@ pub struct Setting {
     pub pages: usize,
     /// Clock of its CPUs, where the policy's intervals are in cycles.
     pub clock_ghz: f64,
+    /// Bit n: node n has memory.
+    pub memory_nodes: u64,
     /// References that one observation stands for: 10 where one in ten is shown.
     pub every: u32,
     /// Where random draws start, for policies that make any.
@@ -295,6 +300,22 @@ pub struct Parameter {
     pub most: u64,
     /// What it means.
     pub meaning: &'static str,
+}
+
+/// Sets the field whose parameter has this name; `false`: none has.
+fn set_field<'a>(
+    fields: impl IntoIterator<Item = &'a mut u64>,
+    parameters: &[Parameter],
+    name: &str,
+    value: &str,
+) -> Result<bool, ParameterError> {
+    for (field, parameter) in fields.into_iter().zip(parameters) {
+        if parameter.name == name {
+            *field = parameter.read(value)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A parameter that cannot be.

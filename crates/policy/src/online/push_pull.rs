@@ -541,6 +541,7 @@ mod tests {
         let setting = Setting {
             nodes: 4,
             pages: PAGES,
+            memory_nodes: 0b1111,
             clock_ghz: 1.0,
             every: 1,
             seed: 0,
@@ -744,6 +745,7 @@ mod tests {
         let setting = Setting {
             nodes: 1,
             pages: 1,
+            memory_nodes: 0b1111,
             clock_ghz: 1.0,
             every: 1,
             seed: 0,

@@ -1,0 +1,280 @@
+//! Thread clustering (§3.1): threads that share data go to one node, "provided that these threads
+//! would not aggressively compete for the node's shared resources".
+//!
+//! The paper takes over Kamali's variant without giving it; this one is ours:
+//!
+//! - *Sharing* of two threads is the sum, over pages that both were sampled on, of the lesser of
+//!   their samples. What a thread has in common with a node is its sharing with that node's threads.
+//! - Two threads on different nodes *swap* where that lets both together have more in common with
+//!   their nodes: by at least as many samples as a decision about a page needs, and by a quarter of
+//!   what the two share with anybody. The swap that gains most comes first; then the next, until none
+//!   is left. A thread moves once in a decision at most.
+//! - *Contention*: no swap may take the memory traffic of a node's threads (MAPTU) above both what the
+//!   more loaded of the two nodes has and the mean over nodes plus the imbalance that is tolerated
+//!   (35 %, the threshold of step 3).
+//! - *CPU load* stays balanced: nodes keep as many threads as they have, and a swap may not bring the
+//!   time for which the nodes' threads ran further apart, but for a hundredth of the epoch (footnote
+//!   3: "We never want to sacrifice CPU load balance in favour of clustering").
+
+use nearpage_recording::ThreadIndex;
+
+use super::parameters::TrafficParameters;
+use super::profile::Profiled;
+use crate::online::{Epoch, ThreadCounts, ThreadMove};
+
+/// A swap must gain one sample in so many of those that the two threads share with others.
+const SHARING_PER_GAIN: u64 = 4;
+
+struct Clustering<'a> {
+    threads: &'a [ThreadCounts],
+    /// Node of each thread, as swaps go on.
+    node: Vec<u16>,
+    /// `[thread × threads + thread]`.
+    sharing: Vec<u64>,
+    epoch_ns: u64,
+    traffic_tolerated: f64,
+    gain_least: u64,
+}
+
+/// Swaps of threads, as two moves each.
+pub fn swaps(
+    epoch: &Epoch<'_>,
+    pages: &[Profiled],
+    nodes: usize,
+    parameters: &TrafficParameters,
+) -> Vec<ThreadMove> {
+    let threads = epoch.threads;
+    let traffic: u64 = threads.iter().map(memory_accesses).sum();
+    let tolerance = 1.0 + parameters.imbalance_percent as f64 / 100.0;
+    let mut clustering = Clustering {
+        threads,
+        node: threads.iter().map(|thread| thread.node).collect(),
+        sharing: sharing(threads, pages),
+        epoch_ns: epoch.duration_ns,
+        traffic_tolerated: tolerance * traffic as f64 / nodes as f64,
+        gain_least: parameters.samples,
+    };
+    let mut moved = vec![false; threads.len()];
+    let mut moves = Vec::new();
+    while let Some((a, b)) = clustering.best(&moved) {
+        clustering.node.swap(a, b);
+        for thread in [a, b] {
+            moved[thread] = true;
+            moves.push(ThreadMove {
+                thread: threads[thread].thread,
+                node: clustering.node[thread],
+                rule: "shares data with threads of the node, which can bear its traffic",
+            });
+        }
+    }
+    moves
+}
+
+fn memory_accesses(thread: &ThreadCounts) -> u64 {
+    thread.reads + thread.writes
+}
+
+fn sharing(threads: &[ThreadCounts], pages: &[Profiled]) -> Vec<u64> {
+    let position = |thread: ThreadIndex| threads.iter().position(|other| other.thread == thread);
+    let mut sharing = vec![0; threads.len() * threads.len()];
+    for page in pages.iter().filter(|page| page.by_thread.len() > 1) {
+        let users: Vec<(usize, u32)> = page
+            .by_thread
+            .iter()
+            .filter_map(|&(thread, count)| Some((position(thread)?, count)))
+            .collect();
+        for (at, &(a, of_a)) in users.iter().enumerate() {
+            for &(b, of_b) in &users[..at] {
+                let common = u64::from(of_a.min(of_b));
+                sharing[a * threads.len() + b] += common;
+                sharing[b * threads.len() + a] += common;
+            }
+        }
+    }
+    sharing
+}
+
+impl Clustering<'_> {
+    /// The swap that gains most, of those that are allowed; of equal ones, the first.
+    fn best(&self, moved: &[bool]) -> Option<(usize, usize)> {
+        let mut best = None;
+        let free = |thread: &usize| !moved[*thread];
+        for a in (0..self.threads.len()).filter(free) {
+            for b in (a + 1..self.threads.len()).filter(free) {
+                let gain = self.gain(a, b).filter(|_| self.allowed(a, b));
+                if let Some(gain) = gain.filter(|&gain| best.is_none_or(|(most, _)| gain > most)) {
+                    best = Some((gain, (a, b)));
+                }
+            }
+        }
+        best.map(|(_, swap)| swap)
+    }
+
+    /// Sharing that a swap would gain, if it is enough.
+    fn gain(&self, a: usize, b: usize) -> Option<u64> {
+        let count = self.threads.len();
+        if self.node[a] == self.node[b] {
+            return None;
+        }
+        let (mut before, mut after, mut all) = (0, 0, 0);
+        for other in (0..count).filter(|&other| other != a && other != b) {
+            let (with_a, with_b) = (
+                self.sharing[a * count + other],
+                self.sharing[b * count + other],
+            );
+            all += with_a + with_b;
+            if self.node[other] == self.node[a] {
+                before += with_a;
+                after += with_b;
+            } else if self.node[other] == self.node[b] {
+                before += with_b;
+                after += with_a;
+            }
+        }
+        let least = self.gain_least.max(all.div_ceil(SHARING_PER_GAIN)).max(1);
+        after.checked_sub(before).filter(|&gain| gain >= least)
+    }
+
+    /// Would memory and CPUs bear a swap?
+    fn allowed(&self, a: usize, b: usize) -> bool {
+        let sum = |node: u16, of: &dyn Fn(&ThreadCounts) -> u64| -> u64 {
+            let threads = self.threads.iter().zip(&self.node);
+            threads
+                .filter(|&(_, &other)| other == node)
+                .map(|(thread, _)| of(thread))
+                .sum()
+        };
+        let sides = |of: &dyn Fn(&ThreadCounts) -> u64| {
+            let before = [self.node[a], self.node[b]].map(|node| sum(node, of));
+            let [of_a, of_b] = [a, b].map(|thread| of(&self.threads[thread]));
+            let after = [before[0] - of_a + of_b, before[1] - of_b + of_a];
+            (before, after)
+        };
+        let (before, after) = sides(&memory_accesses);
+        let bears = before[0].max(before[1]) as f64;
+        let traffic = after[0].max(after[1]) as f64;
+        let (ran, would_run) = sides(&|thread| thread.busy_ns);
+        traffic <= bears.max(self.traffic_tolerated)
+            && would_run[0].abs_diff(would_run[1]) <= ran[0].abs_diff(ran[1]) + self.epoch_ns / 100
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::online::Copies;
+
+    /// Threads by number, two to a node, each with this traffic and time.
+    fn threads(figures: &[(u64, u64)]) -> Vec<ThreadCounts> {
+        let thread = |(number, &(reads, busy_ns)): (usize, &(u64, u64))| ThreadCounts {
+            thread: ThreadIndex(number as u32),
+            application: 0,
+            node: (number / 2) as u16,
+            busy_ns,
+            reads,
+            writes: 0,
+        };
+        figures.iter().enumerate().map(thread).collect()
+    }
+
+    fn shared(page: u32, by: &[(u32, u32)]) -> Profiled {
+        Profiled {
+            page,
+            copies: Copies::at(0),
+            by_thread: by
+                .iter()
+                .map(|&(thread, count)| (ThreadIndex(thread), count))
+                .collect(),
+            stores: 0,
+        }
+    }
+
+    fn moves(threads: &[ThreadCounts], pages: &[Profiled]) -> Vec<(u32, u16)> {
+        let epoch = Epoch {
+            duration_ns: 1000,
+            threads,
+            ..Epoch::default()
+        };
+        swaps(&epoch, pages, 2, &TrafficParameters::default())
+            .iter()
+            .map(|moved| (moved.thread.0, moved.node))
+            .collect()
+    }
+
+    /// Threads 0 and 2 share a page, 1 and 3 another.
+    fn crossed() -> Vec<Profiled> {
+        vec![shared(7, &[(0, 4), (2, 9)]), shared(9, &[(1, 3), (3, 3)])]
+    }
+
+    #[test]
+    fn threads_that_share_end_up_on_one_node() {
+        let even = threads(&[(100, 1000); 4]);
+        assert_eq!(moves(&even, &crossed()), [(0, 1), (3, 0)]);
+        // As they should be.
+        let together = [shared(7, &[(0, 4), (1, 9)]), shared(9, &[(2, 3), (3, 3)])];
+        assert_eq!(moves(&even, &together), []);
+        // One sample in common is no more than noise; two are enough.
+        assert_eq!(moves(&even, &[shared(7, &[(0, 1), (2, 1)])]), []);
+        assert_eq!(moves(&even, &[shared(7, &[(0, 2), (2, 2)])]).len(), 2);
+        // All share alike: nothing to gain.
+        assert_eq!(
+            moves(&even, &[shared(7, &[(0, 9), (1, 9), (2, 9), (3, 9)])]),
+            []
+        );
+    }
+
+    #[test]
+    fn threads_that_would_compete_stay_apart() {
+        // 0 and 2 make nearly all of the traffic: on one node they would have 1.35 times the mean of
+        // 1000, and no more, with 675 each, 0.65 left for the others.
+        for (traffic, expected) in [(675, 2), (676, 0)] {
+            let rest = 1000 - traffic;
+            let uneven = threads(&[(traffic, 1000), (rest, 1000), (traffic, 1000), (rest, 1000)]);
+            let found = moves(&uneven, &[shared(7, &[(0, 4), (2, 4)])]);
+            assert_eq!(found.len(), expected, "{traffic}");
+        }
+    }
+
+    #[test]
+    fn cpu_load_stays_balanced() {
+        // Thread 3 hardly runs: with 0 and 2 together, one node would run 2000 and the other 1000 + x.
+        for (idle, expected) in [(1000, 2), (990, 2), (989, 0), (0, 0)] {
+            let busy = threads(&[(0, 1000), (0, idle), (0, 1000), (0, idle)]);
+            let found = moves(&busy, &[shared(7, &[(0, 4), (2, 4)])]);
+            let difference = 2 * (1000 - idle);
+            assert_eq!(
+                found.len(),
+                if difference <= 10 { 2 } else { 0 }.min(expected),
+                "{idle}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_keep_their_number_of_threads(
+            samples in prop::collection::vec((0u32..20, 0u32..8, 1u32..9), 0..60),
+        ) {
+            let mut pages: Vec<Profiled> = (0..20).map(|page| shared(page, &[])).collect();
+            for (page, thread, count) in samples {
+                let by_thread = &mut pages[page as usize].by_thread;
+                if !by_thread.iter().any(|&(other, _)| other == ThreadIndex(thread)) {
+                    by_thread.push((ThreadIndex(thread), count));
+                }
+            }
+            let threads = threads(&[(10, 1000); 8]);
+            let found = moves(&threads, &pages);
+            prop_assert_eq!(&found, &moves(&threads, &pages));
+            let mut node: Vec<u16> = threads.iter().map(|thread| thread.node).collect();
+            for &(thread, to) in &found {
+                prop_assert_ne!(node[thread as usize], to);
+                node[thread as usize] = to;
+            }
+            for number in 0..4 {
+                prop_assert_eq!(node.iter().filter(|&&other| other == number).count(), 2);
+            }
+        }
+    }
+}

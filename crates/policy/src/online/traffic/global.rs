@@ -1,0 +1,137 @@
+//! Global decisions: which mechanisms are on for an application (§3.2.1, Figure 4).
+
+use super::counters::{ApplicationCounters, Counters};
+use super::parameters::TrafficParameters;
+
+/// Mechanisms that are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// Pages may be replicated.
+    pub replication: bool,
+    /// Pages may be interleaved.
+    pub interleaving: bool,
+    /// Pages may be co-located with the threads that use them.
+    pub colocation: bool,
+}
+
+/// The four steps; `None`: the application is left alone.
+pub fn decide(
+    counters: &Counters,
+    application: &ApplicationCounters,
+    parameters: &TrafficParameters,
+) -> Option<Mechanisms> {
+    let percent = |share: f64| 100.0 * share;
+    // Step 1.
+    if application.maptu <= parameters.maptu as f64
+        || percent(application.busy_share) < parameters.cpu_percent as f64
+    {
+        return None;
+    }
+    // Step 2: all that is resident could be replicated, and little is written.
+    let nodes = counters.node_maptu.len() as f64;
+    let replication = counters.free_share >= 1.0 - 1.0 / nodes
+        && percent(application.read_share) >= parameters.reads_percent as f64;
+    Some(Mechanisms {
+        replication: parameters.replication != 0 && replication,
+        // Step 3.
+        interleaving: parameters.interleaving != 0
+            && percent(counters.imbalance) > parameters.imbalance_percent as f64,
+        // Step 4.
+        colocation: parameters.colocation != 0
+            && percent(counters.local_share) < parameters.local_percent as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is decided at these values, all else being far beyond its threshold.
+    fn decided(change: impl Fn(&mut Counters, &mut ApplicationCounters)) -> Option<[bool; 3]> {
+        let mut counters = Counters {
+            imbalance: 1.0,
+            local_share: 0.25,
+            node_maptu: vec![100.0, 0.0, 0.0, 0.0],
+            free_share: 0.9,
+            applications: vec![],
+        };
+        let mut application = ApplicationCounters {
+            maptu: 100.0,
+            read_share: 1.0,
+            busy_share: 1.0,
+            nodes: 0b1111,
+        };
+        change(&mut counters, &mut application);
+        let mechanisms = decide(&counters, &application, &TrafficParameters::default())?;
+        let Mechanisms {
+            replication,
+            interleaving,
+            colocation,
+        } = mechanisms;
+        Some([replication, interleaving, colocation])
+    }
+
+    #[test]
+    fn every_step_has_its_threshold() {
+        let all = Some([true; 3]);
+        assert_eq!(decided(|_, _| {}), all);
+        assert_eq!(decided(|_, application| application.maptu = 50.0), None);
+        assert_eq!(decided(|_, application| application.maptu = 50.1), all);
+        let no_replication = Some([false, true, true]);
+        assert_eq!(decided(|_, application| application.read_share = 0.95), all);
+        assert_eq!(
+            decided(|_, application| application.read_share = 0.949),
+            no_replication
+        );
+        assert_eq!(decided(|counters, _| counters.free_share = 0.75), all);
+        assert_eq!(
+            decided(|counters, _| counters.free_share = 0.749),
+            no_replication
+        );
+        let no_interleaving = Some([true, false, true]);
+        assert_eq!(
+            decided(|counters, _| counters.imbalance = 0.35),
+            no_interleaving
+        );
+        assert_eq!(decided(|counters, _| counters.imbalance = 0.351), all);
+        let no_colocation = Some([true, true, false]);
+        assert_eq!(
+            decided(|counters, _| counters.local_share = 0.8),
+            no_colocation
+        );
+        assert_eq!(decided(|counters, _| counters.local_share = 0.799), all);
+    }
+
+    #[test]
+    fn mechanisms_can_be_switched_off() {
+        let counters = Counters {
+            imbalance: 1.0,
+            local_share: 0.0,
+            node_maptu: vec![1.0; 4],
+            free_share: 1.0,
+            applications: vec![],
+        };
+        let application = ApplicationCounters {
+            maptu: 51.0,
+            read_share: 1.0,
+            busy_share: 0.3,
+            nodes: 1,
+        };
+        for (name, expected) in [
+            ("replication", [false, true, true]),
+            ("interleaving", [true, false, true]),
+            ("colocation", [true, true, false]),
+        ] {
+            let mut parameters = TrafficParameters::default();
+            assert_eq!(parameters.set(name, "0"), Ok(true));
+            let found = decide(&counters, &application, &parameters).expect("managed");
+            assert_eq!(
+                [found.replication, found.interleaving, found.colocation],
+                expected
+            );
+        }
+        let mut parameters = TrafficParameters::default();
+        assert_eq!(parameters.set("cpu_percent", "31"), Ok(true));
+        assert_eq!(decide(&counters, &application, &parameters), None);
+    }
+}

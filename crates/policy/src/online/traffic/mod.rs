@@ -1,0 +1,339 @@
+//! Traffic management: Carrefour (Dashti et al., ASPLOS 2013), §3.
+//!
+//! Once a second, from what was counted and sampled since: threads that share data are brought
+//! together ([`clustering`]); for each application, four steps say which mechanisms are on
+//! ([`global`], of [`counters`]); each page that was sampled often enough is co-located, interleaved
+//! ([`interleaving`]) or replicated ([`page_local`], of [`profile`]); and how often to sample until
+//! the next decision follows from how much there was to do ([`rate`]).
+//!
+//! Left open by the paper and chosen here: a page is decided by the application whose thread was
+//! first sampled on it; pages that are replicated already count towards the 500 that replication
+//! needs; a page that has collapsed too often is put where its home is. A replicated page is left
+//! alone until it collapses.
+
+mod clustering;
+mod counters;
+mod global;
+mod interleaving;
+mod page_local;
+mod parameters;
+mod profile;
+mod rate;
+
+use nearpage_recording::ThreadIndex;
+
+pub use counters::imbalance;
+pub use parameters::TrafficParameters;
+
+use self::counters::Counters;
+use self::global::Mechanisms;
+use self::page_local::Fate;
+use self::profile::{Profile, Profiled};
+use self::rate::Rate;
+use super::draw::Draws;
+use super::{
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
+    Survivor, ThreadMove, View,
+};
+
+/// `traffic`.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    parameters: TrafficParameters,
+    nodes: usize,
+    memory_nodes: u64,
+    profile: Profile,
+    rate: Rate,
+    draws: Draws,
+    /// Where each thread was last seen.
+    thread_nodes: Vec<u16>,
+    /// Collapses of each page.
+    collapses: Vec<u32>,
+    /// Application by which each page was replicated.
+    replicated_by: Vec<u16>,
+    /// Pages replicated, by application.
+    replicated: Vec<u64>,
+    thread_moves: Vec<ThreadMove>,
+}
+
+/// No application.
+const NONE: u16 = u16::MAX;
+
+/// What is on for an application, and pages that it would have replicated.
+struct Managed {
+    mechanisms: Mechanisms,
+    nodes: u64,
+    candidates: Vec<(Profiled, Vec<u32>)>,
+}
+
+impl Traffic {
+    /// The whole policy.
+    ///
+    /// # Errors
+    /// Thresholds that contradict each other; a machine whose memory is all on one node.
+    pub fn new(parameters: &TrafficParameters, setting: &Setting) -> Result<Self, ParameterError> {
+        parameters.check()?;
+        if setting.memory_nodes.count_ones() < 2 {
+            return Err(ParameterError(
+                "traffic: a machine with memory on one node leaves nothing to place; choose one with two or more"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            parameters: *parameters,
+            nodes: setting.nodes,
+            memory_nodes: setting.memory_nodes,
+            profile: Profile::new(setting.pages, parameters.profiled_pages),
+            rate: Rate::Fast,
+            draws: Draws::new(setting.seed),
+            thread_nodes: Vec::new(),
+            collapses: vec![0; setting.pages],
+            replicated_by: vec![NONE; setting.pages],
+            replicated: Vec::new(),
+            thread_moves: Vec::new(),
+        })
+    }
+
+    fn set_node(&mut self, thread: ThreadIndex, node: u16) {
+        let at = thread.0 as usize;
+        if self.thread_nodes.len() <= at {
+            self.thread_nodes.resize(at + 1, 0);
+        }
+        self.thread_nodes[at] = node;
+    }
+
+    /// Samples of a page by the node that its threads are on now.
+    fn by_node(&self, page: &Profiled) -> Vec<u32> {
+        let mut by_node = vec![0; self.nodes];
+        for &(thread, count) in &page.by_thread {
+            by_node[usize::from(self.thread_nodes[thread.0 as usize])] += count;
+        }
+        by_node
+    }
+
+    fn is_replicated(&self, page: u32) -> bool {
+        self.replicated_by[page as usize] != NONE
+    }
+
+    fn end_replication(&mut self, page: u32) {
+        let by = std::mem::replace(&mut self.replicated_by[page as usize], NONE);
+        if by != NONE {
+            self.replicated[usize::from(by)] -= 1;
+        }
+    }
+
+    fn action(
+        page: &Profiled,
+        kind: ActionKind,
+        node: u16,
+        rule: &'static str,
+        counts: &[u32],
+    ) -> Action {
+        Action {
+            page: page.page,
+            kind,
+            node,
+            reason: Reason {
+                rule,
+                counts: counts.to_vec(),
+                writes: page.stores,
+                migrations: 0,
+            },
+        }
+    }
+
+    /// Decides about the pages; how many were given another place.
+    fn place_pages(
+        &mut self,
+        pages: Vec<Profiled>,
+        applications: &[u16],
+        managed: &mut [Option<Managed>],
+        node_maptu: &[f64],
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        let leave = interleaving::leave(node_maptu);
+        let arrive = interleaving::arrive(&leave, self.memory_nodes);
+        let mut placed = 0;
+        let mut to_interleave = Vec::new();
+        for page in pages {
+            let by_node = self.by_node(&page);
+            let Some(&(first, _)) = page.by_thread.first() else {
+                continue;
+            };
+            let application = applications.get(first.0 as usize).copied().unwrap_or(NONE);
+            let Some(Some(managed)) = managed.get_mut(usize::from(application)) else {
+                continue;
+            };
+            if self.is_replicated(page.page) {
+                continue;
+            }
+            let replicable =
+                u64::from(self.collapses[page.page as usize]) <= self.parameters.collapses;
+            let mechanisms = &managed.mechanisms;
+            match page_local::decide(
+                &by_node,
+                page.stores,
+                mechanisms,
+                replicable,
+                self.parameters.samples,
+            ) {
+                Fate::Colocated(node) if page.copies != Copies::at(node) => {
+                    let rule = "sampled on one node alone";
+                    actions.push(Self::action(
+                        &page,
+                        ActionKind::Migrate,
+                        node,
+                        rule,
+                        &by_node,
+                    ));
+                    placed += 1;
+                }
+                Fate::Replicated => managed.candidates.push((page, by_node)),
+                Fate::Interleaved => to_interleave.push((page, by_node)),
+                Fate::Stays | Fate::Colocated(_) => {}
+            }
+        }
+        for (application, managed) in managed.iter_mut().enumerate() {
+            let Some(managed) = managed else { continue };
+            let candidates = std::mem::take(&mut managed.candidates);
+            if self.replicated.len() <= application {
+                self.replicated.resize(application + 1, 0);
+            }
+            let marked = candidates.len() as u64 + self.replicated[application];
+            if marked < self.parameters.candidates {
+                if managed.mechanisms.interleaving {
+                    to_interleave.extend(candidates);
+                }
+                continue;
+            }
+            for (page, by_node) in candidates {
+                let wanted = managed.nodes & self.memory_nodes & !page.copies.nodes;
+                for node in (0..self.nodes as u16).filter(|node| wanted >> node & 1 == 1) {
+                    let rule = "sampled on several nodes, loads alone";
+                    actions.push(Self::action(
+                        &page,
+                        ActionKind::Replicate,
+                        node,
+                        rule,
+                        &by_node,
+                    ));
+                }
+                self.replicated_by[page.page as usize] = application as u16;
+                self.replicated[application] += 1;
+                placed += 1;
+            }
+        }
+        for (page, by_node) in to_interleave {
+            let drawn = interleaving::draw(page.copies.home, &leave, &arrive, &mut self.draws);
+            if let Some(node) = drawn {
+                let rule = "sampled on several nodes; drawn by the load of their memory";
+                actions.push(Self::action(
+                    &page,
+                    ActionKind::Interleave,
+                    node,
+                    rule,
+                    &by_node,
+                ));
+                placed += 1;
+            }
+        }
+        placed
+    }
+}
+
+impl OnlinePolicy for Traffic {
+    fn epoch_ns(&self) -> Option<u64> {
+        Some(self.parameters.decision_ns)
+    }
+
+    fn observe(&mut self, observation: &Observation, _: &mut Vec<Action>) {
+        self.set_node(observation.thread, observation.node);
+        self.profile.sample(observation);
+    }
+
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
+        let counters = Counters::new(epoch);
+        let pages = self.profile.take();
+        let mut managed: Vec<Option<Managed>> = counters
+            .applications
+            .iter()
+            .map(|application| {
+                Some(Managed {
+                    mechanisms: global::decide(&counters, application, &self.parameters)?,
+                    nodes: application.nodes,
+                    candidates: Vec::new(),
+                })
+            })
+            .collect();
+        let any = managed.iter().any(Option::is_some);
+        let mut applications = Vec::new();
+        for thread in epoch.threads {
+            self.set_node(thread.thread, thread.node);
+            let at = thread.thread.0 as usize;
+            if applications.len() <= at {
+                applications.resize(at + 1, NONE);
+            }
+            applications[at] = thread.application;
+        }
+        if any && self.parameters.clustering != 0 {
+            self.thread_moves = clustering::swaps(epoch, &pages, self.nodes, &self.parameters);
+            for at in 0..self.thread_moves.len() {
+                let ThreadMove { thread, node, .. } = self.thread_moves[at];
+                self.set_node(thread, node);
+                let application = &mut managed[usize::from(applications[thread.0 as usize])];
+                if let Some(managed) = application {
+                    managed.nodes |= 1 << node;
+                }
+            }
+        }
+        let placed = self.place_pages(
+            pages,
+            &applications,
+            &mut managed,
+            &counters.node_maptu,
+            actions,
+        );
+        self.rate = self.rate.next(any, placed, &self.parameters);
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.profile.forget(page);
+        self.end_replication(page);
+        self.collapses[page as usize] = 0;
+    }
+
+    fn view(&self) -> View {
+        self.rate.view(&self.parameters)
+    }
+
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        std::mem::take(&mut self.thread_moves)
+    }
+
+    fn survivor(&self) -> Survivor {
+        Survivor::Writer
+    }
+
+    fn collapsed(&mut self, page: u32, copies: Copies, actions: &mut Vec<Action>) {
+        let collapses = &mut self.collapses[page as usize];
+        *collapses = collapses.saturating_add(1);
+        let writes = *collapses;
+        if u64::from(writes) > self.parameters.collapses && self.is_replicated(page) {
+            self.end_replication(page);
+            actions.push(Action {
+                page,
+                kind: ActionKind::Collapse,
+                node: copies.home,
+                reason: Reason {
+                    rule: "collapsed too often",
+                    counts: Vec::new(),
+                    writes,
+                    migrations: 0,
+                },
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What becomes of a page that was sampled (§3.2.2).
+
+use super::global::Mechanisms;
+
+/// The fate of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays.
+    Stays,
+    /// It goes to the only node that accessed it.
+    Colocated(u16),
+    /// Every node of the application gets a copy, if enough pages are to be replicated.
+    Replicated,
+    /// It may go elsewhere, to spread load.
+    Interleaved,
+}
+
+/// Decides about a page with `by_node` samples of each node, `stores` of them stores; `replicable`:
+/// it has not collapsed too often.
+///
+/// Where a page that was read by several nodes is not to be replicated, it is interleaved: the paper
+/// describes the case that all mechanisms are on.
+pub fn decide(
+    by_node: &[u32],
+    stores: u32,
+    mechanisms: &Mechanisms,
+    replicable: bool,
+    samples_least: u64,
+) -> Fate {
+    let samples: u64 = by_node.iter().map(|&count| u64::from(count)).sum();
+    let mut users = by_node.iter().enumerate().filter(|user| *user.1 > 0);
+    let (Some((first, _)), second) = (users.next(), users.next()) else {
+        return Fate::Stays;
+    };
+    if samples < samples_least {
+        Fate::Stays
+    } else if second.is_none() {
+        match mechanisms.colocation {
+            true => Fate::Colocated(first as u16),
+            false => Fate::Stays,
+        }
+    } else if stores == 0 && mechanisms.replication && replicable {
+        Fate::Replicated
+    } else if mechanisms.interleaving {
+        Fate::Interleaved
+    } else {
+        Fate::Stays
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_decide() {
+        let all = Mechanisms {
+            replication: true,
+            interleaving: true,
+            colocation: true,
+        };
+        for (by_node, stores, expected) in [
+            ([0, 0, 0], 0, Fate::Stays),
+            ([0, 1, 0], 0, Fate::Stays),
+            ([0, 2, 0], 0, Fate::Colocated(1)),
+            ([0, 2, 0], 2, Fate::Colocated(1)),
+            ([1, 0, 1], 0, Fate::Replicated),
+            ([1, 0, 1], 1, Fate::Interleaved),
+        ] {
+            assert_eq!(
+                decide(&by_node, stores, &all, true, 2),
+                expected,
+                "{by_node:?}"
+            );
+        }
+        assert_eq!(decide(&[1, 1, 0], 0, &all, false, 2), Fate::Interleaved);
+        let without = |mechanisms| decide(&[1, 1, 0], 0, &mechanisms, true, 2);
+        assert_eq!(
+            without(Mechanisms {
+                replication: false,
+                ..all
+            }),
+            Fate::Interleaved
+        );
+        assert_eq!(
+            without(Mechanisms {
+                replication: false,
+                interleaving: false,
+                ..all
+            }),
+            Fate::Stays
+        );
+        let off = Mechanisms {
+            colocation: false,
+            ..all
+        };
+        assert_eq!(decide(&[0, 2, 0], 0, &off, true, 2), Fate::Stays);
+    }
+}

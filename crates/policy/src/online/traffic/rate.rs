@@ -1,0 +1,64 @@
+//! How often samples are taken (§3.3.1).
+
+use super::parameters::TrafficParameters;
+use crate::online::View;
+
+/// Fast at first and after a decision that placed ten pages or more, slow after one that placed
+/// fewer; none while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to
+/// sampling overhead"), and fast again when one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    Fast,
+    Slow,
+    Off,
+}
+
+impl Rate {
+    /// The rate after a decision that placed `actions` pages; `managed`: of some application.
+    pub fn next(self, managed: bool, actions: u64, parameters: &TrafficParameters) -> Self {
+        match self {
+            _ if !managed => Self::Off,
+            Self::Off => Self::Fast,
+            _ if actions < parameters.actions => Self::Slow,
+            _ => Self::Fast,
+        }
+    }
+
+    /// What is asked of the driver.
+    pub fn view(self, parameters: &TrafficParameters) -> View {
+        let cycles = match self {
+            Self::Fast => parameters.fast_cycles,
+            Self::Slow => parameters.slow_cycles,
+            Self::Off => return View::Nothing,
+        };
+        View::Samples {
+            cycles,
+            cost_cycles: parameters.sample_cost_cycles,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_actions_keep_the_rate_high() {
+        let parameters = TrafficParameters::default();
+        let next = |rate: Rate, managed, actions| rate.next(managed, actions, &parameters);
+        assert_eq!(next(Rate::Fast, true, 10), Rate::Fast);
+        assert_eq!(next(Rate::Fast, true, 9), Rate::Slow);
+        assert_eq!(next(Rate::Slow, true, 9), Rate::Slow);
+        assert_eq!(next(Rate::Slow, true, 10), Rate::Fast);
+        assert_eq!(next(Rate::Fast, false, 0), Rate::Off);
+        assert_eq!(next(Rate::Off, true, 0), Rate::Fast);
+        let cycles = |rate: Rate| match rate.view(&parameters) {
+            View::Samples { cycles, .. } => Some(cycles),
+            _ => None,
+        };
+        assert_eq!(
+            [Rate::Fast, Rate::Slow, Rate::Off].map(cycles),
+            [Some(65_000), Some(260_000), None]
+        );
+    }
+}
