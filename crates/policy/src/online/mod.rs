@@ -18,6 +18,7 @@
 
 mod draw;
 mod initial;
+pub mod kernel_balancing;
 mod migrate_replicate;
 mod push_pull;
 mod replicate_on_first_touch;
@@ -27,6 +28,7 @@ use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use initial::Initial;
+pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;

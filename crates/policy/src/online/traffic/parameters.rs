@@ -236,29 +236,45 @@ impl TrafficParameters {
 
 impl Default for TrafficParameters {
     fn default() -> Self {
-        let mut new = Self {
-            maptu: 0,
-            reads_percent: 0,
-            imbalance_percent: 0,
-            local_percent: 0,
-            cpu_percent: 0,
-            samples: 0,
-            candidates: 0,
-            collapses: 0,
-            profiled_pages: 0,
-            actions: 0,
-            fast_cycles: 0,
-            slow_cycles: 0,
-            sample_cost_cycles: 0,
-            decision_ns: 0,
-            replication: 0,
-            interleaving: 0,
-            colocation: 0,
-            clustering: 0,
-        };
-        for (field, parameter) in new.fields().into_iter().zip(&Self::PARAMETERS) {
-            *field = parameter.default;
+        let [
+            maptu,
+            reads_percent,
+            imbalance_percent,
+            local_percent,
+            cpu_percent,
+            samples,
+            candidates,
+            collapses,
+            profiled_pages,
+            actions,
+            fast_cycles,
+            slow_cycles,
+            sample_cost_cycles,
+            decision_ns,
+            replication,
+            interleaving,
+            colocation,
+            clustering,
+        ] = Self::PARAMETERS.map(|parameter| parameter.default);
+        Self {
+            maptu,
+            reads_percent,
+            imbalance_percent,
+            local_percent,
+            cpu_percent,
+            samples,
+            candidates,
+            collapses,
+            profiled_pages,
+            actions,
+            fast_cycles,
+            slow_cycles,
+            sample_cost_cycles,
+            decision_ns,
+            replication,
+            interleaving,
+            colocation,
+            clustering,
         }
-        new
     }
 }

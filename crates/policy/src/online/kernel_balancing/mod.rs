@@ -1,0 +1,480 @@
+//! Automatic NUMA balancing as Linux does it: the baseline that people have.
+//!
+//! From `kernel/sched/fair.c` (5.x): each thread, when it has run for its scan period, unmaps the next
+//! 256 MB of its process (`task_tick_numa`, `task_numa_work`); the next reference to an unmapped page
+//! faults; a page that is elsewhere moves to the node that faulted if the *two-reference filter* lets
+//! it (`should_numa_migrate_memory`); faults since the process was last scanned through give each
+//! thread a preferred node and a new scan period (`task_numa_placement`, `update_task_scan_period`);
+//! and a thread that is not on its preferred node moves there, if that leaves the load as balanced as
+//! it was or another thread gains by going the other way (`task_numa_migrate`,
+//! `task_numa_compare`).
+//!
+//! Simplified: threads of a process become a group as each first faults on another's page, where the
+//! kernel merges groups pair by pair; nodes are as far from each other as in its `NUMA_DIRECT`
+//! topologies; a thread moves at the next tick after its fault; pages count as scanned whether they
+//! have been touched or not, and mappings of read-only files, which the kernel skips, are scanned.
+//! Huge pages and memory tiers are not modelled.
+
+mod parameters;
+mod task;
+
+use nearpage_recording::ThreadIndex;
+
+pub use parameters::KernelBalancingParameters;
+
+use self::task::{ACTIVE_NODE_FRACTION, Bounds, Faults, Group, PRIVATE, SHARED, Task};
+use super::{
+    Action, ActionKind, Epoch, Observation, OnlinePolicy, ParameterError, Place, Reason, Setting,
+    ThreadMove, View,
+};
+
+/// `SMALLIMP`: less is gained by swapping two threads than it costs.
+const GAIN_LEAST: i64 = 30;
+/// `should_numa_migrate_memory`: passes during which a first or a private fault moves the page at
+/// once.
+const EARLY_PASSES: u64 = 4;
+
+/// A process.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    /// In order of address, once sorted.
+    pages: Vec<(u64, u32)>,
+    sorted: bool,
+    /// Where the next scan begins.
+    offset: usize,
+    /// Passes over all pages.
+    sequence: u64,
+    next_scan_ns: u64,
+    group: Group,
+}
+
+/// Which thread faulted on a page last, and where.
+type LastFault = Option<(ThreadIndex, u16)>;
+
+/// `kernel-balancing`.
+#[derive(Clone, Debug)]
+pub struct KernelBalancing {
+    parameters: KernelBalancingParameters,
+    nodes: usize,
+    page_bytes: u64,
+    /// CPUs of each node.
+    cpus: Vec<u32>,
+    now_ns: u64,
+    processes: Vec<Process>,
+    tasks: Vec<Option<Task>>,
+    last_fault: Vec<LastFault>,
+    unmapped: Vec<bool>,
+    to_unmap: Vec<u32>,
+    /// Threads that want to reach their preferred node.
+    movers: Vec<ThreadIndex>,
+    thread_moves: Vec<ThreadMove>,
+}
+
+const MS: u64 = 1_000_000;
+
+impl KernelBalancing {
+    /// For pages of `page_bytes` and nodes with so many `cpus`.
+    ///
+    /// # Errors
+    /// Parameters that contradict each other; a machine of one node, for which the kernel does nothing.
+    pub fn new(
+        parameters: &KernelBalancingParameters,
+        setting: &Setting,
+        page_bytes: u64,
+        cpus: &[u32],
+    ) -> Result<Self, ParameterError> {
+        parameters.check()?;
+        if setting.nodes < 2 {
+            return Err(ParameterError(
+                "kernel-balancing: Linux balances nothing on a machine of one node; choose one with two or more"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            parameters: *parameters,
+            nodes: setting.nodes,
+            page_bytes,
+            cpus: cpus.to_vec(),
+            now_ns: 0,
+            processes: Vec::new(),
+            tasks: Vec::new(),
+            last_fault: vec![None; setting.pages],
+            unmapped: vec![false; setting.pages],
+            to_unmap: Vec::new(),
+            movers: Vec::new(),
+            thread_moves: Vec::new(),
+        })
+    }
+
+    fn process(&mut self, application: u16) -> &mut Process {
+        let at = usize::from(application);
+        if self.processes.len() <= at {
+            let new = Process {
+                next_scan_ns: self.parameters.scan_delay_ms * MS,
+                group: Group {
+                    faults: Faults::new(self.nodes),
+                    members: 0,
+                },
+                ..Process::default()
+            };
+            self.processes.resize(at + 1, new);
+        }
+        &mut self.processes[at]
+    }
+
+    fn bounds(&self, task: &Task) -> Bounds {
+        let process = &self.processes[usize::from(task.application)];
+        let resident_mb = (process.pages.len() as u64 * self.page_bytes) >> 20;
+        let group = task.in_group.then_some(&process.group);
+        Bounds::new(resident_mb, group, &self.parameters)
+    }
+
+    /// `should_numa_migrate_memory`.
+    fn should_move(&self, task: &Task, last: LastFault, thread: ThreadIndex, from: u16) -> bool {
+        let to = task.node;
+        let private = last.is_some_and(|(other, _)| other == thread);
+        let early = task.preferred.is_none() || task.scan_sequence <= EARLY_PASSES;
+        if early && (last.is_none() || private) {
+            return true;
+        }
+        if last.is_some_and(|(_, node)| node != to) {
+            return false;
+        }
+        if private || !task.in_group {
+            return true;
+        }
+        let faults = &self.processes[usize::from(task.application)].group.faults;
+        if faults.on_cpu(to) > faults.on_cpu(from) * ACTIVE_NODE_FRACTION {
+            return true;
+        }
+        // Three quarters of hysteresis.
+        faults.on_cpu(to) * faults.on_memory(from) * 3
+            > faults.on_cpu(from) * faults.on_memory(to) * 4
+    }
+
+    /// `task_numa_placement` and `numa_migrate_preferred`.
+    fn place_task(&mut self, thread: ThreadIndex, task: &mut Task) {
+        let sequence = self.processes[usize::from(task.application)].sequence;
+        if task.scan_sequence != sequence {
+            task.scan_sequence = sequence;
+            let before = task.faults.clone();
+            let kinds = task.decay(self.now_ns);
+            let process = &mut self.processes[usize::from(task.application)];
+            if task.in_group {
+                process.group.faults.subtract(&before);
+                process.group.faults.add(&task.faults);
+            }
+            let of_whom = match task.in_group {
+                true => &process.group.faults,
+                false => &task.faults,
+            };
+            let nodes = (0..self.nodes as u16).rev();
+            let most = nodes.max_by_key(|&node| of_whom.on_memory(node));
+            task.preferred = most
+                .filter(|&node| of_whom.on_memory(node) > 0)
+                .or(task.preferred);
+            let bounds = self.bounds(task);
+            if task.update_scan_period(kinds, &bounds) {
+                let next = self.now_ns + task.scan_period_ms * MS;
+                self.processes[usize::from(task.application)].next_scan_ns = next;
+            }
+        }
+        if task.preferred.is_some() {
+            task.retry_ns = self.now_ns + (1000 * MS).min(task.scan_period_ms * MS / 16);
+            if task.preferred != Some(task.node) && !self.movers.contains(&thread) {
+                self.movers.push(thread);
+            }
+        }
+    }
+
+    /// `task_tick_numa`, `task_numa_work`: unmaps the next part of a process whose thread is due.
+    fn scan(&mut self, thread: usize) {
+        let Some(mut task) = self.tasks[thread].take() else {
+            return;
+        };
+        let period_ns = task.scan_period_ms * MS;
+        if task.runtime_ns > task.stamp_ns + period_ns {
+            if task.stamp_ns == 0 {
+                task.scan_period_ms = self.bounds(&task).start_ms;
+            }
+            task.stamp_ns += period_ns;
+            let now_ns = self.now_ns;
+            let process = &mut self.processes[usize::from(task.application)];
+            if now_ns >= process.next_scan_ns {
+                process.next_scan_ns = now_ns + task.scan_period_ms * MS;
+                task.stamp_ns += 2 * self.parameters.tick_ns;
+                if !std::mem::replace(&mut process.sorted, true) {
+                    process.pages.sort_unstable();
+                }
+                let budget = ((self.parameters.scan_size_mb << 20) / self.page_bytes).max(1);
+                // "Scan up to this much virtual space."
+                let (mut updates, mut seen) = (0, 0);
+                while updates < budget && seen < 8 * budget {
+                    let Some(&(_, page)) = process.pages.get(process.offset) else {
+                        process.offset = 0;
+                        process.sequence += 1;
+                        break;
+                    };
+                    process.offset += 1;
+                    seen += 1;
+                    if !std::mem::replace(&mut self.unmapped[page as usize], true) {
+                        updates += 1;
+                        self.to_unmap.push(page);
+                    }
+                }
+                // "Make sure tasks use at least 32x as much time to run other code."
+                task.stamp_ns += 32 * updates * self.parameters.unmap_ns;
+            }
+        }
+        self.tasks[thread] = Some(task);
+    }
+
+    /// `task_numa_migrate`: where a thread goes, and who comes in its place.
+    fn find_node(&self, thread: usize) -> Option<(u16, Option<usize>)> {
+        let task = self.tasks[thread].as_ref()?;
+        let preferred = task.preferred?;
+        if preferred == task.node {
+            return None;
+        }
+        let group = task
+            .in_group
+            .then(|| &self.processes[usize::from(task.application)].group);
+        let mut best = self.best_on(thread, preferred, 0);
+        if best.is_none() || group.is_some_and(|group| group.active_nodes() > 1) {
+            for node in
+                (0..self.nodes as u16).filter(|&node| node != task.node && node != preferred)
+            {
+                let gain = |faults: &Faults| faults.weight(node) - faults.weight(task.node);
+                let group_gain = group.map_or(0, |group| gain(&group.faults));
+                if gain(&task.faults) < 0 && group_gain <= 0 {
+                    continue;
+                }
+                let least = best.map_or(0, |(gain, _, _)| gain);
+                best = self.best_on(thread, node, least).or(best);
+            }
+        }
+        best.map(|(_, node, other)| (node, other))
+    }
+
+    /// `task_numa_find_cpu`, `task_numa_compare`: the gain of going to `node`, and for whom to swap.
+    fn best_on(&self, thread: usize, node: u16, least: i64) -> Option<(i64, u16, Option<usize>)> {
+        let task = self.tasks[thread].as_ref()?;
+        let load = |node: u16| {
+            let on = self
+                .tasks
+                .iter()
+                .flatten()
+                .filter(|other| other.node == node);
+            on.count() as i64
+        };
+        let gain = |task: &Task, to: u16| {
+            let faults = match task.in_group {
+                true => &self.processes[usize::from(task.application)].group.faults,
+                false => &task.faults,
+            };
+            faults.weight(to) - faults.weight(task.node)
+        };
+        let own_gain =
+            |task: &Task, to: u16| task.faults.weight(to) - task.faults.weight(task.node);
+        let [from_cpus, to_cpus] =
+            [task.node, node].map(|node| i64::from(self.cpus[usize::from(node)]));
+        let (from, to) = (load(task.node), load(node));
+        let imbalance = |from: i64, to: i64| (to * from_cpus - from * to_cpus).abs();
+        let may_move = to_cpus > 0 && imbalance(from - 1, to + 1) <= imbalance(from, to);
+        let mut best = None;
+        let mut best_gain = least;
+        let move_gain = gain(task, node);
+        if may_move && to < to_cpus && move_gain >= best_gain {
+            best = Some((move_gain, node, None));
+            best_gain = move_gain;
+        }
+        for (number, other) in self.tasks.iter().enumerate() {
+            let Some(other) = other.as_ref().filter(|other| other.node == node) else {
+                continue;
+            };
+            let same_group = task.in_group == other.in_group
+                && (!task.in_group || task.application == other.application);
+            let mut swap_gain = match same_group {
+                true => own_gain(task, node) + own_gain(other, task.node),
+                false => gain(task, node) + gain(other, task.node),
+            };
+            if same_group && task.in_group {
+                swap_gain -= swap_gain / 16;
+            }
+            if swap_gain >= GAIN_LEAST && swap_gain > best_gain + GAIN_LEAST / 2 {
+                best = Some((swap_gain, node, Some(number)));
+                best_gain = swap_gain;
+            }
+        }
+        best
+    }
+}
+
+impl OnlinePolicy for KernelBalancing {
+    fn epoch_ns(&self) -> Option<u64> {
+        Some(self.parameters.tick_ns)
+    }
+
+    /// `do_numa_page`, `task_numa_fault`.
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        let &Observation {
+            page,
+            node,
+            thread,
+            copies,
+            ..
+        } = observation;
+        self.unmapped[page as usize] = false;
+        let last = self.last_fault[page as usize].replace((thread, node));
+        let Some(mut task) = self.tasks.get_mut(thread.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        task.node = node;
+        let mut local = copies.home == node;
+        let mut memory = copies.home;
+        if !local && self.should_move(&task, last, thread, copies.home) {
+            memory = node;
+            actions.push(Action {
+                page,
+                kind: ActionKind::Migrate,
+                node,
+                reason: Reason {
+                    rule: "a hinting fault that the two-reference filter lets through",
+                    counts: Vec::new(),
+                    writes: 0,
+                    migrations: 0,
+                },
+            });
+        }
+        let other = last.filter(|&(other, _)| other != thread);
+        let of_other = |(other, _): (ThreadIndex, u16)| {
+            let other = self.tasks.get(other.0 as usize)?.as_ref()?;
+            (other.application == task.application).then_some(())
+        };
+        if !task.in_group && other.and_then(of_other).is_some() {
+            task.in_group = true;
+            let group = &mut self.processes[usize::from(task.application)].group;
+            group.members += 1;
+            group.faults.add(&task.faults);
+        }
+        let kind = if other.is_some() { SHARED } else { PRIVATE };
+        let group = &self.processes[usize::from(task.application)].group;
+        if kind == SHARED
+            && !local
+            && task.in_group
+            && group.active_nodes() > 1
+            && group.is_active(node)
+            && group.is_active(memory)
+        {
+            local = true;
+        }
+        if self.now_ns >= task.retry_ns {
+            self.place_task(thread, &mut task);
+        }
+        task.recent.memory[usize::from(memory)][kind] += 1;
+        task.recent.cpu[usize::from(node)][kind] += 1;
+        task.locality[usize::from(local)] += 1;
+        self.tasks[thread.0 as usize] = Some(task);
+    }
+
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
+        self.now_ns += epoch.duration_ns;
+        let mut alive = vec![false; self.tasks.len()];
+        for counts in epoch.threads {
+            let at = counts.thread.0 as usize;
+            if self.tasks.len() <= at {
+                self.tasks.resize(at + 1, None);
+                alive.resize(at + 1, false);
+            }
+            alive[at] = true;
+            self.process(counts.application);
+            if self.tasks[at].is_none() {
+                let started = self
+                    .tasks
+                    .iter()
+                    .flatten()
+                    .any(|other| other.application == counts.application);
+                let delay_ms = self.parameters.scan_delay_ms;
+                let mut task = Task::new(counts.application, counts.node, self.nodes, delay_ms);
+                // "Stagger when scans start."
+                if started {
+                    task.stamp_ns = 2 * self.parameters.tick_ns;
+                }
+                self.tasks[at] = Some(task);
+            }
+            if let Some(task) = &mut self.tasks[at] {
+                task.node = counts.node;
+                task.runtime_ns += counts.busy_ns;
+            }
+        }
+        for (at, alive) in alive.into_iter().enumerate() {
+            if alive {
+                self.scan(at);
+            } else if let Some(task) = self.tasks[at].take().filter(|task| task.in_group) {
+                let group = &mut self.processes[usize::from(task.application)].group;
+                group.members -= 1;
+                group.faults.subtract(&task.faults);
+            }
+        }
+        for thread in std::mem::take(&mut self.movers) {
+            if self.parameters.move_threads == 0 {
+                continue;
+            }
+            let at = thread.0 as usize;
+            let Some((node, other)) = self.find_node(at) else {
+                continue;
+            };
+            let Some(task) = &mut self.tasks[at] else {
+                continue;
+            };
+            let from = std::mem::replace(&mut task.node, node);
+            self.thread_moves.push(ThreadMove {
+                thread,
+                node,
+                rule: "its faults are on that node",
+            });
+            if let Some(other) = other {
+                if let Some(task) = &mut self.tasks[other] {
+                    task.node = from;
+                }
+                self.thread_moves.push(ThreadMove {
+                    thread: ThreadIndex(other as u32),
+                    node: from,
+                    rule: "makes way for a thread whose faults are on its node",
+                });
+            }
+        }
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.last_fault[page as usize] = None;
+        self.unmapped[page as usize] = false;
+        for process in &mut self.processes {
+            process.pages.retain(|&(_, other)| other != page);
+        }
+    }
+
+    fn place(&mut self, page: u32, place: Place) {
+        let process = self.process(place.application);
+        process.pages.push((place.number, page));
+        process.sorted = false;
+    }
+
+    fn view(&self) -> View {
+        View::Faults {
+            fault_ns: self.parameters.fault_ns,
+            unmap_ns: self.parameters.unmap_ns,
+        }
+    }
+
+    fn unmap(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.to_unmap)
+    }
+
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        std::mem::take(&mut self.thread_moves)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! Scans, faults, moves of pages and threads.
+
+use nearpage_recording::AccessKind;
+use nearpage_recording::trace::Served;
+use proptest::prelude::*;
+
+use super::*;
+use crate::online::{Copies, ThreadCounts};
+
+const PAGES: u32 = 600;
+
+/// A process of 600 pages with a thread on each of two nodes of two CPUs; 1 MB to a scan, ticks of
+/// 100 ms.
+struct Driver {
+    policy: KernelBalancing,
+    threads: Vec<ThreadCounts>,
+}
+
+impl Driver {
+    fn new(set: &[(&str, &str)]) -> Self {
+        let mut parameters = KernelBalancingParameters::default();
+        for (name, value) in [("scan_size_mb", "1"), ("tick_ns", "100000000")]
+            .iter()
+            .chain(set)
+        {
+            assert_eq!(parameters.set(name, value), Ok(true), "{name}");
+        }
+        let setting = Setting {
+            nodes: 2,
+            pages: PAGES as usize,
+            memory_nodes: 0b11,
+            clock_ghz: 2.0,
+            every: 1,
+            seed: 0,
+        };
+        let mut policy =
+            KernelBalancing::new(&parameters, &setting, 4096, &[2, 2]).expect("parameters");
+        for page in 0..PAGES {
+            // Backwards, to see that scans go by address.
+            policy.place(
+                page,
+                Place {
+                    application: 0,
+                    number: u64::from(PAGES - page),
+                },
+            );
+        }
+        let threads = (0..2u16).map(|node| ThreadCounts {
+            thread: ThreadIndex(node.into()),
+            application: 0,
+            node,
+            busy_ns: 0,
+            reads: 0,
+            writes: 0,
+        });
+        Self {
+            policy,
+            threads: threads.collect(),
+        }
+    }
+
+    /// A tick during which these threads ran; pages unmapped at its end.
+    fn tick(&mut self, ran: &[usize]) -> Vec<u32> {
+        for (number, thread) in self.threads.iter_mut().enumerate() {
+            thread.busy_ns = if ran.contains(&number) { 100 * MS } else { 0 };
+        }
+        self.policy.end_epoch(
+            &Epoch {
+                duration_ns: 100 * MS,
+                threads: &self.threads,
+                ..Epoch::default()
+            },
+            &mut Vec::new(),
+        );
+        self.policy.unmap()
+    }
+
+    /// Does a fault move the page?
+    fn fault(&mut self, page: u32, thread: u32, home: u16) -> bool {
+        let observation = Observation {
+            page,
+            node: self.threads[thread as usize].node,
+            thread: ThreadIndex(thread),
+            kind: AccessKind::Load,
+            served: Served::Memory,
+            copies: Copies::at(home),
+            pressure: false,
+        };
+        let mut actions = Vec::new();
+        self.policy.observe(&observation, &mut actions);
+        if let [action] = &actions[..] {
+            assert_eq!(
+                (action.kind, action.node),
+                (ActionKind::Migrate, observation.node)
+            );
+        }
+        !actions.is_empty()
+    }
+
+    fn task(&mut self, thread: usize) -> &mut Task {
+        self.policy.tasks[thread].as_mut().expect("thread")
+    }
+}
+
+#[test]
+fn scans_come_when_a_thread_has_run_for_its_period() {
+    let mut driver = Driver::new(&[]);
+    // A second that the process has not run does not count; its delay of a second does.
+    for _ in 0..10 {
+        assert!(driver.tick(&[]).is_empty());
+    }
+    for tick in 0..10 {
+        assert!(driver.tick(&[0]).is_empty(), "{tick}");
+    }
+    // 1 MB is 256 pages, from the lowest address.
+    let scanned = driver.tick(&[0]);
+    assert_eq!(
+        scanned,
+        (0..256).map(|at| PAGES - 1 - at).collect::<Vec<_>>()
+    );
+    // 2 MB in scans of one each: a period of 500 ms after the 1000 that it was due, two ticks, and 32
+    // times the time of the scan.
+    let mut ticks = 1;
+    while driver.tick(&[0]).is_empty() {
+        ticks += 1;
+    }
+    assert_eq!(ticks, 7);
+}
+
+#[test]
+fn pages_that_have_not_faulted_since_are_passed_over() {
+    let mut driver = Driver::new(&[("scan_period_min_ms", "100"), ("scan_delay_ms", "0")]);
+    let mut scanned = Vec::new();
+    for _ in 0..20 {
+        scanned.extend(driver.tick(&[0]));
+    }
+    assert_eq!(scanned.len(), PAGES as usize, "each once");
+    assert!(driver.policy.processes[0].sequence > 0);
+    driver.fault(7, 0, 0);
+    let mut again = Vec::new();
+    for _ in 0..20 {
+        again.extend(driver.tick(&[0]));
+    }
+    assert_eq!(again, [7]);
+}
+
+#[test]
+fn early_faults_move_pages_at_once() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    assert!(driver.fault(1, 1, 0), "first");
+    assert!(!driver.fault(1, 0, 0), "local");
+    assert!(!driver.fault(1, 1, 0), "the last was on the other node");
+    assert!(driver.fault(1, 1, 0), "private");
+}
+
+#[test]
+fn later_two_faults_in_a_row_are_needed() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    for (sequence, first) in [(4, true), (5, false)] {
+        driver.policy.processes[0].sequence = sequence;
+        let task = driver.task(1);
+        task.preferred = Some(1);
+        task.scan_sequence = sequence;
+        let page = 10 + sequence as u32;
+        // Thread 0's was the last: not for either.
+        driver.fault(page, 0, 0);
+        assert!(!driver.fault(page, 1, 0));
+        assert!(driver.fault(page, 1, 0), "twice in a row");
+        // Nobody's was: early only, unless the group's balance lets it.
+        driver.task(1).in_group = true;
+        assert_eq!(driver.fault(page + 20, 1, 0), first, "{sequence}");
+    }
+}
+
+#[test]
+fn a_groups_pages_follow_its_threads_with_hysteresis() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    let task = driver.task(1);
+    (task.preferred, task.scan_sequence, task.in_group) = (Some(1), 5, true);
+    driver.policy.processes[0].sequence = 5;
+    // cpu(1) x memory(0) x 3 > cpu(0) x memory(1) x 4
+    for (memory, expected) in [([40, 30], false), ([41, 30], true)] {
+        let faults = &mut driver.policy.processes[0].group.faults;
+        faults.memory = memory.map(|count| [count, 0]).to_vec();
+        faults.cpu = vec![[10, 0], [10, 0]];
+        let task = driver.policy.tasks[1].as_ref().expect("thread");
+        // Another thread's fault on the same node was the last.
+        let last = Some((ThreadIndex(9), 1));
+        assert_eq!(
+            driver.policy.should_move(task, last, ThreadIndex(1), 0),
+            expected
+        );
+    }
+    // Three times as many faults there: always.
+    for (cpu, expected) in [(30, false), (31, true)] {
+        let faults = &mut driver.policy.processes[0].group.faults;
+        faults.memory = vec![[1, 0], [1000, 0]];
+        faults.cpu = vec![[10, 0], [cpu, 0]];
+        let task = driver.policy.tasks[1].as_ref().expect("thread");
+        let last = Some((ThreadIndex(9), 1));
+        assert_eq!(
+            driver.policy.should_move(task, last, ThreadIndex(1), 0),
+            expected
+        );
+    }
+}
+
+/// Thread `thread` faults on `pages` of node `home`, without moving them: the other faults between.
+fn use_memory(driver: &mut Driver, thread: usize, home: usize, count: u64) {
+    let task = driver.task(thread);
+    task.recent.memory[home][PRIVATE] += count;
+    task.locality[usize::from(task.node == home as u16)] += count;
+    driver.policy.processes[0].sequence += 1;
+    // Any fault of the thread's, on its own node.
+    let page = 300 + thread as u32;
+    let home = driver.threads[thread].node;
+    driver.fault(page, thread as u32, home);
+}
+
+#[test]
+fn a_thread_goes_to_an_idle_cpu_of_its_preferred_node() {
+    let mut driver = Driver::new(&[]);
+    driver.threads[1].node = 0;
+    driver.tick(&[]);
+    use_memory(&mut driver, 1, 1, 100);
+    assert_eq!(driver.task(1).preferred, Some(1));
+    driver.tick(&[]);
+    let moves = driver.policy.thread_moves();
+    assert_eq!(moves.len(), 1);
+    assert_eq!((moves[0].thread, moves[0].node), (ThreadIndex(1), 1));
+    // Where that would unbalance the load, and who is there loses as much by a swap, it stays.
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    use_memory(&mut driver, 0, 0, 100);
+    use_memory(&mut driver, 1, 0, 100);
+    driver.tick(&[]);
+    assert_eq!(driver.policy.thread_moves(), []);
+    let mut driver = Driver::new(&[("move_threads", "0")]);
+    driver.threads[1].node = 0;
+    driver.tick(&[]);
+    use_memory(&mut driver, 1, 1, 100);
+    driver.tick(&[]);
+    assert_eq!(driver.policy.thread_moves(), []);
+}
+
+#[test]
+fn threads_swap_where_both_gain() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    use_memory(&mut driver, 0, 1, 100);
+    use_memory(&mut driver, 1, 0, 100);
+    driver.tick(&[]);
+    let moves: Vec<(u32, u16)> = driver
+        .policy
+        .thread_moves()
+        .iter()
+        .map(|moved| (moved.thread.0, moved.node))
+        .collect();
+    assert_eq!(moves, [(0, 1), (1, 0)]);
+}
+
+#[test]
+fn contradictions_are_one_line() {
+    let mut parameters = KernelBalancingParameters::default();
+    let new = |parameters: &KernelBalancingParameters, nodes| {
+        let setting = Setting {
+            nodes,
+            pages: 1,
+            memory_nodes: 0b11,
+            clock_ghz: 2.0,
+            every: 1,
+            seed: 0,
+        };
+        KernelBalancing::new(parameters, &setting, 4096, &[1, 1]).map_err(|error| error.0)
+    };
+    assert!(new(&parameters, 2).is_ok());
+    let error = new(&parameters, 1).expect_err("one node");
+    assert!(error.starts_with("kernel-balancing: Linux balances nothing"));
+    assert_eq!(parameters.set("scan_period_max_ms", "999"), Ok(true));
+    let error = new(&parameters, 2).expect_err("periods");
+    assert!(error.starts_with("scan_period_max_ms=999 is below scan_period_min_ms=1000"));
+    assert_eq!(parameters.set("trigger", "1"), Ok(false));
+    assert!(parameters.set("scan_size_mb", "0").is_err());
+}
+
+proptest! {
+    #[test]
+    fn pages_move_to_who_faults_and_threads_where_there_is_room(
+        faults in prop::collection::vec((0u32..20, 0u32..2, 0u16..2), 0..200),
+    ) {
+        let run = || {
+            let mut driver = Driver::new(&[("scan_delay_ms", "0"), ("scan_period_min_ms", "1")]);
+            let mut found = Vec::new();
+            driver.tick(&[0, 1]);
+            for (at, &(page, thread, home)) in faults.iter().enumerate() {
+                let node = driver.threads[thread as usize].node;
+                if driver.fault(page, thread, home) {
+                    assert_ne!(node, home, "a page that is there already");
+                    found.push((page, node));
+                }
+                if at % 10 == 9 {
+                    let unmapped = driver.tick(&[0, 1]);
+                    assert!(unmapped.iter().all(|&page| page < PAGES));
+                    for moved in driver.policy.thread_moves() {
+                        driver.threads[moved.thread.0 as usize].node = moved.node;
+                    }
+                }
+            }
+            found
+        };
+        prop_assert_eq!(run(), run());
+    }
+}
