@@ -10,11 +10,13 @@
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 
+mod fetch_ahead;
 mod initial;
 mod migrate_replicate;
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
+pub use fetch_ahead::fetch_ahead;
 pub use initial::Initial;
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 
@@ -154,6 +156,13 @@ pub trait OnlinePolicy {
 
     /// Takes in one reference; asks for what should be done at once.
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>);
+
+    /// A page that will soon be observed: a hint to have its counters brought into the caches
+    /// ([`fetch_ahead`]), without any effect on decisions.
+    #[inline]
+    fn fetch_ahead(&self, page: u32) {
+        let _ = page;
+    }
 
     /// An epoch has passed.
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>);
