@@ -17,7 +17,7 @@ pub(crate) struct Figures {
     pub outstanding: usize,
     pub window: u64,
     /// `[CPU's node × nodes + memory's node]`.
-    pub latency: Vec<u64>,
+    latency: Vec<u64>,
     /// For each CPU's node, all nodes from near to far.
     pub nearest: Vec<Vec<u16>>,
     /// A hit of the second and the third level.
@@ -120,6 +120,12 @@ impl Figures {
             .copied()
             .filter(|&node| node != u16::MAX);
         node.ok_or(Error::NoSuchCpu(cpu))
+    }
+
+    /// Unloaded latency from a CPU on `node` to `memory`.
+    #[inline]
+    pub fn latency(&self, node: u16, memory: u16) -> u64 {
+        self.latency[usize::from(node) * self.nodes + usize::from(memory)]
     }
 
     /// Of the nodes that the bits of `copies` name, the one with the lowest latency.

@@ -32,8 +32,8 @@ mod options;
 mod outcome;
 mod pages;
 mod post_facto;
+mod queues;
 mod replay;
-mod server;
 #[cfg(test)]
 mod tests;
 mod thread;

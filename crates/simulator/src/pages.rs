@@ -1,6 +1,6 @@
 //! The page table: a home for each page, replicas, and what memory there is.
 
-use nearpage_policy::online::{Action, ActionKind, Copies, Initial};
+use nearpage_policy::online::{Action, ActionKind, Copies, Initial, fetch_ahead};
 
 use crate::Error;
 use crate::figures::Figures;
@@ -13,8 +13,6 @@ const NONE: u8 = u8::MAX;
 struct Page {
     /// Bit n: a copy on node n. 0: not touched yet.
     copies: u64,
-    /// Bit n: the copy on node n was used since the hand went by.
-    referenced: u64,
     home: u8,
     /// Where it migrated from last.
     before: u8,
@@ -62,15 +60,17 @@ pub(crate) struct PageTable<'a> {
     rule: Initial,
     /// Homes that are known beforehand.
     homes: Option<Vec<Option<u16>>>,
-    /// Misses of each page by node, where a policy moves pages.
-    misses: Vec<u32>,
+    /// Misses of each page by node, where a policy moves pages; a page's are halved when one is full.
+    misses: Vec<u16>,
     /// Pages touched so far.
     touched: u64,
     used: Vec<u64>,
     used_in_all: u64,
     limit: u64,
-    /// Memory is short: references are noted, so that replicas can be reclaimed.
+    /// Memory is short.
     limited: bool,
+    /// By page, where memory is short; bit n: the copy on node n was used since the hand went by.
+    referenced: Vec<u64>,
     hand: usize,
     /// No replica could be had since the epoch began.
     exhausted: bool,
@@ -89,11 +89,11 @@ impl<'a> PageTable<'a> {
     ) -> Self {
         let untouched = Page {
             copies: 0,
-            referenced: 0,
             home: 0,
             before: NONE,
         };
         let pages = trace.pages();
+        let limited = limit.is_some() || figures.capacity.iter().any(|&pages| pages != u64::MAX);
         Self {
             trace,
             pages: vec![untouched; pages],
@@ -105,7 +105,8 @@ impl<'a> PageTable<'a> {
             used: vec![0; figures.nodes],
             used_in_all: 0,
             limit: limit.unwrap_or(u64::MAX),
-            limited: limit.is_some() || figures.capacity.iter().any(|&pages| pages != u64::MAX),
+            referenced: vec![0; if limited && moves { pages } else { 0 }],
+            limited,
             hand: 0,
             exhausted: false,
             since: 0,
@@ -140,15 +141,25 @@ impl<'a> PageTable<'a> {
     /// Notes a miss that `from`'s copy served.
     #[inline]
     pub fn served(&mut self, page: u32, node: u16, from: u16) {
-        if self.limited {
-            self.pages[page as usize].referenced |= 1 << from;
+        if let Some(referenced) = self.referenced.get_mut(page as usize) {
+            *referenced |= 1 << from;
         }
-        if let Some(count) = self
-            .misses
-            .get_mut(page as usize * self.nodes + usize::from(node))
-        {
-            *count = count.saturating_add(1);
+        let row = page as usize * self.nodes;
+        if let Some(count) = self.misses.get_mut(row + usize::from(node)) {
+            *count += 1;
+            if *count == u16::MAX {
+                self.misses[row..row + self.nodes]
+                    .iter_mut()
+                    .for_each(|count| *count /= 2);
+            }
         }
+    }
+
+    /// Has what is known of a page brought into the CPU's caches.
+    #[inline]
+    pub fn fetch_ahead(&self, page: u32) {
+        fetch_ahead(&self.pages, page as usize);
+        fetch_ahead(&self.misses, page as usize * self.nodes);
     }
 
     #[cold]
@@ -324,17 +335,12 @@ impl<'a> PageTable<'a> {
         for _ in 0..2 * self.pages.len() {
             let page = self.hand;
             self.hand = (self.hand + 1) % self.pages.len();
-            let Page {
-                copies,
-                referenced,
-                home,
-                ..
-            } = self.pages[page];
+            let Page { copies, home, .. } = self.pages[page];
             if copies.count_ones() < 2 {
                 continue;
             }
+            let referenced = std::mem::take(&mut self.referenced[page]);
             let unused = copies & !referenced & !(1 << home);
-            self.pages[page].referenced = 0;
             self.pages[page].copies &= !unused;
             self.give_back(unused, now);
             found += u64::from(unused.count_ones());

@@ -56,18 +56,15 @@ pub(crate) struct Totals {
     pub instructions: u64,
 }
 
+/// So many misses ahead, what is needed for one is fetched.
+const AHEAD: usize = 2;
+
 /// A miss that a thread has not waited for yet.
 struct Outstanding {
     /// The thread's instruction count at the miss.
     position: u64,
     completes: u64,
     remote: usize,
-}
-
-/// The next step of a thread.
-pub(crate) enum Step {
-    Miss(Miss),
-    Happening(Happening),
 }
 
 /// A thread.
@@ -81,6 +78,8 @@ pub(crate) struct Thread<'a> {
     pub node: u16,
     /// Time of its next step, in femtoseconds.
     pub time: u64,
+    /// When something else than its next step comes first: at once unless it is running.
+    pub alarm: u64,
     /// Time that others have taken from it since: flushes of its TLB.
     pub penalty: u64,
     /// Pages that it will be interrupted for.
@@ -117,6 +116,7 @@ impl<'a> Thread<'a> {
             cpu,
             node,
             time: 0,
+            alarm: 0,
             penalty: 0,
             hot: Vec::new(),
             deadline: u64::MAX,
@@ -140,14 +140,22 @@ impl<'a> Thread<'a> {
         self.position
     }
 
-    /// The step at the thread's time.
+    /// The miss at the thread's time; `None`: it is something else.
     #[inline]
-    pub fn step(&self) -> Step {
-        if self.at < self.stop {
-            Step::Miss(self.batch.misses[self.at])
-        } else {
-            Step::Happening(self.batch.happenings[self.happening].2)
-        }
+    pub fn miss(&self) -> Option<Miss> {
+        (self.at < self.stop).then(|| self.batch.misses[self.at])
+    }
+
+    /// What happens at the thread's time, where it is no miss.
+    pub fn happening(&self) -> Happening {
+        self.batch.happenings[self.happening].2
+    }
+
+    /// Page of a miss that comes soon, where one is known.
+    #[inline]
+    pub fn page_ahead(&self) -> Option<u32> {
+        let miss = self.batch.misses.get(self.at + AHEAD);
+        miss.map(|miss| miss.page.0)
     }
 
     /// The current step is done: computes up to the next one. `false`: there is none.

@@ -6,9 +6,10 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Smallest of a fixed number of keys; of equal ones, the lowest number.
 pub(crate) struct Tournament {
-    keys: Vec<u64>,
-    /// `winners[1]` is the whole tree's; the children of `k` are `2k` and `2k + 1`.
-    winners: Vec<u32>,
+    /// `winners[1]` is the whole tree's; the children of `k` are `2k` and `2k + 1`. A key, and below
+    /// it the number that it belongs to: what is looked at on the way up is known beforehand, and
+    /// comparing takes no branch.
+    winners: Vec<u128>,
 }
 
 impl Tournament {
@@ -16,37 +17,31 @@ impl Tournament {
     pub fn new(count: usize) -> Self {
         let leaves = count.next_power_of_two().max(2);
         let mut tree = Self {
-            keys: vec![NEVER; leaves],
-            winners: vec![0; 2 * leaves],
+            winners: vec![u128::MAX; 2 * leaves],
         };
-        for leaf in 0..leaves {
-            tree.winners[leaves + leaf] = leaf as u32;
-        }
-        for node in (1..leaves).rev() {
-            tree.winners[node] = tree.winners[2 * node];
+        for number in 0..leaves {
+            tree.set(number, NEVER);
         }
         tree
     }
 
-    /// The smallest key and its number; `None` where all are [`NEVER`].
+    /// The smallest key and its number; where all are [`NEVER`], that and any number.
     #[inline]
-    pub fn least(&self) -> Option<(u64, usize)> {
-        let winner = self.winners[1] as usize;
-        let key = self.keys[winner];
-        (key != NEVER).then_some((key, winner))
+    pub fn least(&self) -> (u64, usize) {
+        let winner = self.winners[1];
+        ((winner >> 64) as u64, winner as u32 as usize)
     }
 
     /// Replaces a key.
     #[inline]
     pub fn set(&mut self, number: usize, key: u64) {
-        self.keys[number] = key;
-        let leaves = self.keys.len();
-        let mut node = (leaves + number) / 2;
-        while node >= 1 {
-            let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
-            let left_wins = self.keys[left as usize] <= self.keys[right as usize];
-            self.winners[node] = if left_wins { left } else { right };
+        let mut least = u128::from(key) << 64 | number as u128;
+        let mut node = self.winners.len() / 2 + number;
+        self.winners[node] = least;
+        while node > 1 {
+            least = least.min(self.winners[node ^ 1]);
             node /= 2;
+            self.winners[node] = least;
         }
     }
 }
@@ -68,7 +63,7 @@ mod tests {
                 tree.set(number, key);
                 keys[number] = key;
                 let least = keys.iter().copied().enumerate().map(|(at, key)| (key, at)).min();
-                prop_assert_eq!(tree.least(), least.filter(|least| least.0 != NEVER));
+                prop_assert_eq!(Some(tree.least()), least);
             }
         }
     }

@@ -4,7 +4,7 @@ use nearpage_recording::AccessKind;
 
 use super::{
     Action, ActionKind, Epoch, Observation, OnlinePolicy, Parameter, ParameterError, Reason,
-    Setting,
+    Setting, fetch_ahead,
 };
 
 /// The policy's five parameters (their Table 1).
@@ -147,8 +147,13 @@ const EPOCH: usize = 0;
 const WRITES: usize = 2;
 const MIGRATIONS: usize = 3;
 const COUNTS: usize = 4;
-/// Rows start at multiples of 16 bytes, so that up to twelve nodes lie in one cache line.
-const ROW_STEP: usize = 8;
+/// Counters of a [`Chunk`].
+const CHUNK: usize = 16;
+
+/// A page's row is of whole chunks, so that with up to twelve nodes it lies in one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Chunk([u16; CHUNK]);
 
 /// `migrate-replicate`, and its halves `migrate` and `replicate`, which leave alone what the other
 /// half would act on.
@@ -165,11 +170,24 @@ pub struct MigrateReplicate {
     migrate: u16,
     epoch_ns: u64,
     nodes: usize,
-    /// Epoch in which a row was last used.
     epoch: u32,
+    /// Chunks of a row.
     row_length: usize,
-    /// A row a page: epoch (two), stores, migrations, a count for each node.
-    rows: Vec<u16>,
+    /// A row a page: the epoch in which it was last used (two), stores, migrations, a count for each
+    /// node.
+    rows: Vec<Chunk>,
+}
+
+/// A page's counter, of those of its row.
+#[inline]
+fn counter(row: &mut [Chunk], at: usize) -> &mut u16 {
+    &mut row[at / CHUNK].0[at % CHUNK]
+}
+
+/// A page's counts by node.
+fn counts(row: &[Chunk], nodes: usize) -> impl Iterator<Item = u16> {
+    let all = row.iter().flat_map(|chunk| chunk.0);
+    all.skip(COUNTS).take(nodes)
 }
 
 impl MigrateReplicate {
@@ -186,7 +204,7 @@ impl MigrateReplicate {
             migrate,
             reset_cycles,
         } = thresholds.sampled(setting.every);
-        let row_length = (COUNTS + setting.nodes).next_multiple_of(ROW_STEP);
+        let row_length = (COUNTS + setting.nodes).div_ceil(CHUNK);
         let narrow = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
         Ok(Self {
             migrates: true,
@@ -199,7 +217,7 @@ impl MigrateReplicate {
             nodes: setting.nodes,
             epoch: 0,
             row_length,
-            rows: vec![0; row_length * setting.pages],
+            rows: vec![Chunk([0; CHUNK]); row_length * setting.pages],
         })
     }
 
@@ -230,12 +248,12 @@ impl MigrateReplicate {
             ..
         } = observation;
         let row = &mut self.rows[page as usize * self.row_length..][..self.row_length];
-        let holders = (0..self.nodes as u16).filter(|&other| other != node && copies.on(other));
-        let shared = holders
-            .map(|holder| row[COUNTS + usize::from(holder)])
-            .any(|count| count > self.hold);
+        let shared = counts(row, self.nodes)
+            .zip(0..)
+            .any(|(count, holder)| holder != node && copies.on(holder) && count > self.hold);
+        let header = &mut row[0].0;
         let (kind, rule) = if shared {
-            if !self.replicates || row[WRITES] > self.write || pressure {
+            if !self.replicates || header[WRITES] > self.write || pressure {
                 return None;
             }
             (
@@ -243,7 +261,7 @@ impl MigrateReplicate {
                 "hot on a node without a copy, a holder above hold, few stores",
             )
         } else {
-            if !self.migrates || row[MIGRATIONS] >= self.migrate {
+            if !self.migrates || header[MIGRATIONS] >= self.migrate {
                 return None;
             }
             (
@@ -251,18 +269,16 @@ impl MigrateReplicate {
                 "hot on a node without a copy, no holder above hold, few migrations",
             )
         };
+        let (writes, migrations) = (header[WRITES], header[MIGRATIONS]);
+        if kind == ActionKind::Migrate {
+            header[MIGRATIONS] = migrations.saturating_add(1);
+        }
         let reason = Reason {
             rule,
-            counts: row[COUNTS..COUNTS + self.nodes]
-                .iter()
-                .map(|&count| count.into())
-                .collect(),
-            writes: row[WRITES].into(),
-            migrations: row[MIGRATIONS].into(),
+            counts: counts(row, self.nodes).map(u32::from).collect(),
+            writes: writes.into(),
+            migrations: migrations.into(),
         };
-        if kind == ActionKind::Migrate {
-            row[MIGRATIONS] = row[MIGRATIONS].saturating_add(1);
-        }
         Some(Action {
             page,
             kind,
@@ -282,14 +298,15 @@ impl OnlinePolicy for MigrateReplicate {
         let start = observation.page as usize * self.row_length;
         let row = &mut self.rows[start..start + self.row_length];
         let epoch = [self.epoch as u16, (self.epoch >> 16) as u16];
-        if row[EPOCH..EPOCH + 2] != epoch {
-            row.fill(0);
-            row[EPOCH..EPOCH + 2].copy_from_slice(&epoch);
+        if row[0].0[EPOCH..EPOCH + 2] != epoch {
+            row.fill(Chunk([0; CHUNK]));
+            row[0].0[EPOCH..EPOCH + 2].copy_from_slice(&epoch);
         }
         if observation.kind == AccessKind::Store {
-            row[WRITES] = row[WRITES].saturating_add(1);
+            let writes = counter(row, WRITES);
+            *writes = writes.saturating_add(1);
         }
-        let count = &mut row[COUNTS + usize::from(observation.node)];
+        let count = counter(row, COUNTS + usize::from(observation.node));
         *count = count.saturating_add(1);
         let count = *count;
         if count >= self.trigger
@@ -306,7 +323,12 @@ impl OnlinePolicy for MigrateReplicate {
     }
 
     fn forget(&mut self, page: u32) {
-        self.rows[page as usize * self.row_length..][..self.row_length].fill(0);
+        self.rows[page as usize * self.row_length..][..self.row_length].fill(Chunk([0; CHUNK]));
+    }
+
+    #[inline]
+    fn fetch_ahead(&self, page: u32) {
+        fetch_ahead(&self.rows, page as usize * self.row_length);
     }
 }
 

@@ -17,6 +17,7 @@
 //! Pages are numbered by the driver, from 0.
 
 mod draw;
+mod fetch_ahead;
 mod initial;
 pub mod kernel_balancing;
 mod migrate_replicate;
@@ -27,6 +28,7 @@ pub mod traffic;
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
+pub use fetch_ahead::fetch_ahead;
 pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
@@ -255,6 +257,13 @@ pub trait OnlinePolicy {
 
     /// Takes in one reference; asks for what should be done at once.
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>);
+
+    /// A page that will soon be observed: a hint to have its counters brought into the caches
+    /// ([`fetch_ahead`]), without any effect on decisions.
+    #[inline]
+    fn fetch_ahead(&self, page: u32) {
+        let _ = page;
+    }
 
     /// An epoch has passed.
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>);

@@ -1,0 +1,69 @@
+//! What a policy is told of an epoch.
+
+use nearpage_policy::online::{Epoch, OnlinePolicy};
+
+use super::Replay;
+use crate::figures::FS;
+use crate::thread::Thread;
+
+/// Misses of a node's CPUs in an epoch.
+#[derive(Default)]
+pub(super) struct EpochCounts {
+    pub local: Vec<u64>,
+    pub remote: Vec<u64>,
+    pub reads: u64,
+    /// At its beginning.
+    instructions: u64,
+    pub requests: Vec<u64>,
+}
+
+impl EpochCounts {
+    pub fn new(nodes: usize) -> Self {
+        Self {
+            local: vec![0; nodes],
+            remote: vec![0; nodes],
+            requests: vec![0; nodes],
+            ..Self::default()
+        }
+    }
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    #[cold]
+    pub(super) fn end_epoch(&mut self, number: usize, now: u64) {
+        let instructions = self.threads.iter().map(Thread::executed).sum::<u64>();
+        let requests: Vec<u64> = self
+            .queues
+            .controllers
+            .iter()
+            .map(|server| server.requests)
+            .collect();
+        let served = requests.iter().zip(&self.epoch.requests);
+        let controller_requests: Vec<u64> = served
+            .map(|(after, before)| after.saturating_sub(*before))
+            .collect();
+        let epoch = Epoch {
+            duration_ns: self.epoch_length / FS as u64,
+            controller_requests: &controller_requests,
+            local: &self.epoch.local,
+            remote: &self.epoch.remote,
+            reads: self.epoch.reads,
+            instructions: instructions.saturating_sub(self.epoch.instructions),
+            free_share: self.pages.free_share(self.figures),
+            ..Epoch::default()
+        };
+        self.policy.end_epoch(&epoch, &mut self.actions);
+        self.pages.end_epoch();
+        self.epoch.local.fill(0);
+        self.epoch.remote.fill(0);
+        self.epoch.reads = 0;
+        self.epoch.instructions = instructions;
+        self.epoch.requests = requests;
+        self.next_epoch = self.next_epoch.saturating_add(self.epoch_length);
+        if !self.actions.is_empty() {
+            self.threads[number].time = self.threads[number].time.max(now);
+            self.request(number);
+            self.turns.set(number, self.threads[number].time);
+        }
+    }
+}

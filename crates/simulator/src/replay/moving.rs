@@ -1,0 +1,168 @@
+//! Moving pages, and what it costs (Verghese §8.1).
+
+use nearpage_machine::MoveCost;
+use nearpage_policy::online::{Action, ActionKind, Copies, OnlinePolicy, Reason};
+
+use super::Replay;
+use crate::figures::{FS, femtoseconds};
+use crate::thread::State;
+use crate::tournament::NEVER;
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// What the policy asked for: done at once where moves have a fixed cost, otherwise collected.
+    #[cold]
+    pub(super) fn request(&mut self, number: usize) {
+        let actions = std::mem::take(&mut self.actions);
+        let thread = &mut self.threads[number];
+        match self.figures.moves {
+            MoveCost::Fixed(ns) => {
+                for action in &actions {
+                    if self.pages.apply(action, thread.time, self.figures) {
+                        self.mapped
+                            .get_mut(action.page as usize)
+                            .into_iter()
+                            .for_each(|cpus| *cpus = 0);
+                        thread.spend_moving(femtoseconds(ns));
+                    }
+                }
+            }
+            MoveCost::Steps(_) => {
+                thread.hot.extend(actions);
+                if thread.hot.len() as u64 >= self.job.options.batch_pages {
+                    thread.deadline = 0;
+                } else if thread.deadline == NEVER {
+                    thread.deadline = thread
+                        .time
+                        .saturating_add(self.job.options.batch_ns * FS as u64);
+                }
+                self.rearm(number);
+            }
+        }
+    }
+
+    /// The CPU is interrupted for the hot pages that were collected (step 2 of Figure 8.1).
+    pub(super) fn interrupt(&mut self, number: usize) {
+        let MoveCost::Steps(steps) = self.figures.moves else {
+            return;
+        };
+        let thread = &mut self.threads[number];
+        thread.deadline = NEVER;
+        thread.moving = std::mem::take(&mut thread.hot);
+        thread.moved = 0;
+        thread.spend_moving(femtoseconds(steps.interrupt_ns + steps.decision_ns));
+    }
+
+    /// The next step of an interrupt: a page through the lock, or, after the last, the flush, the
+    /// copies, and the end.
+    pub(super) fn move_on(&mut self, number: usize) {
+        let MoveCost::Steps(steps) = self.figures.moves else {
+            return;
+        };
+        let thread = &mut self.threads[number];
+        let replica = |action: &Action| action.kind == ActionKind::Replicate;
+        if let Some(action) = thread.moving.get(thread.moved) {
+            // Step 3 decided; what has been done meanwhile is not done again.
+            if self.pages.source(action, self.figures).is_none() {
+                thread.moving.remove(thread.moved);
+            } else {
+                let (locked, unlocked) = if replica(action) {
+                    (steps.allocation_ns, steps.mapping_replica_ns)
+                } else {
+                    (steps.allocation_ns + steps.mapping_migration_ns, 0.0)
+                };
+                let locked = femtoseconds(locked);
+                let wait = self.queues.lock.wait(thread.time, locked);
+                thread.spend_moving(wait + locked + femtoseconds(unlocked));
+                thread.moved += 1;
+            }
+            if thread.moved < thread.moving.len() {
+                thread.spend_moving(femtoseconds(steps.decision_ns));
+            }
+            return;
+        }
+        let moving = std::mem::take(&mut thread.moving);
+        if moving.is_empty() {
+            return;
+        }
+        let (cpu, node) = (thread.cpu, thread.node);
+        thread.spend_moving(femtoseconds(steps.flush_ns));
+        let mut users = 0;
+        for action in &moving {
+            let Some(from) = self.pages.source(action, self.figures) else {
+                continue;
+            };
+            let thread = &mut self.threads[number];
+            if !self.pages.apply(action, thread.time, self.figures) {
+                continue;
+            }
+            let lines = self.figures.lines_per_page;
+            let read = self
+                .queues
+                .wait(node, from, thread.time, lines, self.figures);
+            let written = self.queues.controllers[usize::from(action.node)]
+                .wait(thread.time, lines * self.figures.controller);
+            self.queues.controllers[usize::from(action.node)].requests += lines - 1;
+            let end = if replica(action) {
+                steps.end_replica_ns
+            } else {
+                steps.end_migration_ns
+            };
+            thread.spend_moving(read.max(written) + femtoseconds(steps.copy_ns + end));
+            users |= self.users(action.page);
+        }
+        self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
+    }
+
+    /// CPUs (modulo 64) that must flush for a page, which nobody maps from now on.
+    pub(super) fn users(&mut self, page: u32) -> u64 {
+        self.mapped
+            .get_mut(page as usize)
+            .map_or(u64::MAX, std::mem::take)
+    }
+
+    /// Other CPUs lose the time of a flush.
+    pub(super) fn flush_others(&mut self, cpu: u32, users: u64, cost: u64) {
+        for thread in &mut self.threads {
+            if thread.state == State::Running
+                && thread.cpu != cpu
+                && users >> (thread.cpu % 64) & 1 == 1
+            {
+                thread.penalty += cost;
+                thread.alarm = 0;
+            }
+        }
+    }
+
+    /// A store to a page that is replicated: a protection fault, after which only the master copy
+    /// is left (§8.1).
+    #[cold]
+    pub(super) fn collapse(&mut self, number: usize, page: u32, copies: Copies) {
+        let reason = Reason {
+            rule: "a store to replicated page",
+            counts: Vec::new(),
+            writes: 1,
+            migrations: 0,
+        };
+        let action = Action {
+            page,
+            kind: ActionKind::Collapse,
+            node: copies.home,
+            reason,
+        };
+        let thread = &mut self.threads[number];
+        self.pages.apply(&action, thread.time, self.figures);
+        match self.figures.moves {
+            MoveCost::Fixed(ns) => thread.spend_moving(femtoseconds(ns)),
+            MoveCost::Steps(steps) => {
+                // The replicas' pages are freed under the lock, as long as a migration's mapping.
+                let locked = femtoseconds(steps.mapping_migration_ns);
+                let wait = self.queues.lock.wait(thread.time, locked);
+                let rest = steps.fault_ns + steps.flush_ns + steps.end_migration_ns;
+                thread.spend_moving(wait + locked + femtoseconds(rest));
+                let cpu = thread.cpu;
+                let users = self.users(page);
+                self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
+            }
+        }
+    }
+}

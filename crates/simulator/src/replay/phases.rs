@@ -1,0 +1,144 @@
+//! What counts, and what came out.
+
+use nearpage_machine::Energy;
+use nearpage_policy::online::OnlinePolicy;
+
+use super::Replay;
+use crate::figures::{FS, Figures};
+use crate::outcome::{Outcome, Split, ThreadOutcome};
+use crate::pages::PageCounts;
+use crate::queues::Server;
+use crate::thread::Thread;
+
+/// Sums over the phases that counted.
+#[derive(Default)]
+pub(super) struct Phases {
+    time: u64,
+    latency: [u128; 2],
+    instructions: u64,
+    load: Vec<u64>,
+    link_busy: Vec<u64>,
+    pages: PageCounts,
+}
+
+impl Phases {
+    pub fn new(figures: &Figures) -> Self {
+        Self {
+            load: vec![0; figures.nodes],
+            link_busy: vec![0; figures.links.len()],
+            ..Self::default()
+        }
+    }
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    pub(super) fn mark(&mut self, begin: bool, now: u64) {
+        if begin && !(self.marked && self.since.is_some()) {
+            self.marked = true;
+            self.since = Some(now);
+            self.threads.iter_mut().for_each(Thread::restart);
+            self.queues.all().for_each(Server::restart);
+            self.epoch.requests.fill(0);
+            self.pages.restart(now);
+        } else if !begin && self.marked {
+            self.collect(now);
+        }
+    }
+
+    /// Adds what was counted since the phase began to the result; the phase is over.
+    pub(super) fn collect(&mut self, now: u64) {
+        let Some(since) = self.since.take() else {
+            return;
+        };
+        let phases = &mut self.phases;
+        phases.time += now.saturating_sub(since);
+        for thread in &mut self.threads {
+            thread.collect();
+            phases.instructions += thread.totals.instructions;
+            for side in 0..2 {
+                phases.latency[side] += thread.totals.latency[side];
+            }
+        }
+        for (sum, server) in phases.load.iter_mut().zip(&self.queues.controllers) {
+            *sum += server.requests;
+        }
+        for (sum, server) in phases.link_busy.iter_mut().zip(&self.queues.links) {
+            *sum += server.busy;
+        }
+        phases.pages.add(&self.pages.counted(now));
+    }
+
+    pub(super) fn outcome(&mut self, clock_ghz: f64, energy: Option<&Energy>) -> Outcome {
+        let end = self
+            .threads
+            .iter()
+            .map(|thread| thread.time)
+            .max()
+            .unwrap_or(0);
+        self.collect(end);
+        #[cfg(test)]
+        self.pages.check();
+        let threads: Vec<ThreadOutcome> = self.threads.iter().map(|thread| thread.result).collect();
+        let sum = |of: &dyn Fn(&Split) -> f64| threads.iter().map(|thread| of(&thread.split)).sum();
+        let split = Split {
+            compute_ns: sum(&|split| split.compute_ns),
+            local_stall_ns: sum(&|split| split.local_stall_ns),
+            remote_stall_ns: sum(&|split| split.remote_stall_ns),
+            move_ns: sum(&|split| split.move_ns),
+            wait_ns: sum(&|split| split.wait_ns),
+        };
+        let local: u64 = threads.iter().map(|thread| thread.local).sum();
+        let remote: u64 = threads.iter().map(|thread| thread.remote).sum();
+        let Phases {
+            time,
+            latency,
+            instructions,
+            load,
+            link_busy,
+            pages,
+        } = &self.phases;
+        let mean = |sum: u128, count: u64| (count > 0).then(|| sum as f64 / FS / count as f64);
+        let time_ns = *time as f64 / FS;
+        let copied = pages.migrated + pages.replicated + pages.interleaved;
+        let unlimited = self.figures.links.iter().all(|&service| service == 0);
+        Outcome {
+            policy: self.job.policy.name().to_owned(),
+            parameters: self.job.parameters(),
+            time_ns,
+            split,
+            misses: local + remote,
+            local,
+            local_latency_ns: mean(latency[0], local),
+            remote_latency_ns: mean(latency[1], remote),
+            controller_load: load.clone(),
+            link_use: match unlimited {
+                true => Vec::new(),
+                false => link_busy
+                    .iter()
+                    .map(|&busy| busy as f64 / (*time).max(1) as f64)
+                    .collect(),
+            },
+            instructions: *instructions,
+            clock_ghz,
+            migrated: pages.migrated,
+            replicated: pages.replicated,
+            interleaved: pages.interleaved,
+            collapsed: pages.collapsed,
+            reclaimed: pages.reclaimed,
+            ping_pong: pages.ping_pong,
+            multiple: pages.multiple,
+            incorrect: pages.incorrect,
+            pages_mean: pages.page_time as f64 / (*time).max(1) as f64,
+            pages_max: pages.pages_max,
+            energy_j: energy.map(|energy| {
+                let nj = local as f64 * energy.local_nj
+                    + remote as f64 * energy.remote_nj
+                    + copied as f64 * energy.page_copy_nj;
+                (nj + time_ns * energy.static_w) * 1e-9
+            }),
+            signals_missing: self.signals_missing,
+            overcommitted: pages.overcommitted,
+            threads,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Threads and the CPUs that they take turns on; signals that they wait for.
+
+use std::collections::VecDeque;
+
+use nearpage_policy::online::OnlinePolicy;
+use nearpage_recording::trace::Happening;
+
+use super::Replay;
+use crate::Error;
+use crate::figures::FS;
+use crate::thread::{State, Then, Thread};
+use crate::tournament::NEVER;
+
+/// A CPU that threads take turns on.
+#[derive(Default)]
+pub(super) struct Cpu {
+    running: bool,
+    queue: VecDeque<usize>,
+    pub slice_end: u64,
+}
+
+/// What is known of a signal.
+pub(super) enum Signal {
+    Sent,
+    AwaitedBy(Vec<usize>),
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    pub(super) fn happen(&mut self, number: usize, happening: Happening) -> Result<(), Error> {
+        let thread = &mut self.threads[number];
+        if let Happening::FirstTouch(page) = happening {
+            self.pages
+                .find(page.0, thread.node, thread.time, self.figures)?;
+            return self.go_on(number);
+        }
+        // What follows leaves the CPU, or lets others see what was stored.
+        let before = thread.time;
+        thread.drain();
+        if !thread.hot.is_empty() {
+            thread.deadline = 0;
+        }
+        if thread.time > before || !thread.hot.is_empty() {
+            self.turns.set(number, thread.time);
+            self.rearm(number);
+            return Ok(());
+        }
+        let now = thread.time;
+        match happening {
+            Happening::FirstTouch(_) => {}
+            Happening::Signal { sequence } => self.send(sequence, now),
+            Happening::Resume {
+                after,
+                waited_instructions,
+            } => {
+                let waited = waited_instructions.saturating_mul(self.figures.instruction);
+                if now.saturating_add(waited) > u64::MAX / 2 {
+                    return Err(Error::TooLong);
+                }
+                if after == 0 {
+                    thread.wait_until(now + waited);
+                    return self.leave_cpu(number, now, State::Arriving, Then::Advance);
+                }
+                if !self.await_signal(after, number) {
+                    let blocked = State::Blocked { otherwise: waited };
+                    return self.leave_cpu(number, now, blocked, Then::Advance);
+                }
+            }
+            Happening::Move(cpu) => {
+                let node = self.figures.node(cpu)?;
+                self.leave_cpu(number, now, State::Arriving, Then::Advance)?;
+                let thread = &mut self.threads[number];
+                (thread.cpu, thread.node) = (cpu.0, node);
+                self.cpu(cpu.0);
+                return Ok(());
+            }
+            Happening::Mark { begin } => self.mark(begin, now),
+        }
+        self.go_on(number)
+    }
+
+    /// The current step is done.
+    pub(super) fn go_on(&mut self, number: usize) -> Result<(), Error> {
+        if self.threads[number].advance(self.figures)? {
+            self.turns.set(number, self.threads[number].time);
+            Ok(())
+        } else {
+            self.end_thread(number)
+        }
+    }
+
+    pub(super) fn cpu(&mut self, cpu: u32) -> &mut Cpu {
+        if self.cpus.len() <= cpu as usize {
+            self.cpus.resize_with(cpu as usize + 1, Cpu::default);
+        }
+        &mut self.cpus[cpu as usize]
+    }
+
+    /// The thread gives up its CPU, for another's turn.
+    pub(super) fn leave_cpu(
+        &mut self,
+        number: usize,
+        now: u64,
+        state: State,
+        then: Then,
+    ) -> Result<(), Error> {
+        let thread = &mut self.threads[number];
+        (thread.state, thread.then, thread.alarm) = (state, then, 0);
+        let key = if state == State::Arriving {
+            thread.time
+        } else {
+            NEVER
+        };
+        self.turns.set(number, key);
+        let cpu = &mut self.cpus[thread.cpu as usize];
+        cpu.running = false;
+        match cpu.queue.pop_front() {
+            Some(next) => self.grant(next, now),
+            None => Ok(()),
+        }
+    }
+
+    /// A thread is ready: it gets its CPU, or a place in the queue for it.
+    pub(super) fn arrive(&mut self, number: usize) -> Result<(), Error> {
+        let (cpu, now) = (self.threads[number].cpu, self.threads[number].time);
+        if !self.cpus[cpu as usize].running {
+            return self.grant(number, now);
+        }
+        self.cpus[cpu as usize].queue.push_back(number);
+        self.threads[number].state = State::Queueing;
+        self.turns.set(number, NEVER);
+        Ok(())
+    }
+
+    pub(super) fn grant(&mut self, number: usize, now: u64) -> Result<(), Error> {
+        let thread = &mut self.threads[number];
+        thread.wait_until(now);
+        thread.state = State::Running;
+        let cpu = &mut self.cpus[thread.cpu as usize];
+        cpu.running = true;
+        cpu.slice_end = thread
+            .time
+            .saturating_add(self.job.options.slice_ns.saturating_mul(FS as u64));
+        let goes_on = match thread.then {
+            Then::Reach => thread.reach(self.figures)?,
+            Then::Advance => thread.advance(self.figures)?,
+            Then::Step => true,
+        };
+        if goes_on {
+            self.turns.set(number, thread.time);
+            self.rearm(number);
+            Ok(())
+        } else {
+            self.end_thread(number)
+        }
+    }
+
+    /// A thread's time slice is over; `false`: nobody else wants its CPU.
+    #[cold]
+    pub(super) fn preempt(&mut self, number: usize, now: u64) -> Result<bool, Error> {
+        let cpu = &mut self.cpus[self.threads[number].cpu as usize];
+        if cpu.queue.is_empty() {
+            cpu.slice_end = now.saturating_add(self.job.options.slice_ns.saturating_mul(FS as u64));
+            return Ok(false);
+        }
+        cpu.queue.push_back(number);
+        self.leave_cpu(number, now, State::Queueing, Then::Step)?;
+        Ok(true)
+    }
+
+    pub(super) fn end_thread(&mut self, number: usize) -> Result<(), Error> {
+        self.threads[number].drain();
+        let now = self.threads[number].time;
+        self.leave_cpu(number, now, State::Ended, Then::Step)
+    }
+
+    /// Was the signal sent? Otherwise the thread is noted as waiting for it.
+    pub(super) fn await_signal(&mut self, sequence: u64, number: usize) -> bool {
+        match self
+            .signals
+            .entry(sequence)
+            .or_insert_with(|| Signal::AwaitedBy(Vec::new()))
+        {
+            Signal::Sent => true,
+            Signal::AwaitedBy(waiters) => {
+                waiters.push(number);
+                self.threads[number].awaits = sequence;
+                false
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, sequence: u64, now: u64) {
+        if let Some(Signal::AwaitedBy(waiters)) = self.signals.insert(sequence, Signal::Sent) {
+            for number in waiters {
+                if self.threads[number].awaits == sequence {
+                    self.wake(number, now);
+                }
+            }
+        }
+    }
+
+    pub(super) fn wake(&mut self, number: usize, now: u64) {
+        let thread = &mut self.threads[number];
+        thread.awaits = 0;
+        if thread.state == State::Unborn {
+            (thread.time, thread.since) = (now, now);
+        } else {
+            thread.wait_until(now);
+        }
+        (thread.state, thread.alarm) = (State::Arriving, 0);
+        self.turns.set(number, thread.time);
+    }
+
+    /// All threads wait: the first that would have gone on while tracing does. `false`: none waits.
+    pub(super) fn release_one(&mut self) -> bool {
+        let until = |thread: &Thread<'_>| match thread.state {
+            State::Unborn => Some(thread.time),
+            State::Blocked { otherwise } => Some(thread.time.saturating_add(otherwise)),
+            _ => None,
+        };
+        let waiting = self.threads.iter().enumerate();
+        let first = waiting
+            .filter_map(|(number, thread)| Some((until(thread)?, number)))
+            .min();
+        let Some((time, number)) = first else {
+            return false;
+        };
+        self.signals_missing += 1;
+        self.wake(number, time.max(self.now));
+        true
+    }
+}
