@@ -437,14 +437,16 @@ impl From<InitialPlacement> for nearpage_policy::online::Initial {
 }
 
 #[derive(Debug, Args)]
+#[command(after_long_help = crate::simulate::parameters())]
 pub struct Simulate {
     /// A recording made with --source full
     pub recording: PathBuf,
     /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
     #[arg(long)]
     pub machine: Option<String>,
-    /// Policies, with commas: first-touch, round-robin, interleave, post-facto, migrate, replicate,
-    /// migrate-replicate
+    /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
+    /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
+    /// out-w-local, traffic, kernel-balancing
     #[arg(
         long,
         value_name = "P,…",
@@ -452,9 +454,9 @@ pub struct Simulate {
         default_value = "round-robin,first-touch,post-facto,migrate,replicate,migrate-replicate"
     )]
     pub policy: Vec<String>,
-    /// Set a parameter of the policies that have it: trigger, hold, write, migrate, reset (cycles),
-    /// source (cache, sampled-cache, tlb, sampled-tlb), every; or of all: move_ns, flush (all,
-    /// mapping), copy (cpu, hardware), batch_pages, batch_ns, memory_pages, slice_ns, seed
+    /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
+    /// sampled-tlb; of traffic: asked, for the samples that it asks for); or of all: flush (all,
+    /// mapping), copy (cpu, hardware)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Where pages start, for policies that move them [default: first-touch]

@@ -1,12 +1,13 @@
 //! `nearpage simulate`: a full recording's misses, replayed on a machine under policies.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
-use nearpage_policy::online::Initial;
-use nearpage_recording::Recording;
+use nearpage_policy::online::{Initial, Parameter};
 use nearpage_recording::trace::{PageIndex, Tracing};
+use nearpage_recording::{ObjectKind, Recording};
 use nearpage_report::{Simulation, simulation_json, simulation_text};
-use nearpage_simulator::{Error, Job, Outcome, Policy, ThreadSteps, Trace, simulate};
+use nearpage_simulator::{Error, Job, NUMBERS, Outcome, Policy, ThreadSteps, Trace, simulate};
 
 use crate::arguments::Simulate;
 use crate::progress::Progress;
@@ -18,7 +19,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let (recording, trace) = {
         let _progress = Progress::new(format!("reading {folder}"));
         let recording = Recording::open(&arguments.recording)?;
-        let trace = Replayed(recording.trace()?);
+        let trace = Replayed::new(&recording, recording.trace()?);
         (recording, trace)
     };
     let machine = match &arguments.machine {
@@ -53,6 +54,47 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         false => simulation_text(&simulation, terminal::width()),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every parameter with its default and range, for the help.
+pub fn parameters() -> String {
+    let mut text = "Parameters for --set, with defaults and ranges:\n".to_owned();
+    let mut list = |heading: &str, parameters: &[Parameter]| {
+        let _ = writeln!(text, "\n{heading}:");
+        for parameter in parameters {
+            let Parameter {
+                name,
+                default,
+                least,
+                most,
+                meaning,
+            } = parameter;
+            let most = match *most {
+                u64::MAX => "any".to_owned(),
+                most => most.to_string(),
+            };
+            let default = match *default {
+                u64::MAX => "none".to_owned(),
+                default => default.to_string(),
+            };
+            let _ = writeln!(text, "  {name}={default} ({least} to {most}): {meaning}");
+        }
+    };
+    let mut families: Vec<(Vec<&str>, Vec<Parameter>)> = Vec::new();
+    for name in Policy::NAMES {
+        let parameters =
+            Policy::from_name(name).map_or_else(Vec::new, |policy| policy.parameters());
+        match families.last_mut() {
+            _ if parameters.is_empty() => {}
+            Some((names, others)) if *others == parameters => names.push(name),
+            _ => families.push((vec![name], parameters)),
+        }
+    }
+    for (names, parameters) in &families {
+        list(&names.join(", "), parameters);
+    }
+    list("all", &NUMBERS);
+    text
 }
 
 /// What to simulate, of what was typed.
@@ -115,6 +157,12 @@ fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<Str
             "{missing} waits had no recorded end: they took as long as they did while tracing."
         ));
     }
+    for outcome in outcomes.iter().filter(|outcome| outcome.threads_moved > 0) {
+        notes.push(format!(
+            "{} moved threads {} times: each was charged the filling of its caches; what they miss is as before.",
+            outcome.policy, outcome.threads_moved
+        ));
+    }
     let overcommitted = outcomes
         .iter()
         .map(|outcome| outcome.overcommitted)
@@ -129,26 +177,109 @@ fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<Str
 }
 
 /// A recording's trace as the simulator takes it.
-struct Replayed(nearpage_recording::trace::Trace);
+struct Replayed {
+    trace: nearpage_recording::trace::Trace,
+    /// Processes, in the order of their threads.
+    processes: Vec<u32>,
+    /// Process of each thread.
+    applications: Vec<u16>,
+    /// Objects of more than a page: process, first page number, pages. In order of place; of those
+    /// that begin together, the largest last.
+    objects: Vec<(u32, u64, u64)>,
+}
+
+impl Replayed {
+    fn new(recording: &Recording, trace: nearpage_recording::trace::Trace) -> Self {
+        let mut processes = Vec::new();
+        let mut number = |pid: u32| {
+            let known = processes.iter().position(|&other| other == pid);
+            let number = known.unwrap_or_else(|| {
+                processes.push(pid);
+                processes.len() - 1
+            });
+            u16::try_from(number).unwrap_or(u16::MAX)
+        };
+        let threads = &recording.tables.threads;
+        let applications = trace
+            .threads()
+            .iter()
+            .map(|thread| number(threads[thread.thread.0 as usize].pid))
+            .collect();
+        let page_bytes = trace.pages().page_bytes();
+        let distributed = |kind: ObjectKind| {
+            matches!(
+                kind,
+                ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
+            )
+        };
+        let mut objects: Vec<(u32, u64, u64)> = recording
+            .tables
+            .objects
+            .iter()
+            .filter(|object| distributed(object.kind) && object.size_bytes > page_bytes)
+            .map(|object| {
+                let first = object.address / page_bytes;
+                let end = (object.address + object.size_bytes).div_ceil(page_bytes);
+                (object.pid, first, end - first)
+            })
+            .collect();
+        objects.sort_unstable();
+        objects.dedup();
+        Self {
+            trace,
+            processes,
+            applications,
+            objects,
+        }
+    }
+}
 
 impl Trace for Replayed {
     fn pages(&self) -> usize {
-        self.0.pages().len()
+        self.trace.pages().len()
     }
 
     fn page_number(&self, page: u32) -> u64 {
-        let pages = self.0.pages();
+        let pages = self.trace.pages();
         pages.place(PageIndex(page)).address / pages.page_bytes()
+    }
+
+    fn page_application(&self, page: u32) -> u16 {
+        let pid = self.trace.pid(PageIndex(page));
+        let number = self.processes.iter().position(|&other| other == pid);
+        number.map_or(u16::MAX, |number| number as u16)
+    }
+
+    fn application(&self, thread: usize) -> u16 {
+        self.applications[thread]
+    }
+
+    fn extent(&self, page: u32) -> Option<(u64, u64)> {
+        let (pid, number) = (self.trace.pid(PageIndex(page)), self.page_number(page));
+        // Of those that begin at or before the page, the last that reaches it.
+        let end = self
+            .objects
+            .partition_point(|&(other, first, _)| (other, first) <= (pid, number));
+        let before = self.objects[..end].iter().rev();
+        before
+            .take_while(|object| object.0 == pid)
+            .take(NESTED_MOST)
+            .find(|&&(_, first, pages)| number < first + pages)
+            .map(|&(_, first, pages)| (first, pages))
     }
 
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
-        for (position, thread) in self.0.threads().iter().enumerate() {
-            threads.push((thread.clone(), Box::new(self.0.steps(position))));
+        for (position, thread) in self.trace.threads().iter().enumerate() {
+            threads.push((thread.clone(), Box::new(self.trace.steps(position))));
         }
         Ok(threads)
     }
 }
+
+/// Objects that are looked at for one that reaches a page: a mapping is cut into no more large
+/// objects than that, or its pages after them are in none.
+const NESTED_MOST: usize = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +313,25 @@ mod tests {
     }
 
     #[test]
+    fn help_lists_every_parameter_once_for_a_family() {
+        let text = parameters();
+        for line in [
+            "migrate, replicate, migrate-replicate:",
+            "  trigger=128 (1 to 65534): misses of a node that make a page hot",
+            "out-u, out-w, in-w, out-u-local, out-w-local:",
+            "  maptu=50 (0 to 1000000000000): memory accesses per microsecond above which an application is managed",
+            "  scan_size_mb=256 (1 to 1000000): megabytes unmapped by a scan",
+            "  memory_pages=none (1 to any): pages of memory in all",
+        ] {
+            assert_eq!(
+                text.lines().filter(|other| *other == line).count(),
+                1,
+                "{line}\n{text}"
+            );
+        }
+    }
+
+    #[test]
     fn mistakes_are_usage_errors_of_one_line() {
         for (policy, set, message) in [
             ("best", "", "no policy `best`; there are first-touch, "),
@@ -190,6 +340,21 @@ mod tests {
                 "migrate",
                 "trigger=0",
                 "--set trigger=0: expected a whole number from 1 to 65534",
+            ),
+            (
+                "out-w",
+                "factor=-1",
+                "--set factor=-1: expected a number from 0 to 63",
+            ),
+            (
+                "kernel-balancing",
+                "source=cache",
+                "--set source=cache: none of these policies has a parameter `source`",
+            ),
+            (
+                "migrate",
+                "source=asked",
+                "--set source=asked: expected one of cache, ",
             ),
             (
                 "first-touch",

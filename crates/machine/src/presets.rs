@@ -3,7 +3,7 @@
 use crate::Machine;
 
 /// Names of the presets.
-pub const PRESET_NAMES: [&str; 9] = [
+pub const PRESET_NAMES: [&str; 12] = [
     "opteron-4",
     "altix-4",
     "amd48",
@@ -11,13 +11,16 @@ pub const PRESET_NAMES: [&str; 9] = [
     "flash-8",
     "flash-8-contended",
     "now-8",
+    "carrefour-a",
+    "carrefour-b",
+    "smile-4",
     "xeon-2",
     "epyc-8",
 ];
 
 /// The machine of that name, if there is one: `opteron-4` and `altix-4` of Marathe, Thakkar and
 /// Mueller, `amd48` and `intel32` of NumaMMA, `flash-8`, `flash-8-contended` and `now-8` of Verghese,
-/// Devine, Gupta and Rosenblum; `xeon-2` and `epyc-8` are recent servers, from public data.
+/// Devine, Gupta and Rosenblum, `carrefour-a` and `carrefour-b` of Carrefour, `smile-4` of ARS; `xeon-2` and `epyc-8` are recent servers, from public data.
 pub fn preset(name: &str) -> Option<Machine> {
     let text = match name {
         "opteron-4" => include_str!("../presets/opteron-4.toml"),
@@ -27,6 +30,9 @@ pub fn preset(name: &str) -> Option<Machine> {
         "flash-8" => include_str!("../presets/flash-8.toml"),
         "flash-8-contended" => include_str!("../presets/flash-8-contended.toml"),
         "now-8" => include_str!("../presets/now-8.toml"),
+        "carrefour-a" => include_str!("../presets/carrefour-a.toml"),
+        "carrefour-b" => include_str!("../presets/carrefour-b.toml"),
+        "smile-4" => include_str!("../presets/smile-4.toml"),
         "xeon-2" => include_str!("../presets/xeon-2.toml"),
         "epyc-8" => include_str!("../presets/epyc-8.toml"),
         _ => return None,
@@ -67,6 +73,9 @@ mod tests {
         for name in ["flash-8", "flash-8-contended", "now-8"] {
             assert_eq!(shape(name), (8, 8));
         }
+        assert_eq!(shape("carrefour-a"), (4, 16));
+        assert_eq!(shape("carrefour-b"), (4, 24));
+        assert_eq!(shape("smile-4"), (4, 4));
         assert_eq!(shape("xeon-2"), (2, 28));
         assert_eq!(shape("epyc-8"), (8, 128));
     }

@@ -120,6 +120,9 @@ pub struct MoveSteps {
     pub end_migration_ns: f64,
     /// A protection fault: a store to a page that is replicated.
     pub fault_ns: f64,
+    /// What collapsing such a page holds the lock for. Default: as long as a migration's mapping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_ns: Option<f64>,
 }
 
 /// What an access costs in energy (`[energy]`), for the estimate.
@@ -433,9 +436,14 @@ impl Machine {
 }
 
 impl MoveSteps {
+    /// What collapsing a replicated page holds the lock for.
+    pub fn collapse_locked_ns(&self) -> f64 {
+        self.collapse_ns.unwrap_or(self.mapping_migration_ns)
+    }
+
     /// Keys and values, as the machine file has them.
-    pub(crate) fn pairs(&self) -> [(&'static str, f64); 11] {
-        [
+    pub(crate) fn pairs(&self) -> Vec<(&'static str, f64)> {
+        let mut pairs = vec![
             ("interrupt_ns", self.interrupt_ns),
             ("decision_ns", self.decision_ns),
             ("allocation_ns", self.allocation_ns),
@@ -447,7 +455,9 @@ impl MoveSteps {
             ("end_replica_ns", self.end_replica_ns),
             ("end_migration_ns", self.end_migration_ns),
             ("fault_ns", self.fault_ns),
-        ]
+        ];
+        pairs.extend(self.collapse_ns.map(|ns| ("collapse_ns", ns)));
+        pairs
     }
 }
 

@@ -529,6 +529,7 @@ cpus = [2, 3]
                         end_replica_ns: 9.0,
                         end_migration_ns: 10.0,
                         fault_ns: 11.0,
+                        collapse_ns: (latency[5] > 1.0).then_some(12.0),
                     }),
                 },
                 energy: smt.then_some(Energy {

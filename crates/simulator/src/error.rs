@@ -11,6 +11,11 @@ pub enum Error {
     Machine(#[from] Fault),
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    #[error("{policy} makes no sense on this machine: {reason}")]
+    NoSense {
+        policy: String,
+        reason: &'static str,
+    },
     #[error(
         "the trace has a thread on CPU {0}, which this machine has not; it was recorded for another machine"
     )]

@@ -36,7 +36,24 @@ pub(crate) struct Figures {
     pub memory_nodes: Vec<u16>,
     pub capacity: Vec<u64>,
     /// Node of each CPU, by number; `u16::MAX`: no such CPU.
-    node_of_cpu: Vec<u16>,
+    pub cpus: Vec<u16>,
+    pub clock_ghz: f64,
+    /// What it costs a thread that changes CPU to fill its caches again.
+    pub refill: u64,
+}
+
+/// Every line of a CPU's caches, and of its part of those that it shares, fetched once from its own
+/// node, as many at a time as it may have outstanding: what a thread can lose at most.
+fn refill(machine: &Machine, timing: &Timing) -> u64 {
+    let lines: f64 = machine
+        .caches
+        .iter()
+        .map(|cache| cache.size_bytes as f64 / f64::from(cache.shared_by_cpus.max(1)))
+        .sum::<f64>()
+        / f64::from(timing.line_bytes);
+    let local = (0..timing.latency_ns.len()).map(|node| timing.latency_ns[node][node]);
+    let local_ns = local.fold(0.0, f64::max);
+    femtoseconds(lines * local_ns / f64::from(timing.outstanding_misses))
 }
 
 pub(crate) fn femtoseconds(ns: f64) -> u64 {
@@ -108,14 +125,16 @@ impl Figures {
                 .filter(|&node| capacity[usize::from(node)] > 0)
                 .collect(),
             capacity,
-            node_of_cpu,
+            cpus: node_of_cpu,
+            clock_ghz: timing.clock_ghz,
+            refill: refill(machine, timing),
         }
     }
 
     /// Position of a CPU's node.
     pub fn node(&self, cpu: CpuId) -> Result<u16, Error> {
         let node = self
-            .node_of_cpu
+            .cpus
             .get(cpu.0 as usize)
             .copied()
             .filter(|&node| node != u16::MAX);

@@ -20,12 +20,21 @@
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
 //!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
 //!   controllers and links where it is costed by step.
-//! - **A store to a replicated page** is a fault after which the master copy alone is left. Stores
-//!   that hit in a cache are not in a trace, and so fault nowhere.
+//! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
+//!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
+//!   fresh one. Stores that hit in a cache are not in a trace, and so fault nowhere.
+//! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
+//!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
+//!   that hits in the first level, taken to be of the page of the last miss, as often as programs load.
+//! - **Hinting faults** (`kernel-balancing`) come at the first miss of any level to a page after it
+//!   was unmapped: references that hit in the first level are not in a trace.
+//! - **Threads that a policy moves** are charged the filling of their caches, as long as it can take at
+//!   most. What they miss does not change.
 //!
 //! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
 //! how many workers there are.
 
+mod block_naive;
 mod error;
 mod figures;
 mod options;
@@ -44,7 +53,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearpage_machine::{Machine, Timing};
-use nearpage_policy::online::{MigrateReplicate, Setting};
+use nearpage_policy::online::{
+    AdaptiveTrigger, KernelBalancing, MigrateReplicate, OnlinePolicy, PushPull,
+    ReplicateOnFirstTouch, Setting, Traffic,
+};
 
 pub use error::Error;
 pub use options::{Copy, Flush, Halves, Information, Job, NUMBERS, Options, Policy};
@@ -101,15 +113,16 @@ fn simulate_one(
     let pages = trace.pages();
     let homes = match &job.policy {
         Policy::PostFacto => Some(post_facto::homes(trace, &figures, &timing.latency_ns)?),
+        Policy::BlockNaive => Some(block_naive::homes(trace, &figures)),
         Policy::Homes { homes, .. } => Some(homes.clone()),
         _ => None,
     };
-    let threads = trace.threads()?;
-    let (clock_ghz, energy) = (timing.clock_ghz, timing.energy.as_ref());
-    let Policy::MigrateReplicate { thresholds, halves } = &job.policy else {
-        return Replay::<_, false>::new(&figures, job, Still, trace, homes, threads)?
-            .run(clock_ghz, energy);
-    };
+    if job.policy.is_online() && figures.memory_nodes.len() < 2 {
+        return Err(Error::NoSense {
+            policy: job.policy.name().to_owned(),
+            reason: "its memory is on one node, and no page could go elsewhere",
+        });
+    }
     let setting = Setting {
         nodes: figures.nodes,
         pages,
@@ -117,15 +130,73 @@ fn simulate_one(
             .memory_nodes
             .iter()
             .fold(0, |nodes, node| nodes | 1 << node),
-        clock_ghz,
+        clock_ghz: timing.clock_ghz,
         every: job.options.every,
         seed: job.options.seed,
     };
-    let policy = MigrateReplicate::new(thresholds, &setting)?;
-    let policy = match halves {
-        Halves::Both => policy,
-        Halves::Migrate => policy.migrate_only(),
-        Halves::Replicate => policy.replicate_only(),
+    let run = Run {
+        trace,
+        timing,
+        figures: &figures,
+        job,
+        homes,
     };
-    Replay::<_, true>::new(&figures, job, policy, trace, homes, threads)?.run(clock_ghz, energy)
+    match &job.policy {
+        Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
+            run.under::<_, false>(Still)
+        }
+        Policy::MigrateReplicate {
+            thresholds,
+            halves,
+            adaptive,
+        } => {
+            let policy = MigrateReplicate::new(thresholds, &setting)?;
+            let policy = match halves {
+                Halves::Both => policy,
+                Halves::Migrate => policy.migrate_only(),
+                Halves::Replicate => policy.replicate_only(),
+            };
+            match adaptive {
+                false => run.under::<_, true>(policy),
+                true => run.under::<_, true>(AdaptiveTrigger::new(policy)),
+            }
+        }
+        Policy::ReplicateOnFirstTouch => run.under::<_, true>(ReplicateOnFirstTouch::new(&setting)),
+        Policy::PushPull(monitor, parameters) => {
+            run.under::<_, true>(PushPull::new(*monitor, parameters, &setting)?)
+        }
+        Policy::Traffic(parameters) => run.under::<_, true>(Traffic::new(parameters, &setting)?),
+        Policy::KernelBalancing(parameters) => {
+            let nodes = machine.nodes.iter();
+            let cpus: Vec<u32> = nodes
+                .map(|node| node.cpus.as_slice().len() as u32)
+                .collect();
+            let policy = KernelBalancing::new(parameters, &setting, machine.page_bytes, &cpus)?;
+            run.under::<_, true>(policy)
+        }
+    }
+}
+
+/// A replay to be made.
+struct Run<'a> {
+    trace: &'a dyn Trace,
+    timing: &'a Timing,
+    figures: &'a Figures,
+    job: &'a Job,
+    homes: Option<Vec<Option<u16>>>,
+}
+
+impl Run<'_> {
+    fn under<P: OnlinePolicy, const ACTIVE: bool>(self, policy: P) -> Result<Outcome, Error> {
+        let Self {
+            trace,
+            timing,
+            figures,
+            job,
+            homes,
+        } = self;
+        let threads = trace.threads()?;
+        Replay::<_, ACTIVE>::new(figures, job, policy, trace, homes, threads)?
+            .run(timing.clock_ghz, timing.energy.as_ref())
+    }
 }

@@ -1,6 +1,9 @@
 //! What to simulate: a policy, where pages start, what the policy is shown, how pages are moved.
 
-use nearpage_policy::online::{Initial, Parameter, ParameterError, Thresholds};
+use nearpage_policy::online::{
+    Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError, PushPullParameters,
+    Thresholds, TrafficParameters,
+};
 
 /// A policy, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +13,9 @@ pub enum Policy {
     /// Pages stay on the node that makes the unloaded latency of all their misses least: the best
     /// static placement, with perfect knowledge and without contention (Verghese §6.2.1).
     PostFacto,
+    /// Each object in as many blocks as there are nodes with memory, one to a node (NumaMMA §4.1.3);
+    /// pages that are in no object of several pages where they start.
+    BlockNaive,
     /// Pages stay on given nodes (positions), by page number; where there is none, where they start.
     Homes {
         /// What it is called in results.
@@ -23,7 +29,17 @@ pub enum Policy {
         thresholds: Thresholds,
         /// Which of its halves are on.
         halves: Halves,
+        /// The trigger follows memory pressure and contention (§6.2.2, §8.2).
+        adaptive: bool,
     },
+    /// Copies for all who read (Verghese §6.2.1).
+    ReplicateOnFirstTouch,
+    /// One of ARS's algorithms.
+    PushPull(Monitor, PushPullParameters),
+    /// Carrefour.
+    Traffic(TrafficParameters),
+    /// Linux's automatic NUMA balancing.
+    KernelBalancing(KernelBalancingParameters),
 }
 
 /// Halves of [`Policy::MigrateReplicate`].
@@ -39,14 +55,23 @@ pub enum Halves {
 
 impl Policy {
     /// Names of the policies that [`Policy::from_name`] knows.
-    pub const NAMES: [&str; 7] = [
+    pub const NAMES: [&str; 16] = [
         "first-touch",
         "round-robin",
         "interleave",
+        "block-naive",
         "post-facto",
         "migrate",
         "replicate",
         "migrate-replicate",
+        "replicate-on-first-touch",
+        "out-u",
+        "out-w",
+        "in-w",
+        "out-u-local",
+        "out-w-local",
+        "traffic",
+        "kernel-balancing",
     ];
 
     /// The policy of that name, with its published parameters.
@@ -54,13 +79,23 @@ impl Policy {
         let dynamic = |halves| Self::MigrateReplicate {
             thresholds: Thresholds::default(),
             halves,
+            adaptive: false,
         };
         match name {
             "post-facto" => Some(Self::PostFacto),
             "migrate" => Some(dynamic(Halves::Migrate)),
             "replicate" => Some(dynamic(Halves::Replicate)),
             "migrate-replicate" => Some(dynamic(Halves::Both)),
-            _ => Initial::from_name(name).map(Self::Static),
+            "block-naive" => Some(Self::BlockNaive),
+            "replicate-on-first-touch" => Some(Self::ReplicateOnFirstTouch),
+            "traffic" => Some(Self::Traffic(TrafficParameters::default())),
+            "kernel-balancing" => Some(Self::KernelBalancing(KernelBalancingParameters::default())),
+            _ => {
+                let monitor = Monitor::ALL.into_iter().find(|one| one.as_str() == name);
+                let push_pull = |monitor| Self::PushPull(monitor, PushPullParameters::default());
+                let initial = || Initial::from_name(name).map(Self::Static);
+                monitor.map(push_pull).or_else(initial)
+            }
         }
     }
 
@@ -69,7 +104,12 @@ impl Policy {
         match self {
             Self::Static(rule) => rule.as_str(),
             Self::PostFacto => "post-facto",
+            Self::BlockNaive => "block-naive",
             Self::Homes { name, .. } => name,
+            Self::ReplicateOnFirstTouch => "replicate-on-first-touch",
+            Self::PushPull(monitor, _) => monitor.as_str(),
+            Self::Traffic(_) => "traffic",
+            Self::KernelBalancing(_) => "kernel-balancing",
             Self::MigrateReplicate {
                 halves: Halves::Both,
                 ..
@@ -84,7 +124,84 @@ impl Policy {
             } => "replicate",
         }
     }
+
+    /// Does it decide while the program runs?
+    pub fn is_online(&self) -> bool {
+        !matches!(
+            self,
+            Self::Static(_) | Self::PostFacto | Self::BlockNaive | Self::Homes { .. }
+        )
+    }
+
+    /// Does it say which references it wants to be shown?
+    fn asks(&self) -> bool {
+        matches!(self, Self::Traffic(_) | Self::KernelBalancing(_))
+    }
+
+    /// Sets a parameter of its own; `false`: it has none of that name.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        match self {
+            Self::MigrateReplicate { adaptive, .. } if name == ADAPTIVE.name => {
+                *adaptive = ADAPTIVE.read(value)? != 0;
+                Ok(true)
+            }
+            Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
+            Self::PushPull(_, parameters) => parameters.set(name, value),
+            Self::Traffic(parameters) => parameters.set(name, value),
+            Self::KernelBalancing(parameters) => parameters.set(name, value),
+            _ => Ok(false),
+        }
+    }
+
+    /// Parameters that are its own, as they may be set.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        match self {
+            Self::MigrateReplicate { .. } => Thresholds::PARAMETERS
+                .into_iter()
+                .chain([ADAPTIVE])
+                .collect(),
+            Self::PushPull(..) => PushPullParameters::PARAMETERS.to_vec(),
+            Self::Traffic(_) => TrafficParameters::PARAMETERS.to_vec(),
+            Self::KernelBalancing(_) => KernelBalancingParameters::PARAMETERS.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Their names and values.
+    fn values(&self) -> Vec<(&'static str, String)> {
+        let text = |(name, value): (&'static str, u64)| (name, value.to_string());
+        match self {
+            Self::MigrateReplicate {
+                thresholds,
+                adaptive,
+                ..
+            } => {
+                let adaptive = (ADAPTIVE.name, u64::from(*adaptive));
+                thresholds
+                    .values()
+                    .into_iter()
+                    .chain([adaptive])
+                    .map(text)
+                    .collect()
+            }
+            Self::PushPull(_, parameters) => parameters.values().to_vec(),
+            Self::Traffic(parameters) => parameters.values().into_iter().map(text).collect(),
+            Self::KernelBalancing(parameters) => {
+                parameters.values().into_iter().map(text).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
+
+/// Of `migrate-replicate` and its halves.
+const ADAPTIVE: Parameter = number(
+    "adaptive",
+    0,
+    0,
+    1,
+    "1: the trigger follows memory pressure and lock contention",
+);
 
 /// What a policy is shown of the misses (Verghese §7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +211,8 @@ pub enum Information {
     Cache,
     /// TLB misses.
     Tlb,
+    /// What the policy itself asks for: samples, hinting faults.
+    Asked,
 }
 
 /// CPUs that are asked to flush their TLB when a page moves.
@@ -242,10 +361,17 @@ pub struct Job {
 impl Job {
     /// With everything as published.
     pub fn new(policy: Policy) -> Self {
+        let information = match policy.asks() {
+            true => Information::Asked,
+            false => Information::Cache,
+        };
         Self {
             policy,
             initial: None,
-            options: Options::default(),
+            options: Options {
+                information,
+                ..Options::default()
+            },
         }
     }
 
@@ -271,6 +397,13 @@ impl Job {
         let one_of =
             |words: &str| ParameterError(format!("{name}={value}: expected one of {words}"));
         match name {
+            "source" if matches!(self.policy, Policy::KernelBalancing(_)) => {
+                // It has nothing to go by but its own hinting faults.
+                return Ok(false);
+            }
+            "source" if value == "asked" && self.policy.asks() => {
+                (options.information, options.every) = (Information::Asked, 1);
+            }
             "source" => {
                 (options.information, options.every) = match value {
                     "cache" => (Information::Cache, 1),
@@ -294,12 +427,7 @@ impl Job {
                     _ => return Err(one_of("cpu, hardware")),
                 };
             }
-            _ => {
-                return match &mut self.policy {
-                    Policy::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
-                    _ => Ok(false),
-                };
-            }
+            _ => return self.policy.set(name, value),
         }
         Ok(true)
     }
@@ -307,12 +435,8 @@ impl Job {
     /// Every parameter that the result depends on, by name.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let mut parameters = vec![("initial", self.start().to_owned())];
-        if let Policy::MigrateReplicate { thresholds, .. } = &self.policy {
-            parameters.extend(
-                thresholds
-                    .values()
-                    .map(|(name, value)| (name, value.to_string())),
-            );
+        if self.policy.is_online() {
+            parameters.extend(self.policy.values());
             let Options {
                 information,
                 every,
@@ -328,6 +452,7 @@ impl Job {
                 (Information::Cache, _) => "sampled-cache",
                 (Information::Tlb, 1) => "tlb",
                 (Information::Tlb, _) => "sampled-tlb",
+                (Information::Asked, _) => "asked",
             };
             parameters.push(("source", source.to_owned()));
             parameters.push(("every", every.to_string()));
@@ -371,6 +496,7 @@ impl Job {
     fn start(&self) -> &str {
         match &self.policy {
             Policy::PostFacto => "post-facto",
+            Policy::BlockNaive => "block-naive",
             _ => self.rule().as_str(),
         }
     }
@@ -415,7 +541,18 @@ mod tests {
     #[test]
     fn names_lead_back() {
         for name in Policy::NAMES {
-            assert_eq!(Policy::from_name(name).expect(name).name(), name);
+            let policy = Policy::from_name(name).expect(name);
+            assert_eq!(policy.name(), name);
+            // What is listed can be set, and is what it is said to be.
+            let mut job = Job::new(policy.clone());
+            let before = job.parameters();
+            for parameter in policy.parameters() {
+                let value = parameter.default.to_string();
+                assert_eq!(job.set(parameter.name, &value), Ok(true), "{name}");
+                let above = (parameter.most + 1).to_string();
+                assert!(job.set(parameter.name, &above).is_err(), "{name}");
+            }
+            assert_eq!(job.parameters(), before, "{name}");
         }
         assert_eq!(Policy::from_name("best"), None);
     }

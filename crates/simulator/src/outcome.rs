@@ -1,5 +1,7 @@
 //! What came out.
 
+use nearpage_policy::online::traffic::imbalance;
+
 /// Sums over threads, in the order of Figure 6.1: what the time went to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
@@ -9,7 +11,8 @@ pub struct Split {
     pub local_stall_ns: f64,
     /// Stalled on another node's memory.
     pub remote_stall_ns: f64,
-    /// Moving pages, collapsing replicas, flushing TLBs when asked to.
+    /// Moving pages and threads, collapsing replicas, flushing TLBs when asked to, samples and hinting
+    /// faults.
     pub move_ns: f64,
     /// Waiting for other threads, for something outside, or for the CPU.
     pub wait_ns: f64,
@@ -72,6 +75,8 @@ pub struct Outcome {
     pub interleaved: u64,
     /// Replicated pages that were written to, and have one copy since.
     pub collapsed: u64,
+    /// Fresh copies for nodes that had lost theirs to a store (Carrefour §3.3.2).
+    pub refreshed: u64,
     /// Replicas given up under memory pressure.
     pub reclaimed: u64,
     /// Migrations of a page back to the node that it came from (ARS §4.1).
@@ -86,6 +91,9 @@ pub struct Outcome {
     pub pages_max: u64,
     /// Energy, where the machine has figures for it.
     pub energy_j: Option<f64>,
+    /// Threads that the policy moved to another CPU, each charged the filling of its caches; over the
+    /// whole replay.
+    pub threads_moved: u64,
     /// Waits for a signal that the trace does not have, ended after the time that they took while
     /// tracing.
     pub signals_missing: u64,
@@ -138,34 +146,5 @@ impl Outcome {
     pub fn instructions_per_cycle(&self) -> Option<f64> {
         let cycles = (self.split.total_ns() - self.split.wait_ns) * self.clock_ghz;
         (cycles > 0.0).then(|| self.instructions as f64 / cycles)
-    }
-}
-
-/// Standard deviation over mean; 0 where the mean is.
-fn imbalance(values: &[f64]) -> f64 {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let variance = values
-        .iter()
-        .map(|value| (value - mean).powi(2))
-        .sum::<f64>()
-        / count;
-    if mean > 0.0 {
-        variance.sqrt() / mean
-    } else {
-        0.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn imbalance_is_deviation_over_mean() {
-        assert_eq!(imbalance(&[5.0, 5.0, 5.0, 5.0]), 0.0);
-        // All on one of four nodes: sqrt(3).
-        assert!((imbalance(&[8.0, 0.0, 0.0, 0.0]) - 3f64.sqrt()).abs() < 1e-12);
-        assert_eq!(imbalance(&[0.0, 0.0]), 0.0);
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct PageCounts {
     pub replicated: u64,
     pub interleaved: u64,
     pub collapsed: u64,
+    /// Fresh copies after a store.
+    pub refreshed: u64,
     pub reclaimed: u64,
     pub ping_pong: u64,
     pub multiple: u64,
@@ -42,6 +44,7 @@ impl PageCounts {
         self.replicated += other.replicated;
         self.interleaved += other.interleaved;
         self.collapsed += other.collapsed;
+        self.refreshed += other.refreshed;
         self.reclaimed += other.reclaimed;
         self.ping_pong += other.ping_pong;
         self.multiple += other.multiple;
@@ -72,6 +75,10 @@ pub(crate) struct PageTable<'a> {
     /// By page, where memory is short; bit n: the copy on node n was used since the hand went by.
     referenced: Vec<u64>,
     hand: usize,
+    /// By page, where stores leave the writer's copy alone; bit n: node n lost its copy to a store.
+    stale: Vec<u64>,
+    /// Replicas that were given up or not made since the epoch began.
+    short: u64,
     /// No replica could be had since the epoch began.
     exhausted: bool,
     since: u64,
@@ -108,6 +115,8 @@ impl<'a> PageTable<'a> {
             referenced: vec![0; if limited && moves { pages } else { 0 }],
             limited,
             hand: 0,
+            stale: Vec::new(),
+            short: 0,
             exhausted: false,
             since: 0,
             counts: PageCounts::default(),
@@ -131,11 +140,16 @@ impl<'a> PageTable<'a> {
         if entry.copies == 0 {
             self.touch(page, node, now, figures);
         }
+        Ok(self.copies(page))
+    }
+
+    /// Where a page is that has been touched.
+    pub fn copies(&self, page: u32) -> Copies {
         let entry = &self.pages[page as usize];
-        Ok(Copies {
+        Copies {
             home: entry.home.into(),
             nodes: entry.copies,
-        })
+        }
     }
 
     /// Notes a miss that `from`'s copy served.
@@ -202,9 +216,51 @@ impl<'a> PageTable<'a> {
             && (self.used_in_all >= self.limit || !self.has_room(node, figures))
     }
 
-    /// A new epoch: replicas that were in use may not be any more.
-    pub fn end_epoch(&mut self) {
+    /// A new epoch: replicas that were in use may not be any more. How many could not be had, or kept,
+    /// in the one that ends.
+    pub fn end_epoch(&mut self) -> u64 {
         self.exhausted = false;
+        std::mem::take(&mut self.short)
+    }
+
+    /// From now on, stores leave the writer's copy and not the master's.
+    pub fn keep_stale(&mut self) {
+        self.stale = vec![0; self.pages.len()];
+    }
+
+    /// Has the node lost its copy of the page to a store, and no other since?
+    #[inline]
+    pub fn is_stale(&self, page: u32, node: u16) -> bool {
+        self.stale
+            .get(page as usize)
+            .is_some_and(|stale| stale >> node & 1 == 1)
+    }
+
+    /// A store by a CPU on `writer`: its copy alone is left, or, where it has none, the master's.
+    pub fn collapse_to(&mut self, page: u32, writer: u16, now: u64) {
+        let Page { copies, home, .. } = self.pages[page as usize];
+        let left = match copies >> writer & 1 {
+            1 => writer,
+            _ => home.into(),
+        };
+        let lost = copies & !(1 << left);
+        self.give_back(lost, now);
+        self.stale[page as usize] |= lost;
+        let entry = &mut self.pages[page as usize];
+        (entry.copies, entry.home) = (1 << left, left as u8);
+        self.counts.collapsed += 1;
+    }
+
+    /// Gives a node whose copy is stale a fresh one, if there is memory for it; `true`: it has.
+    pub fn refresh(&mut self, page: u32, node: u16, now: u64, figures: &Figures) -> bool {
+        self.stale[page as usize] &= !(1 << node);
+        if !self.has_room(node, figures) || self.used_in_all >= self.limit {
+            return false;
+        }
+        self.take(node, now);
+        self.pages[page as usize].copies |= 1 << node;
+        self.counts.refreshed += 1;
+        true
     }
 
     /// Share of memory that is free.
@@ -271,6 +327,11 @@ impl<'a> PageTable<'a> {
 
     /// Carries out an action; `false`: it had nothing to do, or there is no memory for it.
     pub fn apply(&mut self, action: &Action, now: u64, figures: &Figures) -> bool {
+        if action.kind != ActionKind::Replicate
+            && let Some(stale) = self.stale.get_mut(action.page as usize)
+        {
+            *stale = 0;
+        }
         if self.source(action, figures).is_none() {
             return false;
         }
@@ -288,6 +349,7 @@ impl<'a> PageTable<'a> {
             && (!self.has_room(node, figures)
                 || kind == ActionKind::Replicate && self.used_in_all >= self.limit)
             && !self.reclaim(node, now, figures);
+        self.short += u64::from(short);
         if short || (kind == ActionKind::Collapse && is_new) {
             return false;
         }
@@ -349,6 +411,7 @@ impl<'a> PageTable<'a> {
             }
         }
         self.counts.reclaimed += found;
+        self.short += found;
         self.exhausted = !self.has_room(node, figures) || self.used_in_all >= self.limit;
         !self.exhausted
     }

@@ -4,9 +4,10 @@ mod epochs;
 mod moving;
 mod phases;
 mod scheduling;
+mod wishes;
 
 use nearpage_machine::Energy;
-use nearpage_policy::online::{Action, Copies, Epoch, Observation, OnlinePolicy};
+use nearpage_policy::online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
 use rustc_hash::FxHashMap;
@@ -14,6 +15,7 @@ use rustc_hash::FxHashMap;
 use self::epochs::EpochCounts;
 use self::phases::Phases;
 use self::scheduling::{Cpu, Signal};
+use self::wishes::Wishes;
 use crate::Error;
 use crate::figures::{FS, Figures};
 use crate::options::{Flush, Information, Job};
@@ -51,6 +53,9 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     mapped: Vec<u64>,
     /// By node, references since the last one that the policy was shown.
     unseen: Vec<u32>,
+    wishes: Wishes,
+    /// Process of each thread.
+    applications: Vec<u16>,
     actions: Vec<Action>,
     next_epoch: u64,
     epoch_length: u64,
@@ -79,7 +84,6 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         let mut replay = Self {
             figures,
             job,
-            policy,
             threads: Vec::with_capacity(traced.len()),
             turns: Tournament::new(traced.len()),
             cpus: Vec::new(),
@@ -102,6 +106,11 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 }
             ],
             unseen: vec![0; nodes],
+            wishes: Wishes::new(job, &policy, pages),
+            applications: (0..traced.len())
+                .map(|thread| trace.application(thread))
+                .collect(),
+            policy,
             actions: Vec::new(),
             next_epoch: epoch_length,
             epoch_length,
@@ -120,6 +129,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 .start_instructions
                 .saturating_mul(figures.instruction);
             new.since = new.time;
+            new.watched.epoch.0 = new.time;
             if new.time > u64::MAX / 2 {
                 return Err(Error::TooLong);
             }
@@ -131,6 +141,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if thread.started_by > 0 {
                 replay.await_signal(thread.started_by, number);
             }
+        }
+        if ACTIVE {
+            replay.introduce(trace);
         }
         replay.since = Some(replay.turns.least().0).filter(|&first| first != NEVER);
         Ok(replay)
@@ -173,6 +186,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         if thread.state == State::Arriving {
             return self.arrive(number);
         }
+        if thread.watched.cpu.is_some() {
+            return self.change_cpu(number);
+        }
         if thread.penalty > 0 {
             let penalty = std::mem::take(&mut thread.penalty);
             thread.spend_moving(penalty);
@@ -191,7 +207,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     /// Sets the time at which a thread has something to attend to, after a change of what that is.
     pub(super) fn rearm(&mut self, number: usize) {
         let thread = &mut self.threads[number];
-        let busy = thread.penalty > 0 || !thread.moving.is_empty();
+        let busy = thread.penalty > 0 || !thread.moving.is_empty() || thread.watched.cpu.is_some();
         thread.alarm = if busy || thread.state != State::Running {
             0
         } else {
@@ -228,6 +244,10 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if !thread.make_room(self.figures) {
                 return Ok(false);
             }
+            if ACTIVE && self.pages.is_stale(page, node) {
+                self.refresh(number, page, copies);
+                return Ok(false);
+            }
             if miss.kind == AccessKind::Store && !copies.nodes.is_power_of_two() {
                 self.collapse(number, page, copies);
                 return Ok(false);
@@ -250,7 +270,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     &mut self.epoch.remote
                 };
                 counts[usize::from(node)] += 1;
-                self.epoch.reads += u64::from(miss.kind != AccessKind::Store);
+                let store = miss.kind == AccessKind::Store;
+                self.epoch.reads += u64::from(!store);
+                thread.watched.served[usize::from(store)] += 1;
             }
         } else if miss.served == Served::WriteBack {
             self.queues.write_back(node, copies.home, now, self.figures);
@@ -271,6 +293,14 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             let shown = match self.job.options.information {
                 Information::Cache => demand,
                 Information::Tlb => miss.tlb_miss,
+                Information::Asked => match self.wishes.view {
+                    View::All => demand,
+                    View::Nothing => false,
+                    View::Samples { .. } | View::Faults { .. } => {
+                        self.look(number, miss, copies);
+                        false
+                    }
+                },
             };
             if shown {
                 self.show(number, miss, copies);
@@ -292,6 +322,13 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             }
             *unseen = 0;
         }
+        self.observe(number, miss, copies);
+    }
+
+    /// Shows the policy a reference.
+    #[inline]
+    fn observe(&mut self, number: usize, miss: Miss, copies: Copies) {
+        let thread = &self.threads[number];
         let observation = Observation {
             page: miss.page.0,
             node: thread.node,

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use crate::{Job, MemoryTrace, Outcome, Policy, simulate};
 
+mod policies;
+
 fn machine(nodes: usize, more: &str) -> Machine {
     let row = |from: usize| {
         let cell = |to: usize| {
@@ -784,6 +786,7 @@ fn jobs() -> Vec<Job> {
         "migrate-replicate",
         &[&low[..], &[("batch_pages", "2"), ("slice_ns", "3000")]].concat(),
     ));
+    jobs.extend(policies::eager());
     jobs
 }
 

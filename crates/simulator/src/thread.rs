@@ -67,6 +67,25 @@ struct Outstanding {
     remote: usize,
 }
 
+/// What a policy learns of a thread besides its misses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    /// When its next sample is due.
+    pub next_sample: u64,
+    /// Page of its last miss.
+    pub page: Option<u32>,
+    /// Loads and fetches, stores that memory served in this epoch.
+    pub served: [u64; 2],
+    /// Time that it waited, ever.
+    pub waited: u64,
+    /// Time that it spent moving pages, ever.
+    pub moved: u64,
+    /// Time and wait when the epoch began.
+    pub epoch: (u64, u64),
+    /// CPU that a policy wants it to go to.
+    pub cpu: Option<u32>,
+}
+
 /// A thread.
 pub(crate) struct Thread<'a> {
     pub index: ThreadIndex,
@@ -94,6 +113,7 @@ pub(crate) struct Thread<'a> {
     pub since: u64,
     /// Where the last phase that counts ended.
     pub result: ThreadOutcome,
+    pub watched: Watched,
     steps: Box<dyn Steps + 'a>,
     batch: StepBatch,
     /// Next miss of the batch.
@@ -125,6 +145,7 @@ impl<'a> Thread<'a> {
             totals: Totals::default(),
             since: 0,
             result: ThreadOutcome::default(),
+            watched: Watched::default(),
             steps,
             batch: StepBatch::default(),
             at: 0,
@@ -227,10 +248,11 @@ impl<'a> Thread<'a> {
         self.totals.compute += time;
     }
 
-    /// Time spent moving pages.
+    /// Time spent moving pages, or observing for it.
     pub fn spend_moving(&mut self, time: u64) {
         self.time += time;
         self.totals.moving += time;
+        self.watched.moved += time;
     }
 
     /// Waits until `time`.
@@ -238,6 +260,7 @@ impl<'a> Thread<'a> {
         let waited = time.saturating_sub(self.time);
         self.time += waited;
         self.totals.waiting += waited;
+        self.watched.waited += waited;
     }
 
     fn wait_for_oldest(&mut self) {

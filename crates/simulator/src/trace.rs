@@ -15,6 +15,25 @@ pub trait Trace: Sync {
         page.into()
     }
 
+    /// Process of a page, numbered from 0.
+    fn page_application(&self, page: u32) -> u16 {
+        let _ = page;
+        0
+    }
+
+    /// Process of a thread, by its position.
+    fn application(&self, thread: usize) -> u16 {
+        let _ = thread;
+        0
+    }
+
+    /// Where a page lies in its object: the object's first page number and how many pages it spans.
+    /// `None`: it belongs to no object that could be distributed.
+    fn extent(&self, page: u32) -> Option<(u64, u64)> {
+        let _ = page;
+        Some((0, self.pages() as u64))
+    }
+
     /// Its threads with their steps, from the beginning.
     ///
     /// # Errors

@@ -2,9 +2,10 @@
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): each draw is a mix of a counter.
 #[derive(Clone, Debug)]
-pub(super) struct Draws(u64);
+pub struct Draws(u64);
 
 impl Draws {
+    /// From a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

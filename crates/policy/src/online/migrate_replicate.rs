@@ -237,6 +237,15 @@ impl MigrateReplicate {
         }
     }
 
+    /// Observations of a node after which a page that is not there is hot.
+    pub(super) fn trigger(&self) -> u16 {
+        self.trigger
+    }
+
+    pub(super) fn set_trigger(&mut self, trigger: u16) {
+        self.trigger = trigger;
+    }
+
     /// The decision tree of Figure 3.1, for a page that is hot on a node that has no copy.
     #[cold]
     fn decide(&mut self, observation: &Observation) -> Option<Action> {

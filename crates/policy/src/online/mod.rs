@@ -16,6 +16,7 @@
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
 
+mod adaptive_trigger;
 mod draw;
 mod fetch_ahead;
 mod initial;
@@ -28,6 +29,8 @@ pub mod traffic;
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
+pub use adaptive_trigger::AdaptiveTrigger;
+pub use draw::Draws;
 pub use fetch_ahead::fetch_ahead;
 pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};

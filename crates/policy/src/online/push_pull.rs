@@ -83,16 +83,11 @@ pub struct PushPullParameters {
     pub adaptive: bool,
 }
 
-/// The factor: "a factor of 2 is chosen" (§5.3). It need not be whole; more than 63 cannot matter on
-/// 64 nodes.
-const FACTOR: f64 = 2.0;
-const FACTOR_MOST: f64 = 63.0;
-
 impl Default for PushPullParameters {
     fn default() -> Self {
-        let [check, adaptive] = Self::PARAMETERS.map(|parameter| parameter.default);
+        let [factor, check, adaptive] = Self::PARAMETERS.map(|parameter| parameter.default);
         Self {
-            factor: FACTOR,
+            factor: factor as f64,
             check_ns: check,
             adaptive: adaptive != 0,
         }
@@ -100,8 +95,16 @@ impl Default for PushPullParameters {
 }
 
 impl PushPullParameters {
-    /// The whole-numbered ones; besides, there is `factor`.
-    pub const PARAMETERS: [Parameter; 2] = [
+    /// Names, defaults and ranges, in the order of the fields. The factor need not be whole.
+    pub const PARAMETERS: [Parameter; 3] = [
+        // "A factor of 2 is chosen" (§5.3). More than 63 cannot matter on 64 nodes.
+        Parameter {
+            name: "factor",
+            default: 2,
+            least: 0,
+            most: 63,
+            meaning: "how far a node must stand out, in the page's mean count; need not be whole",
+        },
         // "Periodically" (§4.1). A millisecond goes through a phase of programs of their sizes some
         // ten times.
         Parameter {
@@ -125,16 +128,17 @@ impl PushPullParameters {
     /// # Errors
     /// A value outside its range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
-        let [check, adaptive] = &Self::PARAMETERS;
+        let [factor, check, adaptive] = &Self::PARAMETERS;
         match name {
-            "factor" => {
+            _ if name == factor.name => {
+                let (least, most) = (factor.least, factor.most);
                 self.factor = value
                     .parse()
                     .ok()
-                    .filter(|factor| (0.0..=FACTOR_MOST).contains(factor))
+                    .filter(|factor| (least as f64..=most as f64).contains(factor))
                     .ok_or_else(|| {
                         ParameterError(format!(
-                            "{name}={value}: expected a number from 0 to {FACTOR_MOST}"
+                            "{name}={value}: expected a number from {least} to {most}"
                         ))
                     })?;
             }
@@ -147,9 +151,9 @@ impl PushPullParameters {
 
     /// Names and values.
     pub fn values(&self) -> [(&'static str, String); 3] {
-        let [check, adaptive] = &Self::PARAMETERS;
+        let [factor, check, adaptive] = &Self::PARAMETERS;
         [
-            ("factor", self.factor.to_string()),
+            (factor.name, self.factor.to_string()),
             (check.name, self.check_ns.to_string()),
             (adaptive.name, u64::from(self.adaptive).to_string()),
         ]

@@ -1,10 +1,10 @@
 //! What a policy is told of an epoch.
 
-use nearpage_policy::online::{Epoch, OnlinePolicy};
+use nearpage_policy::online::{Epoch, OnlinePolicy, ThreadCounts};
 
 use super::Replay;
 use crate::figures::FS;
-use crate::thread::Thread;
+use crate::thread::{State, Thread};
 
 /// Misses of a node's CPUs in an epoch.
 #[derive(Default)]
@@ -15,6 +15,10 @@ pub(super) struct EpochCounts {
     /// At its beginning.
     instructions: u64,
     pub requests: Vec<u64>,
+    /// Waits for the lock, in femtoseconds.
+    pub lock_wait: u64,
+    /// All threads' time moving pages, in femtoseconds, when it began.
+    moving: u64,
 }
 
 impl EpochCounts {
@@ -42,6 +46,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let controller_requests: Vec<u64> = served
             .map(|(after, before)| after.saturating_sub(*before))
             .collect();
+        let threads: Vec<ThreadCounts> = (0..self.threads.len())
+            .filter_map(|number| self.thread_counts(number))
+            .collect();
+        let moving = self.threads.iter().map(|thread| thread.watched.moved).sum();
+        let short_of_memory = self.pages.end_epoch();
         let epoch = Epoch {
             duration_ns: self.epoch_length / FS as u64,
             controller_requests: &controller_requests,
@@ -50,10 +59,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             reads: self.epoch.reads,
             instructions: instructions.saturating_sub(self.epoch.instructions),
             free_share: self.pages.free_share(self.figures),
-            ..Epoch::default()
+            threads: &threads,
+            lock_wait_ns: self.epoch.lock_wait / FS as u64,
+            move_ns: (moving - self.epoch.moving) / FS as u64,
+            short_of_memory,
         };
         self.policy.end_epoch(&epoch, &mut self.actions);
-        self.pages.end_epoch();
+        self.epoch.lock_wait = 0;
+        self.epoch.moving = moving;
         self.epoch.local.fill(0);
         self.epoch.remote.fill(0);
         self.epoch.reads = 0;
@@ -65,5 +78,25 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.request(number);
             self.turns.set(number, self.threads[number].time);
         }
+        self.carry_out_wishes(number);
+    }
+
+    /// What a thread did in the epoch, if it is alive.
+    fn thread_counts(&mut self, number: usize) -> Option<ThreadCounts> {
+        let thread = &mut self.threads[number];
+        let watched = &mut thread.watched;
+        let now = (thread.time, watched.waited);
+        let before = std::mem::replace(&mut watched.epoch, now);
+        let [reads, writes] = std::mem::take(&mut watched.served);
+        let passed = now.0.saturating_sub(before.0);
+        let counts = ThreadCounts {
+            thread: thread.index,
+            application: self.applications[number],
+            node: thread.node,
+            busy_ns: passed.saturating_sub(now.1 - before.1) / FS as u64,
+            reads,
+            writes,
+        };
+        (!matches!(thread.state, State::Unborn | State::Ended)).then_some(counts)
     }
 }

@@ -1,7 +1,7 @@
 //! Moving pages, and what it costs (Verghese §8.1).
 
 use nearpage_machine::MoveCost;
-use nearpage_policy::online::{Action, ActionKind, Copies, OnlinePolicy, Reason};
+use nearpage_policy::online::{Action, ActionKind, Copies, OnlinePolicy, Reason, Survivor};
 
 use super::Replay;
 use crate::figures::{FS, femtoseconds};
@@ -72,6 +72,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 };
                 let locked = femtoseconds(locked);
                 let wait = self.queues.lock.wait(thread.time, locked);
+                self.epoch.lock_wait += wait;
                 thread.spend_moving(wait + locked + femtoseconds(unlocked));
                 thread.moved += 1;
             }
@@ -133,10 +134,25 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
     }
 
-    /// A store to a page that is replicated: a protection fault, after which only the master copy
-    /// is left (§8.1).
+    /// A store to a page that is replicated: a protection fault, after which one copy is left, the
+    /// master's (§8.1) or the writer's (Carrefour §3.3.2).
     #[cold]
     pub(super) fn collapse(&mut self, number: usize, page: u32, copies: Copies) {
+        let thread = &mut self.threads[number];
+        if self.policy.survivor() == Survivor::Writer {
+            self.pages.collapse_to(page, thread.node, thread.time);
+        } else {
+            self.collapse_to_master(number, page, copies);
+        }
+        self.pay_for_collapse(number, page);
+        let left = self.pages.copies(page);
+        self.policy.collapsed(page, left, &mut self.actions);
+        if !self.actions.is_empty() {
+            self.request(number);
+        }
+    }
+
+    fn collapse_to_master(&mut self, number: usize, page: u32, copies: Copies) {
         let reason = Reason {
             rule: "a store to replicated page",
             counts: Vec::new(),
@@ -149,19 +165,51 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             node: copies.home,
             reason,
         };
+        let now = self.threads[number].time;
+        self.pages.apply(&action, now, self.figures);
+    }
+
+    fn pay_for_collapse(&mut self, number: usize, page: u32) {
         let thread = &mut self.threads[number];
-        self.pages.apply(&action, thread.time, self.figures);
         match self.figures.moves {
             MoveCost::Fixed(ns) => thread.spend_moving(femtoseconds(ns)),
             MoveCost::Steps(steps) => {
-                // The replicas' pages are freed under the lock, as long as a migration's mapping.
-                let locked = femtoseconds(steps.mapping_migration_ns);
+                // The replicas' pages are freed under the lock.
+                let locked = femtoseconds(steps.collapse_locked_ns());
                 let wait = self.queues.lock.wait(thread.time, locked);
+                self.epoch.lock_wait += wait;
                 let rest = steps.fault_ns + steps.flush_ns + steps.end_migration_ns;
                 thread.spend_moving(wait + locked + femtoseconds(rest));
                 let cpu = thread.cpu;
                 let users = self.users(page);
                 self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
+            }
+        }
+    }
+
+    /// A reference from a node whose copy of the page a store has made stale: a protection fault, after
+    /// which it has a fresh copy, as costly as a replica.
+    #[cold]
+    pub(super) fn refresh(&mut self, number: usize, page: u32, copies: Copies) {
+        let thread = &mut self.threads[number];
+        let (node, now) = (thread.node, thread.time);
+        if !self.pages.refresh(page, node, now, self.figures) {
+            return;
+        }
+        match self.figures.moves {
+            MoveCost::Fixed(ns) => thread.spend_moving(femtoseconds(ns)),
+            MoveCost::Steps(steps) => {
+                let locked = femtoseconds(steps.allocation_ns);
+                let wait = self.queues.lock.wait(now, locked);
+                self.epoch.lock_wait += wait;
+                let from = self.figures.nearest_copy(node, copies.nodes);
+                let lines = self.figures.lines_per_page;
+                let copied = self.queues.wait(node, from, now, lines, self.figures);
+                let rest = steps.fault_ns
+                    + steps.mapping_replica_ns
+                    + steps.copy_ns
+                    + steps.end_replica_ns;
+                thread.spend_moving(wait + locked + copied + femtoseconds(rest));
             }
         }
     }

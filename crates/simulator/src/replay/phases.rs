@@ -99,7 +99,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         } = &self.phases;
         let mean = |sum: u128, count: u64| (count > 0).then(|| sum as f64 / FS / count as f64);
         let time_ns = *time as f64 / FS;
-        let copied = pages.migrated + pages.replicated + pages.interleaved;
+        let copied = pages.migrated + pages.replicated + pages.interleaved + pages.refreshed;
         let unlimited = self.figures.links.iter().all(|&service| service == 0);
         Outcome {
             policy: self.job.policy.name().to_owned(),
@@ -124,6 +124,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             replicated: pages.replicated,
             interleaved: pages.interleaved,
             collapsed: pages.collapsed,
+            refreshed: pages.refreshed,
             reclaimed: pages.reclaimed,
             ping_pong: pages.ping_pong,
             multiple: pages.multiple,
@@ -136,6 +137,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     + copied as f64 * energy.page_copy_nj;
                 (nj + time_ns * energy.static_w) * 1e-9
             }),
+            threads_moved: self.wishes.threads_moved,
             signals_missing: self.signals_missing,
             overcommitted: pages.overcommitted,
             threads,

@@ -70,6 +70,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 self.leave_cpu(number, now, State::Arriving, Then::Advance)?;
                 let thread = &mut self.threads[number];
                 (thread.cpu, thread.node) = (cpu.0, node);
+                // A schedule that was traced has the last word.
+                thread.watched.cpu = None;
                 self.cpu(cpu.0);
                 return Ok(());
             }
@@ -204,6 +206,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.awaits = 0;
         if thread.state == State::Unborn {
             (thread.time, thread.since) = (now, now);
+            thread.watched.epoch = (now, 0);
         } else {
             thread.wait_until(now);
         }

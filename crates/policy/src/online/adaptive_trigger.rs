@@ -1,0 +1,108 @@
+//! `migrate-replicate` with a trigger that follows what moving pages costs.
+
+use super::{Action, Epoch, MigrateReplicate, Observation, OnlinePolicy};
+
+/// Verghese §6.2.2: "a more sophisticated policy implementation could be considered that varies [the
+/// trigger] automatically at runtime (through feedback) to control the rate of migrations and
+/// replications to respond to different situations, e.g., excessive memory pressure or lock
+/// contention"; §8.2: "based on the contention for kernel resources". How, it does not say.
+///
+/// Here the trigger doubles after an epoch in which moves waited for the lock for more than a quarter
+/// of the time that they took (Table 8's lock contention costs the engineering workload a third of
+/// its overhead), or in which a replica was given up or refused for want of memory; after any other
+/// epoch it halves, down to where it was set. It is never more than sixteen times that.
+#[derive(Clone, Debug)]
+pub struct AdaptiveTrigger {
+    inner: MigrateReplicate,
+    least: u16,
+    most: u16,
+}
+
+/// Waits for the lock, of the time that moves took: more than one part in so many is contention.
+const CONTENTION: u64 = 4;
+/// Largest trigger, in multiples of the one that was set.
+const MOST: u16 = 16;
+
+impl AdaptiveTrigger {
+    /// Starting from the trigger of `inner`.
+    pub fn new(inner: MigrateReplicate) -> Self {
+        let least = inner.trigger();
+        let most = least.saturating_mul(MOST).min(u16::MAX - 1);
+        Self { inner, least, most }
+    }
+
+    /// The trigger in force, in references that are shown.
+    pub fn trigger(&self) -> u16 {
+        self.inner.trigger()
+    }
+}
+
+impl OnlinePolicy for AdaptiveTrigger {
+    fn epoch_ns(&self) -> Option<u64> {
+        self.inner.epoch_ns()
+    }
+
+    #[inline]
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        self.inner.observe(observation, actions);
+    }
+
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
+        let contended = epoch.lock_wait_ns.saturating_mul(CONTENTION) > epoch.move_ns;
+        let trigger = self.inner.trigger();
+        let next = match contended || epoch.short_of_memory > 0 {
+            true => trigger.saturating_mul(2).min(self.most),
+            false => (trigger / 2).max(self.least),
+        };
+        self.inner.set_trigger(next);
+        self.inner.end_epoch(epoch, actions);
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.inner.forget(page);
+    }
+
+    #[inline]
+    fn fetch_ahead(&self, page: u32) {
+        self.inner.fetch_ahead(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::online::{Setting, Thresholds};
+
+    #[test]
+    fn the_trigger_follows_contention_and_memory() {
+        let setting = Setting {
+            nodes: 4,
+            pages: 1,
+            memory_nodes: 0b1111,
+            clock_ghz: 0.3,
+            every: 1,
+            seed: 0,
+        };
+        let inner = MigrateReplicate::new(&Thresholds::default(), &setting).expect("thresholds");
+        let mut policy = AdaptiveTrigger::new(inner);
+        let mut after = |lock_wait_ns, move_ns, short_of_memory| {
+            let epoch = Epoch {
+                lock_wait_ns,
+                move_ns,
+                short_of_memory,
+                ..Epoch::default()
+            };
+            policy.end_epoch(&epoch, &mut Vec::new());
+            policy.trigger()
+        };
+        assert_eq!(after(0, 0, 0), 128, "never below what was set");
+        assert_eq!(after(250, 1000, 0), 128);
+        assert_eq!(after(251, 1000, 0), 256);
+        assert_eq!(after(0, 1000, 1), 512);
+        assert_eq!(after(0, 1000, 0), 256);
+        for _ in 0..10 {
+            after(1000, 1000, 0);
+        }
+        assert_eq!(after(1000, 1000, 0), 16 * 128);
+    }
+}

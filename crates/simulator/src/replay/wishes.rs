@@ -1,0 +1,192 @@
+//! What a policy wants besides moving pages: to be shown samples or hinting faults, and threads moved.
+
+use nearpage_policy::online::{Copies, Draws, OnlinePolicy, Place, Survivor, View};
+use nearpage_recording::AccessKind;
+use nearpage_recording::trace::{Miss, PageIndex, Served};
+
+use super::Replay;
+use crate::Error;
+use crate::figures::femtoseconds;
+use crate::options::{Information, Job};
+use crate::thread::{State, Then};
+use crate::trace::Trace;
+
+/// Share of instructions that load data: 26 % of those of SPECint2000 (Hennessy and Patterson,
+/// Computer Architecture, 4th edition, Figure B.27 on MIPS).
+const LOADS: f64 = 0.26;
+
+/// What the policy asked for.
+pub(super) struct Wishes {
+    pub view: View,
+    /// Pages that are unmapped.
+    unmapped: Vec<bool>,
+    draws: Draws,
+    pub threads_moved: u64,
+}
+
+impl Wishes {
+    pub fn new(job: &Job, policy: &impl OnlinePolicy, pages: usize) -> Self {
+        let view = match job.options.information {
+            Information::Asked => policy.view(),
+            _ => View::All,
+        };
+        let faults = matches!(view, View::Faults { .. });
+        Self {
+            view,
+            unmapped: vec![false; if faults { pages } else { 0 }],
+            draws: Draws::new(job.options.seed),
+            threads_moved: 0,
+        }
+    }
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// Tells the policy where pages are.
+    pub(super) fn introduce(&mut self, trace: &dyn Trace) {
+        for page in 0..trace.pages() as u32 {
+            let place = Place {
+                application: trace.page_application(page),
+                number: trace.page_number(page),
+            };
+            self.policy.place(page, place);
+        }
+        if self.policy.survivor() == Survivor::Writer {
+            self.pages.keep_stale();
+        }
+    }
+
+    /// Takes samples that are due at a miss, or the hinting fault of a page that is unmapped.
+    pub(super) fn look(&mut self, number: usize, miss: Miss, copies: Copies) {
+        match self.wishes.view {
+            View::Samples {
+                cycles,
+                cost_cycles,
+            } => {
+                let period = femtoseconds(cycles as f64 / self.figures.clock_ghz).max(1);
+                let cost = femtoseconds(cost_cycles as f64 / self.figures.clock_ghz);
+                self.sample(number, miss, period, cost);
+            }
+            View::Faults { fault_ns, .. } => {
+                let unmapped = &mut self.wishes.unmapped[miss.page.0 as usize];
+                if miss.served != Served::WriteBack && std::mem::take(unmapped) {
+                    self.threads[number].spend_moving(femtoseconds(fault_ns as f64));
+                    self.observe(number, miss, copies);
+                }
+            }
+            View::All | View::Nothing => {}
+        }
+    }
+
+    /// Samples instructions at even distances of the thread's own time. Of the instructions up to a
+    /// miss, the one that is sampled is any: the miss itself once in as many as there are. The others
+    /// are not in a trace. Those of them that load hit in the first-level cache, which has lately got
+    /// the lines that the thread missed on: they count for the page of its last miss.
+    fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
+        let thread = &mut self.threads[number];
+        let watched = &mut thread.watched;
+        // Time spent waiting is not its own.
+        let now = thread.time - watched.waited;
+        let before = watched.page.replace(miss.page.0).unwrap_or(miss.page.0);
+        if watched.next_sample == 0 {
+            // Threads do not sample in step.
+            let first = self.wishes.draws.share() * period as f64;
+            watched.next_sample = now + 1 + first as u64;
+        }
+        while self.threads[number].watched.next_sample <= now {
+            let thread = &mut self.threads[number];
+            thread.watched.next_sample += period;
+            thread.spend_moving(cost);
+            let instructions = f64::from(miss.instructions.max(1));
+            let sampled = if self.wishes.draws.share() * instructions < 1.0 {
+                (miss.served != Served::WriteBack).then_some(miss)
+            } else {
+                let hit = Miss {
+                    page: PageIndex(before),
+                    kind: AccessKind::Load,
+                    served: Served::L1,
+                    ..miss
+                };
+                (self.wishes.draws.share() < LOADS).then_some(hit)
+            };
+            if let Some(sampled) = sampled {
+                let copies = self.pages.copies(sampled.page.0);
+                self.observe(number, sampled, copies);
+            }
+        }
+    }
+
+    /// After an epoch: another view, pages to unmap at the cost of the thread `number`, threads to move.
+    pub(super) fn carry_out_wishes(&mut self, number: usize) {
+        if self.job.options.information == Information::Asked {
+            self.wishes.view = self.policy.view();
+        }
+        let pages = self.policy.unmap();
+        if let View::Faults { unmap_ns, .. } = self.wishes.view
+            && !pages.is_empty()
+        {
+            let thread = &mut self.threads[number];
+            thread.spend_moving(femtoseconds(unmap_ns as f64 * pages.len() as f64));
+            self.turns.set(number, thread.time);
+            for page in pages {
+                self.wishes.unmapped[page as usize] = true;
+            }
+        }
+        self.assign_cpus();
+    }
+
+    /// Chooses CPUs for threads that the policy wants on other nodes: the one with the fewest threads,
+    /// once those that move have left theirs; of equal ones, the lowest.
+    fn assign_cpus(&mut self) {
+        let moves = self.policy.thread_moves();
+        let mut movers: Vec<(usize, u16)> = Vec::new();
+        for wish in moves {
+            let position = self.threads.iter().position(|t| t.index == wish.thread);
+            movers.extend(position.map(|thread| (thread, wish.node)));
+        }
+        if movers.is_empty() {
+            return;
+        }
+        let mut load = vec![0u32; self.figures.cpus.len()];
+        for (number, thread) in self.threads.iter().enumerate() {
+            let alive = !matches!(thread.state, State::Unborn | State::Ended);
+            if alive && !movers.iter().any(|&(mover, _)| mover == number) {
+                load[thread.watched.cpu.unwrap_or(thread.cpu) as usize] += 1;
+            }
+        }
+        for (number, node) in movers {
+            let cpus = (0..load.len()).filter(|&cpu| self.figures.cpus[cpu] == node);
+            let Some(cpu) = cpus.min_by_key(|&cpu| load[cpu]) else {
+                continue;
+            };
+            load[cpu] += 1;
+            let thread = &mut self.threads[number];
+            thread.watched.cpu = Some(cpu as u32);
+            if thread.state == State::Running {
+                thread.alarm = 0;
+            }
+        }
+    }
+
+    /// A thread goes to the CPU that was chosen for it, and fills its caches again.
+    pub(super) fn change_cpu(&mut self, number: usize) -> Result<(), Error> {
+        let thread = &mut self.threads[number];
+        let before = thread.time;
+        thread.drain();
+        if thread.time > before {
+            self.turns.set(number, thread.time);
+            return Ok(());
+        }
+        let Some(cpu) = thread.watched.cpu.take() else {
+            return Ok(());
+        };
+        thread.spend_moving(self.figures.refill);
+        let now = thread.time;
+        self.leave_cpu(number, now, State::Arriving, Then::Step)?;
+        let node = self.figures.cpus[cpu as usize];
+        let thread = &mut self.threads[number];
+        (thread.cpu, thread.node) = (cpu, node);
+        self.cpu(cpu);
+        self.wishes.threads_moved += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! The online policies of ARS and Carrefour and Linux's own, at work.
+
+use super::*;
+
+/// What makes every policy act on a trace of a few microseconds.
+pub(super) fn eager() -> Vec<Job> {
+    let mut jobs: Vec<Job> = ["out-u", "out-w", "in-w", "out-u-local", "out-w-local"]
+        .map(|name| job(name, &[("factor", "0.2"), ("check_ns", "3000")]))
+        .to_vec();
+    let traffic = [
+        ("maptu", "0"),
+        ("reads_percent", "0"),
+        ("imbalance_percent", "0"),
+        ("local_percent", "100"),
+        ("samples", "1"),
+        ("candidates", "1"),
+        ("collapses", "1"),
+        ("fast_cycles", "50"),
+        ("slow_cycles", "100"),
+        ("sample_cost_cycles", "7"),
+        ("decision_ns", "5000"),
+    ];
+    let full = [("source", "cache"), ("memory_pages", "14")];
+    jobs.push(job("traffic", &traffic));
+    jobs.push(job("traffic", &[&traffic[..], &full].concat()));
+    let linux = [
+        ("scan_delay_ms", "0"),
+        ("scan_period_min_ms", "1"),
+        ("tick_ns", "2000"),
+    ];
+    jobs.push(job("kernel-balancing", &linux));
+    jobs.push(job("replicate-on-first-touch", &[]));
+    jobs.push(job("block-naive", &[]));
+    let adaptive = [
+        ("trigger", "2"),
+        ("hold", "1"),
+        ("adaptive", "1"),
+        ("reset", "500"),
+    ];
+    jobs.push(job("migrate-replicate", &adaptive));
+    jobs
+}
+
+/// Reads of all pages in turn, so many times.
+fn reads(pages: u32, rounds: usize) -> Vec<Miss> {
+    (0..pages)
+        .map(|page| load(0, page))
+        .collect::<Vec<_>>()
+        .repeat(rounds)
+}
+
+/// Node 2 reads four pages of node 0's.
+fn remote_reader() -> MemoryTrace {
+    touched_by_first(4, vec![(8, reads(4, 5000))])
+}
+
+#[test]
+fn ars_brings_pages_to_the_node_that_uses_them() {
+    let machine = machine(4, CLOCK);
+    let trace = remote_reader();
+    let still = one(&trace, &machine, job("first-touch", &[]));
+    for name in ["out-u", "out-w", "out-u-local", "out-w-local"] {
+        let settings = [("check_ns", "1000"), ("move_ns", "5000")];
+        let outcome = one(&trace, &machine, job(name, &settings));
+        let counts = [
+            outcome.migrated,
+            outcome.multiple,
+            outcome.ping_pong,
+            outcome.incorrect,
+        ];
+        assert_eq!(counts, [4, 0, 0, 0], "{name}");
+        assert_eq!(outcome.split.move_ns, 4.0 * 5000.0);
+        // Five reads of 200 ns up to the first check.
+        assert_eq!(outcome.remote(), 5, "{name}");
+        assert!(outcome.time_ns < 0.55 * still.time_ns);
+        // Above factor 3 on four nodes no page moves.
+        let outcome = one(&trace, &machine, job(name, &[("factor", "3.1")]));
+        assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
+    }
+    // Among its remote pages, node 2 reads one most of the time.
+    let hot = [reads(4, 1), vec![load(0, 3); 40]].concat().repeat(100);
+    let trace = touched_by_first(4, vec![(8, hot)]);
+    let settings = [("check_ns", "10000"), ("move_ns", "5000"), ("factor", "1")];
+    let outcome = one(&trace, &machine, job("in-w", &settings));
+    assert!(outcome.migrated >= 1 && outcome.local_share() > 0.8);
+}
+
+#[test]
+fn pages_that_come_back_are_ping_pongs() {
+    let machine = machine(4, CLOCK);
+    let to = |at, cpu| (at, 0, Happening::Move(CpuId(cpu)));
+    let mut trace = touched_by_first(1, vec![(4, reads(1, 300))]);
+    trace.threads[1].1[0].happenings = vec![to(100, 8), to(200, 4)];
+    let outcome = one(
+        &trace,
+        &machine,
+        job("out-u", &[("check_ns", "1000"), ("move_ns", "0")]),
+    );
+    assert_eq!(
+        (outcome.migrated, outcome.multiple, outcome.ping_pong),
+        (3, 2, 1)
+    );
+}
+
+/// Decisions of `traffic` every 10 µs, whatever the traffic.
+const OFTEN: [(&str, &str); 4] = [
+    ("maptu", "0"),
+    ("decision_ns", "10000"),
+    ("move_ns", "3000"),
+    ("clustering", "0"),
+];
+
+fn traffic(more: &[(&str, &str)]) -> Job {
+    job("traffic", &[&OFTEN, more].concat())
+}
+
+#[test]
+fn traffic_colocates_by_samples_and_by_full_information() {
+    let machine = machine(4, CLOCK);
+    let trace = remote_reader();
+    let outcome = one(&trace, &machine, traffic(&[("source", "cache")]));
+    assert_eq!((outcome.migrated, outcome.split.move_ns), (4, 4.0 * 3000.0));
+    let sampled = [
+        ("fast_cycles", "500"),
+        ("slow_cycles", "500"),
+        ("sample_cost_cycles", "40"),
+    ];
+    let outcome = one(&trace, &machine, traffic(&sampled));
+    assert_eq!(outcome.migrated, 4);
+    // Samples cost 40 ns each, and come every 500 ns of the thread's time.
+    let samples = (outcome.split.move_ns - 4.0 * 3000.0) / 40.0;
+    assert_eq!(samples.fract(), 0.0);
+    near(samples, outcome.time_ns / 500.0, 0.01);
+    // Fewer than 50 accesses in a microsecond are not worth it.
+    let still = one(&trace, &machine, job("first-touch", &[]));
+    let few = [("source", "cache"), ("decision_ns", "10000")];
+    let outcome = one(&trace, &machine, job("traffic", &few));
+    assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
+}
+
+#[test]
+fn traffic_replicates_from_five_hundred_pages_and_interleaves_below() {
+    let machine = machine(4, CLOCK);
+    for (pages, expected) in [(499, 0), (500, 3 * 500)] {
+        let trace = touched_by_first(pages, [4, 8, 12].map(|cpu| (cpu, reads(pages, 6))).to_vec());
+        let decision = format!("{}", pages * 250);
+        let settings = [
+            ("source", "cache"),
+            ("decision_ns", &decision),
+            ("move_ns", "1"),
+        ];
+        let outcome = one(&trace, &machine, traffic(&settings));
+        assert_eq!(outcome.replicated, expected);
+        assert_eq!(
+            outcome.interleaved > 300,
+            expected == 0,
+            "{}",
+            outcome.interleaved
+        );
+        assert!(outcome.controller_imbalance() < 0.9, "sqrt(3) at first");
+    }
+}
+
+/// Nodes 1 and 2 read a page until both have a copy; then node 2 stores and node 1 reads, in turn.
+fn stores_and_reads(turns: u64) -> MemoryTrace {
+    let after = |at, sequence| {
+        let waited_instructions = 0;
+        (
+            at,
+            0,
+            Happening::Resume {
+                after: sequence,
+                waited_instructions,
+            },
+        )
+    };
+    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let mut reader = (reads(1, 100), vec![signal(100, 2)]);
+    let mut writer = (reads(1, 100), vec![after(100, 2)]);
+    for turn in 0..turns {
+        let (stored, read) = (10 + 2 * turn, 11 + 2 * turn);
+        writer.0.push(store(0, 0));
+        writer
+            .1
+            .extend([signal(writer.0.len(), stored), after(writer.0.len(), read)]);
+        reader.1.push(after(reader.0.len(), stored));
+        reader.0.push(load(0, 0));
+        reader.1.push(signal(reader.0.len(), read));
+    }
+    let mut trace = touched_by_first(1, vec![(4, vec![]), (8, vec![])]);
+    for (thread, (misses, happenings)) in [(1, reader), (2, writer)] {
+        trace.threads[thread].1 = batch(misses, happenings);
+    }
+    trace
+}
+
+#[test]
+fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
+    let machine = machine(4, CLOCK);
+    let replication_only = [
+        ("source", "cache"),
+        ("candidates", "1"),
+        ("reads_percent", "0"),
+        ("interleaving", "0"),
+        ("colocation", "0"),
+    ];
+    let outcome = one(&stores_and_reads(1), &machine, traffic(&replication_only));
+    assert_eq!(
+        (outcome.replicated, outcome.collapsed, outcome.refreshed),
+        (2, 1, 1)
+    );
+    assert_eq!(outcome.split.move_ns, 4.0 * 3000.0);
+    assert_eq!(outcome.pages_max, 3);
+    // The store and the read after it are local, as all since the copies were made.
+    let apart = one(&stores_and_reads(0), &machine, traffic(&replication_only));
+    assert_eq!(outcome.local, apart.local + 2);
+    // Under migrate-replicate the master alone is left, and nobody gets a fresh copy.
+    let thresholds = [("trigger", "30"), ("hold", "10"), ("write", "9")];
+    let outcome = one(
+        &stores_and_reads(1),
+        &machine,
+        job("migrate-replicate", &thresholds),
+    );
+    assert_eq!((outcome.collapsed, outcome.refreshed), (1, 0));
+    // After more than five collapses the page has one copy for good.
+    let outcome = one(&stores_and_reads(9), &machine, traffic(&replication_only));
+    assert_eq!(
+        (outcome.replicated, outcome.collapsed, outcome.refreshed),
+        (2, 6, 5)
+    );
+}
+
+#[test]
+fn threads_that_share_are_brought_together() {
+    let machine = machine(2, CLOCK);
+    // CPUs 0 and 1 are on node 0, 4 and 5 on node 1; pages 0 to 3 are used by 0 and 4.
+    let of = |first: u32| {
+        reads(4, 2000)
+            .into_iter()
+            .map(move |miss| load(0, miss.page.0 + first))
+    };
+    let threads = [(0, 0), (1, 4), (4, 0), (5, 4)].iter().enumerate();
+    let threads = threads.map(|(number, &(cpu, first))| {
+        thread(number as u32, cpu, 0, batch(of(first).collect(), vec![]))
+    });
+    let trace = trace(8, threads.collect());
+    let settings = [("source", "cache"), ("clustering", "1")];
+    let outcome = one(&trace, &machine, traffic(&settings));
+    assert_eq!(outcome.threads_moved, 2);
+    let apart = one(&trace, &machine, traffic(&settings[..1]));
+    assert_eq!(apart.threads_moved, 0);
+    assert!(outcome.local_share() > 0.95 && apart.local_share() < 0.8);
+    assert_eq!(outcome.misses, apart.misses);
+}
+
+#[test]
+fn linux_moves_pages_by_hinting_faults() {
+    let machine = machine(4, CLOCK);
+    let settings = [
+        ("scan_delay_ms", "0"),
+        ("scan_period_min_ms", "1"),
+        ("scan_period_max_ms", "1"),
+        ("tick_ns", "100000"),
+        ("fault_ns", "1000"),
+        ("unmap_ns", "10"),
+        ("move_ns", "3000"),
+    ];
+    let outcome = one(
+        &remote_reader(),
+        &machine,
+        job("kernel-balancing", &settings),
+    );
+    assert_eq!((outcome.migrated, outcome.threads_moved), (4, 0));
+    assert!(outcome.local_share() > 0.9);
+    // Each pass over the four pages costs as many faults.
+    let passes = (outcome.split.move_ns - 4.0 * 3000.0) / (4.0 * 1010.0);
+    assert!(passes >= 1.0 && passes.fract() == 0.0, "{passes}");
+    // By default the first scan comes after a second.
+    let still = one(&remote_reader(), &machine, job("first-touch", &[]));
+    let outcome = one(&remote_reader(), &machine, job("kernel-balancing", &[]));
+    assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
+}
+
+#[test]
+fn readers_get_copies_at_first_touch() {
+    let machine = machine(4, CLOCK);
+    let trace = touched_by_first(3, vec![(4, reads(3, 4)), (8, reads(3, 4))]);
+    let outcome = one(
+        &trace,
+        &machine,
+        job("replicate-on-first-touch", &[("move_ns", "500")]),
+    );
+    assert_eq!((outcome.replicated, outcome.remote()), (6, 6));
+    assert_eq!(outcome.split.move_ns, 6.0 * 500.0);
+}
+
+#[test]
+fn blocks_are_dealt_out_in_order() {
+    let machine = machine(4, CLOCK);
+    for page in 0..8u32 {
+        let trace = each(8, &[0], &[load(0, page)]);
+        let outcome = one(&trace, &machine, job("block-naive", &[]));
+        let latency = machine.latency_ns.as_ref().expect("latencies")[0][page as usize / 2];
+        assert_eq!(Some(outcome.time_ns), latency);
+    }
+    // Fewer pages than nodes: they stay where they start.
+    let trace = touched_by_first(3, vec![(4, vec![load(0, 2)])]);
+    let outcome = one(&trace, &machine, job("block-naive", &[]));
+    assert_eq!(outcome.remote_latency_ns, Some(200.0));
+}
+
+#[test]
+fn online_policies_need_memory_on_two_nodes() {
+    let trace = each(1, &[0], &[load(0, 0)]);
+    let machine = machine(1, CLOCK);
+    for name in Policy::NAMES {
+        let job = job(name, &[]);
+        let online = job.policy.is_online();
+        match simulate(&trace, &machine, &[job], 1) {
+            Ok(_) => assert!(!online, "{name}"),
+            Err(error) => {
+                let start = format!("{name} makes no sense on this machine: ");
+                assert!(online && error.to_string().starts_with(&start), "{error}");
+            }
+        }
+    }
+}
