@@ -15,8 +15,9 @@
 //! thread waits for here can keep it for good.
 
 use std::collections::VecDeque;
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Thread, current, park_timeout};
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ use crate::system;
 
 /// How long a thread waits until it looks whether others are asleep.
 const PATIENCE: Duration = Duration::from_millis(4);
+/// How long a thread stays on its host core for others to come, at least and at most: as long as
+/// it takes to fall asleep, and to be woken.
+const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
 
 /// A thread in the lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,9 @@ struct Slot {
     asleep: u32,
     /// It waits for threads created earlier.
     waits: bool,
+    /// How long it stays on its host core: twice as long as last time if that was long enough,
+    /// otherwise half.
+    spin_ns: u64,
 }
 
 #[derive(Default)]
@@ -66,12 +73,16 @@ struct Inner {
     off: bool,
     /// When somebody looked for sleepers last.
     looked_at: u64,
+    /// Times that a thread was told to look again.
+    changes: Arc<AtomicU64>,
 }
 
 /// All threads of a process.
 pub struct Lockstep {
     quantum: u64,
     inner: Mutex<Inner>,
+    changes: Arc<AtomicU64>,
+    host_cores: usize,
     /// Times that a thread was left out because it slept.
     pub left_out: AtomicU64,
 }
@@ -89,7 +100,9 @@ impl Lockstep {
     /// Nobody yet, on that many CPUs.
     pub fn new(quantum: u32, cpus: usize) -> Self {
         let quantum = u64::from(quantum);
+        let changes = Arc::<AtomicU64>::default();
         let inner = Inner {
+            changes: changes.clone(),
             queues: vec![VecDeque::new(); cpus],
             cpu_times: vec![0; cpus],
             end: quantum,
@@ -98,6 +111,8 @@ impl Lockstep {
         Self {
             quantum,
             inner: Mutex::new(inner),
+            changes,
+            host_cores: std::thread::available_parallelism().map_or(1, usize::from),
             left_out: AtomicU64::new(0),
         }
     }
@@ -119,6 +134,7 @@ impl Lockstep {
             thread: None,
             asleep: 0,
             waits: false,
+            spin_ns: *SPIN_NS.end(),
         });
         inner.join(member, time);
         Member(member)
@@ -202,13 +218,7 @@ impl Lockstep {
             if !slot.waits {
                 return;
             }
-            drop(inner);
-            let began = system::now_ns();
-            park_timeout(PATIENCE);
-            inner = self.inner();
-            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
-                self.leave_out_sleepers(&mut inner);
-            }
+            inner = self.rest(inner, member);
         }
     }
 
@@ -234,11 +244,7 @@ impl Lockstep {
     pub fn end(&self) {
         let mut inner = self.inner();
         inner.off = true;
-        for slot in &inner.slots {
-            if let Some(thread) = &slot.thread {
-                thread.unpark();
-            }
-        }
+        inner.slots.iter().for_each(|slot| inner.tell(slot));
     }
 
     /// If nobody runs, the next quantum begins.
@@ -290,14 +296,40 @@ impl Lockstep {
             if inner.state(member) == State::Running {
                 continue;
             }
-            drop(inner);
-            let began = system::now_ns();
-            park_timeout(PATIENCE);
-            inner = self.inner();
-            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
-                self.leave_out_sleepers(&mut inner);
-            }
+            inner = self.rest(inner, member);
         }
+    }
+
+    /// Waits until somebody is told to look again; on its host core for a while, if all threads that
+    /// can run have one.
+    fn rest<'a>(&'a self, inner: MutexGuard<'a, Inner>, member: Member) -> MutexGuard<'a, Inner> {
+        let before = self.changes.load(Relaxed);
+        let can_run: usize = inner.queues.iter().map(VecDeque::len).sum();
+        let spin_ns = match inner.slots.get(member.0) {
+            Some(slot) if can_run <= self.host_cores => slot.spin_ns,
+            _ => 0,
+        };
+        drop(inner);
+        let began = system::now_ns();
+        let mut came = false;
+        while !came && system::now_ns() - began < spin_ns {
+            (0..20).for_each(|_| spin_loop());
+            came = self.changes.load(Relaxed) != before;
+        }
+        if !came {
+            park_timeout(PATIENCE);
+        }
+        let mut inner = self.inner();
+        if let Some(slot) = inner.slots.get_mut(member.0)
+            && spin_ns > 0
+        {
+            let next = if came { spin_ns * 2 } else { spin_ns / 2 };
+            slot.spin_ns = next.clamp(*SPIN_NS.start(), *SPIN_NS.end());
+        }
+        if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
+            self.leave_out_sleepers(&mut inner);
+        }
+        inner
     }
 
     #[cold]
@@ -382,10 +414,17 @@ impl Inner {
         if let Some(queue) = self.queues.get_mut(slot.cpu) {
             queue.retain(|queued| *queued != member.0);
         }
-        for waiting in self.slots.iter().skip(member.0).filter(|slot| slot.waits) {
-            if let Some(thread) = &waiting.thread {
-                thread.unpark();
-            }
+        let later = self.slots.iter().skip(member.0);
+        later
+            .filter(|slot| slot.waits)
+            .for_each(|slot| self.tell(slot));
+    }
+
+    /// The slot's thread looks again whether it may go on.
+    fn tell(&self, slot: &Slot) {
+        self.changes.fetch_add(1, Relaxed);
+        if let Some(thread) = &slot.thread {
+            thread.unpark();
         }
     }
 
@@ -400,7 +439,8 @@ impl Inner {
     fn start_first(&mut self, cpu: usize) {
         let free_at = self.cpu_times.get(cpu).copied().unwrap_or(0);
         let first = self.queues.get(cpu).and_then(|queue| queue.front());
-        let Some(slot) = first.and_then(|first| self.slots.get_mut(*first)) else {
+        let Some(&first) = first else { return };
+        let Some(slot) = self.slots.get_mut(first) else {
             return;
         };
         if slot.state != State::Ready {
@@ -411,8 +451,8 @@ impl Inner {
             slot.state = State::Running;
             slot.asleep = 0;
             self.running += 1;
-            if let Some(thread) = &slot.thread {
-                thread.unpark();
+            if let Some(slot) = self.slots.get(first) {
+                self.tell(slot);
             }
         }
     }
