@@ -12,11 +12,13 @@
 //! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
 //! ways that no list of system calls knows. So a waiting thread looks now and then whether those
 //! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
-//! thread waits for here can keep it for good.
+//! thread waits for here can keep it for good. It is quick about it with those in a system call,
+//! and while a process is being made (the emulator stops all threads for that); others sleep for
+//! the emulator's locks, which a busy host may make long, and are given much more time.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Thread, current, park_timeout};
 use std::time::Duration;
@@ -25,6 +27,9 @@ use crate::system;
 
 /// How long a thread waits until it looks whether others are asleep.
 const PATIENCE: Duration = Duration::from_millis(4);
+/// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
+/// a lock of the emulator's.
+const LOOKS: [u32; 2] = [2, 50];
 /// How long a thread stays on its host core for others to come, at least and at most: as long as
 /// it takes to fall asleep, and to be woken.
 const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
@@ -54,6 +59,7 @@ struct Slot {
     thread: Option<Thread>,
     /// Times in a row that it was found asleep while it should run.
     asleep: u32,
+    calls: Arc<AtomicBool>,
     /// It waits for threads created earlier.
     waits: bool,
     /// How long it stays on its host core: twice as long as last time if that was long enough,
@@ -83,6 +89,8 @@ pub struct Lockstep {
     inner: Mutex<Inner>,
     changes: Arc<AtomicU64>,
     host_cores: usize,
+    /// Threads that are making a process.
+    pub forking: AtomicU32,
     /// Times that a thread was left out because it slept.
     pub left_out: AtomicU64,
 }
@@ -113,6 +121,7 @@ impl Lockstep {
             inner: Mutex::new(inner),
             changes,
             host_cores: std::thread::available_parallelism().map_or(1, usize::from),
+            forking: AtomicU32::new(0),
             left_out: AtomicU64::new(0),
         }
     }
@@ -133,11 +142,19 @@ impl Lockstep {
             tid: 0,
             thread: None,
             asleep: 0,
+            calls: Arc::default(),
             waits: false,
             spin_ns: *SPIN_NS.end(),
         });
         inner.join(member, time);
         Member(member)
+    }
+
+    /// Whether that thread is in a system call: for it to say.
+    pub fn calls(&self, member: Member) -> Arc<AtomicBool> {
+        let inner = self.inner();
+        let slot = inner.slots.get(member.0);
+        slot.map_or_else(Default::default, |slot| slot.calls.clone())
     }
 
     /// The calling thread is that one, and runs when this returns.
@@ -351,8 +368,8 @@ impl Lockstep {
                 continue;
             }
             slot.asleep += 1;
-            // Twice: once may be a lock of the emulator's.
-            if slot.asleep > 1 {
+            let quick = slot.calls.load(Relaxed) || self.forking.load(Relaxed) > 0;
+            if slot.asleep >= LOOKS[usize::from(!quick)] {
                 let time = slot.time;
                 slot.asleep = 0;
                 self.left_out.fetch_add(1, Relaxed);

@@ -4,7 +4,8 @@
 //! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
 //! the accesses of their instructions.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nearpage_wire::trace::{COUNTERS, Counter, Event, Record, Reference, ReferenceKind, Served};
 
@@ -145,6 +146,8 @@ pub struct Thread {
     pub ends_at: u64,
     /// The system call that it is in: what its return means.
     pub call: crate::calls::Call,
+    /// It is in one.
+    pub calls: Arc<AtomicBool>,
 }
 
 impl Thread {
@@ -196,6 +199,7 @@ impl Thread {
             member: birth.member,
             ends_at: birth.ends_at,
             call: Default::default(),
+            calls: process.lockstep.calls(birth.member),
         });
         thread.go_on(turn);
         thread.plan_sample();
