@@ -444,7 +444,7 @@ pub struct Simulate {
     #[arg(long)]
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, post-facto, migrate, replicate,
-    /// migrate-replicate
+    /// migrate-replicate; plan:FILE is what `nearpage plan` decided (a file name without commas)
     #[arg(
         long,
         value_name = "P,…",

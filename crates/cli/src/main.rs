@@ -8,6 +8,7 @@ mod doctor;
 mod export;
 mod full;
 mod generate;
+mod homes;
 mod launch;
 mod machine;
 mod observe;
