@@ -17,6 +17,7 @@ mod placing;
 mod plan;
 mod progress;
 mod record;
+mod replayed;
 mod report;
 mod run;
 mod simulate;

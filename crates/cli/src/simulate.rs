@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use nearpage_policy::online::Initial;
 use nearpage_recording::Recording;
-use nearpage_recording::trace::{PageIndex, Tracing};
+use nearpage_recording::trace::Tracing;
 use nearpage_report::{Simulation, simulation_json, simulation_text};
-use nearpage_simulator::{Error, Job, Outcome, Policy, ThreadSteps, Trace, simulate};
+use nearpage_simulator::{Error, Job, Outcome, Policy, simulate};
 
 use crate::arguments::Simulate;
 use crate::homes;
 use crate::progress::Progress;
+use crate::replayed::Replayed;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
@@ -147,28 +148,6 @@ fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<Str
         ));
     }
     notes
-}
-
-/// A recording's trace as the simulator takes it.
-struct Replayed(nearpage_recording::trace::Trace);
-
-impl Trace for Replayed {
-    fn pages(&self) -> usize {
-        self.0.pages().len()
-    }
-
-    fn page_number(&self, page: u32) -> u64 {
-        let pages = self.0.pages();
-        pages.place(PageIndex(page)).address / pages.page_bytes()
-    }
-
-    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
-        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
-        for (position, thread) in self.0.threads().iter().enumerate() {
-            threads.push((thread.clone(), Box::new(self.0.steps(position))));
-        }
-        Ok(threads)
-    }
 }
 
 #[cfg(test)]
