@@ -73,7 +73,7 @@ impl Analysis {
         );
         let mut on_machine: Vec<OnMachine<'a>> = Vec::new();
         for pid in self.busy_processes() {
-            let program = self.program(pid);
+            let program = program(&self.recording, pid);
             let is_known = |known: &OnMachine| {
                 (&known.program.executable, &known.program.build_id)
                     == (&program.executable, &program.build_id)
@@ -124,50 +124,47 @@ impl Analysis {
             .map(|(_, (pid, _))| pid)
             .collect()
     }
+}
 
-    /// Executable and arguments of a process, as plans name programs.
-    fn program(&self, pid: u32) -> Program {
-        let tables = &self.recording.tables;
-        let metadata = &self.recording.metadata;
-        let of_process = tables.mappings.iter().filter(|mapping| mapping.pid == pid);
-        let file_name = |mapping: &&nearpage_recording::ModuleMapping| {
-            let path = &tables.modules[mapping.module.0 as usize].path;
-            path.rsplit('/').next().unwrap_or(path).to_owned()
-        };
-        let main = tables
-            .threads
-            .iter()
-            .find(|thread| thread.pid == pid && thread.order == 0);
-        // The kernel cuts a thread's name to 15 bytes; a program may have set another.
-        let named = of_process.clone().find(|mapping| {
-            main.is_some_and(|main| {
-                !main.name.is_empty() && file_name(mapping).starts_with(&main.name)
-            })
-        });
-        let is_program = |mapping: &&nearpage_recording::ModuleMapping| {
-            !file_name(mapping).starts_with(['[', '/'])
-        };
-        let Some(executable) = named.or_else(|| {
-            of_process
-                .filter(is_program)
-                .min_by_key(|mapping| mapping.born_ns)
-        }) else {
-            return Program::default();
-        };
-        let build_id = tables.modules[executable.module.0 as usize]
-            .build_id
-            .clone();
-        let is_command = !build_id.is_empty() && build_id == metadata.build_id;
-        Program {
-            executable: file_name(&executable),
-            arguments: if is_command {
-                metadata.command.iter().skip(1).cloned().collect()
-            } else {
-                Vec::new()
-            },
-            build_id,
-            rank: metadata.rank,
-        }
+/// Executable and arguments of a process, as plans name programs.
+pub fn program(recording: &Recording, pid: u32) -> Program {
+    let tables = &recording.tables;
+    let metadata = &recording.metadata;
+    let of_process = tables.mappings.iter().filter(|mapping| mapping.pid == pid);
+    let file_name = |mapping: &&nearpage_recording::ModuleMapping| {
+        let path = &tables.modules[mapping.module.0 as usize].path;
+        path.rsplit('/').next().unwrap_or(path).to_owned()
+    };
+    let main = tables
+        .threads
+        .iter()
+        .find(|thread| thread.pid == pid && thread.order == 0);
+    // The kernel cuts a thread's name to 15 bytes; a program may have set another.
+    let named = of_process.clone().find(|mapping| {
+        main.is_some_and(|main| !main.name.is_empty() && file_name(mapping).starts_with(&main.name))
+    });
+    let is_program =
+        |mapping: &&nearpage_recording::ModuleMapping| !file_name(mapping).starts_with(['[', '/']);
+    let Some(executable) = named.or_else(|| {
+        of_process
+            .filter(is_program)
+            .min_by_key(|mapping| mapping.born_ns)
+    }) else {
+        return Program::default();
+    };
+    let build_id = tables.modules[executable.module.0 as usize]
+        .build_id
+        .clone();
+    let is_command = !build_id.is_empty() && build_id == metadata.build_id;
+    Program {
+        executable: file_name(&executable),
+        arguments: if is_command {
+            metadata.command.iter().skip(1).cloned().collect()
+        } else {
+            Vec::new()
+        },
+        build_id,
+        rank: metadata.rank,
     }
 }
 

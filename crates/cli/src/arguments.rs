@@ -254,6 +254,13 @@ pub struct Compare {
     /// Which threads share a node on that machine
     #[arg(long, value_enum, default_value = "compact")]
     pub threads: Threads,
+    /// Full recording on which each plan is simulated [default: the first one among those compared]
+    #[arg(long, value_name = "DIR")]
+    pub replay: Option<PathBuf>,
+    /// Loads that took so many cycles and more count as remote where the page's node is not known
+    /// (Marathe's threshold)
+    #[arg(long, value_name = "CYCLES", default_value_t = 512.0, value_parser = cycles)]
+    pub remote_latency: f64,
     /// Print the comparison as JSON
     #[arg(long)]
     pub json: bool,
@@ -444,7 +451,7 @@ pub struct Simulate {
     #[arg(long)]
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, post-facto, migrate, replicate,
-    /// migrate-replicate
+    /// migrate-replicate; plan:FILE is what `nearpage plan` decided (a file name without commas)
     #[arg(
         long,
         value_name = "P,…",

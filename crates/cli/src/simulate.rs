@@ -1,19 +1,22 @@
 //! `nearpage simulate`: a full recording's misses, replayed on a machine under policies.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_policy::online::Initial;
 use nearpage_recording::Recording;
-use nearpage_recording::trace::{PageIndex, Tracing};
+use nearpage_recording::trace::Tracing;
 use nearpage_report::{Simulation, simulation_json, simulation_text};
-use nearpage_simulator::{Error, Job, Outcome, Policy, ThreadSteps, Trace, simulate};
+use nearpage_simulator::{Error, Job, Outcome, Policy, simulate};
 
 use crate::arguments::Simulate;
+use crate::homes;
 use crate::progress::Progress;
+use crate::replayed::Replayed;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
-    let jobs = jobs(&arguments)?;
+    let mut jobs = jobs(&arguments)?;
     let folder = arguments.recording.display().to_string();
     let (recording, trace) = {
         let _progress = Progress::new(format!("reading {folder}"));
@@ -33,6 +36,15 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             "{folder}: {difference}; record it again: nearpage record --source full --machine {named} -- {command}"
         )
     })?;
+    let mut planned = Vec::new();
+    for job in &mut jobs {
+        if let Policy::Homes { name, homes } = &mut job.policy {
+            let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
+            let found = homes::of_file(file, &recording, &trace.0, &machine)?;
+            planned.extend(found.notes(name));
+            *homes = found.homes;
+        }
+    }
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let outcomes = {
         let _progress = Progress::new(format!("simulating {folder}"));
@@ -41,7 +53,8 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             other => anyhow::Error::from(other).context(folder.clone()),
         })?
     };
-    let notes = notes(&tracing, &machine.timing()?.assumed, &outcomes);
+    let mut notes = notes(&tracing, &machine.timing()?.assumed, &outcomes);
+    notes.extend(planned);
     let simulation = Simulation {
         machine: &machine.name,
         recording: &folder,
@@ -55,13 +68,22 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the name of a plan's policy begins with, before its file.
+const PLAN: &str = "plan:";
+
 /// What to simulate, of what was typed.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for name in &arguments.policy {
-        let policy = Policy::from_name(name).ok_or_else(|| {
+        let plan = || {
+            name.starts_with(PLAN).then(|| Policy::Homes {
+                name: name.clone(),
+                homes: Vec::new(),
+            })
+        };
+        let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {
             Usage(format!(
-                "no policy `{name}`; there are {}",
+                "no policy `{name}`; there are {}, {PLAN}FILE",
                 Policy::NAMES.join(", ")
             ))
         })?;
@@ -126,28 +148,6 @@ fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<Str
         ));
     }
     notes
-}
-
-/// A recording's trace as the simulator takes it.
-struct Replayed(nearpage_recording::trace::Trace);
-
-impl Trace for Replayed {
-    fn pages(&self) -> usize {
-        self.0.pages().len()
-    }
-
-    fn page_number(&self, page: u32) -> u64 {
-        let pages = self.0.pages();
-        pages.place(PageIndex(page)).address / pages.page_bytes()
-    }
-
-    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
-        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
-        for (position, thread) in self.0.threads().iter().enumerate() {
-            threads.push((thread.clone(), Box::new(self.0.steps(position))));
-        }
-        Ok(threads)
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,10 @@
 mod clock;
 mod file;
 mod images;
+mod ordered;
 mod pages;
 mod setup;
+mod statistics;
 mod steps;
 mod survey;
 mod thin;
@@ -25,6 +27,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
 pub use self::setup::TraceOptions;
+pub use self::statistics::{
+    ChainShare, HotPages, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly, TraceStatistics,
+};
 pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{SharedTrace, Traced};
