@@ -44,6 +44,9 @@ pub struct Options {
     pub source: SourceWish,
     /// What to sample where that is the PMU.
     pub pmu: PmuOptions,
+    /// Whether the preload library will be in the command, which the signal source needs; where it
+    /// won't, why and what helps, for the user.
+    pub preload: Result<(), String>,
     /// Samples per second of every thread's CPU time; `None`:
     /// [as many as cost little](Calibration::default_rate_hz).
     pub rate_hz: Option<f64>,
@@ -71,6 +74,7 @@ impl Options {
             environment: Vec::new(),
             source: SourceWish::default(),
             pmu: PmuOptions::default(),
+            preload: Err("it needs the preload library inside the command".to_owned()),
             rate_hz: None,
             after: Duration::ZERO,
             duration: None,
@@ -479,7 +483,13 @@ pub fn choose_source(options: &Options) -> Result<Choice, Error> {
 }
 
 fn facts(options: &Options, rate_hz: f64) -> Result<Facts, Error> {
-    Facts::probe(&options.pmu, rate_hz, &options.sys_root, &options.proc_root)
+    Facts::probe(
+        &options.pmu,
+        &options.preload,
+        rate_hz,
+        &options.sys_root,
+        &options.proc_root,
+    )
 }
 
 fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
