@@ -43,6 +43,9 @@ pub const LOG_BYTES_MAX_VARIABLE: &str = "NEARPAGE_LOG_BYTES_MAX";
 pub const SAMPLES_DIRECTORY_VARIABLE: &str = "NEARPAGE_SAMPLES";
 /// Environment variable: time between two of them, in nanoseconds of a thread's time in user mode.
 pub const SAMPLE_PERIOD_VARIABLE: &str = "NEARPAGE_SAMPLE_PERIOD_NS";
+/// Environment variable: `monotonic` lets samples come by the wall clock, as often as asked for and
+/// in sleep too. That interrupts system calls: for benchmarks only.
+pub const SAMPLE_CLOCK_VARIABLE: &str = "NEARPAGE_SAMPLE_CLOCK";
 /// Environment variable: places in the ring of samples, a power of two.
 pub const SAMPLE_SLOTS_VARIABLE: &str = "NEARPAGE_SAMPLE_SLOTS";
 /// Environment variable: `1` turns the preload library off.
