@@ -99,6 +99,9 @@ pub enum Source {
     Pmu,
     /// The kernel's software clock, with backward decoding: needs no PMU
     Clock,
+    /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
+    /// the preload library, and at most as many samples as the kernel has ticks
+    Signal,
     /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
     Full,
 }
@@ -117,6 +120,10 @@ pub struct Record {
     /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
+    /// Share of the program's time that sampling may take, in percent: the rate follows from what
+    /// samples are found to cost [default: 1, without --rate]
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
+    pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
     #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
     pub min_latency: Option<u32>,
@@ -540,6 +547,13 @@ fn cycles(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(cycles) if cycles.is_finite() && cycles >= 0.0 => Ok(cycles),
         _ => Err("expected cycles, such as 128".to_owned()),
+    }
+}
+
+fn overhead(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse() {
+        Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("expected a share in percent, 0.01 to 100".to_owned()),
     }
 }
 

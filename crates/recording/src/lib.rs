@@ -45,5 +45,6 @@ pub use storage::TablesWriter;
 pub use symbols::Symbols;
 pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
-    ModuleMapping, Object, ObjectId, ObjectKind, SampleCounts, Status, Tables, Thread, ThreadIndex,
+    ModuleMapping, Object, ObjectId, ObjectKind, RateChange, SampleCounts, Status, Tables, Thread,
+    ThreadIndex,
 };
