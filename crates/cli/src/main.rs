@@ -8,6 +8,7 @@ mod doctor;
 mod export;
 mod full;
 mod generate;
+mod import;
 mod launch;
 mod machine;
 mod observe;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
+        Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),

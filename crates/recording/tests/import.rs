@@ -503,6 +503,14 @@ fn reads_what_perf_script_prints() {
         "cpu/mem-loads,ldlat=30/P, cpu/mem-stores/P"
     );
 
+    // With a call chain the instruction is its first line.
+    let chain = "solve 7/8 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9\n\t  401000 main (/w)\n\t  402000 start (/w)\n\n";
+    let found = accesses(&imported(chain.repeat(2).as_bytes()));
+    assert_eq!(
+        (found.instruction, found.level),
+        (vec![0x40_1000; 2], vec![Level::L1; 2])
+    );
+
     // Without mappings it says what is missing.
     let samples: String = text
         .lines()

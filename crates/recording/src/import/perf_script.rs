@@ -7,8 +7,8 @@
 //!
 //! Fields in perf's order, columns apart by blanks; times with micro- or nanoseconds (`--ns`).
 //! What was mapped comes from lines of `--show-mmap-events` and `--show-task-events`, with
-//! `PERF_RECORD_MMAP2` and so on after the time. Lines of call chains (indented, an address first),
-//! comments and empty ones are skipped.
+//! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
+//! the instruction is the chain's first. Comments and empty lines are skipped.
 
 use super::{About, EventKind, Map, Record, Sample, What};
 use crate::Error;
@@ -31,7 +31,7 @@ impl<'a> PerfScript<'a> {
         let mut any = false;
         for (number, line) in (1..).zip(text.lines()) {
             match Line::parse(line) {
-                Ok(Line::Skipped) => {}
+                Ok(Line::Skipped | Line::Chain(_)) => {}
                 Ok(Line::Record(_)) => any = true,
                 Ok(Line::Sample { event, .. }) => {
                     any = true;
@@ -88,19 +88,36 @@ impl<'a> PerfScript<'a> {
         each: &mut dyn FnMut(Record) -> Result<(), Error>,
         error: impl Fn(String) -> Error,
     ) -> Result<(), Error> {
+        // A sample waits for its call chain, whose first line has the instruction.
+        let mut waiting: Option<(u64, Sample)> = None;
+        let record = |(time_ns, sample)| Record {
+            time_ns,
+            what: What::Sample(sample),
+        };
         for (number, line) in (1..).zip(self.text.lines()) {
             match Line::parse(line).map_err(|cause| error(format!("line {number}: {cause}")))? {
                 Line::Skipped => {}
-                Line::Record(record) => each(record)?,
+                Line::Chain(ip) => {
+                    if let Some((_, sample)) = waiting.as_mut().filter(|(_, sample)| sample.ip == 0)
+                    {
+                        (sample.ip, sample.user) = (ip, ip < KERNEL);
+                    }
+                }
+                Line::Record(other) => {
+                    waiting.take().map(record).map_or(Ok(()), &mut *each)?;
+                    each(other)?;
+                }
                 Line::Sample {
                     time_ns, sample, ..
-                } => each(Record {
-                    time_ns,
-                    what: What::Sample(sample),
-                })?,
+                } => {
+                    waiting
+                        .replace((time_ns, sample))
+                        .map(record)
+                        .map_or(Ok(()), &mut *each)?;
+                }
             }
         }
-        Ok(())
+        waiting.map(record).map_or(Ok(()), each)
     }
 }
 
@@ -108,6 +125,8 @@ impl<'a> PerfScript<'a> {
 #[derive(Clone, Debug, PartialEq)]
 enum Line<'a> {
     Skipped,
+    /// Of a call chain.
+    Chain(u64),
     Record(Record),
     Sample {
         time_ns: u64,
@@ -124,15 +143,11 @@ impl<'a> Line<'a> {
         }
         let Some(head) = Head::parse(line) else {
             let first = trimmed.split_whitespace().next().unwrap_or_default();
-            let in_chain = line.starts_with([' ', '\t']) && u64::from_str_radix(first, 16).is_ok();
-            return if in_chain {
-                Ok(Self::Skipped)
-            } else {
-                Err(
-                    "expected COMM PID TIME: EVENT: ADDRESS … as `perf script` prints them"
-                        .to_owned(),
-                )
-            };
+            let indented = line.starts_with([' ', '\t']);
+            let ip = hexadecimal(first).filter(|_| indented);
+            return ip.map(Self::Chain).ok_or_else(|| {
+                "expected COMM PID TIME: EVENT: ADDRESS … as `perf script` prints them".to_owned()
+            });
         };
         if let Some(record) = head.rest.strip_prefix("PERF_RECORD_") {
             return Ok(match what(record) {
