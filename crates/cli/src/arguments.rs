@@ -42,7 +42,9 @@ pub enum Command {
     Run(Run),
     /// Record, plan, run placed, and compare, in one go
     Optimize(Optimize),
-    /// Write a recording as Parquet tables, a full one's misses too
+    /// Make a recording of another tool's file: perf.data, the text of `perf script`
+    Import(Import),
+    /// Write a recording for other tools: Parquet tables, or a profile for a viewer
     Export(Export),
     /// Derive a lossy, sampled recording from a full one
     Thin(Thin),
@@ -234,12 +236,64 @@ pub struct Thin {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "perf.data: of `perf mem record`, `perf c2c record` or `perf record -d -W` with an event that samples \
+    memory accesses, from any little-endian machine; --sample-cpu and -a keep the CPUs. Text: of\n\
+    perf script -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso --show-mmap-events \
+    --show-task-events\n\nFunctions and static objects are looked up in the program's files, where those are here \
+    and have the build-id that was recorded."
+)]
+pub struct Import {
+    /// The file
+    pub file: PathBuf,
+    /// Folder to write [default: FILE.nearpage]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Machine it was recorded on: `local`, a preset, a TOML file or hwloc's XML [default: the nodes
+    /// that perf.data lists, with distances 10 and 20]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Parquet tables, in a folder
+    Parquet,
+    /// Text as `perf script` prints it: for flame graphs, speedscope, and `nearpage import`
+    PerfScript,
+    /// A table of accesses with a header
+    Csv,
+    /// JSON for profiler.firefox.com
+    Firefox,
+    /// For `go tool pprof`
+    Pprof,
+    /// JSON (Chrome's trace events) for ui.perfetto.dev
+    Perfetto,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A profile has each access labelled with object, node and level. In Firefox Profiler the roots are \
+    objects, weights are microseconds lost and categories are levels; pprof has labels, say `go tool pprof -tagroot \
+    object,level FILE`; Perfetto shows each thread's accesses, and the time lost by node and level over time."
+)]
 pub struct Export {
     /// The recording
     pub recording: PathBuf,
-    /// Folder to write
-    #[arg(short, long, value_name = "DIR")]
+    /// What to write
+    #[arg(long, value_enum, default_value = "parquet", value_name = "FORMAT")]
+    pub to: ExportFormat,
+    /// Folder or file to write; `-` prints a file
+    #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
+    /// Write at most so many accesses, chosen at random, which stand for the others [default:
+    /// 1000000; all as Parquet, and for pprof, which adds them up]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub at_most: Option<u64>,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

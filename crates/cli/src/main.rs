@@ -9,6 +9,7 @@ mod export;
 mod full;
 mod generate;
 mod homes;
+mod import;
 mod launch;
 mod machine;
 mod observe;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
+        Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),

@@ -27,9 +27,13 @@ mod access;
 pub mod allocation_log;
 mod assemble;
 pub mod convert;
+pub mod data_src;
 pub mod elf;
 mod error;
 pub mod folder;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod import;
 pub mod log;
 mod recording;
 mod storage;
@@ -39,6 +43,7 @@ pub mod trace;
 
 pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
+
 pub use log::{Finished, LogWriter};
 pub use recording::{ColumnSelection, Recording};
 pub use storage::TablesWriter;

@@ -23,6 +23,7 @@ mod amount;
 mod json;
 mod name;
 mod printable;
+mod profile;
 mod simulation;
 mod table;
 mod text;
@@ -36,6 +37,7 @@ pub use amount::bytes;
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
+pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{Simulation, simulation_json, simulation_text};
 pub use text::{By, Count, Sort, TextOptions, text};
 
