@@ -21,6 +21,7 @@ mod run;
 mod simulate;
 mod terminal;
 mod thin;
+mod view;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Record(arguments) => record::main(arguments),
         Command::Report(arguments) => report::main(arguments),
+        Command::View(arguments) => view::main(arguments),
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
