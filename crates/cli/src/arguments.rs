@@ -36,6 +36,8 @@ pub enum Command {
     Record(Record),
     /// Print which objects, threads and pages the time went to
     Report(Report),
+    /// Look at recordings, plans and simulations in a browser
+    View(View),
     /// Decide where each object's pages should live
     Plan(Plan),
     /// Run a command with its pages placed
@@ -369,6 +371,33 @@ pub struct Report {
     /// How many rows [default: 20; all with --json]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// Write the page that `view` shows to one file, to be read without nearpage
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top"])]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The page is served to this machine only, to whoever knows the random token in the address that is \
+    printed, until Ctrl-C. The first opening of a large recording writes its folder `view/`, from which later ones \
+    are quick; it may be deleted."
+)]
+pub struct View {
+    /// Recordings (two are compared), and outputs of `simulate --json`
+    #[arg(required = true, value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
+    /// Plan to show [default: what `plan` would decide]
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Machine to plan for: `local`, a preset or a TOML file [default: the recording's]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Port to listen on [default: a free one]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub no_open: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

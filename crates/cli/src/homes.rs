@@ -14,7 +14,7 @@ use nearpage_recording::trace::{PageIndex, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
 use nearpage_wire::is_runtime_module;
 
-use crate::analysis;
+use nearpage_policy::program;
 
 /// The homes that plans give to pages.
 pub struct Homes {
@@ -211,7 +211,7 @@ impl<'a> Process<'a> {
             recording,
             machine,
             pid,
-            program: analysis::program(recording, pid),
+            program: program(&recording.tables, &recording.metadata, pid),
             threads: threads.collect(),
             pages,
         }

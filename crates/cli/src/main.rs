@@ -24,6 +24,7 @@ mod run;
 mod simulate;
 mod terminal;
 mod thin;
+mod view;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Record(arguments) => record::main(arguments),
         Command::Report(arguments) => report::main(arguments),
+        Command::View(arguments) => view::main(arguments),
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
