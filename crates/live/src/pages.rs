@@ -123,18 +123,19 @@ impl HotPages {
         }
     }
 
-    /// A process has ended, or has another address space now.
-    pub fn forget_process(&mut self, process: ProcessIndex) {
-        let free = &mut self.free;
+    /// A process has ended, or has another address space now. The numbers of its pages, ascending.
+    pub fn forget_process(&mut self, process: ProcessIndex) -> Vec<u32> {
+        let mut forgotten = Vec::new();
         self.numbers.retain(|page, number| {
             let keep = page.process != process;
             if !keep {
-                free.push(*number);
+                forgotten.push(*number);
             }
             keep
         });
-        // The order in which a hash table is read is no one's business.
-        free.sort_unstable_by(|a, b| b.cmp(a));
+        forgotten.sort_unstable();
+        self.free.extend(forgotten.iter().rev());
+        forgotten
     }
 }
 
@@ -176,7 +177,7 @@ mod tests {
         for address in 0..6 {
             pages.touch(page(address));
         }
-        pages.forget_process(ProcessIndex(1));
+        assert_eq!(pages.forget_process(ProcessIndex(1)), [1, 4]);
         assert_eq!(pages.len(), 4);
         assert_eq!(pages.page(1), None);
         let (first, second) = (pages.touch(page(9)), pages.touch(page(12)));
