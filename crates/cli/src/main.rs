@@ -9,6 +9,7 @@ mod export;
 mod full;
 mod generate;
 mod launch;
+mod live;
 mod machine;
 mod observe;
 mod optimize;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
+        Command::Live(arguments) => live::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),
