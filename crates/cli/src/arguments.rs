@@ -54,6 +54,8 @@ pub enum Command {
     Compare(Compare),
     /// Replay a full recording's misses on a machine, under placement policies
     Simulate(Simulate),
+    /// Look after running programs: sample, decide, move pages
+    Live(Live),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy
@@ -61,6 +63,64 @@ pub enum Command {
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(Generate),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Pages of processes of one's own can be moved without privileges; those of others take \
+    CAP_SYS_NICE and CAP_SYS_PTRACE, and --all and --cgroup CAP_PERFMON too.\n\nA target is measured first; then a \
+    part of what the policy wants is moved; then all of it if the program did not lose more time to \
+    memory than before. Otherwise its pages move back, and it is left alone for a growing while."
+)]
+pub struct Live {
+    /// What decides: migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local
+    #[arg(long, value_name = "POLICY", default_value = "migrate")]
+    pub policy: String,
+    /// Set a parameter of the policy
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Time between decisions
+    #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
+    pub interval: f64,
+    /// Decide and tell, but move nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// What sampling may cost, in percent of the targets' CPU time
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent, conflicts_with = "rate")]
+    pub max_overhead: f64,
+    /// Samples per second and CPU, instead of as many as --max-overhead pays for
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// The longest that a call that moves pages may take
+    #[arg(long, value_name = "S", default_value = "20ms", value_parser = seconds)]
+    pub max_stall: f64,
+    /// Pages move no faster than this, in MiB a second
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub max_move_rate: u64,
+    /// Hot pages that counters are kept of, in all
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=nearpage_live::PAGES_MOST as i64))]
+    pub pages: u32,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub serve: Option<String>,
+    /// Write every decision with its inputs to this file, a line of JSON for each interval
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Make the decisions of a log again, and compare
+    #[arg(long, value_name = "LOG", exclusive = true)]
+    pub replay: Option<PathBuf>,
+    /// Start of random draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Print a line of JSON for each interval: what goes to the log
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but what goes wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required_unless_present_any = ["replay"], trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// How threads are pinned.
@@ -617,6 +677,14 @@ pub enum GenerateWhat {
         /// Shell
         shell: clap_complete::Shell,
     },
+}
+
+/// `1`, `0.5%`.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("expected a percentage above 0, such as 1% or 0.5".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

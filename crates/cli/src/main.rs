@@ -11,6 +11,7 @@ mod generate;
 mod homes;
 mod import;
 mod launch;
+mod live;
 mod machine;
 mod observe;
 mod optimize;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
+        Command::Live(arguments) => live::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),

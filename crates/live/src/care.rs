@@ -145,11 +145,6 @@ impl Care {
         self.stage
     }
 
-    /// Lost share before anything moved, and since, as far as they are known.
-    pub fn shares(&self) -> (f64, f64) {
-        (self.before.share(), self.since.share())
-    }
-
     /// An interval has passed, in which the process lost `loss`, and after which the policy wants
     /// `wanted` pages moved.
     pub fn judge(&mut self, loss: Loss, wanted: usize) -> Verdict {

@@ -102,6 +102,12 @@ pub struct Report {
     pub traffic: Vec<Vec<u64>>,
     /// Pages in the table.
     pub hot_pages: usize,
+    /// Pages that had to make way for hotter ones so far.
+    pub given_up: u64,
+    /// Accesses since the daemon started that found no room between two decisions.
+    pub dropped: u64,
+    /// Accesses since then whose page's node the kernel did not tell.
+    pub without_node: u64,
     /// Wishes that time did not suffice for.
     pub left: u64,
     /// Sums over processes.
@@ -144,7 +150,7 @@ pub struct Daemon {
     pages: HotPages,
     mover: Mover,
     looked: FxHashMap<ProcessIndex, Looked>,
-    /// Processes whose pages are to be forgotten before the next interval.
+    /// Numbers of pages whose process has ended.
     forgotten: Vec<u32>,
     interval_begin_ns: u64,
     moves_ns: u64,
@@ -179,6 +185,11 @@ impl Daemon {
         })
     }
 
+    /// The machine's nodes, by position.
+    pub fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
     /// The log's first line.
     pub fn head(&self) -> Head {
         head(&self.settings, &self.nodes)
@@ -187,7 +198,7 @@ impl Daemon {
     /// An interval has ended: decides and acts, in at most `budget_ns`.
     ///
     /// # Errors
-    /// A process named by the user (`wanted`) that another daemon has.
+    /// A log that cannot be written.
     pub fn step(
         &mut self,
         observer: &mut Observer,
@@ -205,6 +216,9 @@ impl Daemon {
             view: decisions.view,
             traffic,
             hot_pages: self.pages.len(),
+            given_up: self.pages.given_up(),
+            dropped: observer.dropped,
+            without_node: observer.without_node,
             left: 0,
             outcomes: Outcomes::default(),
             in_calls_ns: 0,

@@ -16,6 +16,8 @@ pub enum Error {
         line: usize,
         what: String,
     },
+    #[error("cannot serve on {address}: {why}")]
+    Serve { address: String, why: String },
     #[error("cannot write the log: {0}")]
     WriteLog(std::io::Error),
 }

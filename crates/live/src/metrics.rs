@@ -17,6 +17,9 @@ pub struct Metrics {
     in_calls_ns: u64,
     longest_call_ns: u64,
     hot_pages: usize,
+    given_up: u64,
+    dropped: u64,
+    without_node: u64,
     local_share: Option<f64>,
     imbalance: f64,
     /// Number, name, lost share, local share: of the last interval.
@@ -33,6 +36,9 @@ impl Metrics {
         self.in_calls_ns += report.in_calls_ns;
         self.longest_call_ns = self.longest_call_ns.max(report.longest_call_ns);
         self.hot_pages = report.hot_pages;
+        self.given_up = report.given_up;
+        self.dropped = report.dropped;
+        self.without_node = report.without_node;
         self.local_share = report.local_share();
         self.imbalance = report.imbalance();
         self.processes.clear();
@@ -113,6 +119,26 @@ impl Metrics {
             "The longest call that moved pages.",
             &plain(self.longest_call_ns as f64 / 1e9),
         );
+        let lost = [
+            (
+                "pages_given_up_total",
+                "Pages that lost their counters to hotter ones.",
+                self.given_up,
+            ),
+            (
+                "samples_dropped_total",
+                "Samples that found no room.",
+                self.dropped,
+            ),
+            (
+                "samples_without_node_total",
+                "Samples whose page's node the kernel did not tell.",
+                self.without_node,
+            ),
+        ];
+        for (name, help, total) in lost {
+            one(name, "counter", help, &count(total));
+        }
         one(
             "hot_pages",
             "gauge",
@@ -185,6 +211,9 @@ mod tests {
             view: None,
             traffic: vec![vec![3, 1], vec![0, 4]],
             hot_pages: 12,
+            given_up: 3,
+            dropped: 0,
+            without_node: 5,
             left: 0,
             outcomes,
             in_calls_ns: 1_500_000,
@@ -212,6 +241,8 @@ mod tests {
             "nearpage_live_pages_total{outcome=\"moved\"} 14",
             "nearpage_live_pages_total{outcome=\"busy\"} 4",
             "nearpage_live_move_seconds_total 0.003",
+            "nearpage_live_pages_given_up_total 3",
+            "nearpage_live_samples_without_node_total 5",
             "nearpage_live_local_share 0.875",
             "nearpage_live_controller_imbalance 0.25",
             "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\"} 0.25",

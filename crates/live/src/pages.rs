@@ -64,11 +64,6 @@ impl HotPages {
         self.numbers.len()
     }
 
-    /// Has it none?
-    pub fn is_empty(&self) -> bool {
-        self.numbers.is_empty()
-    }
-
     /// Pages that had to make way for others so far.
     pub fn given_up(&self) -> u64 {
         self.given_up
