@@ -37,14 +37,7 @@ fn json(finished: &Finished) -> Value {
 /// One line on standard error that says all of `words`, and nothing on standard output.
 #[track_caller]
 fn says(finished: Finished, code: i32, words: &[&str]) {
-    let finished = finished.exits(code);
-    assert_eq!(finished.stderr.lines().count(), 1, "one line:\n{finished}");
-    for word in words {
-        assert!(
-            finished.stderr.contains(word),
-            "expected {word:?}:\n{finished}"
-        );
-    }
+    let finished = finished.says(code, words);
     assert_eq!(finished.stdout, "", "{finished}");
 }
 
@@ -100,6 +93,63 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     assert!(
         plan["first_touch"]["local"].as_f64().unwrap() < 0.8,
         "{plan:#}"
+    );
+
+    // The arrays on the sixth node, by the plan's own words.
+    let planned = std::fs::read_to_string(case.path("full/plan.toml")).unwrap();
+    let blocks = planned.matches("placement = \"block\"").count();
+    assert_eq!(blocks, 3, "{planned}");
+    case.write("sixth.toml", planned.replace("\"block\"", "\"node:5\""));
+    let simulated = json(
+        &case
+            .nearpage([
+                "simulate",
+                "full",
+                "--policy",
+                "first-touch,plan:sixth.toml",
+                "--json",
+            ])
+            .success(),
+    );
+    let note = "objects of 3 of 3 decisions are in the recording; ";
+    let notes = simulated["notes"].as_array().unwrap();
+    let told = |note: &str| notes.iter().any(|own| own.as_str().unwrap().contains(note));
+    assert!(told(note), "{simulated:#}");
+    let load = |row: usize| {
+        simulated["results"][row]["controller_load"][5]
+            .as_f64()
+            .unwrap()
+    };
+    assert_eq!(simulated["results"][1]["policy"], "plan:sixth.toml");
+    let least: f64 = arrays
+        .iter()
+        .map(|array| array["accesses"].as_f64().unwrap())
+        .sum();
+    assert!(
+        load(0) == 0.0 && load(1) > 0.98 * least,
+        "every miss of the arrays goes there: {simulated:#}"
+    );
+    case.write(
+        "other.toml",
+        planned
+            .replace("\"triad\"", "\"cg\"")
+            .replace("build_id = \"", "build_id = \"00"),
+    );
+    says(
+        case.nearpage(["simulate", "full", "--policy", "plan:other.toml"]),
+        1,
+        &["other.toml", "nothing of this plan for cg", "full"],
+    );
+    case.write("bad.toml", "version = 1\n[[object]]\n");
+    says(
+        case.nearpage(["simulate", "full", "--policy", "plan:bad.toml"]),
+        1,
+        &["bad.toml"],
+    );
+    says(
+        case.nearpage(["simulate", "full", "--policy", "plans"]),
+        2,
+        &["no policy `plans`", "plan:FILE"],
     );
 
     case.nearpage(["export", "full", "-o", "exported"])

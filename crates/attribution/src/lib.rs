@@ -25,6 +25,7 @@ mod cells;
 mod code;
 mod context;
 mod error;
+mod find;
 mod first_touches;
 mod groups;
 mod input;
@@ -49,5 +50,6 @@ pub use affinity::{
 };
 pub use attribute::attribute;
 pub use error::Error;
+pub use find::{Found, ObjectIndex, Search};
 pub use input::{AccessChunks, Input, Operations, Options};
 pub use pattern::{Pattern, find_pattern};

@@ -36,13 +36,17 @@ pub enum Command {
     Record(Record),
     /// Print which objects, threads and pages the time went to
     Report(Report),
+    /// Look at recordings, plans and simulations in a browser
+    View(View),
     /// Decide where each object's pages should live
     Plan(Plan),
     /// Run a command with its pages placed
     Run(Run),
     /// Record, plan, run placed, and compare, in one go
     Optimize(Optimize),
-    /// Write a recording as Parquet tables, a full one's misses too
+    /// Make a recording of another tool's file: perf.data, the text of `perf script`
+    Import(Import),
+    /// Write a recording for other tools: Parquet tables, or a profile for a viewer
     Export(Export),
     /// Derive a lossy, sampled recording from a full one
     Thin(Thin),
@@ -50,6 +54,8 @@ pub enum Command {
     Compare(Compare),
     /// Replay a full recording's misses on a machine, under placement policies
     Simulate(Simulate),
+    /// Look after running programs: sample, decide, move pages
+    Live(Live),
     /// Show a machine: nodes, CPUs, latencies, caches
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy
@@ -57,6 +63,64 @@ pub enum Command {
     /// Write man pages or shell completions
     #[command(hide = true)]
     Generate(Generate),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Pages of processes of one's own can be moved without privileges; those of others take \
+    CAP_SYS_NICE and CAP_SYS_PTRACE, and --all and --cgroup CAP_PERFMON too.\n\nA target is measured first; then a \
+    part of what the policy wants is moved; then all of it if the program did not lose more time to \
+    memory than before. Otherwise its pages move back, and it is left alone for a growing while."
+)]
+pub struct Live {
+    /// What decides: migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local
+    #[arg(long, value_name = "POLICY", default_value = "migrate")]
+    pub policy: String,
+    /// Set a parameter of the policy
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Time between decisions
+    #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
+    pub interval: f64,
+    /// Decide and tell, but move nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// What sampling may cost, in percent of the targets' CPU time
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent, conflicts_with = "rate")]
+    pub max_overhead: f64,
+    /// Samples per second and CPU, instead of as many as --max-overhead pays for
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// The longest that a call that moves pages may take
+    #[arg(long, value_name = "S", default_value = "20ms", value_parser = seconds)]
+    pub max_stall: f64,
+    /// Pages move no faster than this, in MiB a second
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub max_move_rate: u64,
+    /// Hot pages that counters are kept of, in all
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=nearpage_live::PAGES_MOST as i64))]
+    pub pages: u32,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub serve: Option<String>,
+    /// Write every decision with its inputs to this file, a line of JSON for each interval
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Make the decisions of a log again, and compare
+    #[arg(long, value_name = "LOG", exclusive = true)]
+    pub replay: Option<PathBuf>,
+    /// Start of random draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Print a line of JSON for each interval: what goes to the log
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but what goes wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required_unless_present_any = ["replay"], trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// How threads are pinned.
@@ -99,6 +163,9 @@ pub enum Source {
     Pmu,
     /// The kernel's software clock, with backward decoding: needs no PMU
     Clock,
+    /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
+    /// the preload library, and at most as many samples as the kernel has ticks
+    Signal,
     /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
     Full,
 }
@@ -117,6 +184,10 @@ pub struct Record {
     /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
+    /// Share of the program's time that sampling may take, in percent: the rate follows from what
+    /// samples are found to cost [default: 1, without --rate]
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
+    pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
     #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
     pub min_latency: Option<u32>,
@@ -227,12 +298,64 @@ pub struct Thin {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "perf.data: of `perf mem record`, `perf c2c record` or `perf record -d -W` with an event that samples \
+    memory accesses, from any little-endian machine; --sample-cpu and -a keep the CPUs. Text: of\n\
+    perf script -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso --show-mmap-events \
+    --show-task-events\n\nFunctions and static objects are looked up in the program's files, where those are here \
+    and have the build-id that was recorded."
+)]
+pub struct Import {
+    /// The file
+    pub file: PathBuf,
+    /// Folder to write [default: FILE.nearpage]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Machine it was recorded on: `local`, a preset, a TOML file or hwloc's XML [default: the nodes
+    /// that perf.data lists, with distances 10 and 20]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Parquet tables, in a folder
+    Parquet,
+    /// Text as `perf script` prints it: for flame graphs, speedscope, and `nearpage import`
+    PerfScript,
+    /// A table of accesses with a header
+    Csv,
+    /// JSON for profiler.firefox.com
+    Firefox,
+    /// For `go tool pprof`
+    Pprof,
+    /// JSON (Chrome's trace events) for ui.perfetto.dev
+    Perfetto,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A profile has each access labelled with object, node and level. In Firefox Profiler the roots are \
+    objects, weights are microseconds lost and categories are levels; pprof has labels, say `go tool pprof -tagroot \
+    object,level FILE`; Perfetto shows each thread's accesses, and the time lost by node and level over time."
+)]
 pub struct Export {
     /// The recording
     pub recording: PathBuf,
-    /// Folder to write
-    #[arg(short, long, value_name = "DIR")]
+    /// What to write
+    #[arg(long, value_enum, default_value = "parquet", value_name = "FORMAT")]
+    pub to: ExportFormat,
+    /// Folder or file to write; `-` prints a file
+    #[arg(short, long, value_name = "PATH")]
     pub output: PathBuf,
+    /// Write at most so many accesses, chosen at random, which stand for the others [default:
+    /// 1000000; all as Parquet, and for pprof, which adds them up]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub at_most: Option<u64>,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
@@ -254,6 +377,13 @@ pub struct Compare {
     /// Which threads share a node on that machine
     #[arg(long, value_enum, default_value = "compact")]
     pub threads: Threads,
+    /// Full recording on which each plan is simulated [default: the first one among those compared]
+    #[arg(long, value_name = "DIR")]
+    pub replay: Option<PathBuf>,
+    /// Loads that took so many cycles and more count as remote where the page's node is not known
+    /// (Marathe's threshold)
+    #[arg(long, value_name = "CYCLES", default_value_t = 512.0, value_parser = cycles)]
+    pub remote_latency: f64,
     /// Print the comparison as JSON
     #[arg(long)]
     pub json: bool,
@@ -301,6 +431,33 @@ pub struct Report {
     /// How many rows [default: 20; all with --json]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    /// Write the page that `view` shows to one file, to be read without nearpage
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top"])]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The page is served to this machine only, to whoever knows the random token in the address that is \
+    printed, until Ctrl-C. The first opening of a large recording writes its folder `view/`, from which later ones \
+    are quick; it may be deleted."
+)]
+pub struct View {
+    /// Recordings (two are compared), and outputs of `simulate --json`
+    #[arg(required = true, value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
+    /// Plan to show [default: what `plan` would decide]
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Machine to plan for: `local`, a preset or a TOML file [default: the recording's]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Port to listen on [default: a free one]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub no_open: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -439,14 +596,16 @@ impl From<InitialPlacement> for nearpage_policy::online::Initial {
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::simulate::parameters())]
 pub struct Simulate {
-    /// A recording made with --source full
-    pub recording: PathBuf,
+    /// Recordings made with --source full; several are programs that run at once
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
     /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
     #[arg(long)]
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
     /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
-    /// out-w-local, traffic, kernel-balancing
+    /// out-w-local, traffic, kernel-balancing; plan:FILE is what `nearpage plan` decided (a file name
+    /// without commas)
     #[arg(
         long,
         value_name = "P,…",
@@ -455,16 +614,23 @@ pub struct Simulate {
     )]
     pub policy: Vec<String>,
     /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
-    /// sampled-tlb; of traffic: asked, for the samples that it asks for); or of all: flush (all,
-    /// mapping), copy (cpu, hardware)
+    /// sampled-tlb, loads, clock; of traffic: asked, for the samples that it asks for); or of all:
+    /// flush (all, mapping), copy (cpu, hardware)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Which thread runs where and when: a TOML file (see docs/formats.md). Threads that move are
+    /// charged a refill of their caches: the result is an estimate
+    #[arg(long, value_name = "FILE")]
+    pub schedule: Option<PathBuf>,
     /// Where pages start, for policies that move them [default: first-touch]
     #[arg(long, value_enum)]
     pub initial: Option<InitialPlacement>,
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -524,6 +690,14 @@ pub enum GenerateWhat {
     },
 }
 
+/// `1`, `0.5%`.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("expected a percentage above 0, such as 1% or 0.5".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
@@ -535,6 +709,13 @@ fn cycles(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(cycles) if cycles.is_finite() && cycles >= 0.0 => Ok(cycles),
         _ => Err("expected cycles, such as 128".to_owned()),
+    }
+}
+
+fn overhead(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse() {
+        Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("expected a share in percent, 0.01 to 100".to_owned()),
     }
 }
 

@@ -1,14 +1,98 @@
-//! `nearpage export`: a recording as Parquet tables, whatever form it is in.
+//! `nearpage export`: a recording as Parquet tables, whatever form it is in, or as a profile for a
+//! viewer.
 
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use nearpage_recording::Recording;
+use nearpage_report::{ProfileFormat, Written, write_profile};
 
-use crate::arguments::Export;
+use crate::Usage;
+use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
 
+/// Accesses that viewers still take, unless something else is asked for.
+const AT_MOST: u64 = 1_000_000;
+
 pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
+    let format = match arguments.to {
+        ExportFormat::Parquet => return tables(&arguments),
+        ExportFormat::PerfScript => ProfileFormat::PerfScript,
+        ExportFormat::Csv => ProfileFormat::Csv,
+        ExportFormat::Firefox => ProfileFormat::Firefox,
+        ExportFormat::Pprof => ProfileFormat::Pprof,
+        ExportFormat::Perfetto => ProfileFormat::Perfetto,
+    };
+    if format == ProfileFormat::Pprof && arguments.at_most.is_some() {
+        return Err(Usage(
+            "--at-most says nothing about pprof, which adds all accesses up".to_owned(),
+        )
+        .into());
+    }
+    let recording = Recording::open(&arguments.recording)?;
+    let at_most = arguments.at_most.unwrap_or(AT_MOST);
+    let written = {
+        let _progress = Progress::new(format!("exporting {}", arguments.recording.display()));
+        if arguments.output == Path::new("-") {
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            write_profile(&recording, format, at_most, &mut out)?
+        } else {
+            to_file(&arguments.output, |out| {
+                Ok(write_profile(&recording, format, at_most, out)?)
+            })?
+        }
+    };
+    if !arguments.quiet {
+        say(&arguments, written);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A file that appears whole or not at all.
+fn to_file(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<Written>,
+) -> anyhow::Result<Written> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(name);
+    let file =
+        File::create(&beside).with_context(|| format!("{}: can't be written", path.display()))?;
+    let mut out = BufWriter::new(file);
+    let written = write(&mut out).and_then(|written| {
+        out.flush()?;
+        fs::rename(&beside, path)?;
+        Ok(written)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written.with_context(|| format!("{}: can't be written", path.display()))
+}
+
+fn say(arguments: &Export, Written { accesses, dropped }: Written) {
+    let thinned = if dropped == 0 {
+        String::new()
+    } else {
+        format!("; {dropped} were left out, the others stand for them (--at-most)")
+    };
+    eprintln!(
+        "nearpage: {accesses} accesses exported to {}{thinned}",
+        arguments.output.display()
+    );
+}
+
+fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
+    if arguments.at_most.is_some() {
+        return Err(Usage(
+            "--at-most is for profiles: Parquet tables have all accesses".to_owned(),
+        )
+        .into());
+    }
     let recording = Recording::open(&arguments.recording)?;
     let mut metadata = recording.metadata.clone();
     metadata.notes.push(format!(
@@ -31,11 +115,11 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("{}: not exported", arguments.recording.display()))?;
     }
     if !arguments.quiet {
-        eprintln!(
-            "nearpage: {} accesses exported to {}",
-            recording.access_count(),
-            arguments.output.display()
-        );
+        let written = Written {
+            accesses: recording.access_count(),
+            dropped: 0,
+        };
+        say(arguments, written);
     }
     Ok(ExitCode::SUCCESS)
 }

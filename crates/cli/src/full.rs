@@ -318,6 +318,7 @@ fn metadata(
         end_ns: 0,
         source: "tracer".to_owned(),
         rate_hz: 0.0,
+        rates: Vec::new(),
         thread_placement: match arguments.threads {
             Threads::None => Threads::Compact.as_str(),
             threads => threads.as_str(),

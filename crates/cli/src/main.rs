@@ -8,7 +8,10 @@ mod doctor;
 mod export;
 mod full;
 mod generate;
+mod homes;
+mod import;
 mod launch;
+mod live;
 mod machine;
 mod observe;
 mod optimize;
@@ -16,11 +19,13 @@ mod placing;
 mod plan;
 mod progress;
 mod record;
+mod replayed;
 mod report;
 mod run;
 mod simulate;
 mod terminal;
 mod thin;
+mod view;
 
 use std::process::ExitCode;
 
@@ -51,13 +56,16 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Record(arguments) => record::main(arguments),
         Command::Report(arguments) => report::main(arguments),
+        Command::View(arguments) => view::main(arguments),
         Command::Plan(arguments) => plan::main(arguments),
         Command::Run(arguments) => run::main(arguments),
         Command::Optimize(arguments) => optimize::main(arguments),
+        Command::Import(arguments) => import::main(arguments),
         Command::Export(arguments) => export::main(arguments),
         Command::Thin(arguments) => thin::main(arguments),
         Command::Compare(arguments) => compare::main(arguments),
         Command::Simulate(arguments) => simulate::main(arguments),
+        Command::Live(arguments) => live::main(arguments),
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),

@@ -11,11 +11,12 @@ use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
-    AccessBatch, Event, Finished, LogWriter, Metadata, SampleCounts, Source, Status, folder,
+    AccessBatch, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts, Source, Status,
+    folder,
 };
 use nearpage_sampler::{
-    Choice, Options, PmuOptions, Sampler, Sink, SourceWish, State, Summary, UNMEASURED_RATE_HZ,
-    calibrate, choose_source,
+    Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary,
+    UNMEASURED_RATE_HZ, calibrate, calibrate_signal, choose_source,
 };
 
 use crate::launch::PreloadLibrary;
@@ -33,6 +34,8 @@ pub struct Wish {
     pub pmu: PmuOptions,
     /// `None`: as many samples as cost little here.
     pub rate_hz: Option<f64>,
+    /// The share of the program's time that sampling may take; `None`: as much as it takes.
+    pub max_overhead: Option<f64>,
     pub after: Duration,
     pub duration: Option<Duration>,
     pub all_allocations: bool,
@@ -113,9 +116,23 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     }
 
     let mut options = Options::new(wish.command.clone());
+    options.preload = match (&library, &image) {
+        (None, _) => Err(
+            "it needs the preload library, which is not there: install it beside nearpage"
+                .to_owned(),
+        ),
+        (_, Some(image)) if image.program.is_static => Err(format!(
+            "it needs the preload library, which can't enter the statically linked {}: link it dynamically",
+            Path::new(program).display()
+        )),
+        _ => Ok(()),
+    };
     options.source = wish.source;
     options.pmu = wish.pmu;
-    let calibration = calibrate();
+    let calibration = match wish.source {
+        SourceWish::Signal => calibrate_signal(),
+        _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+    };
     options.calibration = calibration.as_ref().ok().copied();
     options.rate_hz = wish.rate_hz.or(options
         .calibration
@@ -128,6 +145,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     let metadata = metadata(wish, &options, &choice, image.as_ref(), &machine);
     let log = LogWriter::create(&wish.output, metadata, &machine)?;
 
+    options.max_overhead = wish.max_overhead;
     options.after = wish.after;
     options.duration = wish.duration;
     options.page_nodes = machine.nodes.len() > 1;
@@ -137,6 +155,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
             .allocation_log_folder()
             .canonicalize()
             .context("the recording's folder went away")?;
+        options.samples_folder.clone_from(&folder);
         let sample = if wish.all_allocations {
             1
         } else {
@@ -183,6 +202,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     notes.extend(warnings(&summary, &counts));
     let metadata = log.metadata_mut();
     metadata.begin_ns = summary.begin_ns;
+    metadata.rates = rates(&summary);
     metadata.counts = counts;
     metadata.notes = notes.clone();
     // Another source than was expected, where someone took the PMU meanwhile.
@@ -203,11 +223,27 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     })
 }
 
+/// Empty where the rate stayed what it was.
+fn rates(summary: &Summary) -> Vec<RateChange> {
+    let rate = |change: &nearpage_sampler::RateChange| RateChange {
+        time_ns: change.time_ns,
+        rate_hz: change.rate_hz,
+    };
+    match summary.rates.as_slice() {
+        [] | [_] => Vec::new(),
+        changes => changes.iter().map(rate).collect(),
+    }
+}
+
 fn set_source(metadata: &mut Metadata, options: &Options, choice: &Choice) {
     let rate_hz = options.rate_hz.unwrap_or(UNMEASURED_RATE_HZ);
     metadata.rate_hz = if choice.fixed_period { 0.0 } else { rate_hz };
     let (name, calibration) = match choice.source {
         Source::Pmu => ("pmu", choice.line.clone()),
+        Source::Signal => (
+            "signal",
+            options.calibration.unwrap_or_default().to_string(),
+        ),
         _ => ("clock", options.calibration.unwrap_or_default().to_string()),
     };
     metadata.source = name.to_owned();
@@ -255,6 +291,7 @@ fn metadata(
             .into_iter()
             .find_map(|name| std::env::var(name).ok()?.parse().ok()),
         tracing: None,
+        rates: Vec::new(),
     };
     set_source(&mut metadata, options, choice);
     metadata
@@ -272,13 +309,38 @@ fn counts(summary: &Summary) -> SampleCounts {
             kernel: sum.kernel + thread.counts.kernel,
             lost: sum.lost + thread.counts.lost,
         });
-    sum.lost = sum.lost.max(summary.records.lost);
+    sum.lost = sum.lost.max(summary.records.lost) + summary.signal_losses.dropped;
     sum
 }
 
 fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
     let mut warnings = Vec::new();
-    if counts.lost > 0 {
+    let losses = &summary.signal_losses;
+    if losses.blocked > 0 {
+        warnings.push(format!(
+            "{} samples did not come: the program blocked the signal meanwhile",
+            losses.blocked
+        ));
+    }
+    if losses.dropped > 0 {
+        warnings.push(format!(
+            "{} samples were lost for want of room; a lower --rate loses fewer",
+            losses.dropped
+        ));
+    }
+    if losses.threads > 0 {
+        warnings.push(format!(
+            "{} threads were not sampled: the kernel gives no more timers; raise ulimit -i",
+            losses.threads
+        ));
+    }
+    if losses.given_way > 0 {
+        warnings.push(format!(
+            "{} processes took the signal for themselves and were not sampled from then on",
+            losses.given_way
+        ));
+    }
+    if summary.records.lost > 0 && *losses == SignalLosses::default() {
         warnings.push(format!(
             "{} records were lost for want of room; a lower --rate loses fewer",
             counts.lost
@@ -301,6 +363,17 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
         warnings.push(format!(
             "the hardware was counting {:.0} % of the time: its events took turns, or something else uses the PMU",
             100.0 * summary.counting_share
+        ));
+    }
+    if let (Some(first), Some(last)) = (summary.rates.first(), summary.rates.last())
+        && summary.rates.len() > 1
+    {
+        warnings.push(format!(
+            "the rate went from {:.0} to {:.0} Hz in {} steps, to keep --max-overhead: a sample costs {:.1} µs",
+            first.rate_hz,
+            last.rate_hz,
+            summary.rates.len() - 1,
+            summary.sample_ns.unwrap_or(0.0) / 1e3
         ));
     }
     if counts.samples == 0 {

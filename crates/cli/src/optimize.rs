@@ -201,6 +201,8 @@ fn record(
         source: SourceWish::Auto,
         pmu: PmuOptions::default(),
         rate_hz: arguments.rate,
+        // Both runs are to cost the same.
+        max_overhead: None,
         after: Duration::ZERO,
         duration: None,
         all_allocations: false,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_recording::Finished;
-use nearpage_sampler::{PmuOptions, SourceWish, State};
+use nearpage_sampler::{DEFAULT_MAX_OVERHEAD, PmuOptions, SourceWish, State};
 
 use crate::Usage;
 use crate::arguments::{Record, Source, Threads};
@@ -18,9 +18,9 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         min_latency_cycles: arguments.min_latency,
         period: arguments.period,
     };
-    if matches!(arguments.source, Source::Clock | Source::Full) && pmu != PmuOptions::default() {
-        let wording =
-            "--min-latency and --period are for hardware samples: not with --source clock or full";
+    let without_pmu = [Source::Clock, Source::Signal, Source::Full];
+    if without_pmu.contains(&arguments.source) && pmu != PmuOptions::default() {
+        let wording = "--min-latency and --period are for hardware samples: not with --source clock, signal or full";
         return Err(Usage(wording.to_owned()).into());
     }
     let output = arguments
@@ -31,6 +31,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         Source::Auto => SourceWish::Auto,
         Source::Pmu => SourceWish::Pmu,
         Source::Clock => SourceWish::Clock,
+        Source::Signal => SourceWish::Signal,
         Source::Full => return full::main(&arguments, &output),
     };
     arguments.refuse_tracing()?;
@@ -44,6 +45,12 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         source,
         pmu,
         rate_hz: arguments.rate,
+        max_overhead: match (arguments.max_overhead, arguments.rate) {
+            (Some(percent), _) => Some(percent / 100.0),
+            (None, None) => Some(DEFAULT_MAX_OVERHEAD),
+            // Whoever asks for a rate has it.
+            (None, Some(_)) => None,
+        },
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
         all_allocations: arguments.all_allocations,

@@ -3,10 +3,13 @@
 use std::process::ExitCode;
 
 use nearpage_attribution::{ObjectGroup, Operations};
+use nearpage_recording::trace::TraceStatistics;
+use nearpage_recording::{Error, Recording};
 use nearpage_report::{Content, Count, TextOptions, json, text};
 
 use crate::analysis::Analysis;
 use crate::arguments::{By, Report, Sort};
+use crate::progress::Progress;
 use crate::terminal;
 
 /// Rows where --top does not say otherwise.
@@ -19,6 +22,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         _ => (Operations::Both, Count::Both),
     };
     let mut analysis = Analysis::of(&arguments.recording, operations)?;
+    let statistics = statistics(&arguments, &analysis.recording)?;
     let mut symbols = analysis.recording.symbols();
     let printed = if arguments.json {
         let remote = |group: &ObjectGroup| group.loads.remote + group.stores.remote;
@@ -29,7 +33,10 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
             Sort::Remote => objects.sort_by(|a, b| remote(b).total_cmp(&remote(a))),
         }
         let rows = arguments.top.unwrap_or(usize::MAX);
-        let content = Content::new(&analysis.attribution, &analysis.recording);
+        let content = Content {
+            trace: statistics.as_ref(),
+            ..Content::new(&analysis.attribution, &analysis.recording)
+        };
         json(&content, rows, &mut symbols)
     } else {
         let options = TextOptions {
@@ -48,15 +55,31 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
             top: arguments.top.unwrap_or(ROWS),
             colour: terminal::colour(),
         };
-        text(
-            &Content::new(&analysis.attribution, &analysis.recording),
-            &options,
-            &mut symbols,
-        )
+        let content = Content {
+            trace: statistics.as_ref(),
+            ..Content::new(&analysis.attribution, &analysis.recording)
+        };
+        text(&content, &options, &mut symbols)
     };
     terminal::print(&printed)?;
     if !printed.ends_with('\n') {
         terminal::print("\n")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What all misses of a full recording say; nothing where loads or stores alone are wanted.
+fn statistics(
+    arguments: &Report,
+    recording: &Recording,
+) -> anyhow::Result<Option<TraceStatistics>> {
+    if arguments.loads || arguments.stores {
+        return Ok(None);
+    }
+    let _progress = Progress::new(format!("reading {}", arguments.recording.display()));
+    match recording.trace_statistics() {
+        Ok(statistics) => Ok(Some(statistics)),
+        Err(Error::SamplesOnly(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -1,51 +1,126 @@
-//! `nearpage simulate`: a full recording's misses, replayed on a machine under policies.
+//! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::Context;
+use nearpage_machine::Machine;
 use nearpage_policy::online::{Initial, Parameter};
-use nearpage_recording::trace::{PageIndex, Tracing};
-use nearpage_recording::{ObjectKind, Recording};
-use nearpage_report::{Simulation, simulation_json, simulation_text};
-use nearpage_simulator::{Error, Job, NUMBERS, Outcome, Policy, ThreadSteps, Trace, simulate};
+use nearpage_recording::Recording;
+use nearpage_recording::trace::{TraceOptions, Tracing};
+use nearpage_report::{Simulation, simulation_html, simulation_json, simulation_text};
+use nearpage_simulator::{
+    Error, Job, NUMBERS, Outcome, Policy, Programs, Schedule, Trace, simulate,
+};
 
 use crate::arguments::Simulate;
+use crate::homes;
 use crate::progress::Progress;
+use crate::record::quoted;
+use crate::replayed::Replayed;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
-    let jobs = jobs(&arguments)?;
-    let folder = arguments.recording.display().to_string();
-    let (recording, trace) = {
+    let mut jobs = jobs(&arguments)?;
+    if let Some(path) = &arguments.schedule {
+        let schedule = Arc::new(schedule(path)?);
+        for job in &mut jobs {
+            job.schedule = schedule.clone();
+        }
+    }
+    let folders: Vec<String> = arguments
+        .recordings
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    let mut recordings = Vec::new();
+    let mut traces = Vec::new();
+    for (path, folder) in arguments.recordings.iter().zip(&folders) {
         let _progress = Progress::new(format!("reading {folder}"));
-        let recording = Recording::open(&arguments.recording)?;
-        let trace = Replayed::new(&recording, recording.trace()?);
-        (recording, trace)
-    };
+        let recording = Recording::open(path)?;
+        traces.push(Replayed::new(&recording, recording.trace()?));
+        recordings.push(recording);
+    }
     let machine = match &arguments.machine {
         Some(name) => crate::machine::read(name)?,
-        None => recording.machine.clone(),
+        None => recordings[0].machine.clone(),
     };
-    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    tracing.serves(&machine).map_err(|difference| {
-        let named = arguments.machine.as_deref().unwrap_or("local");
-        let command = recording.metadata.command.join(" ");
-        anyhow::anyhow!(
-            "{folder}: {difference}; record it again: nearpage record --source full --machine {named} -- {command}"
-        )
-    })?;
+    for (recording, folder) in recordings.iter().zip(&folders) {
+        serves(
+            recording,
+            folder,
+            &machine,
+            arguments.machine.as_deref().unwrap_or("local"),
+        )?;
+    }
+    let together = match traces.len() {
+        1 => None,
+        _ => {
+            let programs = traces.iter().map(|trace| trace as &dyn Trace);
+            Some(Programs::new(programs.collect())?)
+        }
+    };
+    let trace: &dyn Trace = match &together {
+        Some(programs) => programs,
+        None => &traces[0],
+    };
+    let mut planned = Vec::new();
+    for job in &mut jobs {
+        if let Policy::Homes { name, homes } = &mut job.policy {
+            let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
+            let mut found = Vec::new();
+            let mut refused = None;
+            for (recording, trace) in recordings.iter().zip(&traces) {
+                // Of several programs a plan need not be for all.
+                found.push(
+                    match homes::of_file(file, recording, &trace.trace, &machine) {
+                        Ok(found) => {
+                            planned.extend(found.notes(name));
+                            Some(found.homes)
+                        }
+                        Err(error) => {
+                            refused.get_or_insert(error);
+                            None
+                        }
+                    },
+                );
+            }
+            if let Some(error) = refused.filter(|_| found.iter().all(Option::is_none)) {
+                return Err(error);
+            }
+            let mut found: Vec<_> = found.into_iter().map(Option::unwrap_or_default).collect();
+            *homes = match &together {
+                Some(programs) => programs.by_page(&found),
+                None => found.remove(0),
+            };
+        }
+    }
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let folder = folders.join(" and ");
     let outcomes = {
         let _progress = Progress::new(format!("simulating {folder}"));
-        simulate(&trace, &machine, &jobs, workers).map_err(|error| match error {
+        simulate(trace, &machine, &jobs, workers).map_err(|error| match error {
             Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
+            Error::Schedule { .. } => anyhow::Error::from(error),
             other => anyhow::Error::from(other).context(folder.clone()),
         })?
     };
-    let notes = notes(&tracing, &machine.timing()?.assumed, &outcomes);
+    let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
+    notes.extend(planned);
+    if let Some(together) = &together {
+        notes.push(format!(
+            "{} programs at once: all of their time counts, marked phases or not; {} pages of files are those of \
+             another program too.",
+            folders.len(),
+            together.shared_pages()
+        ));
+    }
     let simulation = Simulation {
         machine: &machine.name,
-        recording: &folder,
+        recordings: &folders,
         outcomes: &outcomes,
         notes: &notes,
     };
@@ -53,6 +128,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         true => simulation_json(&simulation),
         false => simulation_text(&simulation, terminal::width()),
     })?;
+    if let Some(path) = &arguments.html {
+        write_page(path, &simulation_html(&simulation))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -97,13 +175,63 @@ pub fn parameters() -> String {
     text
 }
 
+/// What the name of a plan's policy begins with, before its file.
+const PLAN: &str = "plan:";
+
+fn schedule(path: &Path) -> anyhow::Result<Schedule> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
+    Ok(Schedule::from_toml(&text, &file)?)
+}
+
+/// Writes a page; what cannot be written whole is not left behind.
+fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
+    let file = path.display();
+    let mut output =
+        std::fs::File::create(path).with_context(|| format!("{file}: cannot be written"))?;
+    output.write_all(page.as_bytes()).map_err(|error| {
+        // A device such as /dev/full stays.
+        if path.is_file() {
+            let _ = std::fs::remove_file(path);
+        }
+        anyhow::Error::from(error).context(format!("{file}: cannot be written"))
+    })
+}
+
+/// Refuses a recording that was made for other caches, with the command that makes one.
+fn serves(
+    recording: &Recording,
+    folder: &str,
+    machine: &Machine,
+    named: &str,
+) -> anyhow::Result<()> {
+    let asked = Tracing::new(machine, named, &TraceOptions::default());
+    asked.map_err(|problem| anyhow::anyhow!(problem))?;
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    tracing.serves(machine).map_err(|difference| {
+        let command = &recording.metadata.command;
+        let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+        anyhow::anyhow!(
+            "{folder}: {difference}; record it again: nearpage record --source full --machine {} -- {}",
+            quoted(named),
+            command.join(" ")
+        )
+    })
+}
+
 /// What to simulate, of what was typed.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for name in &arguments.policy {
-        let policy = Policy::from_name(name).ok_or_else(|| {
+        let plan = || {
+            name.starts_with(PLAN).then(|| Policy::Homes {
+                name: name.clone(),
+                homes: Vec::new(),
+            })
+        };
+        let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {
             Usage(format!(
-                "no policy `{name}`; there are {}",
+                "no policy `{name}`; there are {}, {PLAN}FILE",
                 Policy::NAMES.join(", ")
             ))
         })?;
@@ -133,153 +261,47 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
 }
 
 /// What has to be known of the figures.
-fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
+fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
     let mut notes = Vec::new();
+    let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
     if !assumed.is_empty() {
         notes.push(format!(
             "Assumed, as the machine does not say: {}.",
             assumed.join(", ")
         ));
     }
-    if !tracing.keep_hits() {
+    let keep_hits = |recording: &Recording| {
+        let tracing = recording.metadata.tracing.as_ref();
+        tracing.is_some_and(Tracing::keep_hits)
+    };
+    if !recordings.iter().all(keep_hits) {
         notes.push(
             "Hits of the second and third level cost nothing here: the recording was made without --keep-hits."
                 .to_owned(),
         );
     }
-    let missing = outcomes
-        .iter()
-        .map(|outcome| outcome.signals_missing)
-        .max()
-        .unwrap_or(0);
+    let missing = most(|outcome| outcome.signals_missing);
     if missing > 0 {
         notes.push(format!(
             "{missing} waits had no recorded end: they took as long as they did while tracing."
         ));
     }
-    for outcome in outcomes.iter().filter(|outcome| outcome.threads_moved > 0) {
-        notes.push(format!(
-            "{} moved threads {} times: each was charged the filling of its caches; what they miss is as before.",
-            outcome.policy, outcome.threads_moved
-        ));
-    }
-    let overcommitted = outcomes
-        .iter()
-        .map(|outcome| outcome.overcommitted)
-        .max()
-        .unwrap_or(0);
+    let overcommitted = most(|outcome| outcome.overcommitted);
     if overcommitted > 0 {
         notes.push(format!(
             "{overcommitted} pages did not fit in the machine's memory."
         ));
     }
+    let moved = most(|outcome| outcome.threads_moved);
+    if moved > 0 {
+        notes.push(format!(
+            "Estimated: threads moved to other CPUs, up to {moved} times, and were charged a refill of their caches \
+             ({} lines); what else they would have missed there is not in the recording.",
+            most(|outcome| outcome.refilled_lines)
+        ));
+    }
     notes
 }
-
-/// A recording's trace as the simulator takes it.
-struct Replayed {
-    trace: nearpage_recording::trace::Trace,
-    /// Processes, in the order of their threads.
-    processes: Vec<u32>,
-    /// Process of each thread.
-    applications: Vec<u16>,
-    /// Objects of more than a page: process, first page number, pages. In order of place; of those
-    /// that begin together, the largest last.
-    objects: Vec<(u32, u64, u64)>,
-}
-
-impl Replayed {
-    fn new(recording: &Recording, trace: nearpage_recording::trace::Trace) -> Self {
-        let mut processes = Vec::new();
-        let mut number = |pid: u32| {
-            let known = processes.iter().position(|&other| other == pid);
-            let number = known.unwrap_or_else(|| {
-                processes.push(pid);
-                processes.len() - 1
-            });
-            u16::try_from(number).unwrap_or(u16::MAX)
-        };
-        let threads = &recording.tables.threads;
-        let applications = trace
-            .threads()
-            .iter()
-            .map(|thread| number(threads[thread.thread.0 as usize].pid))
-            .collect();
-        let page_bytes = trace.pages().page_bytes();
-        let distributed = |kind: ObjectKind| {
-            matches!(
-                kind,
-                ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
-            )
-        };
-        let mut objects: Vec<(u32, u64, u64)> = recording
-            .tables
-            .objects
-            .iter()
-            .filter(|object| distributed(object.kind) && object.size_bytes > page_bytes)
-            .map(|object| {
-                let first = object.address / page_bytes;
-                let end = (object.address + object.size_bytes).div_ceil(page_bytes);
-                (object.pid, first, end - first)
-            })
-            .collect();
-        objects.sort_unstable();
-        objects.dedup();
-        Self {
-            trace,
-            processes,
-            applications,
-            objects,
-        }
-    }
-}
-
-impl Trace for Replayed {
-    fn pages(&self) -> usize {
-        self.trace.pages().len()
-    }
-
-    fn page_number(&self, page: u32) -> u64 {
-        let pages = self.trace.pages();
-        pages.place(PageIndex(page)).address / pages.page_bytes()
-    }
-
-    fn page_application(&self, page: u32) -> u16 {
-        let pid = self.trace.pid(PageIndex(page));
-        let number = self.processes.iter().position(|&other| other == pid);
-        number.map_or(u16::MAX, |number| number as u16)
-    }
-
-    fn application(&self, thread: usize) -> u16 {
-        self.applications[thread]
-    }
-
-    fn extent(&self, page: u32) -> Option<(u64, u64)> {
-        let (pid, number) = (self.trace.pid(PageIndex(page)), self.page_number(page));
-        // Of those that begin at or before the page, the last that reaches it.
-        let end = self
-            .objects
-            .partition_point(|&(other, first, _)| (other, first) <= (pid, number));
-        let before = self.objects[..end].iter().rev();
-        before
-            .take_while(|object| object.0 == pid)
-            .take(NESTED_MOST)
-            .find(|&&(_, first, pages)| number < first + pages)
-            .map(|&(_, first, pages)| (first, pages))
-    }
-
-    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
-        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
-        for (position, thread) in self.trace.threads().iter().enumerate() {
-            threads.push((thread.clone(), Box::new(self.trace.steps(position))));
-        }
-        Ok(threads)
-    }
-}
-
-/// Objects that are looked at for one that reaches a page: a mapping is cut into no more large
-/// objects than that, or its pages after them are in none.
-const NESTED_MOST: usize = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -287,12 +309,14 @@ mod tests {
 
     fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
         jobs(&Simulate {
-            recording: "r".into(),
+            recordings: vec!["r".into()],
             machine: None,
             policy: policy.split(',').map(str::to_owned).collect(),
             set: set.iter().map(|&text| text.to_owned()).collect(),
             initial: None,
+            schedule: None,
             json: false,
+            html: None,
         })
     }
 

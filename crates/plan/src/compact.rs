@@ -5,7 +5,10 @@ use nearpage_wire::compact_plan::{
     FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight,
 };
 
+use nearpage_wire::pieces::part;
+
 use crate::Error;
+use crate::evaluate::ModuleName;
 
 #[cfg(target_endian = "big")]
 compile_error!(
@@ -42,16 +45,18 @@ plain!(Header: 112 Section: 24 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weigh
 pub(crate) type Part = [u32; 2];
 
 /// The tables of a compact plan under construction.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tables {
+    /// Unit of page runs, in bytes.
+    pub page_bytes: u64,
     pub sections: Vec<Section>,
     pub rules: Vec<Rule>,
     pub pins: Vec<Pin>,
     modules: Vec<Module>,
-    frames: Vec<FrameRange>,
-    runs: Vec<Run>,
-    nodes: Vec<u16>,
-    weights: Vec<Weight>,
+    pub frames: Vec<FrameRange>,
+    pub runs: Vec<Run>,
+    pub nodes: Vec<u16>,
+    pub weights: Vec<Weight>,
     names: Vec<u8>,
 }
 
@@ -115,8 +120,27 @@ impl Tables {
         self.modules.len() as u32 - 1
     }
 
+    /// Is the plan's module `index` this one? By build-id where the plan has one, otherwise by name.
+    pub fn is_module(&self, index: u32, name: ModuleName<'_>) -> bool {
+        let Some(module) = self.modules.get(index as usize) else {
+            return false;
+        };
+        match &module.build_id[..module.build_id_bytes as usize] {
+            [] => part(&self.names, module.name) == Some(name.file_name.as_bytes()),
+            build_id => {
+                let text = name.build_id.as_bytes();
+                let digit = |digit: u8| char::from(digit).to_digit(16);
+                text.len() == 2 * build_id.len()
+                    && build_id.iter().zip(text.chunks(2)).all(|(byte, text)| {
+                        digit(text[0]) == Some(u32::from(byte >> 4))
+                            && digit(text[1]) == Some(u32::from(byte & 15))
+                    })
+            }
+        }
+    }
+
     /// Appends the frames of a call site.
-    pub fn frames(&mut self, frames: impl IntoIterator<Item = (u32, u64, u64)>) -> Part {
+    pub fn add_frames(&mut self, frames: impl IntoIterator<Item = (u32, u64, u64)>) -> Part {
         let frame = |(module, low, high)| FrameRange {
             module,
             low,
@@ -127,17 +151,17 @@ impl Tables {
     }
 
     /// Appends a node sequence.
-    pub fn nodes(&mut self, nodes: impl IntoIterator<Item = NodeId>) -> Part {
+    pub fn add_nodes(&mut self, nodes: impl IntoIterator<Item = NodeId>) -> Part {
         append(&mut self.nodes, nodes.into_iter().map(|node| node.0))
     }
 
     /// Appends page runs.
-    pub fn runs(&mut self, runs: Vec<Run>) -> Part {
+    pub fn add_runs(&mut self, runs: Vec<Run>) -> Part {
         append(&mut self.runs, runs)
     }
 
     /// Appends weights.
-    pub fn weights(&mut self, weights: &[(NodeId, u32)]) -> Part {
+    pub fn add_weights(&mut self, weights: &[(NodeId, u32)]) -> Part {
         let weight = |&(node, pages): &(NodeId, u32)| Weight {
             node: node.0.into(),
             pages,

@@ -34,7 +34,7 @@ impl Dealer<'_> {
             Placement::Block { team } => {
                 let nodes = self.team_nodes(team)?;
                 Rule {
-                    nodes: self.tables.nodes(nodes),
+                    nodes: self.tables.add_nodes(nodes),
                     ..place(placement::BLOCK)
                 }
             }
@@ -42,7 +42,7 @@ impl Dealer<'_> {
                 let nodes = self.team_nodes(team)?;
                 let block_bytes = self.block_bytes(*block_bytes, team, nodes.len() as u64)?;
                 Rule {
-                    nodes: self.tables.nodes(nodes),
+                    nodes: self.tables.add_nodes(nodes),
                     block_bytes,
                     ..place(placement::BLOCK_CYCLIC)
                 }
@@ -53,21 +53,21 @@ impl Dealer<'_> {
                     false => self.checked(nodes.iter().map(|&(node, _)| node))?,
                 };
                 Rule {
-                    nodes: self.tables.nodes(nodes),
+                    nodes: self.tables.add_nodes(nodes),
                     ..place(placement::INTERLEAVE)
                 }
             }
             Placement::Interleave { nodes } => {
                 self.checked(nodes.iter().map(|&(node, _)| node))?;
                 Rule {
-                    weights: self.tables.weights(nodes),
+                    weights: self.tables.add_weights(nodes),
                     ..place(placement::WEIGHTED_INTERLEAVE)
                 }
             }
             Placement::Whole(owner) => {
                 let node = self.owner_node(owner)?;
                 Rule {
-                    nodes: self.tables.nodes([node]),
+                    nodes: self.tables.add_nodes([node]),
                     ..place(placement::NODE)
                 }
             }
@@ -174,7 +174,7 @@ impl Dealer<'_> {
                 let runs = page_runs(&owned, page_bytes, scale);
                 Ok(vec![Rule {
                     placement: placement::RUNS,
-                    runs: self.tables.runs(runs),
+                    runs: self.tables.add_runs(runs),
                     ..rule
                 }])
             }
@@ -201,7 +201,7 @@ impl Dealer<'_> {
                 ];
                 let exact = Rule {
                     placement: placement::RUNS,
-                    runs: self.tables.runs(page_runs(&owned, page_bytes, None)),
+                    runs: self.tables.add_runs(page_runs(&owned, page_bytes, None)),
                     size_bounds_bytes: same,
                     ..rule
                 };
@@ -217,7 +217,7 @@ impl Dealer<'_> {
             }
             _ => Ok(vec![Rule {
                 placement: placement::RUNS,
-                runs: self.tables.runs(page_runs(&owned, page_bytes, None)),
+                runs: self.tables.add_runs(page_runs(&owned, page_bytes, None)),
                 ..rule
             }]),
         }
@@ -241,7 +241,7 @@ impl Dealer<'_> {
                 owned.get(at).map(|&(_, _, node)| node)
             })
             .collect();
-        self.tables.nodes(shares)
+        self.tables.add_nodes(shares)
     }
 }
 

@@ -26,6 +26,7 @@
 mod compact;
 mod deal;
 mod error;
+mod evaluate;
 mod file;
 #[doc(hidden)]
 pub mod fuzz;
@@ -43,6 +44,7 @@ mod toml_form;
 mod translate;
 
 pub use error::Error;
+pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, NodeWeights, Owner, PageRun, Placement, Plan,
     Program, Subject, Team,

@@ -315,7 +315,7 @@ impl<'a> Recogniser<'a> {
                     )
                 })
                 .collect();
-            rule.frames = tables.frames(frames);
+            rule.frames = tables.add_frames(frames);
             rule
         };
         let has_room = |rule: &Rule| rule.size_bounds_bytes[0] <= rule.size_bounds_bytes[1];

@@ -21,6 +21,8 @@ pub struct Compact {
     pub rule_names: Vec<String>,
     /// What was found again only by its second key, scaled, or left out; one line each.
     pub warnings: Vec<String>,
+    /// What is in `bytes`.
+    pub(crate) tables: Tables,
 }
 
 /// Translates `plans` (of several executables or ranks) and `rules` (which come first, in every
@@ -55,11 +57,12 @@ pub fn translate(
         translation.section(NONE, NONE, by_hand, pins);
     }
     let Translation {
-        tables,
+        mut tables,
         rule_names,
         mut warnings,
         ..
     } = translation;
+    tables.page_bytes = target.page_bytes.into();
     let mut seen = HashSet::new();
     warnings.retain(|warning| seen.insert(warning.clone()));
     let header = Header {
@@ -79,6 +82,7 @@ pub fn translate(
         bytes: tables.encode(header)?,
         rule_names,
         warnings,
+        tables,
     })
 }
 

@@ -34,12 +34,14 @@ pub mod online;
 mod place;
 mod plan;
 mod prediction;
+mod programs;
 mod quality;
 mod subject;
 
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
 pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};
+pub use programs::{Programs, program};
 pub use quality::{Quality, quality};
 
 /// How decisions are made.

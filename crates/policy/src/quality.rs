@@ -28,6 +28,14 @@ pub struct Quality {
 }
 
 impl Quality {
+    /// Adds another program's.
+    pub fn add(&mut self, other: &Self) {
+        self.reference += other.reference;
+        self.recording += other.recording;
+        self.common += other.common;
+        self.same += other.same;
+    }
+
     /// C / Ref: for how much of the reference there is a hint.
     pub fn coverage(&self) -> f64 {
         share(self.common, self.reference)

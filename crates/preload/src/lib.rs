@@ -3,7 +3,8 @@
 //! The dynamic loader loads `libnearpage_preload.so` before the C library (`LD_PRELOAD`), so that
 //! its functions stand in front of the allocator's, `mmap` and `pthread_create`. It writes the
 //! allocation log ([`nearpage_wire::allocation_log`]) when `NEARPAGE_LOG` names a folder, and
-//! enforces a plan ([`nearpage_wire::compact_plan`]) when `NEARPAGE_PLAN` names one. With neither,
+//! enforces a plan ([`nearpage_wire::compact_plan`]) when `NEARPAGE_PLAN` names one. When
+//! `NEARPAGE_SAMPLES` names a folder, it samples the program too ([`nearpage_wire::samples`]). With none,
 //! or with `NEARPAGE_DISABLE=1`, it passes everything on.
 //!
 //! It deliberately does not decide anything, use the standard library, allocate on the heap of the
@@ -18,7 +19,8 @@
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
-//! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans). Below them: `thread`
+//! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans) → `signal` (samples of
+//! its own). Below them: `thread`
 //! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
 //! `environment`.
 //!
@@ -47,6 +49,7 @@ pub mod plan;
 pub mod real;
 pub mod sample_heap;
 pub mod sampling;
+pub mod signal;
 pub mod sys;
 pub mod thread;
 pub mod touch;

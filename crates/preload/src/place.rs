@@ -18,6 +18,7 @@
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use nearpage_wire::compact_plan::{FLAG_SUMMARY, Pin, RULE_WEAK, Rule, mechanism, subject};
+pub use nearpage_wire::pieces;
 use nearpage_wire::{PLAN_VARIABLE, SUMMARY_VARIABLE};
 
 use crate::modules::{Module, Modules};
@@ -32,7 +33,6 @@ pub mod counters;
 pub mod memory;
 mod opening;
 pub mod order;
-pub mod pieces;
 pub mod placed;
 pub mod recognise;
 pub mod remap;

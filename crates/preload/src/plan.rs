@@ -4,11 +4,10 @@
 use core::{fmt, mem};
 
 use nearpage_wire::compact_plan::{
-    FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight, placement,
-    subject,
+    FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight, subject,
 };
 
-use crate::place::pieces::Pattern;
+use crate::place::pieces::{Pattern, PatternTables, part};
 
 /// Why the bytes are no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +97,6 @@ fn table<'file, T: Entry>(
     Ok(unsafe { core::slice::from_raw_parts(entries.as_ptr().cast(), count) })
 }
 
-/// The part `[first, count]` of a table; none where it reaches beyond.
-fn part<T>(table: &[T], [first, count]: [u32; 2]) -> Option<&[T]> {
-    table.get(first as usize..(first as usize).checked_add(count as usize)?)
-}
-
 impl<'file> Plan<'file> {
     /// Checks magic, version, page sizes and tables. `bytes` must be 8-byte aligned.
     pub fn parse(bytes: &'file [u8]) -> Result<Self, PlanError> {
@@ -190,30 +184,13 @@ impl<'file> Plan<'file> {
 
     /// Where the objects of a rule go; none where the rule makes no sense.
     pub fn pattern(&self, rule: &Rule) -> Option<Pattern<'file>> {
-        let nodes = || part(self.nodes, rule.nodes).filter(|nodes| !nodes.is_empty());
-        Some(match rule.placement {
-            placement::INTERLEAVE => Pattern::Interleave(nodes()?),
-            placement::BLOCK => Pattern::Block(nodes()?),
-            placement::BLOCK_CYCLIC if rule.block_bytes > 0 => {
-                Pattern::BlockCyclic(nodes()?, rule.block_bytes)
-            }
-            placement::NODE => Pattern::Node((*nodes()?.first()?).into()),
-            placement::RUNS => {
-                let runs = part(self.runs, rule.runs).filter(|runs| !runs.is_empty())?;
-                if !runs
-                    .windows(2)
-                    .all(|pair| pair[0].first_page < pair[1].first_page)
-                {
-                    return None;
-                }
-                Pattern::Runs(runs, self.header.page_bytes.into())
-            }
-            placement::WEIGHTED_INTERLEAVE => Pattern::Weighted(
-                part(self.weights, rule.weights).filter(|weights| !weights.is_empty())?,
-            ),
-            placement::LEAVE => Pattern::Leave,
-            _ => return None,
-        })
+        let tables = PatternTables {
+            nodes: self.nodes,
+            runs: self.runs,
+            weights: self.weights,
+            page_bytes: self.header.page_bytes.into(),
+        };
+        Pattern::of(rule, &tables)
     }
 
     /// Can the rule ever recognise and place something?
@@ -237,6 +214,7 @@ pub(crate) mod plan_file;
 mod tests {
     use super::plan_file::{RULE, Tables, bytes, module};
     use super::*;
+    use nearpage_wire::compact_plan::placement;
     use proptest::prelude::*;
     use std::vec::Vec;
 

@@ -73,6 +73,15 @@ functions! {
     execlp c"execlp" () -> c_int;
     execle c"execle" () -> c_int;
     libc_dlopen_mode c"__libc_dlopen_mode" (name: *const c_char, mode: c_int) -> usize;
+    sigaction c"sigaction" (signal: c_int, new: *const c_void, old: *mut c_void) -> c_int;
+    signal c"signal" (signal: c_int, handler: usize) -> usize;
+    bsd_signal c"bsd_signal" (signal: c_int, handler: usize) -> usize;
+    sysv_signal c"__sysv_signal" (signal: c_int, handler: usize) -> usize;
+    sigset c"sigset" (signal: c_int, handler: usize) -> usize;
+    sigwait c"sigwait" (set: *const c_void, signal: *mut c_int) -> c_int;
+    sigwaitinfo c"sigwaitinfo" (set: *const c_void, info: *mut c_void) -> c_int;
+    sigtimedwait c"sigtimedwait" (set: *const c_void, info: *mut c_void, timeout: *const c_void) -> c_int;
+    signalfd c"signalfd" (fd: c_int, set: *const c_void, flags: c_int) -> c_int;
     gnu_get_libc_version c"gnu_get_libc_version" () -> *const c_char;
 }
 

@@ -1,4 +1,4 @@
-//! What the library knows of the calling thread: one cache-line pair of thread-local storage.
+//! What the library knows of the calling thread: three cache lines of thread-local storage.
 //!
 //! Stable Rust reads a thread-local of a shared library through `__tls_get_addr`, which costs the
 //! hooks 15 %. This one is a `.tbss` symbol addressed with the initial-exec model, so that it is a
@@ -13,9 +13,9 @@ global_asm!(
     ".globl nearpage_thread",
     ".hidden nearpage_thread",
     ".type nearpage_thread, %object",
-    ".size nearpage_thread, 128",
+    ".size nearpage_thread, 192",
     "nearpage_thread:",
-    ".zero 128",
+    ".zero 192",
     ".popsection",
 );
 
@@ -75,9 +75,13 @@ pub struct Thread {
     pub announced: bool,
     /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
     pub gaps: usize,
+    /// [`crate::signal`]: time in user mode that samples and what was missed between them stand for.
+    pub sampled_ns: u64,
+    /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
+    pub timer: u32,
 }
 
-const _: () = assert!(size_of::<Thread>() <= 128);
+const _: () = assert!(size_of::<Thread>() <= 192);
 
 /// Held while the library runs in a thread: a hook entered meanwhile passes straight through.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::large::{self, Alive, Debts, Logged};
 use crate::log::Log;
 use crate::sample_heap::{BASE, LENGTH, SAMPLE_HEAP};
 use crate::thread::{Stage, Thread, Token};
-use crate::{bounds, environment, loader, message, place, real, sampling, sys};
+use crate::{bounds, environment, loader, message, place, real, sampling, signal, sys};
 
 /// Mean bytes between two samples of small allocations, unless the environment says otherwise.
 const SMALL_SAMPLE_BYTES: u64 = 512 << 10;
@@ -149,7 +149,14 @@ impl Request<'static> {
         }
         let directory = environment::variable(nearpage_wire::LOG_DIRECTORY_VARIABLE)
             .filter(|value| !value.is_empty());
-        if directory.is_none() && environment::variable(nearpage_wire::PLAN_VARIABLE).is_none() {
+        if directory.is_none()
+            && [
+                nearpage_wire::PLAN_VARIABLE,
+                nearpage_wire::SAMPLES_DIRECTORY_VARIABLE,
+            ]
+            .into_iter()
+            .all(|name| environment::variable(name).is_none())
+        {
             return None;
         }
         Some(Self {
@@ -288,6 +295,7 @@ impl Tracker {
             return false;
         };
         message::remember_standard_error();
+        signal::start();
         self.start_as(thread, &request)
     }
 
@@ -412,6 +420,7 @@ impl Tracker {
         self.threads_created
             .store((thread.stage != Stage::Unknown).into(), Ordering::Relaxed);
         place::forked_child();
+        signal::forked_child(thread);
     }
 
     /// Meets a thread that no hook of `pthread_create` announced: the main one, or one made by a
@@ -439,6 +448,7 @@ impl Tracker {
             unsafe { real::pthread_setspecific(key, 1) };
         }
         self.announce(thread);
+        signal::thread_begins(thread);
     }
 
     fn logs_every_allocation(&self) -> bool {
@@ -517,6 +527,7 @@ impl Tracker {
             thread,
             &[head(Kind::ThreadExit, 2, 0, thread.tid), sys::clock_ns()],
         );
+        signal::thread_ends(thread);
         self.log.release(thread);
         large::release(thread);
         thread.stage = Stage::Ended;
@@ -814,6 +825,7 @@ impl Tracker {
         }
         if self.finished.swap(1, Ordering::Relaxed) == 0 {
             self.record_counters(observed.thread);
+            signal::finish(observed.thread);
             place::finish();
         }
     }
@@ -825,6 +837,7 @@ impl Tracker {
             && self.pid.load(Ordering::Relaxed) == sys::getpid()
         {
             self.record_counters(observed.thread);
+            signal::finish(observed.thread);
             place::replacing();
         }
     }

@@ -262,6 +262,7 @@ impl Synthetic {
             end_ns: 1_000_000_000 + self.accesses * 1000,
             source: "clock".into(),
             rate_hz: 997.0,
+            rates: Vec::new(),
             thread_placement: "none".into(),
             calibration: "before".into(),
             notes: Vec::new(),

@@ -76,6 +76,8 @@ pub enum Source {
     Pmu = 1,
     /// Misses that the tracer's cache filter let through: `weight` is 1.
     Tracer = 2,
+    /// Samples taken by a timer signal inside the program: as the clock's.
+    Signal = 3,
 }
 
 /// How surely the instruction is known.

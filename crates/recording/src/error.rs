@@ -33,6 +33,14 @@ pub enum Error {
         /// What was expected and found.
         cause: String,
     },
+    /// Another tool's file that is not what it should be, or lacks what a recording needs.
+    #[error("{}: {cause}", file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// What was expected, found, and what to do.
+        cause: String,
+    },
     /// A recording of samples where every miss is needed.
     #[error("{}: it has samples only, not every miss: `report`, `plan` and `compare` work from it, simulating and \
              thinning out need a recording made with `nearpage record --source full`", .0.display())]

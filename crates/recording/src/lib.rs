@@ -27,9 +27,13 @@ mod access;
 pub mod allocation_log;
 mod assemble;
 pub mod convert;
+pub mod data_src;
 pub mod elf;
 mod error;
 pub mod folder;
+#[doc(hidden)]
+pub mod fuzz;
+pub mod import;
 pub mod log;
 mod recording;
 mod storage;
@@ -39,11 +43,13 @@ pub mod trace;
 
 pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
+
 pub use log::{Finished, LogWriter};
 pub use recording::{ColumnSelection, Recording};
 pub use storage::TablesWriter;
 pub use symbols::Symbols;
 pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
-    ModuleMapping, Object, ObjectId, ObjectKind, SampleCounts, Status, Tables, Thread, ThreadIndex,
+    ModuleMapping, Object, ObjectId, ObjectKind, RateChange, SampleCounts, Status, Tables, Thread,
+    ThreadIndex,
 };

@@ -337,6 +337,15 @@ pub enum Status {
     Complete,
 }
 
+/// A rate, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RateChange {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Samples per second and CPU.
+    pub rate_hz: f64,
+}
+
 /// `recording.json`: what holds for the recording as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
@@ -362,6 +371,10 @@ pub struct Metadata {
     pub source: String,
     /// Samples per second and CPU, asked for or chosen.
     pub rate_hz: f64,
+    /// The rates sampled at, by time, where they changed (weights and costs say so already); the
+    /// first from the beginning on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<RateChange>,
     /// `compact`, `scatter` or `none`.
     pub thread_placement: String,
     /// On which side of the sampled instruction pointer the stalling instruction is (`before`, `at`

@@ -126,6 +126,88 @@ fn two_threads() -> TraceFile {
 }
 
 #[test]
+fn statistics_of_two_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    finish(record(&folder, &TraceOptions::default(), &[two_threads()]));
+    let found = Recording::open(&folder)
+        .unwrap()
+        .trace_statistics()
+        .unwrap();
+    // Page 0: a store, a load by each CPU; page 1: a store, an upgrade. The fetch hit the second
+    // level, the write-back is nobody's miss.
+    assert_eq!((found.data_misses, found.fetch_misses), (5, 0));
+    let chains = &found.chains;
+    assert_eq!((chains.longest, chains.shares.len()), (1, 1));
+    assert_eq!(chains.shares[0].share, 0.4);
+    assert_eq!(found.hot_pages.pages, 2);
+    assert_eq!(found.hot_pages.by_cache_misses[50], 0.6);
+    let mostly = found.read_mostly;
+    assert_eq!((mostly.page, mostly.line), (0.0, 0.0));
+    assert_eq!((mostly.word, mostly.writes), (0.2, 0.6));
+}
+
+/// One thread reads a page over and over, the other writes to it at given times of the process.
+fn reader_and_writer(reads: &[u64], writes: &[u64], frame: usize) -> TraceFile {
+    let mut trace = TraceFile::of(100, 1_000);
+    trace.events(
+        0,
+        1_000,
+        &[
+            start(0, 100, 0, 0, 0),
+            map(0, 0x40_0000, 0x2000, CODE, 7, PROGRAM),
+            start(1, 101, 3, 0, 0),
+        ],
+    );
+    let kinds = [
+        (0, reads, ReferenceKind::Load),
+        (1, writes, ReferenceKind::Store),
+    ];
+    for (thread, times, kind) in kinds {
+        for times in times.chunks(frame) {
+            let mut before = times[0];
+            let records: Vec<(u64, Record)> = times
+                .iter()
+                .map(|at| {
+                    let since = at - std::mem::replace(&mut before, *at);
+                    (since, reference(HEAP, kind, Served::Memory))
+                })
+                .collect();
+            trace.records(thread, times[0], 1_000 + times[0] * 3, &records);
+        }
+    }
+    trace.end();
+    trace
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    /// Chains end where the other thread's writes are, in virtual time, however frames are cut.
+    #[test]
+    fn chains_follow_virtual_time(
+        times in prop::collection::btree_map(0u64..200_000, any::<bool>(), 2..60),
+        frame in 1usize..20,
+    ) {
+        let of = |write: bool| -> Vec<u64> {
+            times.iter().filter(|(_, own)| **own == write).map(|(at, _)| *at).collect()
+        };
+        let (reads, writes) = (of(false), of(true));
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("r");
+        finish(record(
+            &folder,
+            &TraceOptions::default(),
+            &[reader_and_writer(&reads, &writes, frame)],
+        ));
+        let found = Recording::open(&folder).unwrap().trace_statistics().unwrap();
+        prop_assert_eq!(found.data_misses, times.len() as u64);
+        let order: Vec<bool> = times.into_values().collect();
+        let chains = order.split(|write| *write).map(|reads| reads.len() as u64);
+        prop_assert_eq!(found.chains.longest, chains.max().unwrap_or(0));
+    }
+}
+
+#[test]
 fn steps_are_what_the_tracer_saw() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("r");

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::{
     Content, Locate,
     name::{Names, call_site, hot_frame},
+    trace::TraceForm,
 };
 
 #[derive(Serialize)]
@@ -21,6 +22,8 @@ struct Report<'a> {
     attribution: Kinds,
     objects: Vec<Object<'a>>,
     threads: Vec<Thread<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<TraceForm<'a>>,
 }
 
 #[derive(Serialize)]
@@ -179,6 +182,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
                 }
             })
             .collect(),
+        trace: content.trace.map(TraceForm::from),
     };
     serde_json::to_string(&report).expect("strings, numbers and maps with numbers for keys")
 }

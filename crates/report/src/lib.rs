@@ -14,7 +14,7 @@
 //! let attribution =
 //!     Attribution { counts, totals, objects: vec![], threads: vec![], teams: vec![], page_bytes: 4096 };
 //! let tables = Tables::default();
-//! let content = Content { attribution: &attribution, tables: &tables, source: "clock", notes: &[], nodes: 1 };
+//! let content = Content { attribution: &attribution, tables: &tables, source: "clock", notes: &[], nodes: 1, trace: None };
 //! let report = text(&content, &TextOptions::default(), &mut |_, _| vec![]);
 //! assert!(report.contains("10 accesses"));
 //! ```
@@ -23,18 +23,22 @@ mod amount;
 mod json;
 mod name;
 mod printable;
+mod profile;
 mod simulation;
 mod table;
 mod text;
+mod trace;
 
 use nearpage_attribution::Attribution;
+use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
 
 pub use amount::bytes;
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
-pub use simulation::{Simulation, simulation_json, simulation_text};
+pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
+pub use simulation::{Simulation, simulation_html, simulation_json, simulation_text};
 pub use text::{By, Count, Sort, TextOptions, text};
 
 /// What a report is made from.
@@ -50,6 +54,8 @@ pub struct Content<'a> {
     pub notes: &'a [String],
     /// Memory nodes of the machine it was made on.
     pub nodes: usize,
+    /// Of a full recording, what all misses say.
+    pub trace: Option<&'a TraceStatistics>,
 }
 
 impl<'a> Content<'a> {
@@ -61,6 +67,7 @@ impl<'a> Content<'a> {
             source: &recording.metadata.source,
             notes: &recording.metadata.notes,
             nodes: recording.machine.nodes.len(),
+            trace: None,
         }
     }
 }

@@ -100,6 +100,10 @@ pub fn text(content: &Content, options: &TextOptions, locate: &mut impl Locate) 
         By::Thread => page.threads(&mut out),
         By::Page => page.pages(&mut out),
     }
+    if let Some(statistics) = content.trace {
+        out.push('\n');
+        out.push_str(&crate::trace::lines(statistics, page.options.width));
+    }
     for note in content.notes {
         out.push('\n');
         let words: Vec<String> = printable(note)

@@ -5,6 +5,7 @@ use nearpage_attribution::{
     ThreadTotals, Totals,
 };
 use nearpage_machine::CpuId;
+use nearpage_recording::trace::{ChainShare, HotPages, ReadChains, ReadMostly, TraceStatistics};
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
     Tables, Thread, ThreadIndex,
@@ -253,6 +254,7 @@ fn render(options: &TextOptions) -> String {
         source: "clock",
         notes: &notes,
         nodes: 2,
+        trace: None,
     };
     text(&content, options, &mut locate)
 }
@@ -320,6 +322,74 @@ fn nothing_hostile_gets_through_and_colour_is_asked_for() {
     }
 }
 
+/// A full recording's statistics: everything in chains of 8 and more but a tenth.
+fn statistics() -> TraceStatistics {
+    let share = |length, share| ChainShare { length, share };
+    TraceStatistics {
+        data_misses: 2_190_000,
+        fetch_misses: 313,
+        tlb_misses: 40_000,
+        chains: ReadChains {
+            shares: vec![
+                share(1, 0.95),
+                share(2, 0.94),
+                share(4, 0.92),
+                share(8, 0.9),
+            ],
+            longest: 15,
+        },
+        hot_pages: HotPages {
+            pages: 1255,
+            by_cache_misses: (0..=100).map(|at| 1.0 - 0.9f64.powi(at)).collect(),
+            by_tlb_misses: (0..=100).map(|at| f64::from(at) / 100.0).collect(),
+        },
+        read_mostly: ReadMostly {
+            page: 0.16,
+            line: 0.17,
+            word: 0.26,
+            writes: 0.413,
+            one_page_in: 4,
+        },
+    }
+}
+
+#[test]
+fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
+    let (attribution, tables, statistics) = (attribution(), tables(), statistics());
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: "tracer",
+        notes: &[],
+        nodes: 2,
+        trace: Some(&statistics),
+    };
+    let options = TextOptions {
+        top: 1,
+        ..TextOptions::default()
+    };
+    let report = text(&content, &options, &mut locate);
+    assert!(report.lines().all(|line| width(line) <= 80), "{report}");
+    insta::assert_snapshot!(report);
+    let report: serde_json::Value =
+        serde_json::from_str(&json(&content, 0, &mut locate)).expect("valid JSON");
+    let trace = &report["trace"];
+    assert_eq!(
+        keys(trace),
+        [
+            "data_misses",
+            "fetch_misses",
+            "hot_pages",
+            "read_chains",
+            "read_mostly",
+            "tlb_misses"
+        ]
+    );
+    assert_eq!(trace["read_chains"]["shares"][3]["length"], 8);
+    assert_eq!(trace["hot_pages"]["by_tlb_misses"][50], 0.5);
+    assert_eq!(trace["read_mostly"]["one_page_in"], 4);
+}
+
 /// Keys of an object as JSON, in order of appearance in the text.
 fn keys(value: &serde_json::Value) -> Vec<&str> {
     value
@@ -339,6 +409,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         source: "clock",
         notes: &[],
         nodes: 2,
+        trace: None,
     };
     let written = json(&content, usize::MAX, &mut locate);
     insta::assert_snapshot!(written.chars().take(700).collect::<String>());

@@ -1,5 +1,6 @@
 //! Records a command and prints what became of its samples: `samples [--rate HZ] [--top N]
-//! [--after S] [--for S] [--fault-period N] COMMAND…`. For looking at the sampler by itself.
+//! [--after S] [--for S] [--fault-period N] [--max-overhead PERCENT] COMMAND…`. For looking at the
+//! sampler by itself. With `NEARPAGE_PRELOAD_LIBRARY` set, its samples are taken: the signal source.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -7,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
 use nearpage_recording::{AccessBatch, Event, SampleCounts};
-use nearpage_sampler::{Options, Sampler, Sink, State};
+use nearpage_sampler::{Options, Sampler, Sink, SourceWish, State};
 
 #[derive(Default)]
 struct Tally {
@@ -88,7 +89,17 @@ fn main() {
         "--fault-period",
         nearpage_sampler::DEFAULT_FAULT_PERIOD as f64,
     ) as u64;
+    let max_overhead = option("--max-overhead", 0.0);
     let mut options = Options::new(arguments);
+    options.max_overhead = (max_overhead > 0.0).then_some(max_overhead / 100.0);
+    let folder = std::env::temp_dir().join(format!("samples-{}", std::process::id()));
+    if let Some(library) = std::env::var_os("NEARPAGE_PRELOAD_LIBRARY") {
+        std::fs::create_dir(&folder).expect("a new folder");
+        options.source = SourceWish::Signal;
+        options.preload = Ok(());
+        options.samples_folder.clone_from(&folder);
+        options.environment.push(("LD_PRELOAD".into(), library));
+    }
     options.rate_hz = (rate_hz > 0.0).then_some(rate_hz);
     options.fault_period = fault_period;
     options.after = std::time::Duration::from_secs_f64(after);
@@ -109,6 +120,7 @@ fn main() {
         );
         sampler.run(&mut tally)
     });
+    let _ = std::fs::remove_dir_all(&folder);
     let summary = match result {
         Ok(summary) => summary,
         Err(error) => {

@@ -9,12 +9,15 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use nearpage_recording::Source;
+
 use crate::architecture::chase::{self, Places};
 use crate::architecture::{REGISTER_MASK, supported};
 use crate::error::{Error, Refusal};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
+use crate::signal::own::OwnTimer;
 
 /// Where the instruction that a sample stands for is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,23 +141,79 @@ const LINE_BYTES: usize = 64;
 /// busy or emulated machine up to 150.
 pub fn calibrate() -> Result<Calibration, Error> {
     supported()?;
-    let mut sampled = Sampled::open()?;
+    calibrate_with(&mut Clock::open()?)
+}
+
+/// The same with timer signals instead of perf events, for the signal source. Its timers expire
+/// with a tick that comes anyway; these interrupt by themselves, so the cost is an upper bound.
+pub fn calibrate_signal() -> Result<Calibration, Error> {
+    supported()?;
+    calibrate_with(&mut OwnTimer::new(PERIOD_NS).map_err(no_timer)?)
+}
+
+fn calibrate_with(samples: &mut dyn Samples) -> Result<Calibration, Error> {
+    let mut sampled = Sampled(samples);
     let side = sampled.side()?;
     Ok(Calibration {
         // Optional, so what the kernel has against it is no matter.
-        sample_cost_ns: sampled.cost_ns().ok().flatten(),
+        sample_cost_ns: sampled.cost_ns(SLICES).ok().flatten(),
         ..side
     })
 }
 
+/// What a sample costs now, as [`Calibration::sample_cost_ns`] was measured, in about 8 ms; of the
+/// signal source, or of the clock. `None` where that could not be told.
+pub(crate) fn measure_cost_ns(source: Source) -> Option<f64> {
+    match source {
+        Source::Signal => Sampled(&mut OwnTimer::new(PERIOD_NS).ok()?).median_cost_ns(),
+        _ => Sampled(&mut Clock::open().ok()?).median_cost_ns(),
+    }
+}
+
+fn no_timer(error: io::Error) -> Error {
+    Error::NoSource(format!("source signal: timer_create: {error}"))
+}
+
 /// Samples of the calling thread.
-struct Sampled {
+trait Samples {
+    fn switch(&mut self, on: bool) -> Result<(), Error>;
+    /// Instruction pointers of the samples since the last call.
+    fn take(&mut self) -> Vec<u64>;
+}
+
+impl Samples for OwnTimer {
+    fn switch(&mut self, on: bool) -> Result<(), Error> {
+        let switched = if on { self.enable() } else { self.disable() };
+        switched.map_err(no_timer)
+    }
+
+    fn take(&mut self) -> Vec<u64> {
+        OwnTimer::take(self)
+    }
+}
+
+/// Those of the kernel's software clock.
+struct Clock {
     event: PerfEvent,
     ring: Ring,
     bytes: Vec<u8>,
 }
 
-impl Sampled {
+impl Samples for Clock {
+    fn switch(&mut self, on: bool) -> Result<(), Error> {
+        let switched = match on {
+            true => self.event.enable(),
+            false => self.event.disable(),
+        };
+        switched.map_err(refused)
+    }
+
+    fn take(&mut self) -> Vec<u64> {
+        self.drain().map(|sample| sample.ip).collect()
+    }
+}
+
+impl Clock {
     fn open() -> Result<Self, Error> {
         let mut attributes = Attributes::new(Counted::CpuClock);
         attributes.sample_period = PERIOD_NS;
@@ -196,47 +255,68 @@ impl Sampled {
             },
         )
     }
+}
 
+/// The loops, and what samples them.
+struct Sampled<'a>(&'a mut dyn Samples);
+
+impl Sampled<'_> {
     fn side(&mut self) -> Result<Calibration, Error> {
         let chain = chain();
         let mut pointer = chain.as_ptr().cast();
         let mut tally = Tally::default();
         let began = Instant::now();
-        self.event.enable().map_err(refused)?;
+        self.0.switch(true)?;
         while tally.total() < SAMPLES_WANTED && began.elapsed() < SIDE_TIME_MAX {
             let places;
             (pointer, places) = chase::run(pointer, 20_000);
-            self.drain().for_each(|sample| tally.add(sample.ip, places));
+            self.0
+                .take()
+                .into_iter()
+                .for_each(|ip| tally.add(ip, places));
         }
-        self.event.disable().map_err(refused)?;
+        self.0.switch(false)?;
         Ok(tally.calibration())
     }
 
+    fn cost_ns(&mut self, slices: usize) -> Result<Option<f64>, Error> {
+        self.costs_ns(slices).map(cost_ns)
+    }
+
+    fn median_cost_ns(&mut self) -> Option<f64> {
+        let mut costs_ns = self.costs_ns(SLICES_AGAIN).ok()?;
+        costs_ns.sort_by(f64::total_cmp);
+        let median_ns = *costs_ns.get(costs_ns.len() / 2)?;
+        PLAUSIBLE_COST_NS.contains(&median_ns).then_some(median_ns)
+    }
+
     /// What a sample costs, in nanoseconds: the same work timed without samples and with, in turn.
-    fn cost_ns(&mut self) -> Result<Option<f64>, Error> {
+    fn costs_ns(&mut self, slices: usize) -> Result<Vec<f64>, Error> {
         let mut work = Work::new();
         work.slice();
-        self.drain().for_each(drop);
+        self.0.take();
         let mut costs_ns = Vec::new();
         let began = Instant::now();
-        while costs_ns.len() < SLICES && began.elapsed() < COST_TIME_MAX {
+        while costs_ns.len() < slices && began.elapsed() < COST_TIME_MAX {
             let bare = work.slice();
-            self.event.enable().map_err(refused)?;
+            self.0.switch(true)?;
             let with_samples = work.slice();
-            self.event.disable().map_err(refused)?;
-            let samples = self.drain().count();
+            self.0.switch(false)?;
+            let samples = self.0.take().len();
             if samples > 0 {
                 let gained_ns = with_samples.as_nanos() as f64 - bare.as_nanos() as f64;
                 costs_ns.push(gained_ns / samples as f64);
             }
         }
-        Ok(cost_ns(costs_ns))
+        Ok(costs_ns)
     }
 }
 
 /// Pairs of slices that are compared. About a millisecond each, so that what else the machine does
 /// spoils few, and as often one as the other.
 const SLICES: usize = 21;
+/// … and while recording.
+const SLICES_AGAIN: usize = 3;
 /// Fewer than these say nothing.
 const SLICES_MIN: usize = 7;
 const COST_TIME_MAX: Duration = Duration::from_millis(50);

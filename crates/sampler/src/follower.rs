@@ -11,7 +11,7 @@ use crate::calibrate::Side;
 use crate::pmu::{Frequencies, MemorySample, Observation};
 use crate::record::{self, Body, Identifiers, Map, Record, Sample};
 use crate::threads::Threads;
-use crate::verdict::{REGISTER_COUNT, Undecoded, Verdict};
+use crate::verdict::{GENERAL_REGISTERS, THREAD_POINTER, Template, Undecoded, Verdict};
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
@@ -81,7 +81,12 @@ pub(crate) struct Follower {
     spaces: FxHashMap<u32, AddressSpace>,
     codes: Codes,
     identifiers: Identifiers,
-    period_ns: u64,
+    /// How many of its periods a sample stands for, and since when: more than 1 where sampling
+    /// pauses.
+    pub periods_each: Vec<(u64, f32)>,
+    /// Samples so far, of the kernel too, and the time that they stand for.
+    pub taken: u64,
+    pub taken_ns: f64,
     pub hardware: Hardware,
     pub batch: AccessBatch,
     /// Process of each access in `batch`.
@@ -93,14 +98,16 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// A follower of samples that come every `period_ns` of a thread's time.
-    pub fn new(side: Side, identifiers: Identifiers, period_ns: u64) -> Self {
+    /// A follower of an empty program.
+    pub fn new(side: Side, identifiers: Identifiers) -> Self {
         Self {
             threads: Threads::default(),
             spaces: FxHashMap::default(),
             codes: Codes::new(side),
             identifiers,
-            period_ns,
+            periods_each: Vec::new(),
+            taken: 0,
+            taken_ns: 0.0,
             hardware: Hardware::default(),
             batch: AccessBatch::default(),
             batch_pids: Vec::new(),
@@ -242,17 +249,24 @@ impl Follower {
     fn sample(&mut self, origin: record::Origin, sample: Sample<'_>) {
         let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
         self.threads.seen_on(thread, origin.cpu);
+        let periods = self.periods_at(origin.time_ns);
+        self.taken += 1;
+        self.taken_ns += sample.period_ns as f64 * f64::from(periods);
         let counts = self.threads.counts(thread);
         if !sample.user {
             counts.kernel += 1;
             return;
         }
         counts.samples += 1;
-        let Some(registers) = sample.registers::<REGISTER_COUNT>() else {
+        let Some(general) = sample.registers::<GENERAL_REGISTERS>() else {
             counts.undecoded += 1;
             self.undecoded.no_registers += 1;
             return;
         };
+        let thread_pointer = sample.thread_pointer::<GENERAL_REGISTERS>();
+        let mut registers = [0; GENERAL_REGISTERS + 1];
+        registers[..GENERAL_REGISTERS].copy_from_slice(&general);
+        registers[usize::from(THREAD_POINTER)] = thread_pointer.unwrap_or(0);
         let space = self.spaces.entry(origin.pid).or_default();
         match space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes) {
             Verdict::Compute => counts.compute += 1,
@@ -264,12 +278,19 @@ impl Follower {
                     .entry((origin.pid, sample.ip))
                     .or_default() += 1;
             }
+            Verdict::Accesses { templates, .. }
+                if thread_pointer.is_none()
+                    && templates.iter().any(Template::needs_thread_pointer) =>
+            {
+                counts.undecoded += 1;
+                self.undecoded.thread_base += 1;
+            }
             Verdict::Accesses {
                 templates,
                 resolution,
             } => {
                 counts.accesses += 1;
-                let weight = 1.0 / templates.len() as f32;
+                let weight = periods / templates.len() as f32;
                 for template in templates {
                     self.batch_pids.push(origin.pid);
                     self.batch.push(Access {
@@ -283,7 +304,7 @@ impl Follower {
                         resolution: *resolution,
                         distance_bytes: template.distance_bytes,
                         weight,
-                        cost_ns: self.period_ns as f32 * weight,
+                        cost_ns: sample.period_ns as f32 * weight,
                         page_node: None,
                     });
                 }
@@ -294,6 +315,8 @@ impl Follower {
     fn memory(&mut self, origin: record::Origin, sample: MemorySample) {
         let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
         self.threads.seen_on(thread, origin.cpu);
+        let periods = self.periods_at(origin.time_ns);
+        self.taken += 1;
         let counts = self.threads.counts(thread);
         if !sample.user {
             counts.kernel += 1;
@@ -323,7 +346,7 @@ impl Follower {
             return;
         }
         counts.accesses += 1;
-        let weight = sample.period as f32;
+        let weight = sample.period as f32 * periods;
         let latency_ns = self
             .hardware
             .frequencies
@@ -343,6 +366,16 @@ impl Follower {
             cost_ns: latency_ns * weight,
             page_node: None,
         });
+    }
+
+    /// How many of its periods a sample of this time stands for.
+    fn periods_at(&self, time_ns: u64) -> f32 {
+        let since = |(since_ns, _): &&(u64, f32)| *since_ns <= time_ns;
+        self.periods_each
+            .iter()
+            .rev()
+            .find(since)
+            .map_or(1.0, |(_, periods)| *periods)
     }
 
     /// The places with most undecoded samples.
@@ -427,17 +460,17 @@ mod tests {
 
     fn sample(time_ns: u64, pid: u32, tid: u32, user: bool) -> Vec<u8> {
         let tids = u64::from(pid) | u64::from(tid) << 32;
-        let mut body: Vec<u8> = [0, 0x1234, tids, time_ns, 1, 2]
+        let mut body: Vec<u8> = [0, 0x1234, tids, time_ns, 1, 1000, 2]
             .iter()
             .flat_map(|word: &u64| word.to_ne_bytes())
             .collect();
-        body.extend([0; 8 * REGISTER_COUNT]);
+        body.extend([0; 8 * GENERAL_REGISTERS]);
         record(9, if user { 2 } else { 1 }, &body)
     }
 
     #[test]
     fn threads_are_numbered_and_every_sample_counted() {
-        let mut follower = Follower::new(Side::Before, Identifiers::default(), 1000);
+        let mut follower = Follower::new(Side::Before, Identifiers::default());
         follower.begin(1, 10, 10, 1);
         for bytes in [
             fork(2, 10, 11, 10),
@@ -479,7 +512,7 @@ mod tests {
             memory: vec![(7, Form::Precise(AccessKind::Load))],
             ..Identifiers::default()
         };
-        let mut follower = Follower::new(Side::Before, identifiers, 1000);
+        let mut follower = Follower::new(Side::Before, identifiers);
         follower.hardware.min_latency_cycles = 30;
         let load = Precise {
             id: 7,
@@ -527,7 +560,7 @@ mod tests {
 
     #[test]
     fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
-        let mut follower = Follower::new(Side::Before, Identifiers::default(), 1000);
+        let mut follower = Follower::new(Side::Before, Identifiers::default());
         let body = [vec![0xff; 16], trailer(10, 10, 1, 0)].concat();
         follower.follow(&record(2, 0, &body));
         follower.follow(&record(2, 0, &body));
@@ -545,7 +578,7 @@ mod tests {
                 Err(io::Error::other("disk full"))
             }
         }
-        let mut follower = Follower::new(Side::Before, Identifiers::default(), 1000);
+        let mut follower = Follower::new(Side::Before, Identifiers::default());
         assert!(follower.hand_over(&mut Full).is_ok());
         follower.begin(1, 10, 10, 1);
         assert!(follower.hand_over(&mut Full).is_err());

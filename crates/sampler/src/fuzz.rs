@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::merge::Window;
 use crate::pmu::{Form, spe};
 use crate::record::{self, Body, Identifiers};
-use crate::verdict::{REGISTER_COUNT, Verdict};
+use crate::verdict::{GENERAL_REGISTERS, Verdict};
 
 /// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
 pub fn ring(bytes: &[u8]) {
@@ -19,7 +19,7 @@ pub fn ring(bytes: &[u8]) {
         faults: vec![8],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers.clone(), 1_000_000);
+    let mut follower = Follower::new(Side::Before, identifiers.clone());
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(bytes));
     window.take(u64::MAX, |bytes| match record::parse(bytes, &identifiers) {
@@ -39,7 +39,7 @@ pub fn memory_samples(bytes: &[u8]) {
             memory: vec![(id, form)],
             ..Identifiers::default()
         };
-        let mut follower = Follower::new(Side::Before, identifiers, 1_000_000);
+        let mut follower = Follower::new(Side::Before, identifiers);
         for body in bytes.chunks(160) {
             let mut body = body.to_vec();
             if let Some(id_bytes) = body.first_chunk_mut::<8>() {
@@ -79,7 +79,7 @@ pub fn spe_packets(bytes: &[u8]) {
         memory: vec![(7, Form::Precise(AccessKind::Load))],
         ..Identifiers::default()
     };
-    let mut follower = Follower::new(Side::Before, identifiers, 1_000_000);
+    let mut follower = Follower::new(Side::Before, identifiers);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
     window.take(u64::MAX, |record| follower.follow(record));
@@ -107,7 +107,7 @@ pub fn code(bytes: &[u8], at: usize) {
                 {
                     assert!(!templates.is_empty());
                     for template in &templates {
-                        template.address(&[u64::MAX; REGISTER_COUNT]);
+                        template.address(&[u64::MAX; GENERAL_REGISTERS + 1]);
                     }
                 }
             }

@@ -3,7 +3,9 @@
 //!
 //! Samples come from the processor's PMU, which tells address, level and latency itself, or from
 //! the kernel's software clock; [`choose_source`] takes the best that works. Events are inherited by
-//! every thread and child process, with one ring per CPU.
+//! every thread and child process, with one ring per CPU. Where the kernel allows neither, the
+//! preload library samples inside the command, by timer signals, and the samples are read from its
+//! rings as if they were the clock's.
 //!
 //! A clock sample carries the general registers; the instruction that the clock interrupted, or the
 //! one just before it (which side is [measured](calibrate())), is decoded once per place and its
@@ -50,10 +52,12 @@ mod error;
 mod follower;
 #[doc(hidden)]
 pub mod fuzz;
+mod governor;
 mod image;
 mod interrupts;
 mod launch;
 mod merge;
+mod overhead;
 mod page_nodes;
 mod perf_event;
 mod pmu;
@@ -61,17 +65,23 @@ mod probe;
 mod record;
 mod ring;
 mod sampler;
+mod signal;
 mod source;
 mod threads;
 mod verdict;
 
-pub use calibrate::{Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate};
+pub use calibrate::{
+    Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,
+};
 pub use error::{Error, Refusal, paranoid_level};
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+pub use governor::DEFAULT_MAX_OVERHEAD;
+pub use overhead::RateChange;
 pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
 pub use probe::{Finding, probe};
 pub use sampler::{
     DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
 };
+pub use signal::SignalLosses;
 pub use source::{Choice, SourceWish};
 pub use threads::SampledThread;

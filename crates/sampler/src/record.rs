@@ -5,7 +5,7 @@
 //! that bodies are:
 //!
 //! ```text
-//! clock sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 abi:u64 registers:[u64; n]
+//! clock sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 period:u64 abi:u64 registers:[u64; n]
 //! fault sample  id:u64 ip:u64 pid:u32 tid:u32 time:u64 address:u64 cpu:u32 -:u32
 //! PMU sample    id:u64 ip:u64 pid:u32 tid:u32 time:u64 … (`pmu::sample`)
 //! others        what their type has, then pid:u32 tid:u32 time:u64 cpu:u32 -:u32 id:u64
@@ -18,7 +18,7 @@ use crate::pmu::{Form, MemorySample, decode};
 
 /// What clock samples carry.
 pub(crate) const CLOCK_SAMPLE: u64 =
-    st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::REGS_USER;
+    st::IDENTIFIER | st::IP | st::TID | st::TIME | st::CPU | st::PERIOD | st::REGS_USER;
 /// What fault samples carry.
 pub(crate) const FAULT_SAMPLE: u64 =
     st::IDENTIFIER | st::IP | st::TID | st::TIME | st::ADDR | st::CPU;
@@ -102,11 +102,19 @@ pub(crate) struct Sample<'a> {
     pub user: bool,
     /// 32-bit code.
     pub compatible: bool,
+    /// Time that it stands for.
+    pub period_ns: u64,
     /// User registers in the kernel's order, 8 bytes each; empty where there are none.
     registers: &'a [u8],
 }
 
 impl Sample<'_> {
+    /// The register after the `N` general ones, which only samples of the signal source have: the
+    /// thread pointer.
+    pub fn thread_pointer<const N: usize>(&self) -> Option<u64> {
+        u64_at(self.registers, 8 * N).ok()
+    }
+
     /// The first `N` registers; `None` where the sample has fewer.
     pub fn registers<const N: usize>(&self) -> Option<[u64; N]> {
         let mut registers = [0; N];
@@ -280,12 +288,13 @@ fn parse_sample<'a>(
         });
     }
     const ABI_32: u64 = 1;
-    let abi = u64_at(body, cpu_offset + 8)?;
+    let abi = u64_at(body, cpu_offset + 16)?;
     let sample = Sample {
         ip: u64_at(body, 8)?,
         user,
         compatible: abi == ABI_32,
-        registers: &body[cpu_offset + 16..],
+        period_ns: u64_at(body, cpu_offset + 8)?,
+        registers: &body[cpu_offset + 24..],
     };
     Ok(Record {
         origin,
@@ -297,6 +306,92 @@ fn parse_sample<'a>(
 pub(crate) fn append_user_sample(records: &mut Vec<u8>, body: &[u8]) {
     append(records, RECORD_SAMPLE, MISC_USER, body);
 }
+
+/// What a record that is not the kernel's says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RecordOf<'a> {
+    /// A thread began, in a process of its own if the parent is another.
+    Fork {
+        parent_pid: u32,
+    },
+    /// The process began another program.
+    Exec {
+        name: &'a [u8],
+    },
+    Exit,
+    Lost {
+        records: u64,
+    },
+    Map {
+        address: u64,
+        length: u64,
+        file_offset: u64,
+        protection: u32,
+        path: &'a [u8],
+    },
+}
+
+/// Appends a record about thread `tid` of process `pid`, as the kernel would have written it.
+pub(crate) fn append_of(
+    records: &mut Vec<u8>,
+    pid: u32,
+    tid: u32,
+    time_ns: u64,
+    what: RecordOf<'_>,
+) {
+    let mut body = Vec::new();
+    let mut halves = |halves: &[u32]| {
+        body.extend(halves.iter().flat_map(|half| half.to_ne_bytes()));
+    };
+    let split = |word: u64| [word as u32, (word >> 32) as u32];
+    let mut misc = 0;
+    let (kind, text) = match what {
+        RecordOf::Fork { parent_pid } => {
+            halves(&[pid, parent_pid, tid, parent_pid, 0, 0]);
+            (RECORD_FORK, None)
+        }
+        RecordOf::Exec { name } => {
+            misc = MISC_COMM_EXEC;
+            halves(&[pid, tid]);
+            (RECORD_COMM, Some(name))
+        }
+        RecordOf::Exit => {
+            halves(&[pid, pid, tid, pid, 0, 0]);
+            (RECORD_EXIT, None)
+        }
+        RecordOf::Lost { records } => {
+            halves(&[0, 0]);
+            halves(&split(records));
+            (RECORD_LOST, None)
+        }
+        RecordOf::Map {
+            address,
+            length,
+            file_offset,
+            protection,
+            path,
+        } => {
+            halves(&[pid, tid]);
+            for word in [address, length, file_offset] {
+                halves(&split(word));
+            }
+            // Device, inode and generation, and the flags after the protection.
+            halves(&[0, 0, 0, 0, 0, 0, protection, 0]);
+            (RECORD_MMAP2, Some(path))
+        }
+    };
+    if let Some(text) = text {
+        body.extend(text.iter().take(TEXT_BYTES_MAX));
+        // At least one zero ends it.
+        body.resize((body.len() + 8) & !7, 0);
+    }
+    body.extend([pid, tid].into_iter().flat_map(u32::to_ne_bytes));
+    body.extend([time_ns, 0, 0].into_iter().flat_map(u64::to_ne_bytes));
+    append(records, kind, misc, &body);
+}
+
+/// The kernel's paths are no longer.
+const TEXT_BYTES_MAX: usize = 4096;
 
 /// Appends a record.
 pub(crate) fn append(records: &mut Vec<u8>, kind: u32, misc: u16, body: &[u8]) {
@@ -380,7 +475,7 @@ pub(crate) mod tests {
         let bytes = record(
             RECORD_SAMPLE,
             MISC_USER,
-            &words(&[7, 0x401000, tids, 99, 3, 2, 10, 11, 12]),
+            &words(&[7, 0x401000, tids, 99, 3, 1000, 2, 10, 11, 12]),
         );
         assert_eq!(time_ns(&bytes), Ok(99));
         let read = parse(
@@ -406,6 +501,72 @@ pub(crate) mod tests {
         assert!(sample.user && !sample.compatible && sample.ip == 0x401000);
         assert_eq!(sample.registers::<3>(), Some([10, 11, 12]));
         assert_eq!(sample.registers::<4>(), None);
+        assert_eq!(
+            (sample.period_ns, sample.thread_pointer::<2>()),
+            (1000, Some(12))
+        );
+        assert_eq!(sample.thread_pointer::<3>(), None);
+    }
+
+    #[test]
+    fn what_is_written_in_the_kernels_place_is_read_as_the_kernels() {
+        let read = |what| {
+            let mut bytes = Vec::new();
+            append_of(&mut bytes, 12, 13, 99, what);
+            assert_eq!(length(&bytes), Ok(bytes.len()));
+            assert_eq!(time_ns(&bytes), Ok(99));
+            let record = parse(&bytes, &Identifiers::default()).unwrap();
+            assert_eq!((record.origin.pid, record.origin.tid), (12, 13));
+            format!("{:?}", record.body)
+        };
+        let expected = |body: Body<'_>| format!("{body:?}");
+        assert_eq!(
+            read(RecordOf::Fork { parent_pid: 9 }),
+            expected(Body::Fork {
+                pid: 12,
+                tid: 13,
+                parent_pid: 9
+            })
+        );
+        assert_eq!(
+            read(RecordOf::Exit),
+            expected(Body::Exit { pid: 12, tid: 13 })
+        );
+        assert_eq!(
+            read(RecordOf::Lost { records: 1 << 40 }),
+            expected(Body::Lost { records: 1 << 40 })
+        );
+        for name in ["a", "seven b", "eight by"] {
+            let name = name.as_bytes();
+            assert_eq!(
+                read(RecordOf::Exec { name }),
+                expected(Body::Name {
+                    pid: 12,
+                    tid: 13,
+                    name,
+                    exec: true
+                })
+            );
+        }
+        let path = &b"/usr/lib/libx.so"[..];
+        assert_eq!(
+            read(RecordOf::Map {
+                address: 1 << 40,
+                length: 2,
+                file_offset: 3,
+                protection: 5,
+                path
+            }),
+            expected(Body::Map(Map {
+                pid: 12,
+                address: 1 << 40,
+                length: 2,
+                file_offset: 3,
+                protection: 5,
+                path,
+                build_id: &[],
+            }))
+        );
     }
 
     #[test]

@@ -10,18 +10,21 @@ use nearpage_machine::CpuId;
 use nearpage_recording::Source;
 
 use crate::architecture::REGISTER_MASK;
-use crate::calibrate::{Calibration, UNMEASURED_RATE_HZ, calibrate, page_bytes};
+use crate::calibrate::{Calibration, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes};
 use crate::cpus::online_cpus;
 use crate::error::{Error, Refusal};
 use crate::follower::{Follower, Hardware, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
 use crate::merge::Window;
+use crate::overhead::{Overhead, RateChange, Turns};
 use crate::page_nodes;
 use crate::perf_event::{Attributes, Counted, PerfEvent, READ_TIMES, Scope, flag};
 use crate::pmu::{Frequencies, MemoryEvent, PmuOptions, spe};
 use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
 use crate::ring::Ring;
+use crate::signal::{self, SignalLosses, Signals};
 use crate::source::{Choice, Facts, Pmu, SourceWish, choose, errno};
 use crate::threads::SampledThread;
 
@@ -32,6 +35,9 @@ pub const DEFAULT_FAULT_PERIOD: u64 = 61;
 
 /// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).
 pub const MAX_RATE_HZ: f64 = 100_000.0;
+
+/// The governor does not go below, so that it hears of cheaper times.
+const RATE_MIN_HZ: f64 = 10.0;
 
 /// What to record, and how.
 #[derive(Clone, Debug)]
@@ -44,9 +50,17 @@ pub struct Options {
     pub source: SourceWish,
     /// What to sample where that is the PMU.
     pub pmu: PmuOptions,
+    /// Whether the preload library will be in the command, which the signal source needs; where it
+    /// won't, why and what helps, for the user.
+    pub preload: Result<(), String>,
+    /// Where it puts its samples: a folder, by its absolute path.
+    pub samples_folder: PathBuf,
     /// Samples per second of every thread's CPU time; `None`:
     /// [as many as cost little](Calibration::default_rate_hz).
     pub rate_hz: Option<f64>,
+    /// The share of the program's time that sampling may take: the rate is lowered to keep it.
+    /// `None`: it stays as it is.
+    pub max_overhead: Option<f64>,
     /// Time after the start of the command when sampling begins.
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
@@ -71,7 +85,10 @@ impl Options {
             environment: Vec::new(),
             source: SourceWish::default(),
             pmu: PmuOptions::default(),
+            preload: Err("it needs the preload library inside the command".to_owned()),
+            samples_folder: PathBuf::new(),
             rate_hz: None,
+            max_overhead: None,
             after: Duration::ZERO,
             duration: None,
             fault_period: DEFAULT_FAULT_PERIOD,
@@ -107,6 +124,13 @@ pub struct Summary {
     pub undecoded_places: Vec<UndecodedPlace>,
     /// Records that are not what they should be.
     pub records: RecordCounts,
+    /// The rates sampled at, by time; the first from the beginning on.
+    pub rates: Vec<RateChange>,
+    /// What a sample was found to cost, in nanoseconds, the recorder's part included; `None` where
+    /// nobody looked, or too few came.
+    pub sample_ns: Option<f64>,
+    /// What the signal source did not see.
+    pub signal_losses: SignalLosses,
     /// The share of the time in which the hardware was counting, 0 to 1: less than 1 where events
     /// take turns or someone else uses the PMU. Weights are not scaled by it. 1 with the clock.
     pub counting_share: f64,
@@ -185,6 +209,8 @@ impl CpuRing {
 pub struct Sampler {
     child: Child,
     rings: Vec<CpuRing>,
+    /// Instead of rings, with the signal source.
+    signals: Option<Signals>,
     window: Window,
     follower: Follower,
     interrupts: Interrupts,
@@ -194,6 +220,10 @@ pub struct Sampler {
     page_nodes: bool,
     page_bytes: usize,
     period_ns: u64,
+    overhead: Option<Overhead>,
+    turns: Turns,
+    /// Not before `enable_at_ns`, nor after `disable_at_ns`.
+    wanted: bool,
     begin_ns: u64,
     /// Clock switches ahead, CLOCK_MONOTONIC.
     enable_at_ns: Option<u64>,
@@ -218,11 +248,19 @@ impl Sampler {
         }
         let cpus = online_cpus(&options.sys_root)?;
         raise_open_files_limit();
-        let calibrated = options.calibration.map_or_else(calibrate, Ok);
+        let calibrated = options.calibration.map_or_else(
+            || calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+            Ok,
+        );
         let rate_hz = rate_hz(options, &calibrated);
         let mut facts = facts(options, rate_hz)?;
         let mut choice = choose(options.source, &facts)?;
-        let mut child = Child::waiting(&options.command, &options.environment)?;
+        let mut environment = options.environment.clone();
+        if choice.source == Source::Signal {
+            let slots = signal::slots(rate_hz, cpus.len());
+            environment.extend(signal::environment(&options.samples_folder, rate_hz, slots));
+        }
+        let mut child = Child::waiting(&options.command, &environment)?;
         let interrupts = Interrupts::take();
         let opened = Opening::all(options, choice.source, rate_hz, child.pid, &cpus);
         let (opening, rings) = match opened {
@@ -242,7 +280,7 @@ impl Sampler {
         };
         let identifiers = opening.identifiers;
         let mut notes = opening.notes;
-        let mut follower = Follower::new(calibration.side, identifiers, opening.period_ns);
+        let mut follower = Follower::new(calibration.side, identifiers);
         if choice.source == Source::Pmu {
             let frequencies = Frequencies::read(&options.sys_root, &options.proc_root, &cpus);
             notes.extend(frequencies.note());
@@ -265,9 +303,29 @@ impl Sampler {
         let disable_at_ns = options
             .duration
             .map(|duration| begin_ns + nanoseconds(options.after) + nanoseconds(duration));
+        let signals = (choice.source == Source::Signal).then(|| {
+            let folder = &options.samples_folder;
+            let mut signals = Signals::new(folder, &options.proc_root, opening.period_ns);
+            signals.know(child.pid as u32);
+            signals.wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
+            signals
+        });
+        let overhead = options.max_overhead.map(|share| {
+            // Perf events can pause, and not come more often than the threads inherited them.
+            let most_hz = match choice.source {
+                Source::Signal => MAX_RATE_HZ,
+                _ => rate_hz,
+            };
+            let governor = Governor::new(share, rate_hz, RATE_MIN_HZ.min(rate_hz)..=most_hz);
+            Overhead::new(governor, choice.source, &calibration, begin_ns)
+        });
         Ok(Self {
+            overhead,
+            turns: Turns::new(begin_ns),
+            wanted: enable_at_ns.is_none(),
             child,
             rings,
+            signals,
             window: Window::default(),
             follower,
             interrupts,
@@ -318,6 +376,7 @@ impl Sampler {
         let interrupted = self.forward_interrupts();
         let status = self.child.status().map_err(Error::Wait)?;
         self.round(sink)?;
+        self.govern(now_ns());
         Ok(match status {
             Some(status) => State::Ended(status),
             None if interrupted => State::Detached,
@@ -337,12 +396,24 @@ impl Sampler {
         let mut records = self.follower.records;
         records.malformed += self.window.malformed;
         records.late = self.window.late;
+        let rates = match &mut self.overhead {
+            Some(overhead) => std::mem::take(&mut overhead.changes),
+            None => Vec::new(),
+        };
+        let sample_ns = self.overhead.as_ref().and_then(Overhead::sample_ns);
+        let signal_losses = self
+            .signals
+            .map(|signals| signals.losses)
+            .unwrap_or_default();
         Ok(Summary {
             state,
             threads: self.follower.threads.all().to_vec(),
             undecoded: self.follower.undecoded,
             undecoded_places: self.follower.undecoded_places(16),
             records,
+            rates,
+            sample_ns,
+            signal_losses,
             counting_share,
             begin_ns: self.begin_ns,
             end_ns,
@@ -401,6 +472,7 @@ impl Sampler {
             .min();
         let until_switch =
             next_switch_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+        let patience = patience.min(self.turns.patience(now_ns()));
         let patience = until_switch.map_or(patience, |until| {
             patience.min(until + Duration::from_millis(1))
         });
@@ -422,13 +494,50 @@ impl Sampler {
     }
 
     fn switch_clock(&mut self) {
-        let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns()).is_some();
-        // Both fail only where the process has gone.
+        let now_ns = now_ns();
+        let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
+        let was_on = self.wanted && self.turns.is_on();
         if due(&mut self.enable_at_ns) {
-            self.rings.iter_mut().for_each(|ring| ring.switch(true));
+            self.wanted = true;
         }
         if due(&mut self.disable_at_ns) {
-            self.rings.iter_mut().for_each(|ring| ring.switch(false));
+            self.wanted = false;
+        }
+        self.turns.switch(now_ns);
+        let on = self.wanted && self.turns.is_on();
+        if on != was_on {
+            // Fails only where the process has gone.
+            self.rings.iter_mut().for_each(|ring| ring.switch(on));
+        }
+    }
+
+    /// Asks for another rate; with [`Options::max_overhead`], it is had as far as it is affordable.
+    pub fn ask_rate(&mut self, rate_hz: f64) {
+        if let Some(overhead) = &mut self.overhead {
+            overhead.ask(rate_hz);
+        }
+    }
+
+    /// Tells the governor what happened, and does what it says.
+    fn govern(&mut self, now_ns: u64) {
+        let Some(overhead) = &mut self.overhead else {
+            return;
+        };
+        let running_ns = |ring: &CpuRing| ring.tracking.running_ns().unwrap_or(0);
+        let program_ns = match &self.signals {
+            Some(_) => self.follower.taken_ns,
+            None => self.rings.iter().map(running_ns).sum::<u64>() as f64,
+        };
+        let Some(rate_hz) = overhead.round(now_ns, program_ns, self.follower.taken) else {
+            return;
+        };
+        if let Some(signals) = &mut self.signals {
+            signals.set_period((1e9 / rate_hz).round() as u64);
+        } else {
+            let share = rate_hz * self.period_ns as f64 / 1e9;
+            self.turns.set_share(share, now_ns);
+            let periods_each = (now_ns, self.turns.periods_each());
+            self.follower.periods_each.push(periods_each);
         }
     }
 
@@ -456,6 +565,10 @@ impl Sampler {
             self.window.add(|bytes| bad = ring.drain(bytes));
             self.window.malformed += bad;
         }
+        if let Some(signals) = &mut self.signals {
+            let end = self.round_ns == u64::MAX;
+            self.window.add(|bytes| signals.drain(began_ns, end, bytes));
+        }
         let Self {
             window, follower, ..
         } = self;
@@ -479,7 +592,13 @@ pub fn choose_source(options: &Options) -> Result<Choice, Error> {
 }
 
 fn facts(options: &Options, rate_hz: f64) -> Result<Facts, Error> {
-    Facts::probe(&options.pmu, rate_hz, &options.sys_root, &options.proc_root)
+    Facts::probe(
+        &options.pmu,
+        &options.preload,
+        rate_hz,
+        &options.sys_root,
+        &options.proc_root,
+    )
 }
 
 fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
@@ -525,6 +644,9 @@ impl Opening {
                 // How many will come is not known.
                 opening.ring_bytes = RING_BYTES_MAX;
             }
+        }
+        if source == Source::Signal {
+            return Ok((opening, Vec::new()));
         }
         let rings = cpus.iter().map(|cpu| opening.open(*cpu));
         let rings = rings.collect::<Result<_, _>>()?;

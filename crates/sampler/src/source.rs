@@ -2,7 +2,6 @@
 //!
 //! [`Facts`] are what was tried here; [`choose`] is a pure function of them.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use nearpage_machine::CpuId;
@@ -18,13 +17,15 @@ use crate::ring::Ring;
 /// The source asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceWish {
-    /// The best that works: the PMU, else the clock.
+    /// The best that works: the PMU, else the clock, else signals.
     #[default]
     Auto,
     /// Hardware samples, or none.
     Pmu,
     /// Clock samples, or none.
     Clock,
+    /// Samples that the preload library takes inside the command, by timer signals, or none.
+    Signal,
 }
 
 /// A refused call: its `errno`.
@@ -43,6 +44,8 @@ pub(crate) struct Facts {
     pub clock: Result<(), Refused>,
     /// Bytes of memory for a CPU's records, or why there is none.
     pub ring: Result<usize, Errno>,
+    /// Whether the preload library can sample inside the command, or why not.
+    pub signal: Result<(), String>,
 }
 
 /// What there is of a PMU that samples memory.
@@ -93,6 +96,7 @@ const OTHER_FILES: u64 = 16;
 pub(crate) fn choose(wish: SourceWish, facts: &Facts) -> Result<Choice, Error> {
     let pmu = pmu_works(facts);
     let clock = clock_works(facts);
+    let signal = signal_works(facts);
     let fixed_period = matches!(facts.pmu, Pmu::Listed { fixed_period, .. } if fixed_period);
     let found = |source, line: String| {
         Ok(Choice {
@@ -101,23 +105,48 @@ pub(crate) fn choose(wish: SourceWish, facts: &Facts) -> Result<Choice, Error> {
             fixed_period: fixed_period && source == Source::Pmu,
         })
     };
-    match (wish, pmu, clock) {
-        (SourceWish::Auto | SourceWish::Pmu, Ok(events), _) => {
-            found(Source::Pmu, format!("source pmu: {}", events.join(", ")))
-        }
-        (SourceWish::Pmu, Err(why), _) => Err(Error::NoSource(format!("source pmu: {why}"))),
-        (SourceWish::Clock, _, Ok(())) => found(Source::Clock, "source clock".to_owned()),
-        (SourceWish::Clock, _, Err(why)) => Err(Error::NoSource(format!("source clock: {why}"))),
-        (SourceWish::Auto, Err(why), Ok(())) => {
-            found(Source::Clock, format!("source clock, not pmu: {why}"))
-        }
-        (SourceWish::Auto, Err(pmu), Err(clock)) => {
-            let mut line = format!("no source works here: clock: {clock}");
-            if pmu != clock {
-                let _ = write!(line, "; pmu: {pmu}");
-            }
-            Err(Error::NoSource(line))
-        }
+    let none = |line| Err(Error::NoSource(line));
+    match wish {
+        SourceWish::Pmu => match pmu {
+            Ok(events) => found(Source::Pmu, source_pmu(events)),
+            Err(why) => none(format!("source pmu: {why}")),
+        },
+        SourceWish::Clock => match clock {
+            Ok(()) => found(Source::Clock, "source clock".to_owned()),
+            Err(why) => none(format!("source clock: {why}")),
+        },
+        SourceWish::Signal => match signal {
+            Ok(()) => found(Source::Signal, "source signal".to_owned()),
+            Err(why) => none(format!("source signal: {why}")),
+        },
+        SourceWish::Auto => match (pmu, clock, signal) {
+            (Ok(events), ..) => found(Source::Pmu, source_pmu(events)),
+            (Err(why), Ok(()), _) => found(Source::Clock, format!("source clock, not pmu: {why}")),
+            (Err(pmu), Err(clock), Ok(())) => found(
+                Source::Signal,
+                format!(
+                    "source signal, not clock: {clock}{}",
+                    unless_same(", not pmu", &pmu, &clock)
+                ),
+            ),
+            (Err(pmu), Err(clock), Err(signal)) => none(format!(
+                "no source works here: clock: {clock}{}{}",
+                unless_same("; pmu", &pmu, &clock),
+                unless_same("; signal", &signal, &clock)
+            )),
+        },
+    }
+}
+
+fn source_pmu(events: &[String]) -> String {
+    format!("source pmu: {}", events.join(", "))
+}
+
+/// A reason under its heading; nothing where it has been given already.
+fn unless_same(heading: &str, why: &str, given: &str) -> String {
+    match why == given {
+        true => String::new(),
+        false => format!("{heading}: {why}"),
     }
 }
 
@@ -165,16 +194,27 @@ fn pmu_works(facts: &Facts) -> Result<&[String], String> {
 fn clock_works(facts: &Facts) -> Result<(), String> {
     match facts.clock {
         Ok(()) => {}
-        Err(Refused::Architecture) => {
-            return Err(format!(
-                "instructions of {} are not decoded yet",
-                std::env::consts::ARCH
-            ));
-        }
+        Err(Refused::Architecture) => return Err(not_decoded()),
         Err(Refused::Kernel(errno)) => return Err(denial(errno, facts)),
     }
     enough_files(2, facts)?;
     ring_works(facts)
+}
+
+fn signal_works(facts: &Facts) -> Result<(), String> {
+    match (&facts.clock, &facts.signal) {
+        // It is decoded as the clock's samples are.
+        (Err(Refused::Architecture), _) => Err(not_decoded()),
+        (_, Err(why)) => Err(why.clone()),
+        (_, Ok(())) => Ok(()),
+    }
+}
+
+fn not_decoded() -> String {
+    format!(
+        "instructions of {} are not decoded yet",
+        std::env::consts::ARCH
+    )
 }
 
 fn enough_files(per_cpu: u64, facts: &Facts) -> Result<(), String> {
@@ -245,9 +285,11 @@ fn name(errno: Errno) -> String {
 }
 
 impl Facts {
-    /// Tries everything that sampling takes, on this process. `options` decide the PMU's events.
+    /// Tries everything that sampling takes, on this process. `options` decide the PMU's events;
+    /// `library` is whether the preload library will be in the command.
     pub fn probe(
         options: &PmuOptions,
+        library: &Result<(), String>,
         rate_hz: f64,
         sys_root: &Path,
         proc_root: &Path,
@@ -269,6 +311,7 @@ impl Facts {
                 (Ok(()), Ok(_)) => Ok(()),
             },
             ring,
+            signal: library.clone().and_then(|()| timers_work()),
         })
     }
 }
@@ -297,6 +340,41 @@ impl Pmu {
             opened: refused.map_or(Ok(()), Err),
         }
     }
+}
+
+/// Can a thread have a timer of its own time in user mode?
+fn timers_work() -> Result<(), String> {
+    let mut timer = 0 as libc::c_int;
+    // SAFETY: zero is a valid sigevent; the kernel reads it and writes the timer's number, which is
+    // the one that is deleted.
+    let made = unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_NONE;
+        let made = libc::syscall(
+            libc::SYS_timer_create,
+            nearpage_wire::samples::THREAD_USER_CLOCK,
+            &raw const event,
+            &raw mut timer,
+        );
+        match made {
+            0 => drop(libc::syscall(libc::SYS_timer_delete, timer)),
+            _ => return Err(no_timer(&std::io::Error::last_os_error())),
+        }
+        Ok(())
+    };
+    made
+}
+
+fn no_timer(error: &std::io::Error) -> String {
+    let number = errno(error);
+    let remedy = match number {
+        libc::EAGAIN => "raise ulimit -i",
+        _ => "allow timer_create in the sandbox",
+    };
+    format!(
+        "the kernel gives no timer of a thread's time ({}): {remedy}",
+        name(number)
+    )
 }
 
 /// The error's number; EIO for one that the kernel did not make.
@@ -336,6 +414,7 @@ fn open_files_limit() -> u64 {
 mod tests {
     use super::*;
 
+    const NO_LIBRARY: &str = "the preload library is missing";
     const INTEL: [&str; 2] = ["cpu/mem-loads,ldlat=30/", "cpu/mem-stores/"];
 
     fn listed(events: &[&str], opened: Result<(), Errno>) -> Pmu {
@@ -356,6 +435,7 @@ mod tests {
             pmu: listed(&INTEL, Ok(())),
             clock: Ok(()),
             ring: Ok(16 << 10),
+            signal: Err(NO_LIBRARY.to_owned()),
         }
     }
 
@@ -373,6 +453,7 @@ mod tests {
             Ok(Choice { source, line, .. }) => {
                 let name = match source {
                     Source::Pmu => "source pmu",
+                    Source::Signal => "source signal",
                     _ => "source clock",
                 };
                 assert!(line.starts_with(name), "{line}");
@@ -414,20 +495,48 @@ mod tests {
                 table.push((
                     refused(level, errno),
                     format!(
-                        "no source works here: clock: {why}; pmu: cpu/mem-loads,ldlat=30/: {why}"
+                        "no source works here: clock: {why}; pmu: cpu/mem-loads,ldlat=30/: {why}; \
+                         signal: {NO_LIBRARY}"
                     ),
                 ));
             }
         }
         let of = |pmu| Facts { pmu, ..facts() };
         let intel = |errno| of(listed(&INTEL, Err(errno)));
-        let rest: [(Facts, &str); 17] = [
+        let with_library = |facts| Facts {
+            signal: Ok(()),
+            ..facts
+        };
+        let rest: [(Facts, &str); 20] = [
+            (
+                with_library(refused(2, libc::EPERM)),
+                "source signal, not clock: perf_event_open is forbidden (EPERM), as by the seccomp \
+                 profiles of containers: allow it there, or add CAP_PERFMON, not pmu: \
+                 cpu/mem-loads,ldlat=30/: perf_event_open is forbidden (EPERM), as by the seccomp \
+                 profiles of containers: allow it there, or add CAP_PERFMON",
+            ),
+            (
+                with_library(Facts {
+                    ring: Err(libc::EPERM),
+                    ..facts()
+                }),
+                "source signal, not clock: no memory may be locked for samples (EPERM): raise \
+                 kernel.perf_event_mlock_kb or ulimit -l",
+            ),
+            (
+                with_library(Facts {
+                    pmu: Pmu::None,
+                    ..facts()
+                }),
+                NO_PMU,
+            ),
             (
                 refused(2, libc::EPERM),
                 "no source works here: clock: perf_event_open is forbidden (EPERM), as by the \
                  seccomp profiles of containers: allow it there, or add CAP_PERFMON; pmu: \
                  cpu/mem-loads,ldlat=30/: perf_event_open is forbidden (EPERM), as by the seccomp \
-                 profiles of containers: allow it there, or add CAP_PERFMON",
+                 profiles of containers: allow it there, or add CAP_PERFMON; signal: the preload \
+                 library is missing",
             ),
             (
                 Facts {
@@ -436,7 +545,7 @@ mod tests {
                 },
                 "no source works here: clock: this kernel or sandbox has no perf events (ENOSYS); \
                  pmu: the kernel names no PMU that samples memory accesses (virtual machines need \
-                 one passed through)",
+                 one passed through); signal: the preload library is missing",
             ),
             (
                 of(listed(&["ibs_op/cnt_ctl/"], Err(libc::EACCES))),
@@ -459,7 +568,8 @@ mod tests {
                 },
                 "no source works here: clock: 144 open files are needed, 2 a CPU, and 100 are \
                  allowed: raise ulimit -n; pmu: the kernel names no PMU that samples memory \
-                 accesses (virtual machines need one passed through)",
+                 accesses (virtual machines need one passed through); signal: the preload library \
+                 is missing",
             ),
             (
                 intel(libc::EMFILE),
@@ -472,7 +582,7 @@ mod tests {
                     ..facts()
                 },
                 "no source works here: clock: no memory may be locked for samples (EPERM): raise \
-                 kernel.perf_event_mlock_kb or ulimit -l",
+                 kernel.perf_event_mlock_kb or ulimit -l; signal: the preload library is missing",
             ),
             (
                 of(listed(&["memory for packets of arm_spe"], Err(libc::EPERM))),
@@ -544,7 +654,9 @@ mod tests {
             let works = |wish| choose(wish, facts).is_ok();
             assert_eq!(
                 works(SourceWish::Auto),
-                works(SourceWish::Pmu) || works(SourceWish::Clock),
+                [SourceWish::Pmu, SourceWish::Clock, SourceWish::Signal]
+                    .into_iter()
+                    .any(works),
                 "{facts:?}"
             );
             assert!(!expected.contains('\n'));
@@ -559,6 +671,10 @@ mod tests {
             ..facts()
         };
         assert!(line(SourceWish::Pmu, &none).starts_with("source pmu: the kernel names no PMU"));
+        assert_eq!(
+            line(SourceWish::Signal, &facts()),
+            format!("source signal: {NO_LIBRARY}")
+        );
         let denied = refused(4, libc::EACCES);
         assert!(line(SourceWish::Clock, &denied).starts_with("source clock: kernel.perf_event"));
     }

@@ -3,17 +3,21 @@
 
 use nearpage_recording::{AccessKind, Resolution};
 
-/// General registers a sample carries.
-pub(crate) const REGISTER_COUNT: usize = 16;
+/// General registers that every sample carries.
+pub(crate) const GENERAL_REGISTERS: usize = 16;
 
-/// General registers in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI BP SP R8–R15).
-pub(crate) type Registers = [u64; REGISTER_COUNT];
+/// General registers in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI BP SP R8–R15), and
+/// the thread pointer (the base of FS), where it is known.
+pub(crate) type Registers = [u64; GENERAL_REGISTERS + 1];
+
+/// Where the thread pointer is in [`Registers`].
+pub(crate) const THREAD_POINTER: Register = GENERAL_REGISTERS as Register;
 
 /// Position in [`Registers`].
 pub(crate) type Register = u8;
 
 /// A set of registers, one bit each.
-pub(crate) type RegisterSet = u16;
+pub(crate) type RegisterSet = u32;
 
 /// What all samples at one place mean.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +42,7 @@ pub(crate) enum Undecoded {
     Ambiguous,
     /// Address registers were overwritten since.
     Overwritten,
-    /// Relative to FS or GS, whose base is not known.
+    /// Relative to FS, whose base this thread's samples don't tell, or to GS.
     ThreadBase,
     /// One address per lane of a vector register, which samples don't carry.
     VectorIndex,
@@ -59,6 +63,11 @@ pub(crate) struct Template {
 }
 
 impl Template {
+    /// Is the address relative to the thread pointer?
+    pub fn needs_thread_pointer(&self) -> bool {
+        self.address.registers() & set(Some(THREAD_POINTER)) != 0
+    }
+
     /// The address accessed.
     pub fn address(&self, registers: &Registers) -> u64 {
         if self.steps.is_empty() {
@@ -219,7 +228,7 @@ mod tests {
 
     #[test]
     fn narrow_steps_clear_the_upper_half() {
-        let mut registers = [u64::MAX; REGISTER_COUNT];
+        let mut registers = [u64::MAX; GENERAL_REGISTERS + 1];
         let step = |operation, wide, from| Step {
             operation,
             wide,
@@ -245,7 +254,7 @@ mod tests {
             displacement: -16i64 as u64,
             mask: u32::MAX.into(),
         };
-        let mut registers = [0; REGISTER_COUNT];
+        let mut registers = [0; GENERAL_REGISTERS + 1];
         (registers[0], registers[1]) = (8, 3);
         assert_eq!(formula.value(&registers), 16);
         registers[1] = 0;

@@ -1,6 +1,9 @@
 //! What is replayed.
 
+use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{StepBatch, Steps, TracedThread};
+
+pub use nearpage_recording::trace::FilePage;
 
 /// A thread and what hands out its steps.
 pub type ThreadSteps<'a> = (TracedThread, Box<dyn Steps + 'a>);
@@ -32,6 +35,21 @@ pub trait Trace: Sync {
     fn extent(&self, page: u32) -> Option<(u64, u64)> {
         let _ = page;
         Some((0, self.pages() as u64))
+    }
+
+    /// Pages that are a file's, and which of it: those of several programs are one page.
+    fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        Vec::new()
+    }
+
+    /// Programs that it is of.
+    fn programs(&self) -> usize {
+        1
+    }
+
+    /// Position of a thread's program, and the thread's number there.
+    fn origin(&self, thread: ThreadIndex) -> (usize, ThreadIndex) {
+        (0, thread)
     }
 
     /// Its threads with their steps, from the beginning.

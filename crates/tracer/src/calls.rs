@@ -121,6 +121,7 @@ impl Thread {
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) {
         let process = self.process;
         self.call = Call::Other;
+        self.calls.store(true, Relaxed);
         let [first, second, third, fourth, fifth, _] = arguments;
         match number {
             MMAP | MUNMAP | BRK | MREMAP | SHMAT | MADVISE => self.call = Call::Result(arguments),
@@ -169,6 +170,7 @@ impl Thread {
             }
             CLONE | FORK | VFORK => {
                 self.call = Call::Fork;
+                process.lockstep.forking.fetch_add(1, Relaxed);
                 self.ask_again();
                 process.lockstep.block(self.member, self.time());
             }
@@ -203,6 +205,7 @@ impl Thread {
     /// A system call returns.
     pub fn returned(&mut self, number: i64, result: i64) -> After {
         let process = self.process;
+        self.calls.store(false, Relaxed);
         match std::mem::take(&mut self.call) {
             Call::Other => {}
             Call::Slept(futex) => {
@@ -230,6 +233,7 @@ impl Thread {
             }
             Call::Fork if result == 0 => return After::Child,
             Call::Fork => {
+                process.lockstep.forking.fetch_sub(1, Relaxed);
                 let turn = process.lockstep.unblock(self.member, None);
                 self.go_on(turn);
                 if !failed(result) {

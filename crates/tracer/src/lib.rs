@@ -12,7 +12,9 @@
 
 pub mod caches;
 pub mod calls;
+pub mod directory;
 pub mod futexes;
+pub mod l1;
 pub mod lock;
 pub mod lockstep;
 pub mod maps;

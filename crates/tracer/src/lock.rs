@@ -1,39 +1,26 @@
-//! A lock for a hundred nanoseconds: it spins, and soon lets others run.
+//! A lock for a hundred nanoseconds, in bit 0 of a word whose other bits it guards: it spins, and
+//! soon lets others run.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::yield_now;
 
-/// The lock. It guards what its owner says; atomics are all that is ever behind it.
-#[derive(Default)]
-pub struct Lock(AtomicU64);
-
-/// Holds the lock until it is dropped.
-pub struct Held<'a>(&'a AtomicU64);
-
-impl Lock {
-    /// Takes the lock.
-    #[inline]
-    pub fn hold(&self) -> Held<'_> {
-        hold(&self.0)
-    }
-}
-
-/// Takes the lock that `flag` is.
+/// Takes the lock; returns the word.
 #[inline]
-pub fn hold(flag: &AtomicU64) -> Held<'_> {
-    if flag.swap(1, Ordering::Acquire) != 0 {
-        wait(flag);
+pub fn take(word: &AtomicU64) -> u64 {
+    if word.fetch_or(1, Ordering::Acquire) & 1 != 0 {
+        wait(word);
     }
-    Held(flag)
+    word.load(Ordering::Relaxed)
 }
 
 #[cold]
-fn wait(flag: &AtomicU64) {
+fn wait(word: &AtomicU64) {
     loop {
         // Whoever holds it may have lost its host core.
         for _ in 0..100 {
-            if flag.load(Ordering::Relaxed) == 0 && flag.swap(1, Ordering::Acquire) == 0 {
+            let free = word.load(Ordering::Relaxed) & 1 == 0;
+            if free && word.fetch_or(1, Ordering::Acquire) & 1 == 0 {
                 return;
             }
             spin_loop();
@@ -42,9 +29,8 @@ fn wait(flag: &AtomicU64) {
     }
 }
 
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
+/// Gives it back, with the word as it shall be: nobody else changes more of it than the lock.
+#[inline]
+pub fn release(word: &AtomicU64, value: u64) {
+    word.store(value & !1, Ordering::Release);
 }

@@ -12,11 +12,14 @@
 //! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
 //! ways that no list of system calls knows. So a waiting thread looks now and then whether those
 //! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
-//! thread waits for here can keep it for good.
+//! thread waits for here can keep it for good. It is quick about it with those in a system call,
+//! and while a process is being made (the emulator stops all threads for that); others sleep for
+//! the emulator's locks, which a busy host may make long, and are given much more time.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Thread, current, park_timeout};
 use std::time::Duration;
 
@@ -24,6 +27,12 @@ use crate::system;
 
 /// How long a thread waits until it looks whether others are asleep.
 const PATIENCE: Duration = Duration::from_millis(4);
+/// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
+/// a lock of the emulator's.
+const LOOKS: [u32; 2] = [2, 50];
+/// How long a thread stays on its host core for others to come, at least and at most: as long as
+/// it takes to fall asleep, and to be woken.
+const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
 
 /// A thread in the lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +59,12 @@ struct Slot {
     thread: Option<Thread>,
     /// Times in a row that it was found asleep while it should run.
     asleep: u32,
+    calls: Arc<AtomicBool>,
     /// It waits for threads created earlier.
     waits: bool,
+    /// How long it stays on its host core: twice as long as last time if that was long enough,
+    /// otherwise half.
+    spin_ns: u64,
 }
 
 #[derive(Default)]
@@ -66,12 +79,18 @@ struct Inner {
     off: bool,
     /// When somebody looked for sleepers last.
     looked_at: u64,
+    /// Times that a thread was told to look again.
+    changes: Arc<AtomicU64>,
 }
 
 /// All threads of a process.
 pub struct Lockstep {
     quantum: u64,
     inner: Mutex<Inner>,
+    changes: Arc<AtomicU64>,
+    host_cores: usize,
+    /// Threads that are making a process.
+    pub forking: AtomicU32,
     /// Times that a thread was left out because it slept.
     pub left_out: AtomicU64,
 }
@@ -89,7 +108,9 @@ impl Lockstep {
     /// Nobody yet, on that many CPUs.
     pub fn new(quantum: u32, cpus: usize) -> Self {
         let quantum = u64::from(quantum);
+        let changes = Arc::<AtomicU64>::default();
         let inner = Inner {
+            changes: changes.clone(),
             queues: vec![VecDeque::new(); cpus],
             cpu_times: vec![0; cpus],
             end: quantum,
@@ -98,6 +119,9 @@ impl Lockstep {
         Self {
             quantum,
             inner: Mutex::new(inner),
+            changes,
+            host_cores: std::thread::available_parallelism().map_or(1, usize::from),
+            forking: AtomicU32::new(0),
             left_out: AtomicU64::new(0),
         }
     }
@@ -118,10 +142,19 @@ impl Lockstep {
             tid: 0,
             thread: None,
             asleep: 0,
+            calls: Arc::default(),
             waits: false,
+            spin_ns: *SPIN_NS.end(),
         });
         inner.join(member, time);
         Member(member)
+    }
+
+    /// Whether that thread is in a system call: for it to say.
+    pub fn calls(&self, member: Member) -> Arc<AtomicBool> {
+        let inner = self.inner();
+        let slot = inner.slots.get(member.0);
+        slot.map_or_else(Default::default, |slot| slot.calls.clone())
     }
 
     /// The calling thread is that one, and runs when this returns.
@@ -202,13 +235,7 @@ impl Lockstep {
             if !slot.waits {
                 return;
             }
-            drop(inner);
-            let began = system::now_ns();
-            park_timeout(PATIENCE);
-            inner = self.inner();
-            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
-                self.leave_out_sleepers(&mut inner);
-            }
+            inner = self.rest(inner, member);
         }
     }
 
@@ -234,11 +261,7 @@ impl Lockstep {
     pub fn end(&self) {
         let mut inner = self.inner();
         inner.off = true;
-        for slot in &inner.slots {
-            if let Some(thread) = &slot.thread {
-                thread.unpark();
-            }
-        }
+        inner.slots.iter().for_each(|slot| inner.tell(slot));
     }
 
     /// If nobody runs, the next quantum begins.
@@ -290,14 +313,40 @@ impl Lockstep {
             if inner.state(member) == State::Running {
                 continue;
             }
-            drop(inner);
-            let began = system::now_ns();
-            park_timeout(PATIENCE);
-            inner = self.inner();
-            if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
-                self.leave_out_sleepers(&mut inner);
-            }
+            inner = self.rest(inner, member);
         }
+    }
+
+    /// Waits until somebody is told to look again; on its host core for a while, if all threads that
+    /// can run have one.
+    fn rest<'a>(&'a self, inner: MutexGuard<'a, Inner>, member: Member) -> MutexGuard<'a, Inner> {
+        let before = self.changes.load(Relaxed);
+        let can_run: usize = inner.queues.iter().map(VecDeque::len).sum();
+        let spin_ns = match inner.slots.get(member.0) {
+            Some(slot) if can_run <= self.host_cores => slot.spin_ns,
+            _ => 0,
+        };
+        drop(inner);
+        let began = system::now_ns();
+        let mut came = false;
+        while !came && system::now_ns() - began < spin_ns {
+            (0..20).for_each(|_| spin_loop());
+            came = self.changes.load(Relaxed) != before;
+        }
+        if !came {
+            park_timeout(PATIENCE);
+        }
+        let mut inner = self.inner();
+        if let Some(slot) = inner.slots.get_mut(member.0)
+            && spin_ns > 0
+        {
+            let next = if came { spin_ns * 2 } else { spin_ns / 2 };
+            slot.spin_ns = next.clamp(*SPIN_NS.start(), *SPIN_NS.end());
+        }
+        if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
+            self.leave_out_sleepers(&mut inner);
+        }
+        inner
     }
 
     #[cold]
@@ -319,8 +368,8 @@ impl Lockstep {
                 continue;
             }
             slot.asleep += 1;
-            // Twice: once may be a lock of the emulator's.
-            if slot.asleep > 1 {
+            let quick = slot.calls.load(Relaxed) || self.forking.load(Relaxed) > 0;
+            if slot.asleep >= LOOKS[usize::from(!quick)] {
                 let time = slot.time;
                 slot.asleep = 0;
                 self.left_out.fetch_add(1, Relaxed);
@@ -382,10 +431,17 @@ impl Inner {
         if let Some(queue) = self.queues.get_mut(slot.cpu) {
             queue.retain(|queued| *queued != member.0);
         }
-        for waiting in self.slots.iter().skip(member.0).filter(|slot| slot.waits) {
-            if let Some(thread) = &waiting.thread {
-                thread.unpark();
-            }
+        let later = self.slots.iter().skip(member.0);
+        later
+            .filter(|slot| slot.waits)
+            .for_each(|slot| self.tell(slot));
+    }
+
+    /// The slot's thread looks again whether it may go on.
+    fn tell(&self, slot: &Slot) {
+        self.changes.fetch_add(1, Relaxed);
+        if let Some(thread) = &slot.thread {
+            thread.unpark();
         }
     }
 
@@ -400,7 +456,8 @@ impl Inner {
     fn start_first(&mut self, cpu: usize) {
         let free_at = self.cpu_times.get(cpu).copied().unwrap_or(0);
         let first = self.queues.get(cpu).and_then(|queue| queue.front());
-        let Some(slot) = first.and_then(|first| self.slots.get_mut(*first)) else {
+        let Some(&first) = first else { return };
+        let Some(slot) = self.slots.get_mut(first) else {
             return;
         };
         if slot.state != State::Ready {
@@ -411,8 +468,8 @@ impl Inner {
             slot.state = State::Running;
             slot.asleep = 0;
             self.running += 1;
-            if let Some(thread) = &slot.thread {
-                thread.unpark();
+            if let Some(slot) = self.slots.get(first) {
+                self.tell(slot);
             }
         }
     }

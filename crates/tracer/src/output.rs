@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::trace::{
     EVENT_BYTES_MAX, Encoder, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind,
-    RECORD_BYTES_MAX, Record,
+    RECORD_BYTES_MAX, Record, Reference,
 };
 
 use crate::system;
@@ -145,7 +145,7 @@ pub struct Stream {
     began: (u64, u64),
     /// Instructions of the thread at its previous record.
     last: u64,
-    /// Records so far.
+    /// Records in the frames written.
     pub total: u64,
 }
 
@@ -165,15 +165,33 @@ impl Stream {
     }
 
     /// Adds a record at `instructions` of the thread, which is at `virtual_time` then.
-    #[inline]
     pub fn add(&mut self, output: &Output, instructions: u64, virtual_time: u64, record: &Record) {
         let since = instructions.wrapping_sub(self.last);
         let room = self.frame.get_mut(self.filled..).unwrap_or_default();
         let bytes = self.encoder.encode(room, since, record);
+        self.added(bytes, output, instructions, virtual_time);
+    }
+
+    /// Adds a reference likewise.
+    #[inline]
+    pub fn reference(
+        &mut self,
+        output: &Output,
+        instructions: u64,
+        virtual_time: u64,
+        reference: &Reference,
+    ) {
+        let since = instructions.wrapping_sub(self.last);
+        let room = self.frame.get_mut(self.filled..).unwrap_or_default();
+        let bytes = self.encoder.encode_reference(room, since, reference);
+        self.added(bytes, output, instructions, virtual_time);
+    }
+
+    #[inline]
+    fn added(&mut self, bytes: usize, output: &Output, instructions: u64, virtual_time: u64) {
         self.last = instructions;
         self.filled += bytes;
         self.records += 1;
-        self.total += 1;
         if self.filled + RECORD_BYTES_MAX > self.frame.len() {
             self.flush(output, virtual_time);
         }
@@ -196,6 +214,7 @@ impl Stream {
                 output.append(frame, u64::from(self.records));
             }
         }
+        self.total += u64::from(self.records);
         self.encoder.restart();
         self.filled = FRAME_HEADER_BYTES;
         self.records = 0;

@@ -4,11 +4,12 @@
 //! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
 //! the accesses of their instructions.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nearpage_wire::trace::{COUNTERS, Counter, Event, Record, Reference, ReferenceKind, Served};
 
-use crate::caches::Cpu;
+use crate::caches::{Cpu, Miss, Outcome};
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
 use crate::process::{Birth, Process};
@@ -106,6 +107,11 @@ pub struct Thread {
     /// Data accesses and fetched lines.
     references: u64,
     next_sample: u64,
+    /// From which reference on each has to be looked at closely.
+    close_from: u64,
+    /// The latest block, if all its lines were the most recent of their sets, and how many lines
+    /// others had taken from the fetch cache then.
+    same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
     /// What is to go through the caches.
@@ -140,6 +146,8 @@ pub struct Thread {
     pub ends_at: u64,
     /// The system call that it is in: what its return means.
     pub call: crate::calls::Call,
+    /// It is in one.
+    pub calls: Arc<AtomicBool>,
 }
 
 impl Thread {
@@ -168,6 +176,8 @@ impl Thread {
             last_address: 0,
             references: 0,
             next_sample: u64::MAX,
+            close_from: 0,
+            same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
             pending: [Pending::default(); PENDING],
@@ -189,6 +199,7 @@ impl Thread {
             member: birth.member,
             ends_at: birth.ends_at,
             call: Default::default(),
+            calls: process.lockstep.calls(birth.member),
         });
         thread.go_on(turn);
         thread.plan_sample();
@@ -222,6 +233,8 @@ impl Thread {
         let waited = turn.time.saturating_sub(self.time());
         self.ahead += waited;
         self.stop = turn.end.saturating_sub(self.ahead);
+        // Another thread may have had the CPU.
+        self.same_run = (0, 0);
         waited
     }
 
@@ -282,7 +295,7 @@ impl Thread {
             for pending in self.pending.iter().take(count) {
                 let line = pending.address >> self.line_shift;
                 if pending.code.0 != Code::BLOCK.0 && !cpu.l1_data.quick::<false>(line) {
-                    self.process.caches.expect(cpu, line);
+                    self.process.caches.expect(line);
                 }
             }
         }
@@ -311,33 +324,45 @@ impl Thread {
         self.last_code = 0;
         self.references += lines;
         self.fetched_lines += lines;
+        let cpu = self.cpu;
+        let page = address >> self.page_shift;
+        let here = cpu.fetch_tlb().quick(page);
+        let close = self.references >= self.close_from;
+        // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
+        let same = (run.0, cpu.l1_fetch.taken());
+        if here && !close && self.same_run == same {
+            return;
+        }
         let first = address >> self.line_shift;
         let last = first + lines - 1;
-        let mut quick = self.cpu.fetch_tlb().quick(address >> self.page_shift)
-            && self.references < self.next_sample
-            && !self.process.setup.serial
-            && last << self.line_shift >> self.page_shift == address >> self.page_shift;
+        let mut quick = here && !close && last << self.line_shift >> self.page_shift == page;
         for line in first..=last {
-            quick = quick && self.cpu.l1_fetch.quick::<false>(line);
+            quick = quick && cpu.l1_fetch.quick::<false>(line);
         }
-        if !quick {
-            for line in first..=last {
-                let address = address.max(line << self.line_shift);
-                self.touch::<false>(address, Code::new(address, 0, false), true);
-            }
+        if quick {
+            self.same_run = same;
+            return;
+        }
+        self.same_run = (0, 0);
+        for line in first..=last {
+            let address = address.max(line << self.line_shift);
+            let here = cpu.fetch_tlb().quick(address >> self.page_shift);
+            self.touch::<false, true>(address, Code::new(address, 0, false), here);
         }
     }
 
     /// An access. One that goes on where the same instruction's previous one ended is part of that.
     #[inline]
     fn look_up<const STORE: bool>(&mut self, address: u64, code: Code) {
-        let line_mask = (1 << self.line_shift) - 1;
         let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
         self.last_address = address;
+        let page = address >> self.page_shift;
         if goes_on {
             // In its line, there is nothing more to do.
+            let line_mask = (1 << self.line_shift) - 1;
             if address & line_mask < 8 {
-                self.touch::<STORE>(address, code, false);
+                let here = self.cpu.tlb.quick(page);
+                self.touch::<STORE, false>(address, code, here);
             }
             return;
         }
@@ -348,29 +373,34 @@ impl Thread {
         };
         self.references += 1;
         self.stores += u64::from(STORE);
-        if self.cpu.tlb.quick(address >> self.page_shift)
+        let here = self.cpu.tlb.quick(page);
+        if here
             && self.cpu.l1_data.quick::<STORE>(address >> self.line_shift)
-            && self.references < self.next_sample
+            && self.references < self.close_from
             && code.0 & Code::CROSSES == 0
-            && !self.process.setup.serial
         {
             return;
         }
-        self.touch::<STORE>(address, code, false);
+        self.touch::<STORE, false>(address, code, here);
         if code.0 & Code::CROSSES != 0 {
-            self.touch::<STORE>((address | line_mask) + 1, code, false);
+            let next = (address | ((1 << self.line_shift) - 1)) + 1;
+            let here = self.cpu.tlb.quick(next >> self.page_shift);
+            self.touch::<STORE, false>(next, code, here);
         }
     }
 
-    /// A reference that has to be looked at closely.
+    /// A reference that has to be looked at closely; `here`: the TLB has its page.
     #[inline(never)]
-    fn touch<const STORE: bool>(&mut self, address: u64, code: Code, fetch: bool) {
+    fn touch<const STORE: bool, const FETCH: bool>(
+        &mut self,
+        address: u64,
+        code: Code,
+        here: bool,
+    ) {
         let (process, cpu) = (self.process, self.cpu);
         let line = address >> self.line_shift;
-        let page = address >> self.page_shift;
-        let sampled = self.references >= self.next_sample;
         if let Some(serial) = &process.serial {
-            let step = match (fetch, STORE) {
+            let step = match (FETCH, STORE) {
                 (true, _) => Step::Fetch,
                 (_, true) => Step::Store,
                 _ => Step::Load,
@@ -383,107 +413,114 @@ impl Thread {
             );
         }
 
-        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
-        let tlb_miss = !tlb.quick(page) && self.translate(tlb, page, address, code, fetch);
-        let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
-        let mut served = Served::L1;
-        let mut outcome = None;
-        if !l1.quick::<STORE>(line) && !l1.access::<STORE>(line) {
-            let miss = |allowed| {
-                let caches = &process.caches;
-                caches.miss(self.position, line, fetch, STORE, allowed)
-            };
-            let allowed = self.number == 0 || self.first_until == self.stop;
-            let mut missed = miss(allowed || process.setup.serial);
-            if missed.is_none() {
-                process.lockstep.after_earlier(self.member);
-                missed = miss(true);
-                self.first_until = self.stop;
-            }
-            if let Some(missed) = missed {
-                served = missed.served;
-                self.took |= served == Served::OtherCache || missed.invalidations > 0;
-                if served != Served::L1 {
-                    self.count_miss(served, fetch, missed.invalidations);
-                    outcome = Some(missed);
-                }
-            }
-        }
-        let kept = match served {
-            Served::L1 => false,
-            Served::L2 | Served::L3 => process.setup.keep_hits,
-            _ => true,
+        let tlb_miss = !here && {
+            let tlb = if FETCH { cpu.fetch_tlb() } else { &cpu.tlb };
+            self.translate(tlb, address, code, FETCH)
         };
+        let sampled = self.references >= self.next_sample;
         if sampled {
             self.plan_sample();
             self.count(Counter::Samples);
         }
-        if (kept || tlb_miss || sampled) && process.recording.load(Relaxed) {
-            let record = Record::Reference(Reference {
-                address,
-                instruction: code.instruction(),
-                kind: match (fetch, STORE) {
-                    (true, _) => ReferenceKind::Fetch,
-                    (_, true) => ReferenceKind::Store,
-                    _ => ReferenceKind::Load,
-                },
-                served,
-                tlb_miss,
-                sampled,
-                kernel: false,
-            });
-            self.record_at(code, &record);
-        }
-        if let Some(outcome) = outcome
-            && outcome.write_back_count > 0
-        {
-            for line in outcome.write_backs.iter().take(outcome.write_back_count) {
-                self.count(Counter::WriteBacks);
-                if process.recording.load(Relaxed) {
-                    let record = Record::Reference(Reference {
-                        address: line << self.line_shift,
-                        instruction: code.instruction(),
-                        kind: ReferenceKind::Store,
-                        served: Served::WriteBack,
-                        tlb_miss: false,
-                        sampled: false,
-                        kernel: false,
-                    });
-                    self.record_at(code, &record);
-                }
+        let l1 = if FETCH { &cpu.l1_fetch } else { &cpu.l1_data };
+        let mut reference = Reference {
+            address,
+            instruction: code.instruction(),
+            kind: match (FETCH, STORE) {
+                (true, _) => ReferenceKind::Fetch,
+                (_, true) => ReferenceKind::Store,
+                _ => ReferenceKind::Load,
+            },
+            served: Served::L1,
+            tlb_miss,
+            sampled,
+            kernel: false,
+        };
+        if l1.access::<STORE>(line) {
+            if tlb_miss || sampled {
+                self.reference(code, &reference);
             }
+            return;
+        }
+        let outcome = self.miss::<STORE, FETCH>(line);
+        reference.served = outcome.served;
+        let kept = match outcome.served {
+            Served::L1 => false,
+            Served::L2 | Served::L3 => process.setup.keep_hits,
+            _ => true,
+        };
+        if kept || tlb_miss || sampled {
+            self.reference(code, &reference);
+        }
+        for line in outcome.write_backs.iter().take(outcome.write_back_count) {
+            self.count(Counter::WriteBacks);
+            reference = Reference {
+                address: line << self.line_shift,
+                kind: ReferenceKind::Store,
+                served: Served::WriteBack,
+                tlb_miss: false,
+                sampled: false,
+                ..reference
+            };
+            self.reference(code, &reference);
         }
     }
 
+    /// What L1 could not serve.
     #[inline]
-    fn record_at(&mut self, code: Code, record: &Record) {
-        let instructions = self.base + code.number();
-        self.stream.add(
-            &self.process.output,
-            instructions,
-            instructions + self.ahead,
-            record,
-        );
-    }
-
-    fn count_miss(&mut self, served: Served, fetch: bool, invalidations: u32) {
-        if fetch {
-            self.count(Counter::FetchL1Misses);
-        } else if served != Served::Upgrade {
-            self.count(Counter::DataL1Misses);
-        }
-        self.count(match served {
+    fn miss<const STORE: bool, const FETCH: bool>(&mut self, line: u64) -> Outcome {
+        let process = self.process;
+        let allowed = self.number == 0 || self.first_until == self.stop || process.setup.serial;
+        let mut miss = Miss {
+            position: self.position,
+            line,
+            fetch: FETCH,
+            store: STORE,
+            allowed,
+        };
+        let outcome = process.caches.miss(miss).or_else(|| {
+            process.lockstep.after_earlier(self.member);
+            self.first_until = self.stop;
+            miss.allowed = true;
+            process.caches.miss(miss)
+        });
+        let outcome = outcome.unwrap_or_default();
+        let counter = match outcome.served {
+            // Nobody noticed.
+            Served::L1 => return outcome,
             Served::L3 => Counter::L3Hits,
             Served::Memory => Counter::MemoryServed,
             Served::OtherCache => Counter::OtherCacheServed,
             Served::Upgrade => Counter::Upgrades,
             _ => Counter::L2Hits,
-        });
-        *self.counter(Counter::Invalidations) += u64::from(invalidations);
+        };
+        self.count(counter);
+        if FETCH {
+            self.count(Counter::FetchL1Misses);
+        } else if outcome.served != Served::Upgrade {
+            self.count(Counter::DataL1Misses);
+        }
+        self.took |= outcome.served == Served::OtherCache || outcome.invalidations > 0;
+        *self.counter(Counter::Invalidations) += u64::from(outcome.invalidations);
+        outcome
+    }
+
+    #[inline]
+    fn reference(&mut self, code: Code, reference: &Reference) {
+        if self.process.recording.load(Relaxed) {
+            let instructions = self.base + code.number();
+            self.stream.reference(
+                &self.process.output,
+                instructions,
+                instructions + self.ahead,
+                reference,
+            );
+        }
     }
 
     /// Puts a page into a TLB that has missed. Did the second level miss, too?
-    fn translate(&mut self, tlb: &Tlb, page: u64, address: u64, code: Code, fetch: bool) -> bool {
+    fn translate(&mut self, tlb: &Tlb, address: u64, code: Code, fetch: bool) -> bool {
+        let page = address >> self.page_shift;
         tlb.fill(page);
         if let Some(second) = &self.cpu.tlb_second {
             if second.quick(page) {
@@ -503,7 +540,10 @@ impl Thread {
                 address,
                 instruction: code.instruction(),
             };
-            self.record_at(code, &record);
+            let instructions = self.base + code.number();
+            let time = instructions + self.ahead;
+            self.stream
+                .add(&self.process.output, instructions, time, &record);
         }
         true
     }
@@ -511,6 +551,11 @@ impl Thread {
     fn plan_sample(&mut self) {
         let period = u64::from(self.process.setup.sample_period);
         if period == 0 {
+            self.close_from = if self.process.setup.serial {
+                0
+            } else {
+                u64::MAX
+            };
             return;
         }
         // Half the period to one and a half: no loop is in step with it.
@@ -518,6 +563,9 @@ impl Thread {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.next_sample = self.references + period / 2 + self.random % period + 1;
+        if !self.process.setup.serial {
+            self.close_from = self.next_sample;
+        }
     }
 
     fn misses(&self) -> u64 {

@@ -7,77 +7,67 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::tracer_setup;
 
-/// A TLB. Pages are numbers; in tables, 0 is none and n + 1 is page n.
+/// A TLB. Pages are numbers; in tables, 0 is none and n + 1 is n.
 pub struct Tlb {
     set_mask: u64,
     ways: usize,
     entries: Box<[Entry]>,
-    /// Where each page is, found from a hash of the page by linear probing. At least four times as
-    /// many as entries.
-    index: Box<[Place]>,
-    index_shift: u32,
+    /// Entries of each set, a ring in the order of [`Entry::queued`]: whoever is at its head has been
+    /// used since it was put in its place, and belongs further back, or is the oldest.
+    rings: Box<[AtomicU32]>,
+    /// Where each set's ring begins.
+    heads: Box<[AtomicU32]>,
+    /// The first entry of those whose pages have the same hash, + 1. Four times as many as entries.
+    chains: Box<[AtomicU32]>,
+    chains_shift: u32,
     /// Page used last, + 1.
     last: AtomicU64,
     clock: AtomicU64,
 }
 
 #[derive(Default)]
-struct Place {
-    page: AtomicU64,
-    entry: AtomicU32,
-}
-
-#[derive(Default)]
 struct Entry {
     page: AtomicU64,
-    /// When it was used last, above [`NUMBER_BITS`] of its own number.
+    /// When it was used last.
     used: AtomicU64,
+    /// When it had been used last when it was put in its place in the ring.
+    queued: AtomicU64,
+    /// The next one in its chain, + 1.
+    next: AtomicU32,
 }
 
-const NUMBER_BITS: u32 = 17;
+fn numbers(count: usize, number: impl Fn(usize) -> u32) -> Box<[AtomicU32]> {
+    (0..count).map(|at| AtomicU32::new(number(at))).collect()
+}
 
 impl Tlb {
     /// An empty one.
     pub fn new(shape: &tracer_setup::Tlb) -> Self {
-        let entries = shape.sets() * shape.usable_ways();
-        let index = (4 * entries).next_power_of_two();
-        let entry = |number| Entry {
-            page: AtomicU64::new(0),
-            used: AtomicU64::new(u64::from(number)),
-        };
+        let sets = shape.sets() as usize;
+        let ways = shape.usable_ways() as usize;
+        let chains = (4 * sets * ways).next_power_of_two();
         Self {
-            set_mask: u64::from(shape.sets()) - 1,
-            ways: shape.usable_ways() as usize,
-            entries: (0..entries).map(entry).collect(),
-            index: (0..index).map(|_| Place::default()).collect(),
-            index_shift: 64 - index.trailing_zeros(),
+            set_mask: sets as u64 - 1,
+            ways,
+            entries: (0..sets * ways).map(|_| Entry::default()).collect(),
+            rings: numbers(sets * ways, |entry| entry as u32),
+            heads: numbers(sets, |_| 0),
+            chains: numbers(chains, |_| 0),
+            chains_shift: 64 - chains.trailing_zeros(),
             last: AtomicU64::new(0),
             clock: AtomicU64::new(0),
         }
     }
 
     #[inline]
-    fn home(&self, page: u64) -> usize {
-        (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.index_shift) as usize
+    fn chain(&self, page: u64) -> Option<&AtomicU32> {
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.chains_shift;
+        self.chains.get(hash as usize)
     }
 
     #[inline]
     fn entry(&self, number: u32) -> Option<&Entry> {
         self.entries.get(number as usize)
-    }
-
-    /// Place of the page in the index, or the empty one where it would be.
-    #[inline]
-    fn place(&self, page: u64) -> Option<&Place> {
-        let mut at = self.home(page);
-        loop {
-            let place = self.index.get(at)?;
-            let here = place.page.load(Relaxed);
-            if here == page + 1 || here == 0 {
-                return Some(place);
-            }
-            at = (at + 1) & (self.index.len() - 1);
-        }
     }
 
     /// Uses the page if it is here. Is it?
@@ -86,56 +76,87 @@ impl Tlb {
         if self.last.load(Relaxed) == page + 1 {
             return true;
         }
-        match self.place(page) {
-            Some(place) if place.page.load(Relaxed) != 0 => {
-                self.use_now(page, place.entry.load(Relaxed));
-                true
+        let mut number = self.chain(page).map_or(0, |first| first.load(Relaxed));
+        // 0 is none: there is no entry before the first.
+        while let Some(entry) = self.entry(number.wrapping_sub(1)) {
+            if entry.page.load(Relaxed) == page + 1 {
+                self.use_now(page, entry);
+                return true;
             }
-            _ => false,
+            number = entry.next.load(Relaxed);
         }
+        false
     }
 
     #[inline]
-    fn use_now(&self, page: u64, number: u32) {
+    fn use_now(&self, page: u64, entry: &Entry) {
         let now = self.clock.load(Relaxed) + 1;
         self.clock.store(now, Relaxed);
-        if let Some(entry) = self.entry(number) {
-            entry
-                .used
-                .store(now << NUMBER_BITS | u64::from(number), Relaxed);
-        }
+        entry.used.store(now, Relaxed);
         self.last.store(page + 1, Relaxed);
     }
 
     /// Puts a page here that is not.
     pub fn fill(&self, page: u64) {
-        let first = (page & self.set_mask) as usize * self.ways;
-        let set = self.entries.get(first..first + self.ways);
-        // Four minima side by side, for the sake of those with many ways.
-        let (groups, rest) = set.unwrap_or_default().as_chunks::<4>();
-        let mut oldest = [u64::MAX; 4];
-        for group in groups {
-            for way in 0..4 {
-                oldest[way] = oldest[way].min(group[way].used.load(Relaxed));
-            }
-        }
-        let rest = rest.iter().map(|entry| entry.used.load(Relaxed));
-        let oldest = oldest.into_iter().chain(rest).min().unwrap_or(0);
-        let number = (oldest & ((1 << NUMBER_BITS) - 1)) as u32;
+        let set = (page & self.set_mask) as usize;
+        let first = set * self.ways;
+        let ring = self.rings.get(first..first + self.ways);
+        let (Some(ring), Some(head)) = (ring, self.heads.get(set)) else {
+            return;
+        };
+        let Some((number, at)) = self.oldest(ring, head.load(Relaxed) as usize) else {
+            return;
+        };
         let Some(entry) = self.entry(number) else {
             return;
         };
-        self.forget(entry);
+        self.forget(number, entry);
         entry.page.store(page + 1, Relaxed);
-        if let Some(place) = self.place(page) {
-            place.page.store(page + 1, Relaxed);
-            place.entry.store(number, Relaxed);
+        if let Some(chain) = self.chain(page) {
+            entry.next.store(chain.load(Relaxed), Relaxed);
+            chain.store(number + 1, Relaxed);
         }
-        self.use_now(page, number);
+        self.use_now(page, entry);
+        entry.queued.store(entry.used.load(Relaxed), Relaxed);
+        // From the head to the end of the ring, which is the same place.
+        head.store(self.after(at) as u32, Relaxed);
     }
 
-    /// Empties an entry and takes it from the index.
-    fn forget(&self, entry: &Entry) {
+    #[inline]
+    fn after(&self, at: usize) -> usize {
+        if at + 1 == self.ways { 0 } else { at + 1 }
+    }
+
+    /// The set's entry that was not used for longest, and its place in the ring, which begins there
+    /// now.
+    #[inline]
+    fn oldest(&self, ring: &[AtomicU32], mut head: usize) -> Option<(u32, usize)> {
+        loop {
+            let number = ring.get(head)?.load(Relaxed);
+            let entry = self.entry(number)?;
+            let used = entry.used.load(Relaxed);
+            if used == entry.queued.load(Relaxed) {
+                return Some((number, head));
+            }
+            // Back to where it belongs: behind all that were put in their places before that.
+            entry.queued.store(used, Relaxed);
+            let mut at = head;
+            head = self.after(head);
+            while at != head {
+                let before = if at == 0 { self.ways } else { at } - 1;
+                let other = ring.get(before)?.load(Relaxed);
+                if self.entry(other)?.queued.load(Relaxed) <= used {
+                    break;
+                }
+                ring.get(at)?.store(other, Relaxed);
+                at = before;
+            }
+            ring.get(at)?.store(number, Relaxed);
+        }
+    }
+
+    /// Empties an entry and takes it from its chain.
+    fn forget(&self, number: u32, entry: &Entry) {
         let page = entry.page.load(Relaxed);
         if page == 0 {
             return;
@@ -143,49 +164,45 @@ impl Tlb {
         if self.last.load(Relaxed) == page {
             self.last.store(0, Relaxed);
         }
-        let mask = self.index.len() - 1;
-        let page_at = |at: usize| {
-            self.index
-                .get(at)
-                .map_or(0, |place| place.page.load(Relaxed))
-        };
-        let mut hole = self.home(page - 1);
-        while page_at(hole) != page {
-            if page_at(hole) == 0 {
-                return;
-            }
-            hole = (hole + 1) & mask;
-        }
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let here = page_at(at);
-            if here == 0 {
-                break;
-            }
-            let home = self.home(here - 1);
-            // Would a search from its home pass the hole?
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                if let (Some(to), Some(from)) = (self.index.get(hole), self.index.get(at)) {
-                    to.page.store(here, Relaxed);
-                    to.entry.store(from.entry.load(Relaxed), Relaxed);
-                }
-                hole = at;
-            }
-        }
-        if let Some(place) = self.index.get(hole) {
-            place.page.store(0, Relaxed);
-        }
         entry.page.store(0, Relaxed);
+        let Some(mut link) = self.chain(page - 1) else {
+            return;
+        };
+        while link.load(Relaxed) != number + 1 {
+            match self.entry(link.load(Relaxed).wrapping_sub(1)) {
+                Some(other) => link = &other.next,
+                None => return,
+            }
+        }
+        link.store(entry.next.load(Relaxed), Relaxed);
     }
 
     /// Empties the entries of these pages; they are the first to be filled again.
     pub fn flush(&self, pages: std::ops::Range<u64>) {
+        let mut any = false;
         for (number, entry) in self.entries.iter().enumerate() {
             let page = entry.page.load(Relaxed);
             if page != 0 && pages.contains(&(page - 1)) {
-                self.forget(entry);
-                entry.used.store(number as u64, Relaxed);
+                self.forget(number as u32, entry);
+                entry.used.store(0, Relaxed);
+                any = true;
+            }
+        }
+        if any {
+            for (ring, head) in self.rings.chunks(self.ways).zip(&self.heads) {
+                let mut order: Vec<u32> = ring.iter().map(|place| place.load(Relaxed)).collect();
+                let used = |number: &u32| {
+                    let entry = self.entry(*number);
+                    entry.map_or(0, |entry| entry.used.load(Relaxed))
+                };
+                order.sort_by_key(used);
+                for (place, number) in ring.iter().zip(order) {
+                    place.store(number, Relaxed);
+                }
+                head.store(0, Relaxed);
+            }
+            for entry in &self.entries {
+                entry.queued.store(entry.used.load(Relaxed), Relaxed);
             }
         }
     }

@@ -1,6 +1,7 @@
 #![no_std]
-//! Byte layouts that cross a process boundary: the allocation log, which the preload library
-//! writes inside other people's programs, and the compact form of a plan, which it reads there.
+//! Byte layouts that cross a process boundary: the allocation log and the samples that the preload
+//! library writes inside other people's programs, and the compact form of a plan, which it reads
+//! there.
 //!
 //! This crate is all that the preload library and the tracer know of nearpage. It has no
 //! dependencies, allocates nothing and does no I/O; every layout stands, word by word, at the top
@@ -21,6 +22,8 @@
 pub mod allocation_log;
 pub mod checksum;
 pub mod compact_plan;
+pub mod pieces;
+pub mod samples;
 pub mod trace;
 pub mod tracer_setup;
 
@@ -36,6 +39,16 @@ pub const SUMMARY_VARIABLE: &str = "NEARPAGE_SUMMARY";
 pub const SMALL_SAMPLE_BYTES_VARIABLE: &str = "NEARPAGE_SMALL_SAMPLE_BYTES";
 /// Environment variable: bytes of allocation log that one process may write; 1 GiB when absent.
 pub const LOG_BYTES_MAX_VARIABLE: &str = "NEARPAGE_LOG_BYTES_MAX";
+/// Environment variable: folder in which the preload library puts samples of its own
+/// ([`samples`]). Absent: it takes none.
+pub const SAMPLES_DIRECTORY_VARIABLE: &str = "NEARPAGE_SAMPLES";
+/// Environment variable: time between two of them, in nanoseconds of a thread's time in user mode.
+pub const SAMPLE_PERIOD_VARIABLE: &str = "NEARPAGE_SAMPLE_PERIOD_NS";
+/// Environment variable: `monotonic` lets samples come by the wall clock, as often as asked for and
+/// in sleep too. That interrupts system calls: for benchmarks only.
+pub const SAMPLE_CLOCK_VARIABLE: &str = "NEARPAGE_SAMPLE_CLOCK";
+/// Environment variable: places in the ring of samples, a power of two.
+pub const SAMPLE_SLOTS_VARIABLE: &str = "NEARPAGE_SAMPLE_SLOTS";
 /// Environment variable: `1` turns the preload library off.
 pub const DISABLE_VARIABLE: &str = "NEARPAGE_DISABLE";
 

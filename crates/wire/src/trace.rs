@@ -466,21 +466,28 @@ impl Encoder {
     /// [`RECORD_BYTES_MAX`].
     #[inline]
     pub fn encode(&mut self, out: &mut [u8], since: u64, record: &Record) -> usize {
+        if let Record::Reference(reference) = record {
+            return self.encode_reference(out, since, reference);
+        }
         let Some(out) = out.first_chunk_mut() else {
             return 0;
         };
         let mut out = Room { bytes: out, at: 0 };
-        match record {
-            Record::Reference(reference) if !reference.sampled && !reference.kernel => {
-                self.reference(&mut out, since, reference);
-            }
-            _ => self.extension(&mut out, since, record),
-        }
+        self.extension(&mut out, since, record);
         out.at
     }
 
+    /// The same for a reference.
     #[inline]
-    fn reference(&mut self, out: &mut Room, since: u64, reference: &Reference) {
+    pub fn encode_reference(&mut self, out: &mut [u8], since: u64, reference: &Reference) -> usize {
+        let Some(out) = out.first_chunk_mut() else {
+            return 0;
+        };
+        let mut out = Room { bytes: out, at: 0 };
+        if reference.sampled || reference.kernel {
+            self.extension(&mut out, since, &Record::Reference(*reference));
+            return out.at;
+        }
         let predictors = &mut self.predictors;
         let (kind, served) = (reference.kind as u8, reference.served as u8);
         let row_number = row_of(reference.instruction, served);
@@ -506,6 +513,7 @@ impl Encoder {
             Predictors::address(row, reference.instruction, kind),
         );
         predictors.learn(row_number, reference.instruction, reference.address, since);
+        out.at
     }
 
     #[cold]
@@ -1000,8 +1008,32 @@ impl Room<'_> {
         self.at += 1;
     }
 
+    /// The lowest `count` bytes.
     #[inline]
-    fn varint(&mut self, mut value: u64) {
+    fn bytes(&mut self, bytes: u64, count: usize) {
+        let at = self.at % (RECORD_BYTES_MAX - 7);
+        if let Some(room) = self.bytes[at..].first_chunk_mut() {
+            *room = bytes.to_le_bytes();
+        }
+        self.at += count;
+    }
+
+    #[inline]
+    fn varint(&mut self, value: u64) {
+        if value < 0x80 {
+            return self.byte(value as u8);
+        }
+        if value < 1 << 28 {
+            // Two to four groups of seven bits, each moved to a byte of its own at once.
+            let groups = value & 0x7f
+                | (value & 0x3f80) << 1
+                | (value & 0x1f_c000) << 2
+                | (value & 0xfe0_0000) << 3;
+            let last = (63 - value.leading_zeros()) / 7;
+            let more = 0x80_8080 & ((1 << (8 * last)) - 1);
+            return self.bytes(groups | more, last as usize + 1);
+        }
+        let mut value = value;
         while value > 0x7f {
             self.byte(value as u8 | 0x80);
             value >>= 7;

@@ -118,7 +118,7 @@ fn translated(
     )
     .expect("translation");
     let [image] = programs;
-    (Reference::decode(&compact.bytes), compact, image)
+    (Reference::decode(&compact), compact, image)
 }
 
 fn nodes(verdict: &Verdict) -> Vec<u32> {
@@ -165,7 +165,7 @@ fn symbols_are_found_wherever_the_linker_put_them() {
                 continue;
             }
             let compact = by_hand(&format!("symbol:{symbol}=block"), &programs, 4).expect(name);
-            let reference = Reference::decode(&compact.bytes);
+            let reference = Reference::decode(&compact);
             // Where the program has a copy of the library's object, that is the one.
             let owner = programs[0]
                 .modules()
@@ -257,7 +257,7 @@ fn a_function_and_line_recognise_what_is_allocated_there() {
     let told = compiled.told("prog");
     let takes = |rule: &str, address: u64, size: u64| {
         let compact = by_hand(rule, &programs, 4).expect(rule);
-        let verdict = Reference::decode(&compact.bytes).evaluate(
+        let verdict = Reference::decode(&compact).evaluate(
             identity(&programs[0]),
             None,
             &heap(&programs[0], address),
@@ -351,7 +351,7 @@ fn every_pattern_is_dealt_to_nodes() {
             std::slice::from_ref(&image),
         )
         .expect(placement);
-        let reference = Reference::decode(&compact.bytes);
+        let reference = Reference::decode(&compact);
         let verdict = reference
             .evaluate(
                 identity(&image),
@@ -726,7 +726,7 @@ fn sections_and_pins_are_per_executable_and_rank() {
     let programs = [image];
     let compact = translate(&plans, &rules, &target, &programs).expect("translation");
     let [image] = &programs;
-    let reference = Reference::decode(&compact.bytes);
+    let reference = Reference::decode(&compact);
     let node = |module, rank, seen: &Seen<'_>| {
         reference
             .evaluate(module, rank, seen, 1 << 20)
@@ -774,7 +774,7 @@ fn sections_and_pins_are_per_executable_and_rank() {
     assert_eq!(reference.pins(("", "sh"), None), []);
     target.pinning = Pinning::CreationOrder;
     let compact = translate(&plans[..1], &[], &target, &programs).expect("translation");
-    let reference = Reference::decode(&compact.bytes);
+    let reference = Reference::decode(&compact);
     let pin = |index: u32| (u32::MAX, 0, index, index);
     assert_eq!(
         reference.pins(("", "sh"), None),

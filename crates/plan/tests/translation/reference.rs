@@ -1,10 +1,12 @@
 //! A plain reading of the compact form, written from its specification alone: which rule takes an
 //! object, and the node of each of its pages. Objects begin at a page boundary here.
 
+use nearpage_plan::{Allocation, Compact, Evaluated, ModuleName, Origin};
 use nearpage_wire::compact_plan::{MAGIC, NONE, placement, subject};
 
 /// A decoded compact plan.
 pub struct Reference {
+    compact: Compact,
     bytes: Vec<u8>,
     tables: Vec<(usize, usize)>,
     pub page_bytes: u64,
@@ -51,10 +53,12 @@ const NAMES: usize = 8;
 const ENTRY: [usize; 9] = [24, 48, 104, 24, 16, 2, 8, 24, 1];
 
 impl Reference {
-    pub fn decode(bytes: &[u8]) -> Self {
+    pub fn decode(compact: &Compact) -> Self {
+        let bytes = &compact.bytes;
         assert_eq!(bytes[..8], MAGIC);
         let mut reference = Self {
-            bytes: bytes.to_vec(),
+            compact: compact.clone(),
+            bytes: bytes.clone(),
             tables: Vec::new(),
             page_bytes: 0,
         };
@@ -140,7 +144,7 @@ impl Reference {
         self.part(PINS, section + 16).into_iter().map(pin).collect()
     }
 
-    /// The first rule of the process that takes the object.
+    /// The first rule of the process that takes the object; the crate's own evaluation agrees.
     pub fn evaluate(
         &self,
         executable: Module<'_>,
@@ -148,12 +152,85 @@ impl Reference {
         seen: &Seen<'_>,
         size: u64,
     ) -> Option<Verdict> {
-        let section = self.section(executable, rank)?;
-        let rule = self
-            .part(RULES, section + 8)
-            .into_iter()
-            .find(|&rule| self.takes(rule, seen, size))?;
-        Some(self.verdict(rule, size))
+        let verdict = self.section(executable, rank).and_then(|section| {
+            let mut rules = self.part(RULES, section + 8).into_iter();
+            let rule = rules.find(|&rule| self.takes(rule, seen, size))?;
+            Some(self.verdict(rule, size))
+        });
+        self.agrees(executable, rank, seen, size, verdict.as_ref());
+        verdict
+    }
+
+    fn agrees(
+        &self,
+        executable: Module<'_>,
+        rank: Option<u32>,
+        seen: &Seen<'_>,
+        size: u64,
+        verdict: Option<&Verdict>,
+    ) {
+        const ADDRESS: u64 = 0x7000_0000_0000;
+        let name = |(build_id, file_name)| ModuleName {
+            build_id,
+            file_name,
+        };
+        let mut process = self
+            .compact
+            .process(name(executable), rank, self.page_bytes);
+        let frames: Vec<_> = match seen {
+            Seen::Heap { frames, .. } => frames
+                .iter()
+                .map(|(module, offset)| Some((name(*module), *offset)))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let allocation = |thread| Allocation {
+            frames: &frames,
+            thread,
+        };
+        let (origin, order) = match *seen {
+            Seen::Static { module, offset } => (
+                Origin::Static {
+                    module: name(module),
+                    offset,
+                },
+                0,
+            ),
+            Seen::Heap { thread, order, .. } => (Origin::Heap(allocation(thread)), order),
+            Seen::Mapping => (Origin::Mapping(allocation(0)), 0),
+        };
+        // Those before it, of which it is number `order`.
+        for _ in 0..order {
+            process.place(&origin, ADDRESS, size);
+        }
+        let found = process.place(&origin, ADDRESS, size);
+        let shown = |found: &Evaluated| (found.rule as u32, found.is_weak);
+        assert_eq!(
+            found.as_ref().map(shown),
+            verdict.map(|verdict| (verdict.number, verdict.is_weak))
+        );
+        let (Some(found), Some(verdict)) = (found, verdict) else {
+            return;
+        };
+        if size < 2 * self.page_bytes {
+            assert_eq!(found.pages, []);
+            return;
+        }
+        for (number, expected) in (0..).zip(&verdict.pages) {
+            let address = ADDRESS + number * self.page_bytes;
+            let placed = found
+                .pages
+                .iter()
+                .find(|pages| (pages.start..pages.end).contains(&address));
+            let node = placed.and_then(|pages| pages.node(address, self.page_bytes));
+            let node = node.map(|node| u32::from(node.0));
+            match (node, expected) {
+                // An end of less than half a page is a neighbour's.
+                (None, Some(_)) => assert!(size - number * self.page_bytes <= self.page_bytes / 2),
+                (Some(node), None) => assert!(verdict.interleaved.contains(&node)),
+                (node, expected) => assert_eq!(node, *expected, "page {number}"),
+            }
+        }
     }
 
     fn takes(&self, rule: usize, seen: &Seen<'_>, size: u64) -> bool {

@@ -9,8 +9,10 @@
 mod clock;
 mod file;
 mod images;
+mod ordered;
 mod pages;
 mod setup;
+mod statistics;
 mod steps;
 mod survey;
 mod thin;
@@ -25,6 +27,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
 pub use self::setup::TraceOptions;
+pub use self::statistics::{
+    ChainShare, HotPages, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly, TraceStatistics,
+};
 pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{SharedTrace, Traced};
@@ -172,6 +177,17 @@ impl Tracing {
 /// one page; memory that was unmapped and mapped again is another page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageIndex(pub u32);
+
+/// A page of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilePage {
+    /// The file's device.
+    pub device: u64,
+    /// Its inode there.
+    pub inode: u64,
+    /// Which of its pages, from 0.
+    pub page: u64,
+}
 
 /// One reference that the caches let through, ready to be replayed: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

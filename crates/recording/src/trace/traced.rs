@@ -24,7 +24,7 @@ pub(crate) struct Traced {
     pub(super) images: Images,
     pub(super) pages: PageTable,
     pub(super) tracing: Tracing,
-    clocks: Vec<Clock>,
+    pub(super) clocks: Vec<Clock>,
     /// Position of the node of each page's first touch, by page.
     homes: Vec<u16>,
     /// Position of the node of each CPU, by number.

@@ -31,6 +31,7 @@ pub fn metadata() -> Metadata {
         end_ns: 0,
         source: "clock".into(),
         rate_hz: 997.0,
+        rates: Vec::new(),
         thread_placement: "none".into(),
         calibration: "before".into(),
         notes: Vec::new(),

@@ -8,7 +8,6 @@
 //! An access keeps its level and latency; TLB result, snoops, physical address and page size have no
 //! place in a recording yet and are not asked for.
 
-mod data_src;
 mod devices;
 mod events;
 mod frequency;

@@ -11,9 +11,9 @@
 //! Arm SPE writes packets instead, which [`super::spe`] turns into precise samples.
 
 use nearpage_machine::CpuId;
-use nearpage_recording::{AccessKind, Level};
+use nearpage_recording::{AccessKind, Level, data_src};
 
-use super::{data_src, ibs};
+use super::ibs;
 use crate::perf_event::sample_type as st;
 use crate::record::{Malformed, u32_at, u64_at};
 

@@ -22,7 +22,8 @@
 
 use std::ops::Range;
 
-use super::data_src::{self, level_number};
+use nearpage_recording::data_src::{self, level_number};
+
 use super::sample::Precise;
 use crate::record::{self, AuxStretch, Body, Identifiers};
 

@@ -6,7 +6,9 @@ use iced_x86::{
 };
 use nearpage_recording::AccessKind;
 
-use crate::verdict::{Formula, Operand, Operation, Register, RegisterSet, Step, Undecoded, set};
+use crate::verdict::{
+    Formula, Operand, Operation, Register, RegisterSet, Step, THREAD_POINTER, Undecoded, set,
+};
 
 /// What one instruction does.
 #[derive(Clone, Debug, Default)]
@@ -197,7 +199,7 @@ fn effective_address(instruction: &Instruction) -> Option<Formula> {
 }
 
 fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
-    if matches!(memory.segment(), X86Register::FS | X86Register::GS) {
+    if memory.segment() == X86Register::GS {
         return Err(Undecoded::ThreadBase);
     }
     if memory.index().is_vector_register() {
@@ -208,13 +210,36 @@ fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
         iced_x86::CodeSize::Code32 => u32::MAX.into(),
         _ => u64::MAX,
     };
-    Ok(Formula {
+    let formula = Formula {
         base: named(memory.base()).ok_or(Undecoded::Overwritten)?,
         index: named(memory.index()).ok_or(Undecoded::Overwritten)?,
         scale: memory.scale() as u8,
         displacement: memory.displacement(),
         mask,
-    })
+    };
+    match memory.segment() {
+        X86Register::FS => from_thread_pointer(formula).ok_or(Undecoded::ThreadBase),
+        _ => Ok(formula),
+    }
+}
+
+/// The formula with the thread pointer added, in the place of a register that it has none in.
+fn from_thread_pointer(formula: Formula) -> Option<Formula> {
+    let pointer = Some(THREAD_POINTER);
+    // In 32-bit code FS is something else.
+    match formula {
+        Formula { mask, .. } if mask != u64::MAX => None,
+        Formula { base: None, .. } => Some(Formula {
+            base: pointer,
+            ..formula
+        }),
+        Formula { index: None, .. } => Some(Formula {
+            index: pointer,
+            scale: 1,
+            ..formula
+        }),
+        _ => None,
+    }
 }
 
 /// `Some(None)` for no register, `None` for one that samples don't carry.

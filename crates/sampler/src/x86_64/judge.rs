@@ -390,7 +390,7 @@ mod tests {
     }
 
     fn registers(values: &[(usize, u64)]) -> Registers {
-        let mut registers = [0; 16];
+        let mut registers = [0; 17];
         for (register, value) in values {
             registers[*register] = *value;
         }
@@ -653,7 +653,7 @@ mod tests {
                 if let Verdict::Accesses { templates, .. } = Judge::new().judge(code, &flow, at, side) {
                     prop_assert!(!templates.is_empty());
                     for template in &templates {
-                        let _ = template.address(&[u64::MAX; 16]);
+                        let _ = template.address(&[u64::MAX; 17]);
                     }
                 }
             }

@@ -137,8 +137,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     + copied as f64 * energy.page_copy_nj;
                 (nj + time_ns * energy.static_w) * 1e-9
             }),
-            threads_moved: self.wishes.threads_moved,
             signals_missing: self.signals_missing,
+            threads_moved: self.assigning.moved,
+            refilled_lines: self.assigning.refilled_lines,
             overcommitted: pages.overcommitted,
             threads,
         }

@@ -1,14 +1,16 @@
 //! What a policy wants besides moving pages: to be shown samples or hinting faults, and threads moved.
 
+use nearpage_machine::CpuId;
 use nearpage_policy::online::{Copies, Draws, OnlinePolicy, Place, Survivor, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, PageIndex, Served};
 
+use rustc_hash::FxHashMap;
+
 use super::Replay;
-use crate::Error;
 use crate::figures::femtoseconds;
 use crate::options::{Information, Job};
-use crate::thread::{State, Then};
+use crate::thread::State;
 use crate::trace::Trace;
 
 /// Share of instructions that load data: 26 % of those of SPECint2000 (Hennessy and Patterson,
@@ -21,7 +23,6 @@ pub(super) struct Wishes {
     /// Pages that are unmapped.
     unmapped: Vec<bool>,
     draws: Draws,
-    pub threads_moved: u64,
 }
 
 impl Wishes {
@@ -35,7 +36,6 @@ impl Wishes {
             view,
             unmapped: vec![false; if faults { pages } else { 0 }],
             draws: Draws::new(job.options.seed),
-            threads_moved: 0,
         }
     }
 }
@@ -146,47 +146,28 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         if movers.is_empty() {
             return;
         }
-        let mut load = vec![0u32; self.figures.cpus.len()];
+        let cpus: Vec<u32> = self.figures.cpus().collect();
+        let mut load: FxHashMap<u32, u32> = FxHashMap::default();
         for (number, thread) in self.threads.iter().enumerate() {
             let alive = !matches!(thread.state, State::Unborn | State::Ended);
             if alive && !movers.iter().any(|&(mover, _)| mover == number) {
-                load[thread.watched.cpu.unwrap_or(thread.cpu) as usize] += 1;
+                *load
+                    .entry(thread.ordered.unwrap_or(thread.cpu))
+                    .or_default() += 1;
             }
         }
         for (number, node) in movers {
-            let cpus = (0..load.len()).filter(|&cpu| self.figures.cpus[cpu] == node);
-            let Some(cpu) = cpus.min_by_key(|&cpu| load[cpu]) else {
-                continue;
+            let on_node = |cpu: &u32| {
+                self.figures
+                    .node(CpuId(*cpu))
+                    .is_ok_and(|other| other == node)
             };
-            load[cpu] += 1;
-            let thread = &mut self.threads[number];
-            thread.watched.cpu = Some(cpu as u32);
-            if thread.state == State::Running {
-                thread.alarm = 0;
+            let of_node = cpus.iter().copied().filter(on_node);
+            let fewest = of_node.min_by_key(|cpu| load.get(cpu).copied().unwrap_or(0));
+            if let Some(cpu) = fewest {
+                *load.entry(cpu).or_default() += 1;
+                self.order(number, cpu);
             }
         }
-    }
-
-    /// A thread goes to the CPU that was chosen for it, and fills its caches again.
-    pub(super) fn change_cpu(&mut self, number: usize) -> Result<(), Error> {
-        let thread = &mut self.threads[number];
-        let before = thread.time;
-        thread.drain();
-        if thread.time > before {
-            self.turns.set(number, thread.time);
-            return Ok(());
-        }
-        let Some(cpu) = thread.watched.cpu.take() else {
-            return Ok(());
-        };
-        thread.spend_moving(self.figures.refill);
-        let now = thread.time;
-        self.leave_cpu(number, now, State::Arriving, Then::Step)?;
-        let node = self.figures.cpus[cpu as usize];
-        let thread = &mut self.threads[number];
-        (thread.cpu, thread.node) = (cpu, node);
-        self.cpu(cpu);
-        self.wishes.threads_moved += 1;
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The tracer's caches against plain ones: random references to few lines, many machines.
 
-use nearpage_tracer::caches::Caches;
+use nearpage_tracer::caches::{Caches, Miss};
 use nearpage_wire::trace::Served;
 use nearpage_wire::tracer_setup::{FIRST_LINE, Setup};
 
@@ -71,7 +71,13 @@ fn every_reference_is_served_as_in_the_plain_machine() {
                 }
             } else {
                 let missed = caches
-                    .miss(position, line, fetch, store, true)
+                    .miss(Miss {
+                        position,
+                        line,
+                        fetch,
+                        store,
+                        allowed: true,
+                    })
                     .expect("allowed");
                 plain::Outcome {
                     served: missed.served,

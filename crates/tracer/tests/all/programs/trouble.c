@@ -18,6 +18,7 @@ static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 static long turn, total;
 static int ends[2];
 static volatile int flag;
+static int started;
 
 static void *take_turns(void *number) {
     for (int round = 0; round < 20; round++) {
@@ -32,12 +33,14 @@ static void *take_turns(void *number) {
 }
 
 static void *spin(void *nothing) {
+    __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);
     while (!flag)
         ;
     return nothing;
 }
 
 static void *forever(void *nothing) {
+    __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);
     for (;;)
         pause();
     return nothing;
@@ -103,9 +106,11 @@ int main(void) {
     if (system("exit 7") != 7 << 8)
         return 6;
 
-    flag = 0;
+    flag = started = 0;
     pthread_create(&other, 0, spin, 0);
     pthread_create(&other, 0, forever, 0);
+    while (__atomic_load_n(&started, __ATOMIC_SEQ_CST) < 2)
+        usleep(1000);
     puts("done");
     exit(0);
 }

@@ -1,4 +1,5 @@
-//! What `PERF_SAMPLE_DATA_SRC` says (`union perf_mem_data_src`, include/uapi/linux/perf_event.h).
+//! What `PERF_SAMPLE_DATA_SRC` says (`union perf_mem_data_src`, include/uapi/linux/perf_event.h):
+//! in the kernel's rings, in perf.data and in what `perf script` prints.
 //!
 //! ```text
 //! bits   0–4 mem_op    5–18 mem_lvl   19–23 mem_snoop  24–25 mem_lock  26–32 mem_dtlb
@@ -9,7 +10,7 @@
 //! them in; `mem_lvl` is a bit for each level that may have served the access. Snoops and TLBs are
 //! not kept: an access has no room for them.
 
-use nearpage_recording::{AccessKind, Level};
+use crate::{AccessKind, Level};
 
 /// Values of the fields above.
 const OP_LOAD: u64 = 0x02;
@@ -21,7 +22,8 @@ const LEVEL_HIT: u64 = 0x02;
 const LEVEL_MISS: u64 = 0x04;
 
 /// `mem_lvl_num`, of those that say where the data was.
-pub(crate) mod level_number {
+#[expect(missing_docs, reason = "names of the kernel's header")]
+pub mod level_number {
     pub const L1: u64 = 0x1;
     pub const L2: u64 = 0x2;
     pub const L3: u64 = 0x3;
@@ -40,13 +42,13 @@ pub(crate) mod level_number {
 const HOPS_SAME_NODE: u64 = 1;
 
 /// A load or store served by `number`, as [`level`] and [`kind`] read it.
-pub(crate) fn encode(store: bool, number: u64, remote: bool) -> u64 {
+pub fn encode(store: bool, number: u64, remote: bool) -> u64 {
     let op = if store { OP_STORE } else { OP_LOAD };
     op | number << 33 | u64::from(remote) << 37
 }
 
 /// What kind of access it was; `None` where the source does not say.
-pub(crate) fn kind(data_src: u64) -> Option<AccessKind> {
+pub fn kind(data_src: u64) -> Option<AccessKind> {
     match data_src & 0x1f {
         op if op & OP_STORE != 0 => Some(AccessKind::Store),
         op if op & (OP_LOAD | OP_PREFETCH) != 0 => Some(AccessKind::Load),
@@ -56,7 +58,7 @@ pub(crate) fn kind(data_src: u64) -> Option<AccessKind> {
 }
 
 /// What served it.
-pub(crate) fn level(data_src: u64) -> Level {
+pub fn level(data_src: u64) -> Level {
     use level_number::*;
     let levels = data_src >> 5 & 0x3fff;
     if levels & LEVEL_MISS != 0 && levels & LEVEL_HIT == 0 {

@@ -9,7 +9,7 @@
 //!
 //! An object of less than two pages is left alone: at best one page would be its own.
 
-use nearpage_wire::compact_plan::{Run, Weight};
+use crate::compact_plan::{Rule, Run, Weight, placement};
 
 /// Nodes above this number are not placed on (Linux knows at most 1024).
 pub const NODES_MAX: usize = 1024;
@@ -83,7 +83,7 @@ impl NodeSet {
     }
 }
 
-/// Where the pages of an object go, its tables resolved: [`nearpage_wire::compact_plan::placement`].
+/// Where the pages of an object go, its tables resolved: [`crate::compact_plan::placement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern<'plan> {
     /// Round-robin by page over all nodes of the set.
@@ -100,6 +100,54 @@ pub enum Pattern<'plan> {
     Weighted(&'plan [Weight]),
     /// Left alone.
     Leave,
+}
+
+/// The tables of a compact plan that patterns are in.
+#[derive(Clone, Copy, Debug)]
+pub struct PatternTables<'plan> {
+    /// Node sequences.
+    pub nodes: &'plan [u16],
+    /// Page runs.
+    pub runs: &'plan [Run],
+    /// Weights.
+    pub weights: &'plan [Weight],
+    /// Unit of page runs, in bytes.
+    pub page_bytes: u64,
+}
+
+/// The part `[first, count]` of a table; none where it reaches beyond.
+pub fn part<T>(table: &[T], [first, count]: [u32; 2]) -> Option<&[T]> {
+    table.get(first as usize..(first as usize).checked_add(count as usize)?)
+}
+
+impl<'plan> Pattern<'plan> {
+    /// Where the objects of a rule go; none where the rule makes no sense.
+    pub fn of(rule: &Rule, tables: &PatternTables<'plan>) -> Option<Self> {
+        let nodes = || part(tables.nodes, rule.nodes).filter(|nodes| !nodes.is_empty());
+        Some(match rule.placement {
+            placement::INTERLEAVE => Self::Interleave(nodes()?),
+            placement::BLOCK => Self::Block(nodes()?),
+            placement::BLOCK_CYCLIC if rule.block_bytes > 0 => {
+                Self::BlockCyclic(nodes()?, rule.block_bytes)
+            }
+            placement::NODE => Self::Node((*nodes()?.first()?).into()),
+            placement::RUNS => {
+                let runs = part(tables.runs, rule.runs).filter(|runs| !runs.is_empty())?;
+                if !runs
+                    .windows(2)
+                    .all(|pair| pair[0].first_page < pair[1].first_page)
+                {
+                    return None;
+                }
+                Self::Runs(runs, tables.page_bytes)
+            }
+            placement::WEIGHTED_INTERLEAVE => Self::Weighted(
+                part(tables.weights, rule.weights).filter(|weights| !weights.is_empty())?,
+            ),
+            placement::LEAVE => Self::Leave,
+            _ => return None,
+        })
+    }
 }
 
 impl Pattern<'_> {
@@ -392,6 +440,8 @@ impl Iterator for Pieces<'_> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use proptest::prelude::*;
     use std::vec::Vec;

@@ -1,0 +1,86 @@
+//! Which object an access belongs to, one by one: for those who hand accesses on with their names
+//! rather than add them up.
+
+use nearpage_recording::{Object, ObjectId, ObjectKind};
+
+use crate::groups::Groups;
+use crate::lifetimes::{Cursor, Lifetimes};
+use crate::{Affinity, ObjectGroup, OperationTotals, Pattern};
+
+/// The objects of a recording, to be searched by address and time.
+#[derive(Debug)]
+pub struct ObjectIndex {
+    groups: Groups,
+    lifetimes: Lifetimes,
+}
+
+/// An object that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which.
+    pub object: ObjectId,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Position of its group in [`ObjectIndex::groups`].
+    pub group: usize,
+}
+
+impl ObjectIndex {
+    /// Indexes `objects`.
+    pub fn new(objects: &[Object]) -> Self {
+        let groups = Groups::new(objects);
+        let lifetimes = Lifetimes::new(objects, &groups.of_object);
+        Self { groups, lifetimes }
+    }
+
+    /// The rows that a report has of these objects, by name and size alone.
+    pub fn groups(&self) -> Vec<ObjectGroup> {
+        let groups = self.groups.groups.iter();
+        groups
+            .map(|group| ObjectGroup {
+                kind: group.kind,
+                name: group.name.clone(),
+                size_bytes: group.size_bytes,
+                instances: group.instances.round() as u64,
+                samples: group.only.map(ObjectId).into_iter().collect(),
+                loads: OperationTotals::default(),
+                stores: OperationTotals::default(),
+                threads: Vec::new(),
+                hot: Vec::new(),
+                affinity: Affinity::default(),
+                first_touches: Vec::new(),
+                users: Vec::new(),
+                pattern: Pattern::Unknown,
+            })
+            .collect()
+    }
+
+    /// Begins to search; quick where times come nearly in order.
+    pub fn search(&self) -> Search<'_> {
+        Search {
+            lifetimes: &self.lifetimes,
+            cursor: Cursor::new(&self.lifetimes),
+        }
+    }
+}
+
+/// Finds objects, one after the other.
+#[derive(Debug)]
+pub struct Search<'a> {
+    lifetimes: &'a Lifetimes,
+    cursor: Cursor<'a>,
+}
+
+impl Search<'_> {
+    /// The object of process `pid` that `address` belonged to at `time_ns`.
+    pub fn find(&mut self, pid: u32, time_ns: u64, address: u64) -> Option<Found> {
+        let process = self.lifetimes.process(pid)?;
+        let place = self.cursor.first_looked_up(process).seek(address);
+        let (kind, range) = self.cursor.find(process, time_ns, address, place)?;
+        Some(Found {
+            object: ObjectId(range.object),
+            kind,
+            group: range.group as usize,
+        })
+    }
+}

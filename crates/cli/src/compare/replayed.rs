@@ -1,0 +1,68 @@
+//! The time that plans give, each simulated on one full recording.
+
+use nearpage_machine::Machine;
+use nearpage_plan::Plan;
+use nearpage_recording::Recording;
+use nearpage_simulator::{Job, Outcome, Policy, simulate};
+
+use crate::homes::Homes;
+use crate::progress::Progress;
+use crate::replayed::Replayed;
+
+/// What was simulated.
+pub struct Simulated {
+    /// The recording that was replayed.
+    pub recording: String,
+    /// Without a plan.
+    pub first_touch: Outcome,
+    /// By position of the plans; none where a plan means nothing there.
+    pub planned: Vec<Option<Outcome>>,
+}
+
+/// Replays `recording` under first touch and under the plans of each of the recordings that are
+/// compared; `notes` gets what is to be known of it.
+pub fn replay(
+    recording: &Recording,
+    machine: &Machine,
+    plans: &[(String, Vec<Plan>)],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Option<Simulated>> {
+    let folder = recording.folder.display().to_string();
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    if let Err(difference) = tracing.serves(machine) {
+        notes.push(format!("not simulated: {folder}: {difference}"));
+        return Ok(None);
+    }
+    let _progress = Progress::new(format!("simulating {folder}"));
+    let trace = Replayed(recording.trace()?);
+    let mut jobs = vec![Job::new(
+        Policy::from_name("first-touch").expect("it has that name"),
+    )];
+    let mut position = Vec::new();
+    for (name, plans) in plans {
+        match Homes::of(plans, recording, &trace.0, machine) {
+            Ok(homes) => {
+                position.push(Some(jobs.len()));
+                jobs.push(Job::new(Policy::Homes {
+                    name: name.clone(),
+                    homes: homes.homes,
+                }));
+            }
+            Err(error) => {
+                position.push(None);
+                notes.push(format!("{name}: its plan is not simulated: {error}"));
+            }
+        }
+    }
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcomes = simulate(&trace, machine, &jobs, workers)
+        .map_err(|error| anyhow::Error::from(error).context(folder.clone()))?;
+    Ok(Some(Simulated {
+        recording: folder,
+        planned: position
+            .into_iter()
+            .map(|at| at.map(|at| outcomes[at].clone()))
+            .collect(),
+        first_touch: outcomes.into_iter().next().expect("one for each job"),
+    }))
+}

@@ -1,0 +1,338 @@
+//! Where a plan puts the pages of a full recording: its objects, placed by the translated plan as
+//! the preload library would place them, and the trace's pages under them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use anyhow::bail;
+use nearpage_machine::{CpuId, Machine};
+use nearpage_plan::{
+    Allocation, Compact, Evaluated, Mechanism, ModuleName, Origin, Pinning, Plan, ProgramImage,
+    SearchPaths, Target, translate,
+};
+use nearpage_recording::trace::{PageIndex, Trace};
+use nearpage_recording::{Module, Object, ObjectKind, Recording};
+use nearpage_wire::is_runtime_module;
+
+use nearpage_policy::program;
+
+/// The homes that plans give to pages.
+pub struct Homes {
+    /// Position of the node, by page; none: left to first touch.
+    pub homes: Vec<Option<u16>>,
+    /// Decisions, and those of which an object was found in the recording.
+    pub decisions: usize,
+    pub found: usize,
+    /// Names of the others.
+    missing: Vec<String>,
+    /// What was found again by weaker keys, or scaled.
+    warnings: Vec<String>,
+}
+
+impl Homes {
+    /// The homes of the recording's pages under `plans`, of which each is for one program, with
+    /// threads on the CPUs that they were traced on. Pages are taken to be placed when their object
+    /// is made, and to stay there: a page that several objects have in turn goes by the first.
+    ///
+    /// # Errors
+    /// A plan that means something that the machine does not have, or nothing of the recording.
+    pub fn of(
+        plans: &[Plan],
+        recording: &Recording,
+        trace: &Trace,
+        machine: &Machine,
+    ) -> anyhow::Result<Self> {
+        let mut homes = Self {
+            homes: vec![None; trace.pages().len()],
+            decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
+            found: 0,
+            missing: Vec::new(),
+            warnings: Vec::new(),
+        };
+        let mut pids: Vec<u32> = recording.tables.threads.iter().map(|one| one.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let mut found: Vec<BTreeSet<String>> = vec![BTreeSet::new(); plans.len()];
+        for pid in pids {
+            let process = Process::new(recording, trace, machine, pid);
+            for (plan, found) in plans.iter().zip(&mut found) {
+                if process.runs(plan) {
+                    homes.place(plan, &process, found)?;
+                }
+            }
+        }
+        for (plan, found) in plans.iter().zip(found) {
+            for decision in &plan.decisions {
+                match found.contains(&decision.name) {
+                    true => homes.found += 1,
+                    false => homes.missing.push(decision.name.clone()),
+                }
+            }
+        }
+        Ok(homes)
+    }
+
+    fn place(
+        &mut self,
+        plan: &Plan,
+        process: &Process,
+        found: &mut BTreeSet<String>,
+    ) -> anyhow::Result<()> {
+        let compact = process.translate(plan)?;
+        for warning in &compact.warnings {
+            if !self.warnings.contains(warning) {
+                self.warnings.push(warning.clone());
+            }
+        }
+        process.place_objects(&compact, |object, evaluated| {
+            found.insert(compact.rule_names[evaluated.rule].clone());
+            self.take(process, object, evaluated);
+        });
+        Ok(())
+    }
+
+    /// Gives an object's pages their homes.
+    fn take(&mut self, process: &Process, object: &Object, evaluated: &Evaluated) {
+        let page_bytes = process.machine.page_bytes;
+        for placed in &evaluated.pages {
+            let pages = &process.pages;
+            let first = pages.partition_point(|page| page.address < placed.start);
+            for page in pages[first..]
+                .iter()
+                .take_while(|page| page.address < placed.end)
+            {
+                let home = &mut self.homes[page.number];
+                if home.is_none() && page.is_of(object) {
+                    let node = placed.node(page.address, page_bytes);
+                    let position = node.and_then(|node| process.machine.position(node));
+                    *home = position.map(|position| position as u16);
+                }
+            }
+        }
+    }
+
+    /// How much of a plan there is in the recording, in a line; with what to know about it.
+    pub fn notes(&self, plan: &str) -> Vec<String> {
+        let pages = self.homes.iter().flatten().count();
+        let mut note = format!(
+            "{plan}: objects of {} of {} decisions are in the recording; {pages} of {} pages are placed.",
+            self.found,
+            self.decisions,
+            self.homes.len(),
+        );
+        if !self.missing.is_empty() {
+            note += &format!(" Not found: {}.", self.missing.join(", "));
+        }
+        let warnings = self.warnings.iter();
+        std::iter::once(note)
+            .chain(warnings.map(|warning| format!("{plan}: {warning}.")))
+            .collect()
+    }
+}
+
+/// Reads the plan in `file` and finds its pages.
+///
+/// # Errors
+/// A file that is no plan, or a plan of which nothing is in the recording.
+pub fn of_file(
+    file: &Path,
+    recording: &Recording,
+    trace: &Trace,
+    machine: &Machine,
+) -> anyhow::Result<Homes> {
+    let plan = Plan::read(file)?;
+    let homes = Homes::of(std::slice::from_ref(&plan), recording, trace, machine)?;
+    if homes.decisions > 0 && homes.found == 0 {
+        bail!(
+            "{}: nothing of this plan for {} is in {}: make one of this recording (`nearpage plan`), or record the \
+             program that it is for",
+            file.display(),
+            plan.program.executable,
+            recording.folder.display()
+        );
+    }
+    Ok(homes)
+}
+
+/// A page of the trace, and how long it was at its address.
+struct Page {
+    address: u64,
+    since_ns: u64,
+    until_ns: u64,
+    number: usize,
+}
+
+impl Page {
+    /// Was it ever the object's? What lies at its address when it is unmapped and touched again is
+    /// the next page's.
+    fn is_of(&self, object: &Object) -> bool {
+        let outlived = object.born_ns > self.since_ns && object.died_ns > self.until_ns;
+        self.since_ns < object.died_ns && object.born_ns < self.until_ns && !outlived
+    }
+}
+
+/// One process of the recording.
+struct Process<'a> {
+    recording: &'a Recording,
+    machine: &'a Machine,
+    pid: u32,
+    program: nearpage_plan::Program,
+    /// CPU of each thread in order of creation: its team, number in it, CPU.
+    threads: Vec<(&'a str, u32, CpuId)>,
+    /// By address, then time.
+    pages: Vec<Page>,
+}
+
+impl<'a> Process<'a> {
+    fn new(recording: &'a Recording, trace: &Trace, machine: &'a Machine, pid: u32) -> Self {
+        let threads = trace.threads().iter().filter_map(|traced| {
+            let thread = recording.tables.threads.get(traced.thread.0 as usize)?;
+            (thread.pid == pid).then_some((thread.team.as_str(), thread.team_index, traced.cpu))
+        });
+        let mut pages: Vec<Page> = (0..trace.pages().len())
+            .filter(|&number| trace.pid(PageIndex(number as u32)) == pid)
+            .map(|number| {
+                let place = trace.pages().place(PageIndex(number as u32));
+                Page {
+                    address: place.address,
+                    since_ns: place.first_touch.map_or(0, |touch| touch.time_ns),
+                    until_ns: u64::MAX,
+                    number,
+                }
+            })
+            .collect();
+        pages.sort_unstable_by_key(|page| (page.address, page.since_ns, page.number));
+        for at in 1..pages.len() {
+            if pages[at - 1].address == pages[at].address {
+                pages[at - 1].until_ns = pages[at].since_ns;
+            }
+        }
+        Self {
+            recording,
+            machine,
+            pid,
+            program: program(&recording.tables, &recording.metadata, pid),
+            threads: threads.collect(),
+            pages,
+        }
+    }
+
+    /// Is the plan for this program, rebuilt or not?
+    fn runs(&self, plan: &Plan) -> bool {
+        let same = |planned: &str, own: &str| !planned.is_empty() && planned == own;
+        same(&plan.program.build_id, &self.program.build_id)
+            || same(&plan.program.executable, &self.program.executable)
+            || plan.program.build_id.is_empty() && plan.program.executable.is_empty()
+    }
+
+    /// The program on disk, where it is the build that was recorded: rebuilt programs' objects are
+    /// found by their symbols.
+    fn image(&self) -> Option<ProgramImage> {
+        let modules = &self.recording.tables.modules;
+        let own = modules.iter().find(|module| {
+            !module.build_id.is_empty() && module.build_id == self.program.build_id
+        })?;
+        let image = ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
+        (image.program.build_id == own.build_id).then_some(image)
+    }
+
+    fn translate(&self, plan: &Plan) -> Result<Compact, nearpage_plan::Error> {
+        let mut teams: HashMap<String, Vec<CpuId>> = HashMap::new();
+        for team in &plan.teams {
+            let members = self.threads.iter().filter(|(name, ..)| *name == team.name);
+            let mut members: Vec<_> = members.map(|&(_, index, cpu)| (index, cpu)).collect();
+            members.sort_by_key(|&(index, _)| index);
+            members.dedup_by_key(|&mut (index, _)| index);
+            if !members.is_empty() {
+                let cpus = members.into_iter().map(|(_, cpu)| cpu).collect();
+                teams.insert(team.name.clone(), cpus);
+            }
+        }
+        let page_bytes = self.machine.page_bytes as u32;
+        let target = Target {
+            machine: self.machine,
+            teams,
+            threads: self.threads.iter().map(|&(.., cpu)| cpu).collect(),
+            pinning: Pinning::None,
+            mechanism: Mechanism::Bind,
+            page_bytes,
+            huge_page_bytes: page_bytes,
+            mappings_max: u32::MAX,
+            touch_pages_max: u64::MAX,
+            touch_group: 1,
+            summary: false,
+        };
+        let image = self.image();
+        translate(std::slice::from_ref(plan), &[], &target, image.as_slice())
+    }
+
+    /// Hands out the objects that rules take, in order of birth.
+    fn place_objects(&self, compact: &Compact, mut each: impl FnMut(&Object, &Evaluated)) {
+        let tables = &self.recording.tables;
+        let executable = ModuleName {
+            build_id: &self.program.build_id,
+            file_name: &self.program.executable,
+        };
+        let rank = self.recording.metadata.rank;
+        let mut rules = compact.process(executable, rank, self.machine.page_bytes);
+        let frames: Vec<Vec<_>> = tables
+            .call_sites
+            .iter()
+            .map(|site| {
+                let physical = site.frames.iter().filter(|frame| !frame.inlined);
+                physical
+                    .map(|frame| {
+                        let module = tables.modules.get(frame.module?.0 as usize)?;
+                        Some((module_name(module), frame.offset))
+                    })
+                    .filter(|frame| {
+                        !frame.is_some_and(|(name, _)| is_runtime_module(name.file_name.as_bytes()))
+                    })
+                    .collect()
+            })
+            .collect();
+        let mut objects: Vec<&Object> = tables
+            .objects
+            .iter()
+            .filter(|object| object.pid == self.pid)
+            .collect();
+        objects.sort_by_key(|object| object.born_ns);
+        for object in objects {
+            let allocation = || {
+                let site = object.call_site.map(|site| &frames[site.0 as usize]);
+                let thread = object
+                    .thread
+                    .and_then(|thread| tables.threads.get(thread.0 as usize));
+                Allocation {
+                    frames: site.map_or(&[], Vec::as_slice),
+                    thread: thread.map_or(0, |thread| thread.order),
+                }
+            };
+            let origin = match object.kind {
+                ObjectKind::Heap => Origin::Heap(allocation()),
+                ObjectKind::Mapping => Origin::Mapping(allocation()),
+                ObjectKind::Static => {
+                    let module = object
+                        .module
+                        .and_then(|module| tables.modules.get(module.0 as usize));
+                    let Some(module) = module else { continue };
+                    Origin::Static {
+                        module: module_name(module),
+                        offset: object.module_offset,
+                    }
+                }
+                _ => continue,
+            };
+            if let Some(evaluated) = rules.place(&origin, object.address, object.size_bytes) {
+                each(object, &evaluated);
+            }
+        }
+    }
+}
+
+fn module_name(module: &Module) -> ModuleName<'_> {
+    ModuleName {
+        build_id: &module.build_id,
+        file_name: module.path.rsplit('/').next().unwrap_or(&module.path),
+    }
+}

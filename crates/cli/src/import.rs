@@ -1,0 +1,45 @@
+//! `nearpage import`: another tool's file as a recording.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use nearpage_recording::Recording;
+use nearpage_recording::import::{Imported, import};
+
+use crate::arguments::Import;
+use crate::progress::Progress;
+use crate::record::quoted;
+
+pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
+    let machine = match &arguments.machine {
+        Some(machine) => Some(crate::machine::read(machine)?),
+        None => None,
+    };
+    let output = arguments.output.unwrap_or_else(|| {
+        let mut name = arguments.file.clone().into_os_string();
+        name.push(".nearpage");
+        PathBuf::from(name)
+    });
+    let Imported { counts, notes } = {
+        let _progress = Progress::new(format!("importing {}", arguments.file.display()));
+        let imported = import(&arguments.file, &output, machine)?;
+        // What is left of the conversion happens here.
+        Recording::open(&output)?;
+        imported
+    };
+    if !arguments.quiet {
+        for note in notes {
+            eprintln!("nearpage: {note}");
+        }
+        eprintln!(
+            "nearpage: {} samples in user mode: {} accesses, {} without an address; {} in the kernel; {} lost",
+            counts.samples, counts.accesses, counts.undecoded, counts.kernel, counts.lost
+        );
+        eprintln!("nearpage: the recording is in {}", output.display());
+        eprintln!(
+            "nearpage: next: nearpage report {}",
+            quoted(&output.to_string_lossy())
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

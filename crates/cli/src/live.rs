@@ -1,0 +1,254 @@
+//! `nearpage live`: looks after running programs.
+
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use nearpage_live::{
+    Caution, Daemon, Error, Kernel, Limits, Linux, Metrics, MetricsServer, Policy, Report,
+    Settings, append, replay, text, watch,
+};
+use nearpage_machine::Machine;
+use nearpage_recording::Source;
+use nearpage_sampler::{MAX_RATE_HZ, Options, Sampler, State, calibrate};
+
+use crate::arguments::Live;
+use crate::{Usage, terminal};
+
+/// An interval shorter than this has too few samples for anything.
+const INTERVAL_MIN_S: f64 = 0.01;
+
+pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
+    if let Some(log) = &arguments.replay {
+        return decide_again(log, arguments.json);
+    }
+    let policy = policy(&arguments)?;
+    if arguments.interval < INTERVAL_MIN_S {
+        return Err(Usage(format!("--interval {}: at least 10ms", arguments.interval)).into());
+    }
+    if arguments.max_stall <= 0.0 {
+        return Err(Usage("--max-stall 0: at least 1ms".to_owned()).into());
+    }
+    let machine = Machine::local(Path::new("/sys"))?;
+    let mut log = match &arguments.log {
+        Some(path) => {
+            let file = File::create(path).with_context(|| path.display().to_string())?;
+            Some(file)
+        }
+        None => None,
+    };
+    let server = arguments
+        .serve
+        .as_deref()
+        .map(MetricsServer::start)
+        .transpose()?;
+
+    let say = |line: &str| {
+        if !arguments.quiet {
+            eprintln!("nearpage: {line}");
+        }
+    };
+    let dry_run = arguments.dry_run || machine.nodes_with_memory().len() < 2;
+    if dry_run && !arguments.dry_run {
+        say("this machine has one memory node: nothing to move, only to watch");
+    }
+    if let Some(line) = kernel_balances() {
+        say(line);
+    }
+    let mut options = Options::new(arguments.command.clone());
+    options.fault_period = 0;
+    options.page_nodes = true;
+    let calibration = calibrate();
+    options.calibration = calibration.as_ref().ok().copied();
+    options.rate_hz = arguments.rate.or_else(|| {
+        let cost_ns = calibration.as_ref().ok()?.sample_cost_ns?;
+        Some((arguments.max_overhead / 100.0 * 1e9 / cost_ns).clamp(1.0, RATE_MOST_HZ))
+    });
+    let sampler = Sampler::start(&options)?;
+    say(&sampler.choice().line);
+    sampler.notes().iter().for_each(|note| say(note));
+
+    let mut kernel = Linux;
+    let accesses_per_sample = match sampler.choice().source {
+        // Time lost, over what an access to memory takes.
+        Source::Clock => sampler.period_ns() as f64 / memory_latency_ns(&machine),
+        _ => sampler.period_ns() as f64,
+    };
+    let settings = Settings {
+        policy,
+        pages: arguments.pages as usize,
+        limits: Limits {
+            stall_ns: (arguments.max_stall * 1e9) as u64,
+            bytes_per_second: arguments.max_move_rate << 20,
+        },
+        caution: Caution::default(),
+        dry_run,
+        seed: arguments.seed,
+        page_bytes: machine.page_bytes,
+        accesses_per_sample,
+        source: match sampler.choice().source {
+            Source::Clock => "clock",
+            Source::Pmu => "pmu",
+            Source::Tracer => "tracer",
+        }
+        .to_owned(),
+    };
+    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
+    let head = daemon.head();
+    if let Some(log) = &mut log {
+        append(log, &head).map_err(Error::WriteLog)?;
+    }
+    let mut metrics = Metrics::default();
+    let mut show = Show {
+        json: arguments.json,
+        quiet: arguments.quiet,
+        dry_run,
+        nodes: head.nodes,
+        failed: false,
+    };
+    let interval = Duration::from_secs_f64(arguments.interval);
+    let log = log.as_mut().map(|log| log as &mut dyn Write);
+    let summary = watch(sampler, &mut daemon, &mut kernel, interval, log, |report| {
+        metrics.add(report);
+        if let Some(server) = &server {
+            server.show(&metrics);
+        }
+        show.interval(report);
+    })?;
+    Ok(match summary.state {
+        State::Ended(status) => ExitCode::from(status as u8),
+        State::Running | State::Detached => ExitCode::SUCCESS,
+    })
+}
+
+/// More samples than this of a CPU tell a decision a second nothing more.
+const RATE_MOST_HZ: f64 = if MAX_RATE_HZ < 4000.0 {
+    MAX_RATE_HZ
+} else {
+    4000.0
+};
+
+/// What an access to memory takes where the machine does not say.
+const MEMORY_LATENCY_NS: f64 = 100.0;
+
+/// The mean over all pairs of nodes.
+fn memory_latency_ns(machine: &Machine) -> f64 {
+    let known: Vec<f64> = machine
+        .latency_ns
+        .iter()
+        .flat_map(|matrix| matrix.iter().flatten())
+        .flatten()
+        .copied()
+        .collect();
+    match known.len() {
+        0 => MEMORY_LATENCY_NS,
+        count => known.iter().sum::<f64>() / count as f64,
+    }
+}
+
+/// What to say where the kernel moves pages of its own accord.
+fn kernel_balances() -> Option<&'static str> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/numa_balancing").ok()?;
+    (text.trim() != "0").then_some(
+        "automatic NUMA balancing is on and moves the same pages by its own rules; \
+         `sysctl kernel.numa_balancing=0` turns it off, for the whole machine: there is no switch for one process",
+    )
+}
+
+/// The policy with its parameters.
+fn policy(arguments: &Live) -> anyhow::Result<Policy> {
+    let mut policy = Policy::from_name(&arguments.policy).ok_or_else(|| {
+        Usage(format!(
+            "no live policy `{}`; there are {}",
+            arguments.policy,
+            Policy::names().join(", ")
+        ))
+    })?;
+    for setting in &arguments.set {
+        let (name, value) = setting.split_once('=').ok_or_else(|| {
+            Usage(format!(
+                "--set {setting}: expected KEY=VALUE, such as trigger=4"
+            ))
+        })?;
+        let known = policy
+            .set(name, value)
+            .map_err(|error| Usage(format!("--set {error}")))?;
+        if !known {
+            let names: Vec<String> = policy
+                .parameters()
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect();
+            return Err(Usage(format!(
+                "--set {setting}: {} has no parameter `{name}`; it has {}",
+                policy.name(),
+                names.join(", ")
+            ))
+            .into());
+        }
+    }
+    Ok(policy)
+}
+
+/// Where reports are shown.
+struct Show {
+    json: bool,
+    quiet: bool,
+    dry_run: bool,
+    nodes: Vec<u16>,
+    failed: bool,
+}
+
+impl Show {
+    fn interval(&mut self, report: &Report) {
+        if self.failed {
+            return;
+        }
+        let result = if self.json {
+            append(&mut std::io::stdout().lock(), &report.entry)
+        } else if self.quiet {
+            Ok(())
+        } else {
+            // The command's own output is on standard output.
+            eprint!("{}", text(report, &self.nodes, self.dry_run));
+            Ok(())
+        };
+        // Nobody reads any more: the daemon's work goes on.
+        self.failed = result.is_err();
+    }
+}
+
+/// `--replay`.
+fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
+    let name = log.display().to_string();
+    let file = File::open(log).with_context(|| name.clone())?;
+    let replayed = replay(BufReader::new(file), &name)?;
+    if replayed.cut_short && std::io::stderr().is_terminal() {
+        eprintln!("nearpage: {name}: the last line is cut short and was left out");
+    }
+    terminal::print(&match json {
+        true => format!(
+            "{}\n",
+            serde_json::json!({
+                "log": name,
+                "intervals": replayed.intervals,
+                "decisions": replayed.decisions,
+                "same": true,
+                "cut_short": replayed.cut_short,
+            })
+        ),
+        false => format!(
+            "{} decisions of {} intervals made again: all the same{}\n",
+            replayed.decisions,
+            replayed.intervals,
+            match replayed.cut_short {
+                true => " (the last line is cut short and was left out)",
+                false => "",
+            }
+        ),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,115 @@
+//! A recording's trace as the simulator takes it.
+
+use nearpage_recording::trace::PageIndex;
+use nearpage_recording::{ObjectKind, Recording};
+use nearpage_simulator::{FilePage, ThreadSteps, Trace};
+
+/// A trace to be replayed.
+pub struct Replayed {
+    pub trace: nearpage_recording::trace::Trace,
+    /// Processes, in the order of their threads.
+    processes: Vec<u32>,
+    /// Process of each thread.
+    applications: Vec<u16>,
+    /// Objects of more than a page: process, first page number, pages. In order of place; of those
+    /// that begin together, the largest last.
+    objects: Vec<(u32, u64, u64)>,
+}
+
+impl Replayed {
+    /// Of a recording.
+    pub fn new(recording: &Recording, trace: nearpage_recording::trace::Trace) -> Self {
+        let mut processes = Vec::new();
+        let mut number = |pid: u32| {
+            let known = processes.iter().position(|&other| other == pid);
+            let number = known.unwrap_or_else(|| {
+                processes.push(pid);
+                processes.len() - 1
+            });
+            u16::try_from(number).unwrap_or(0)
+        };
+        let threads = &recording.tables.threads;
+        let applications = trace
+            .threads()
+            .iter()
+            .map(|thread| number(threads[thread.thread.0 as usize].pid))
+            .collect();
+        let page_bytes = trace.pages().page_bytes();
+        let distributed = |kind: ObjectKind| {
+            matches!(
+                kind,
+                ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
+            )
+        };
+        let mut objects: Vec<(u32, u64, u64)> = recording
+            .tables
+            .objects
+            .iter()
+            .filter(|object| distributed(object.kind) && object.size_bytes > page_bytes)
+            .map(|object| {
+                let first = object.address / page_bytes;
+                let end = (object.address + object.size_bytes).div_ceil(page_bytes);
+                (object.pid, first, end - first)
+            })
+            .collect();
+        objects.sort_unstable();
+        objects.dedup();
+        Self {
+            trace,
+            processes,
+            applications,
+            objects,
+        }
+    }
+}
+
+impl Trace for Replayed {
+    fn pages(&self) -> usize {
+        self.trace.pages().len()
+    }
+
+    fn page_number(&self, page: u32) -> u64 {
+        let pages = self.trace.pages();
+        pages.place(PageIndex(page)).address / pages.page_bytes()
+    }
+
+    fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        self.trace.file_pages()
+    }
+
+    fn page_application(&self, page: u32) -> u16 {
+        let pid = self.trace.pid(PageIndex(page));
+        let number = self.processes.iter().position(|&other| other == pid);
+        number.map_or(0, |number| number as u16)
+    }
+
+    fn application(&self, thread: usize) -> u16 {
+        self.applications[thread]
+    }
+
+    fn extent(&self, page: u32) -> Option<(u64, u64)> {
+        let (pid, number) = (self.trace.pid(PageIndex(page)), self.page_number(page));
+        // Of those that begin at or before the page, the last that reaches it.
+        let end = self
+            .objects
+            .partition_point(|&(other, first, _)| (other, first) <= (pid, number));
+        let before = self.objects[..end].iter().rev();
+        before
+            .take_while(|object| object.0 == pid)
+            .take(NESTED_MOST)
+            .find(|&&(_, first, pages)| number < first + pages)
+            .map(|&(_, first, pages)| (first, pages))
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
+        for (position, thread) in self.trace.threads().iter().enumerate() {
+            threads.push((thread.clone(), Box::new(self.trace.steps(position))));
+        }
+        Ok(threads)
+    }
+}
+
+/// Objects that are looked at for one that reaches a page: a mapping is cut into no more large
+/// objects than that, or its pages after them are in none.
+const NESTED_MOST: usize = 1000;

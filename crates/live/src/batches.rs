@@ -1,0 +1,178 @@
+//! How many pages may be moved at once, and when: no call may stall the program for long, and pages
+//! move no faster than they may.
+//!
+//! While `move_pages` moves a page, whoever touches it waits, and while it flushes translations every
+//! CPU of the program does. How long a page takes is not known before, so it is measured: a batch is
+//! as large as fits into half of the longest stall at the dearest cost of a page that was seen
+//! lately. The first batch is one page.
+
+/// What moving may cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The longest that one call may take, in nanoseconds.
+    pub stall_ns: u64,
+    /// Bytes a second that may move.
+    pub bytes_per_second: u64,
+}
+
+/// A batch is planned to take this part of the stall that is allowed: one page may cost twice
+/// what any did lately before it takes longer.
+const PLANNED_SHARE: f64 = 0.5;
+/// A batch has at most so many times the pages of the one before it.
+const GROWTH: usize = 2;
+/// No batch has more pages: the kernel takes a list of them page by page, and other work waits.
+const PAGES_MAX: usize = 4096;
+/// What is left of the dearest cost after each batch that was cheaper, so that one slow batch is
+/// forgotten after some thirty.
+const MEMORY: f64 = 0.9;
+
+/// Sizes of batches; no clock of its own.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    limits: Limits,
+    /// The dearest cost of a page lately; `None`: nothing has moved yet.
+    page_ns: Option<f64>,
+    last: usize,
+    /// Bytes that may move at `at_ns`; below zero after a large batch.
+    allowance: f64,
+    at_ns: u64,
+}
+
+impl Batches {
+    /// Nothing has moved yet.
+    pub fn new(limits: Limits, now_ns: u64) -> Self {
+        Self {
+            limits,
+            page_ns: None,
+            last: 0,
+            allowance: 0.0,
+            at_ns: now_ns,
+        }
+    }
+
+    /// Pages of `page_bytes` that the next call may move, and how long to wait before it, in
+    /// nanoseconds.
+    pub fn next(&mut self, page_bytes: u64, now_ns: u64) -> (usize, u64) {
+        let rate = self.limits.bytes_per_second as f64;
+        let elapsed = now_ns.saturating_sub(self.at_ns) as f64 / 1e9;
+        // What was not used is gone after a tenth of a second: no bursts.
+        self.allowance = (self.allowance + elapsed * rate).min(rate / 10.0);
+        self.at_ns = now_ns;
+        let by_stall = match self.page_ns {
+            None => 1,
+            Some(page_ns) => {
+                (PLANNED_SHARE * self.limits.stall_ns as f64 / page_ns.max(1.0)) as usize
+            }
+        };
+        let by_rate = (rate / 10.0 / page_bytes as f64) as usize;
+        let pages = by_stall
+            .min(by_rate)
+            .min((self.last * GROWTH).max(1))
+            .clamp(1, PAGES_MAX);
+        let missing = pages as f64 * page_bytes as f64 - self.allowance;
+        let wait_ns = match missing > 0.0 {
+            true => (missing / rate * 1e9).ceil() as u64,
+            false => 0,
+        };
+        (pages, wait_ns)
+    }
+
+    /// A call with so many pages took so long.
+    pub fn done(&mut self, pages: usize, page_bytes: u64, elapsed_ns: u64) {
+        if pages == 0 {
+            return;
+        }
+        self.last = pages;
+        self.allowance -= pages as f64 * page_bytes as f64;
+        let page_ns = elapsed_ns as f64 / pages as f64;
+        self.page_ns = Some(match self.page_ns {
+            Some(dearest) => page_ns.max(dearest * MEMORY),
+            None => page_ns,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: u64 = 4096;
+
+    fn limits(stall_ns: u64) -> Limits {
+        Limits {
+            stall_ns,
+            bytes_per_second: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn the_first_batch_is_one_page_and_the_next_at_most_twice_the_last() {
+        let mut batches = Batches::new(limits(20_000_000), 0);
+        let mut now_ns = 1_000_000_000;
+        let mut sizes = Vec::new();
+        for _ in 0..14 {
+            let (pages, wait_ns) = batches.next(PAGE, now_ns);
+            now_ns += wait_ns + 5_000 * pages as u64;
+            batches.done(pages, PAGE, 5_000 * pages as u64);
+            sizes.push(pages);
+        }
+        // 5 µs a page: 2,000 pages in half of 20 ms.
+        assert_eq!(
+            sizes,
+            [
+                1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2000, 2000, 2000
+            ]
+        );
+    }
+
+    #[test]
+    fn dear_pages_move_one_by_one() {
+        let mut batches = Batches::new(limits(1_000_000), 0);
+        batches.done(1, PAGE, 30_000_000);
+        assert_eq!(batches.next(PAGE, 1_000_000_000).0, 1);
+    }
+
+    #[test]
+    fn pages_move_no_faster_than_they_may() {
+        let mut batches = Batches::new(
+            Limits {
+                stall_ns: 20_000_000,
+                bytes_per_second: 100 * PAGE,
+            },
+            0,
+        );
+        let (mut now_ns, mut moved) = (0, 0);
+        while now_ns < 10_000_000_000 {
+            let (pages, wait_ns) = batches.next(PAGE, now_ns);
+            now_ns += wait_ns + 1000;
+            batches.done(pages, PAGE, 1000);
+            moved += pages;
+        }
+        assert!((990..=1020).contains(&moved), "{moved}");
+    }
+
+    proptest! {
+        /// As long as no page costs more than twice what the dearest of the batch before did.
+        #[test]
+        fn no_call_takes_longer_than_the_stall_that_is_allowed(
+            stall_us in 200u64..50_000,
+            costs in prop::collection::vec(1_000u64..100_000, 1..200),
+        ) {
+            let stall_ns = stall_us * 1000;
+            let mut batches = Batches::new(limits(stall_ns), 0);
+            let mut now_ns = 0;
+            let mut dearest = 0;
+            for cost in costs {
+                let (pages, wait_ns) = batches.next(PAGE, now_ns);
+                let cost = if dearest == 0 { cost } else { cost.min(2 * dearest) };
+                let elapsed_ns = cost * pages as u64;
+                // One page cannot be split.
+                prop_assert!(elapsed_ns <= stall_ns || pages == 1, "{} pages, {} ns", pages, elapsed_ns);
+                batches.done(pages, PAGE, elapsed_ns);
+                dearest = cost;
+                now_ns += wait_ns + elapsed_ns;
+            }
+        }
+    }
+}

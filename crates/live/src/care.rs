@@ -1,0 +1,326 @@
+//! Careful with a target: measure first, then move a part, then see whether the program lost less time
+//! to memory, and go on, or move back and leave it alone for a growing while.
+//!
+//! The yardstick is the share of the program's CPU time that it lost to memory, from the same samples
+//! that decisions come from. It needs no counter of the processor. What it cannot see: a program that
+//! does other work than before. So it has to be worse beyond the noise of the samples, and by a
+//! part that matters, before anything is undone.
+
+use serde::{Deserialize, Serialize};
+
+/// What an interval of a process showed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Loss {
+    /// Time lost to memory, by samples.
+    pub lost_ns: f64,
+    /// CPU time used.
+    pub cpu_ns: f64,
+    /// What one sample stands for.
+    pub period_ns: f64,
+}
+
+impl Loss {
+    /// Lost share of the CPU time.
+    pub fn share(self) -> f64 {
+        if self.cpu_ns > 0.0 {
+            (self.lost_ns / self.cpu_ns).clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    }
+
+    /// Standard deviation of the share, as a count of independent samples.
+    fn deviation(self) -> f64 {
+        let samples = self.cpu_ns / self.period_ns.max(1.0);
+        if samples < 1.0 {
+            return 1.0;
+        }
+        // One more and one less than were seen: a share of nothing is not certain either.
+        let share = (self.share() * samples + 1.0) / (samples + 2.0);
+        (share * (1.0 - share) / samples).sqrt()
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            lost_ns: self.lost_ns + other.lost_ns,
+            cpu_ns: self.cpu_ns + other.cpu_ns,
+            period_ns: self.period_ns.max(other.period_ns),
+        }
+    }
+}
+
+/// How a process is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Nothing is moved: what is normal is not known yet.
+    Measuring,
+    /// A part was moved; what that did is being measured.
+    Trying,
+    /// It helped, or did no harm: what the policy wants is done.
+    Going,
+    /// It did harm: everything was moved back.
+    Holding,
+}
+
+/// Thresholds of [`Care`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caution {
+    /// Samples of a process before its loss is known.
+    pub samples: f64,
+    /// Part of what a policy wants that is moved for a try.
+    pub part: f64,
+    /// …but so many pages at least.
+    pub pages_min: usize,
+    /// Worse by less than this share of the CPU time is not worse.
+    pub worse_share: f64,
+    /// Worse by less than so many standard deviations is not worse.
+    pub worse_deviations: f64,
+    /// Intervals for which it is left alone the first time; twice as many each further time.
+    pub hold_intervals: u32,
+    /// The most of them.
+    pub hold_intervals_max: u32,
+}
+
+impl Default for Caution {
+    /// Ours: free parameters, set once.
+    fn default() -> Self {
+        Self {
+            samples: 100.0,
+            part: 0.25,
+            pages_min: 64,
+            worse_share: 0.03,
+            worse_deviations: 3.0,
+            hold_intervals: 10,
+            hold_intervals_max: 640,
+        }
+    }
+}
+
+/// What is to be done about a process now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Move at most so many pages.
+    Move(usize),
+    /// Move back all that was moved since the last time that it was well.
+    MoveBack,
+}
+
+/// One process's care.
+#[derive(Clone, Debug)]
+pub struct Care {
+    caution: Caution,
+    stage: Stage,
+    /// As it was before anything moved.
+    before: Loss,
+    /// Since the last move.
+    since: Loss,
+    hold_left: u32,
+    hold_next: u32,
+    /// Intervals in which nothing was wanted.
+    idle: u32,
+}
+
+/// After so many intervals without a wish, what is normal is measured anew.
+const IDLE_INTERVALS: u32 = 5;
+/// Share of what was measured before that is kept in each further interval.
+const KEPT: f64 = 0.5;
+
+impl Care {
+    /// Nothing is known.
+    pub fn new(caution: Caution) -> Self {
+        Self {
+            caution,
+            stage: Stage::Measuring,
+            before: Loss::default(),
+            since: Loss::default(),
+            hold_left: 0,
+            hold_next: caution.hold_intervals,
+            idle: 0,
+        }
+    }
+
+    /// Where it stands.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// An interval has passed, in which the process lost `loss`, and after which the policy wants
+    /// `wanted` pages moved.
+    pub fn judge(&mut self, loss: Loss, wanted: usize) -> Verdict {
+        match self.stage {
+            Stage::Measuring => {
+                self.before = scaled(self.before, KEPT).plus(loss);
+                if self.known(self.before) && wanted > 0 {
+                    self.stage = Stage::Trying;
+                    self.since = Loss::default();
+                    let part = (self.caution.part * wanted as f64).ceil() as usize;
+                    return Verdict::Move(part.max(self.caution.pages_min).min(wanted));
+                }
+                Verdict::Move(0)
+            }
+            Stage::Trying => {
+                self.since = self.since.plus(loss);
+                if !self.known(self.since) {
+                    return Verdict::Move(0);
+                }
+                if self.is_worse() {
+                    return self.hold();
+                }
+                self.stage = Stage::Going;
+                self.idle = 0;
+                Verdict::Move(wanted)
+            }
+            Stage::Going => {
+                self.since = scaled(self.since, KEPT).plus(loss);
+                if self.known(self.since) && self.is_worse() {
+                    return self.hold();
+                }
+                self.idle = if wanted == 0 { self.idle + 1 } else { 0 };
+                if self.idle >= IDLE_INTERVALS {
+                    // It went well: the next time that it does not is a first time.
+                    self.hold_next = self.caution.hold_intervals;
+                    self.stage = Stage::Measuring;
+                    self.before = self.since;
+                }
+                Verdict::Move(wanted)
+            }
+            Stage::Holding => {
+                self.hold_left = self.hold_left.saturating_sub(1);
+                if self.hold_left == 0 {
+                    self.stage = Stage::Measuring;
+                    self.before = Loss::default();
+                }
+                Verdict::Move(0)
+            }
+        }
+    }
+
+    fn known(&self, loss: Loss) -> bool {
+        loss.cpu_ns >= self.caution.samples * loss.period_ns && loss.cpu_ns > 0.0
+    }
+
+    fn is_worse(&self) -> bool {
+        let more = self.since.share() - self.before.share();
+        let deviation = self.since.deviation().hypot(self.before.deviation());
+        more > self.caution.worse_share && more > self.caution.worse_deviations * deviation
+    }
+
+    fn hold(&mut self) -> Verdict {
+        self.stage = Stage::Holding;
+        self.hold_left = self.hold_next;
+        self.hold_next = (2 * self.hold_next).min(self.caution.hold_intervals_max);
+        Verdict::MoveBack
+    }
+}
+
+fn scaled(loss: Loss, by: f64) -> Loss {
+    Loss {
+        lost_ns: loss.lost_ns * by,
+        cpu_ns: loss.cpu_ns * by,
+        ..loss
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(share: f64) -> Loss {
+        Loss {
+            lost_ns: share * 1e9,
+            cpu_ns: 1e9,
+            period_ns: 1e6,
+        }
+    }
+
+    #[test]
+    fn a_part_moves_first_and_all_of_it_when_that_did_no_harm() {
+        let mut care = Care::new(Caution::default());
+        assert_eq!(care.judge(loss(0.4), 0), Verdict::Move(0));
+        assert_eq!(care.judge(loss(0.4), 1000), Verdict::Move(250));
+        assert_eq!(care.stage(), Stage::Trying);
+        assert_eq!(care.judge(loss(0.4), 750), Verdict::Move(750));
+        assert_eq!(care.stage(), Stage::Going);
+        assert_eq!(care.judge(loss(0.2), 20), Verdict::Move(20));
+    }
+
+    #[test]
+    fn few_samples_say_nothing() {
+        let mut care = Care::new(Caution::default());
+        let few = Loss {
+            lost_ns: 1e7,
+            cpu_ns: 2e7,
+            period_ns: 1e6,
+        };
+        for _ in 0..20 {
+            assert_eq!(care.judge(few, 100), Verdict::Move(0));
+        }
+        assert_eq!(care.stage(), Stage::Measuring);
+    }
+
+    #[test]
+    fn what_does_harm_is_undone_and_not_tried_for_twice_as_long_each_time() {
+        let mut care = Care::new(Caution::default());
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let mut intervals = 0;
+            while care.judge(loss(0.3), 100) == Verdict::Move(0) {
+                intervals += 1;
+            }
+            pauses.push(intervals);
+            assert_eq!(care.judge(loss(0.5), 100), Verdict::MoveBack);
+            assert_eq!(care.stage(), Stage::Holding);
+        }
+        assert_eq!(pauses, [0, 10, 20, 40, 80, 160, 320, 640]);
+        let mut intervals = 0;
+        while care.judge(loss(0.3), 100) == Verdict::Move(0) {
+            intervals += 1;
+        }
+        assert_eq!(intervals, 640);
+    }
+
+    #[test]
+    fn worse_means_beyond_the_noise_and_by_what_matters() {
+        for (after, samples, harm) in [
+            (0.329, 100_000.0, false),
+            (0.331, 100_000.0, true),
+            (0.331, 1000.0, false),
+            (0.40, 1000.0, true),
+        ] {
+            let mut care = Care::new(Caution::default());
+            let of = |share: f64| Loss {
+                lost_ns: share * 1e9,
+                cpu_ns: 1e9,
+                period_ns: 1e9 / samples,
+            };
+            care.judge(of(0.3), 1000);
+            let verdict = care.judge(of(after), 10);
+            assert_eq!(verdict == Verdict::MoveBack, harm, "{after} of {samples}");
+        }
+    }
+
+    #[test]
+    fn harm_that_comes_later_is_seen_too() {
+        let mut care = Care::new(Caution::default());
+        care.judge(loss(0.3), 1000);
+        care.judge(loss(0.3), 750);
+        care.judge(loss(0.3), 100);
+        let undone = (0..10).any(|_| care.judge(loss(0.6), 1) == Verdict::MoveBack);
+        assert!(undone);
+    }
+
+    #[test]
+    fn a_process_without_wishes_is_measured_anew() {
+        let mut care = Care::new(Caution::default());
+        care.judge(loss(0.3), 10);
+        care.judge(loss(0.1), 10);
+        for _ in 0..5 {
+            care.judge(loss(0.1), 0);
+        }
+        assert_eq!(care.stage(), Stage::Measuring);
+        assert_eq!(care.judge(loss(0.1), 400), Verdict::Move(100));
+        // It was well before with 0.1.
+        assert_eq!(care.judge(loss(0.3), 300), Verdict::MoveBack);
+    }
+}

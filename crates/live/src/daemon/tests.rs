@@ -1,0 +1,430 @@
+//! The daemon on a program and a kernel that are made up: four nodes, time that passes as it is told.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nearpage_machine::preset;
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex,
+};
+use nearpage_sampler::Sink;
+
+use super::*;
+use crate::log::replay;
+
+const PAGE: u64 = 4096;
+const PID: u32 = 4000;
+const PERIOD_NS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A kernel with the pages of one process.
+struct World {
+    now_ns: u64,
+    homes: FxHashMap<u64, NodeId>,
+    moves: u64,
+    alive: bool,
+    /// Of no other test: claims are the machine's.
+    started: u64,
+}
+
+impl Kernel for World {
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn sleep_ns(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
+    fn started(&mut self, pid: u32) -> Option<u64> {
+        (self.alive && pid == PID).then_some(self.started)
+    }
+
+    fn move_pages(
+        &mut self,
+        pid: u32,
+        pages: &[u64],
+        nodes: &[NodeId],
+        status: &mut [i32],
+    ) -> io::Result<()> {
+        assert_eq!(pid, PID);
+        for ((page, node), status) in pages.iter().zip(nodes).zip(status) {
+            assert_eq!(page % PAGE, 0);
+            self.homes.insert(*page, *node);
+            *status = i32::from(node.0);
+        }
+        self.moves += pages.len() as u64;
+        self.now_ns += 2000 * pages.len() as u64;
+        Ok(())
+    }
+}
+
+/// A program of four threads, one on each node, that samples come from.
+struct Program {
+    observer: Observer,
+    /// Samples of each thread so far.
+    samples: u64,
+    draws: u64,
+}
+
+impl Program {
+    fn new() -> Self {
+        let mut observer = Observer::new(PERIOD_NS);
+        let forks: Vec<Event> = (0..4)
+            .map(|thread| Event::Fork {
+                time_ns: 0,
+                pid: PID,
+                tid: PID + thread,
+                thread: ThreadIndex(thread),
+                parent_pid: 1,
+            })
+            .collect();
+        observer.events(&forks).expect("taken");
+        Self {
+            observer,
+            samples: 0,
+            draws: 7,
+        }
+    }
+
+    /// SplitMix64.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.draws;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+
+    /// A second of each thread: `lost` of a thousand samples are accesses, to the page that `page`
+    /// chooses for a thread.
+    fn run(
+        &mut self,
+        world: &mut World,
+        lost: u64,
+        page: impl Fn(&mut Self, u32) -> (u64, AccessKind),
+    ) {
+        let mut batch = AccessBatch::default();
+        let begin_ns = world.now_ns;
+        for sample in 0..lost {
+            for thread in 0..4 {
+                let (number, kind) = page(self, thread);
+                let address = number * PAGE + 8;
+                let home = *world.homes.entry(number * PAGE).or_insert(NodeId(0));
+                batch.push(Access {
+                    time_ns: begin_ns + sample * PERIOD_NS,
+                    thread: ThreadIndex(thread),
+                    cpu: CpuId(thread),
+                    address,
+                    instruction: 0x40_0000,
+                    kind,
+                    level: Level::Unknown,
+                    resolution: Resolution::Exact,
+                    distance_bytes: 0,
+                    weight: 1.0,
+                    cost_ns: PERIOD_NS as f32,
+                    page_node: Some(home),
+                });
+            }
+        }
+        self.observer.accesses(&batch).expect("taken");
+        self.samples += 1000;
+        let counts: Vec<Event> = (0..4)
+            .map(|thread| Event::Counts {
+                thread: ThreadIndex(thread),
+                counts: SampleCounts {
+                    samples: self.samples,
+                    ..SampleCounts::default()
+                },
+            })
+            .collect();
+        self.observer.events(&counts).expect("taken");
+        world.now_ns += SECOND;
+    }
+}
+
+fn world() -> World {
+    static WORLDS: AtomicU64 = AtomicU64::new(0);
+    World {
+        started: u64::from(std::process::id()) << 20 | WORLDS.fetch_add(1, Ordering::Relaxed),
+        now_ns: SECOND,
+        homes: FxHashMap::default(),
+        moves: 0,
+        alive: true,
+    }
+}
+
+fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon {
+    let machine = preset("opteron-4").expect("a preset");
+    let mut settings = Settings {
+        policy: Policy::from_name(policy).expect("a policy"),
+        pages: 30_000,
+        limits: Limits {
+            stall_ns: 20_000_000,
+            bytes_per_second: 1 << 30,
+        },
+        caution: Caution::default(),
+        dry_run: false,
+        seed: 1,
+        page_bytes: PAGE,
+        accesses_per_sample: 1.0,
+        source: "clock".to_owned(),
+    };
+    change(&mut settings);
+    Daemon::new(settings, &machine, world.now_ns).expect("a policy for four nodes")
+}
+
+/// A block of pages for each thread, all on the first node in the beginning.
+fn blocks(program: &mut Program, thread: u32) -> (u64, AccessKind) {
+    let page = u64::from(thread) * 100 + program.draw(100);
+    (page, AccessKind::Load)
+}
+
+fn local_pages(world: &World) -> f64 {
+    let local = world
+        .homes
+        .iter()
+        .filter(|(page, node)| *page / PAGE / 100 == u64::from(node.0));
+    local.count() as f64 / world.homes.len() as f64
+}
+
+#[test]
+fn blocks_come_to_their_threads_within_ten_intervals() {
+    for policy in ["migrate", "out-u", "out-u-local"] {
+        let (mut world, mut program) = (world(), Program::new());
+        let mut daemon = daemon(policy, &world, |_| ());
+        let mut log = Vec::new();
+        log::append(&mut log, &daemon.head()).expect("written");
+        for _ in 0..10 {
+            program.run(&mut world, 400, blocks);
+            let out: &mut dyn Write = &mut log;
+            daemon
+                .step(
+                    &mut program.observer,
+                    &mut world,
+                    &FreeMemory::default(),
+                    SECOND / 2,
+                    Some(out),
+                )
+                .expect("a step");
+        }
+        assert!(
+            local_pages(&world) > 0.95,
+            "{policy}: {}",
+            local_pages(&world)
+        );
+        let moves = world.moves;
+        for _ in 0..10 {
+            program.run(&mut world, 200, blocks);
+            daemon
+                .step(
+                    &mut program.observer,
+                    &mut world,
+                    &FreeMemory::default(),
+                    SECOND / 2,
+                    None,
+                )
+                .expect("a step");
+        }
+        assert!(world.moves - moves <= 20, "{policy} goes on moving");
+        let replayed = replay(&log[..], "log").expect("decided again");
+        assert_eq!(replayed.intervals, 10);
+        assert!(replayed.decisions >= 300);
+    }
+}
+
+#[test]
+fn a_dry_run_and_a_machine_of_one_node_move_nothing() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |settings| settings.dry_run = true);
+    let mut wished = 0;
+    for _ in 0..10 {
+        program.run(&mut world, 400, blocks);
+        let report = daemon
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+        wished += report.entry.processes[0].wished;
+    }
+    assert!(wished >= 300);
+    assert_eq!(world.moves, 0);
+}
+
+#[test]
+fn what_makes_it_worse_is_moved_back_and_left_alone() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let mut stages = Vec::new();
+    for _ in 0..9 {
+        // The more of its pages are spread, the more time this program loses.
+        let lost = if world.homes.values().any(|node| node.0 > 0) {
+            700
+        } else {
+            300
+        };
+        program.run(&mut world, lost, blocks);
+        let report = daemon
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+        stages.push(report.entry.processes[0].stage);
+    }
+    assert!(stages.contains(&Stage::Trying));
+    assert_eq!(stages[3..], [Stage::Holding; 6]);
+    assert!(world.moves > 0);
+    assert!(world.homes.values().all(|node| node.0 == 0), "all are back");
+}
+
+#[test]
+fn threads_that_move_take_their_pages_with_them() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let turned = |program: &mut Program, thread: u32| blocks(program, (thread + 1) % 4);
+    for interval in 0..24 {
+        match interval < 10 {
+            true => program.run(&mut world, 400, blocks),
+            false => program.run(&mut world, 400, turned),
+        }
+        daemon
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+    }
+    let recovered = world
+        .homes
+        .iter()
+        .filter(|(page, node)| (u64::from(node.0) + 1) % 4 == *page / PAGE / 100);
+    assert!(recovered.count() > 380);
+}
+
+#[test]
+fn replicas_become_interleaving_and_are_counted() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate-replicate", &world, |_| ());
+    let mut interleaved = 0;
+    for _ in 0..10 {
+        program.run(&mut world, 400, |program, _| {
+            (program.draw(60), AccessKind::Load)
+        });
+        let report = daemon
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+        interleaved += report.entry.processes[0].replications_interleaved;
+    }
+    assert!(interleaved > 40, "{interleaved}");
+    let mut by_node = [0; 4];
+    for node in world.homes.values() {
+        by_node[usize::from(node.0)] += 1;
+    }
+    assert!(
+        by_node.iter().all(|&pages| (8..=25).contains(&pages)),
+        "{by_node:?}"
+    );
+}
+
+#[test]
+fn a_full_node_gets_nothing() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let free = FreeMemory {
+        nodes: vec![(500, 1000), (500, 1000), (500, 1000), (10, 1000)],
+    };
+    for _ in 0..10 {
+        program.run(&mut world, 400, blocks);
+        daemon
+            .step(&mut program.observer, &mut world, &free, SECOND / 2, None)
+            .expect("a step");
+    }
+    assert!(world.homes.values().all(|node| node.0 != 3));
+    assert!(world.homes.values().any(|node| node.0 == 2));
+}
+
+#[test]
+fn a_process_that_ends_is_forgotten() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("migrate", &world, |_| ());
+    for _ in 0..3 {
+        program.run(&mut world, 400, blocks);
+        daemon
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+    }
+    world.alive = false;
+    let exits: Vec<Event> = (0..4)
+        .map(|thread| Event::Exit {
+            time_ns: world.now_ns,
+            thread: ThreadIndex(thread),
+        })
+        .collect();
+    program.observer.events(&exits).expect("taken");
+    let report = daemon
+        .step(
+            &mut program.observer,
+            &mut world,
+            &FreeMemory::default(),
+            SECOND / 2,
+            None,
+        )
+        .expect("a step");
+    assert!(report.entry.processes.is_empty());
+    assert_eq!(daemon.pages.len(), 0);
+    assert_eq!(report.entry.interval.forgotten.len(), 400);
+}
+
+#[test]
+fn two_daemons_do_not_move_one_process() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut first = daemon("migrate", &world, |_| ());
+    let mut second = daemon("migrate", &world, |_| ());
+    program.run(&mut world, 400, blocks);
+    first
+        .step(
+            &mut program.observer,
+            &mut world,
+            &FreeMemory::default(),
+            SECOND / 2,
+            None,
+        )
+        .expect("a step");
+    let before = world.moves;
+    for _ in 0..5 {
+        program.run(&mut world, 400, blocks);
+        second
+            .step(
+                &mut program.observer,
+                &mut world,
+                &FreeMemory::default(),
+                SECOND / 2,
+                None,
+            )
+            .expect("a step");
+    }
+    assert_eq!(world.moves, before);
+}

@@ -1,0 +1,65 @@
+//! The daemon: looks at running programs, decides with the simulator's online policies, and moves
+//! pages with `move_pages(2)`.
+//!
+//! ```text
+//! Sampler ─► Observer ─► Interval ─► Decider (a policy) ─► wishes ─► Care ─► Mover ─► kernel
+//!                           └─────────────── log ───────────────┘
+//! ```
+//!
+//! - [`Interval`] has all that a decision depends on, in whole numbers. It goes to the log, and [`replay`]
+//!   decides it again, bit for bit.
+//! - A table of a fixed size keeps the hot pages; accesses between two decisions have a buffer of a
+//!   fixed size. About 64 bytes a page and 13 MiB; what a policy counts comes on top of it
+//!   (`migrate`: 16 bytes a page on up to four nodes).
+//! - Care is for each process: measure, move a part, measure again, go on or move back.
+//! - Calls that move pages are as large as fits into the stall that is allowed, by what pages have
+//!   cost lately.
+//!
+//! What stock kernels cannot do: replicas of one address in one process. A policy that wants one gets
+//! its page interleaved instead, and that is counted. Nothing is left behind in a target: no policy
+//! is set on its memory, no signal sent, no code run in it. A daemon that is killed leaves pages where
+//! they are.
+//!
+//! What a page's process number cannot tell is caught late: a process that ends between the check of
+//! its start time and the call, and whose number is given to another process within these
+//! microseconds, would have pages of that one moved.
+
+mod batches;
+mod care;
+mod claim;
+mod daemon;
+mod decide;
+mod error;
+mod free_memory;
+mod kernel;
+mod log;
+mod metrics;
+mod mover;
+mod observer;
+mod pages;
+mod policies;
+mod serve;
+mod text;
+mod watch;
+
+pub use batches::Limits;
+pub use care::{Caution, Stage};
+pub use claim::Claim;
+pub use daemon::{Daemon, Report, Settings};
+pub use decide::Interval;
+pub use error::Error;
+pub use free_memory::FreeMemory;
+pub use kernel::{Kernel, Linux};
+pub use log::{
+    Entry, Head, LoggedAction, LoggedProcess, LoggedThreadMove, Replayed, append, replay,
+};
+pub use metrics::Metrics;
+pub use mover::{Identity, Outcomes};
+pub use observer::Observer;
+pub use policies::Policy;
+pub use serve::MetricsServer;
+pub use text::text;
+pub use watch::watch;
+
+/// Pages that counters can be kept of, at most.
+pub const PAGES_MOST: usize = 1 << 24;

@@ -1,0 +1,420 @@
+//! The log of decisions, and deciding them again.
+//!
+//! A line of JSON each: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of
+//! its decisions, so that `nearpage live --replay` makes them again and compares, bit for bit.
+
+use std::io::{self, BufRead, Write};
+
+use nearpage_policy::online::{Action, Setting, ThreadMove};
+use serde::{Deserialize, Serialize};
+
+use crate::care::Stage;
+use crate::decide::{Decider, Decisions, Interval};
+use crate::error::Error;
+use crate::mover::Outcomes;
+use crate::policies::Policy;
+
+/// Version of the log's form.
+pub const VERSION: u32 = 1;
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// [`VERSION`].
+    pub nearpage_live: u32,
+    /// Name of the policy.
+    pub policy: String,
+    /// Its parameters.
+    pub parameters: Vec<(String, String)>,
+    /// Numbers of the machine's nodes, by position.
+    pub nodes: Vec<u16>,
+    /// Pages that the daemon keeps counters of.
+    pub pages: usize,
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// Where random draws start.
+    pub seed: u64,
+    /// Where samples come from.
+    pub source: String,
+    /// What in the inputs is estimated from samples, for want of counters.
+    pub estimated: Vec<String>,
+}
+
+/// An action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoggedAction {
+    /// Number of the page.
+    pub page: u32,
+    /// `migrate`, `interleave`, `replicate`, `collapse`.
+    pub kind: String,
+    /// Node, by position.
+    pub node: u16,
+    /// The rule that fired.
+    pub rule: String,
+    /// The page's count for each node.
+    pub counts: Vec<u32>,
+    /// The page's stores.
+    pub writes: u32,
+    /// Times that it has migrated.
+    pub migrations: u32,
+}
+
+impl From<&Action> for LoggedAction {
+    fn from(action: &Action) -> Self {
+        Self {
+            page: action.page,
+            kind: kind(action).to_owned(),
+            node: action.node,
+            rule: action.reason.rule.to_owned(),
+            counts: action.reason.counts.clone(),
+            writes: action.reason.writes,
+            migrations: action.reason.migrations,
+        }
+    }
+}
+
+/// Name of an action's kind.
+pub fn kind(action: &Action) -> &'static str {
+    use nearpage_policy::online::ActionKind::*;
+    match action.kind {
+        Migrate => "migrate",
+        Interleave => "interleave",
+        Replicate => "replicate",
+        Collapse => "collapse",
+    }
+}
+
+/// A thread that a policy wants on another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoggedThreadMove {
+    /// The thread.
+    pub thread: u32,
+    /// Node, by position.
+    pub node: u16,
+    /// The rule that fired.
+    pub rule: String,
+}
+
+impl From<&ThreadMove> for LoggedThreadMove {
+    fn from(wish: &ThreadMove) -> Self {
+        Self {
+            thread: wish.thread.0,
+            node: wish.node,
+            rule: wish.rule.to_owned(),
+        }
+    }
+}
+
+/// How a process fared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoggedProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// How it is treated.
+    pub stage: Stage,
+    /// Share of its CPU time that it lost to memory, in thousandths.
+    pub lost_per_1000: u32,
+    /// Local share of its accesses, in thousandths; 0 without accesses.
+    pub local_per_1000: u32,
+    /// Accesses seen.
+    pub accesses: u64,
+    /// Pages that it was wished to move.
+    pub wished: u64,
+    /// Replications among them, which became interleaving.
+    pub replications_interleaved: u64,
+    /// All that was moved since it was last well is being moved back.
+    pub moved_back: bool,
+    /// What became of the pages.
+    pub outcomes: Outcomes,
+    /// The longest call.
+    pub longest_call_ns: u64,
+}
+
+/// A line for an interval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Inputs of the decisions.
+    pub interval: Interval,
+    /// What was decided about pages.
+    pub actions: Vec<LoggedAction>,
+    /// What was decided about threads.
+    pub thread_moves: Vec<LoggedThreadMove>,
+    /// What was done about it.
+    pub processes: Vec<LoggedProcess>,
+    /// When it ended, since 1970.
+    pub time_unix_ms: u64,
+}
+
+impl Entry {
+    /// An interval and what was decided after it.
+    pub fn of(interval: Interval, decisions: &Decisions) -> Self {
+        Self {
+            interval,
+            actions: decisions.actions.iter().map(LoggedAction::from).collect(),
+            thread_moves: decisions
+                .thread_moves
+                .iter()
+                .map(LoggedThreadMove::from)
+                .collect(),
+            processes: Vec::new(),
+            time_unix_ms: 0,
+        }
+    }
+}
+
+/// Appends a line.
+///
+/// # Errors
+/// What writing fails for.
+pub fn append(out: &mut dyn Write, line: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    // One write: a daemon that is killed leaves whole lines, and at most one that is cut short.
+    out.write_all(&text)?;
+    out.flush()
+}
+
+/// What deciding again came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Intervals.
+    pub intervals: u64,
+    /// Decisions, all of them as they were.
+    pub decisions: u64,
+    /// The last line is cut short: the daemon was killed while it wrote.
+    pub cut_short: bool,
+}
+
+/// Decides a log again. `name` is what messages call it.
+///
+/// # Errors
+/// What is no log, one of another version, and the first decision that is not the same.
+pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
+    let bad = |line: usize, what: String| Error::Log {
+        name: name.to_owned(),
+        line,
+        what,
+    };
+    let mut replayed = Replayed::default();
+    let mut decider: Option<Decider> = None;
+    let mut lines = log.split(b'\n').enumerate().peekable();
+    while let Some((at, line)) = lines.next() {
+        let line = line.map_err(|error| bad(at + 1, error.to_string()))?;
+        let Some(decider) = &mut decider else {
+            let head: Head = serde_json::from_slice(&line)
+                .map_err(|_| bad(1, "not a log of nearpage live".to_owned()))?;
+            decider = Some(head.decider().map_err(|what| bad(1, what))?);
+            continue;
+        };
+        let entry: Entry = match serde_json::from_slice(&line) {
+            Ok(entry) => entry,
+            Err(error) if error.is_eof() && lines.peek().is_none() => {
+                replayed.cut_short = true;
+                break;
+            }
+            Err(error) => return Err(bad(at + 1, error.to_string())),
+        };
+        let again = Entry::of(Interval::default(), &decider.decide(&entry.interval));
+        let pairs = entry.actions.iter().zip(&again.actions);
+        let same = pairs.take_while(|(before, now)| before == now).count();
+        if same < entry.actions.len().max(again.actions.len()) {
+            let describe = |action: Option<&LoggedAction>| match action {
+                Some(action) => format!(
+                    "{} page {} to node {}",
+                    action.kind, action.page, action.node
+                ),
+                None => "nothing more".to_owned(),
+            };
+            let (before, now) = (entry.actions.get(same), again.actions.get(same));
+            let what = format!(
+                "decision {same} was `{}`, and is `{}` now",
+                describe(before),
+                describe(now)
+            );
+            return Err(bad(at + 1, what));
+        }
+        if entry.thread_moves != again.thread_moves {
+            return Err(bad(at + 1, "other threads are moved now".to_owned()));
+        }
+        replayed.intervals += 1;
+        replayed.decisions += (entry.actions.len() + entry.thread_moves.len()) as u64;
+    }
+    if decider.is_none() {
+        return Err(bad(1, "it is empty".to_owned()));
+    }
+    Ok(replayed)
+}
+
+impl Head {
+    /// What the policy is made for.
+    pub fn setting(&self) -> Setting {
+        Setting {
+            nodes: self.nodes.len(),
+            pages: self.pages,
+            // Its intervals are in nanoseconds here, whatever the clock of the machine.
+            clock_ghz: 1.0,
+            every: 1,
+            seed: self.seed,
+        }
+    }
+
+    /// The policy, as it was when the daemon started.
+    fn decider(&self) -> Result<Decider, String> {
+        if self.nearpage_live != VERSION {
+            return Err(format!(
+                "a log of version {}; this nearpage reads version {VERSION}",
+                self.nearpage_live
+            ));
+        }
+        let mut policy = Policy::from_name(&self.policy)
+            .ok_or_else(|| format!("no policy `{}`", self.policy))?;
+        for (name, value) in &self.parameters {
+            match policy.set(name, value) {
+                Ok(true) => (),
+                Ok(false) => return Err(format!("{} has no parameter `{name}`", self.policy)),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        // As much as a table of the greatest size that can be asked for.
+        if self.pages > crate::PAGES_MOST {
+            return Err(format!("{} pages: more than can be", self.pages));
+        }
+        let setting = self.setting();
+        let policy = policy.start(&setting).map_err(|error| error.to_string())?;
+        Ok(Decider::new(policy, setting.nodes, setting.pages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Observed;
+    use nearpage_recording::{AccessKind, Level};
+
+    fn head() -> Head {
+        let mut policy = Policy::from_name("migrate").expect("policy");
+        policy.set("trigger", "3").expect("a value");
+        Head {
+            nearpage_live: VERSION,
+            policy: policy.name().to_owned(),
+            parameters: policy.parameters(),
+            nodes: vec![0, 2],
+            pages: 10,
+            page_bytes: 4096,
+            seed: 1,
+            source: "clock".to_owned(),
+            estimated: vec!["accesses".to_owned()],
+        }
+    }
+
+    /// A log of `intervals` intervals, in each of which a page becomes hot.
+    fn log(intervals: u32) -> Vec<u8> {
+        let head = head();
+        let mut text = Vec::new();
+        append(&mut text, &head).expect("written");
+        let mut decider = head.decider().expect("policy");
+        for number in 0..intervals {
+            let seen = Observed {
+                after_ns: 10,
+                page: number,
+                node: 1,
+                home: 0,
+                thread: 3,
+                kind: AccessKind::Store,
+                level: Level::Unknown,
+            };
+            let interval = Interval {
+                begin_ns: 1_000_000_000 * u64::from(number),
+                end_ns: 1_000_000_000 * u64::from(number + 1),
+                accesses_per_thousand: 1000,
+                observations: vec![seen; 3],
+                ..Interval::default()
+            };
+            let decisions = decider.decide(&interval);
+            append(&mut text, &Entry::of(interval, &decisions)).expect("written");
+        }
+        text
+    }
+
+    #[test]
+    fn a_log_is_decided_again() {
+        let replayed = replay(&log(4)[..], "x").expect("the same");
+        assert_eq!((replayed.intervals, replayed.decisions), (4, 4));
+        assert!(!replayed.cut_short);
+    }
+
+    #[test]
+    fn a_decision_that_is_not_the_same_is_shown() {
+        let text = String::from_utf8(log(4)).expect("text");
+        let changed = text.replacen(
+            "\"page\":2,\"kind\":\"migrate\",\"node\":1",
+            "\"page\":2,\"kind\":\"migrate\",\"node\":0",
+            1,
+        );
+        assert_ne!(changed, text);
+        let error = replay(changed.as_bytes(), "x").expect_err("another");
+        assert_eq!(
+            error.to_string(),
+            "x, line 4: decision 0 was `migrate page 2 to node 0`, and is `migrate page 2 to node 1` now"
+        );
+    }
+
+    #[test]
+    fn a_killed_daemon_leaves_a_log_that_reads() {
+        let whole = log(4);
+        let end_of_third = whole
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'\n')
+            .nth(3)
+            .expect("lines")
+            .0;
+        for cut in [end_of_third + 2, whole.len() - 2] {
+            let replayed = replay(&whole[..cut], "x").expect("the rest");
+            assert_eq!((replayed.intervals, replayed.cut_short), (3, true));
+        }
+        let damaged = [&whole[..end_of_third - 5], &whole[end_of_third..]].concat();
+        let error = replay(&damaged[..], "x").expect_err("damaged").to_string();
+        assert!(error.starts_with("x, line 4: "), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_log_is_said() {
+        let version = Head {
+            nearpage_live: 9,
+            ..head()
+        };
+        let policy = Head {
+            policy: "best".to_owned(),
+            ..head()
+        };
+        let large = Head {
+            pages: usize::MAX,
+            ..head()
+        };
+        let line = |head: &Head| serde_json::to_string(head).expect("JSON");
+        for (text, message) in [
+            (String::new(), "x, line 1: it is empty"),
+            ("{}\n".to_owned(), "x, line 1: not a log of nearpage live"),
+            (
+                line(&version),
+                "x, line 1: a log of version 9; this nearpage reads version 1",
+            ),
+            (line(&policy), "x, line 1: no policy `best`"),
+            (
+                line(&large),
+                "x, line 1: 18446744073709551615 pages: more than can be",
+            ),
+        ] {
+            let error = replay(text.as_bytes(), "x").expect_err(message);
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

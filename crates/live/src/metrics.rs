@@ -1,0 +1,253 @@
+//! Totals since the daemon started, in Prometheus' text form (version 0.0.4).
+
+use std::fmt::Write;
+
+use crate::daemon::Report;
+use crate::mover::Outcomes;
+
+/// Totals, and the last interval's shares.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    intervals: u64,
+    samples: u64,
+    actions: u64,
+    moved_back: u64,
+    replications_interleaved: u64,
+    outcomes: Outcomes,
+    in_calls_ns: u64,
+    longest_call_ns: u64,
+    hot_pages: usize,
+    given_up: u64,
+    dropped: u64,
+    without_node: u64,
+    local_share: Option<f64>,
+    imbalance: f64,
+    /// Number, name, lost share, local share: of the last interval.
+    processes: Vec<(u32, String, f64, f64)>,
+}
+
+impl Metrics {
+    /// An interval has passed.
+    pub fn add(&mut self, report: &Report) {
+        self.intervals += 1;
+        self.samples += report.entry.interval.observations.len() as u64;
+        self.actions += report.entry.actions.len() as u64;
+        self.outcomes.add(&report.outcomes);
+        self.in_calls_ns += report.in_calls_ns;
+        self.longest_call_ns = self.longest_call_ns.max(report.longest_call_ns);
+        self.hot_pages = report.hot_pages;
+        self.given_up = report.given_up;
+        self.dropped = report.dropped;
+        self.without_node = report.without_node;
+        self.local_share = report.local_share();
+        self.imbalance = report.imbalance();
+        self.processes.clear();
+        for process in &report.entry.processes {
+            self.moved_back += u64::from(process.moved_back);
+            self.replications_interleaved += process.replications_interleaved;
+            self.processes.push((
+                process.pid,
+                process.name.clone(),
+                f64::from(process.lost_per_1000) / 1000.0,
+                f64::from(process.local_per_1000) / 1000.0,
+            ));
+        }
+    }
+
+    /// The text that a scrape gets.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut one = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+            let _ = writeln!(text, "# HELP nearpage_live_{name} {help}");
+            let _ = writeln!(text, "# TYPE nearpage_live_{name} {kind}");
+            for (labels, value) in values {
+                let _ = writeln!(text, "nearpage_live_{name}{labels} {value}");
+            }
+        };
+        let plain = |value: f64| vec![(String::new(), value)];
+        let count = |value: u64| plain(value as f64);
+        one(
+            "intervals_total",
+            "counter",
+            "Decision intervals.",
+            &count(self.intervals),
+        );
+        one(
+            "samples_total",
+            "counter",
+            "Sampled accesses.",
+            &count(self.samples),
+        );
+        one(
+            "actions_total",
+            "counter",
+            "Actions that the policy asked for.",
+            &count(self.actions),
+        );
+        let by_outcome: Vec<(String, f64)> = self
+            .outcomes
+            .by_reason()
+            .map(|(reason, count)| (format!("{{outcome=\"{reason}\"}}"), count as f64))
+            .into();
+        one(
+            "pages_total",
+            "counter",
+            "Pages that were to move, by outcome.",
+            &by_outcome,
+        );
+        one(
+            "replications_interleaved_total",
+            "counter",
+            "Replications that became interleaving.",
+            &count(self.replications_interleaved),
+        );
+        one(
+            "moved_back_total",
+            "counter",
+            "Times that a process was worse off and its pages went back.",
+            &count(self.moved_back),
+        );
+        one(
+            "move_seconds_total",
+            "counter",
+            "Time in calls that moved pages.",
+            &plain(self.in_calls_ns as f64 / 1e9),
+        );
+        one(
+            "longest_call_seconds",
+            "gauge",
+            "The longest call that moved pages.",
+            &plain(self.longest_call_ns as f64 / 1e9),
+        );
+        let lost = [
+            (
+                "pages_given_up_total",
+                "Pages that lost their counters to hotter ones.",
+                self.given_up,
+            ),
+            (
+                "samples_dropped_total",
+                "Samples that found no room.",
+                self.dropped,
+            ),
+            (
+                "samples_without_node_total",
+                "Samples whose page's node the kernel did not tell.",
+                self.without_node,
+            ),
+        ];
+        for (name, help, total) in lost {
+            one(name, "counter", help, &count(total));
+        }
+        one(
+            "hot_pages",
+            "gauge",
+            "Pages with counters.",
+            &count(self.hot_pages as u64),
+        );
+        let local: Vec<(String, f64)> = self
+            .local_share
+            .iter()
+            .map(|share| (String::new(), *share))
+            .collect();
+        one(
+            "local_share",
+            "gauge",
+            "Local share of sampled accesses.",
+            &local,
+        );
+        one(
+            "controller_imbalance",
+            "gauge",
+            "Standard deviation of the nodes' accesses over their mean.",
+            &plain(self.imbalance),
+        );
+        let processes = |figure: fn(&(u32, String, f64, f64)) -> f64| -> Vec<(String, f64)> {
+            let labelled = self.processes.iter().map(|process| {
+                let labels = format!("{{pid=\"{}\",name=\"{}\"}}", process.0, escaped(&process.1));
+                (labels, figure(process))
+            });
+            labelled.collect()
+        };
+        one(
+            "process_lost_share",
+            "gauge",
+            "Share of the CPU time that was lost to memory.",
+            &processes(|process| process.2),
+        );
+        one(
+            "process_local_share",
+            "gauge",
+            "Local share of the process's sampled accesses.",
+            &processes(|process| process.3),
+        );
+        text
+    }
+}
+
+/// A label's value: a program may be called anything.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::care::Stage;
+    use crate::decide::{Decisions, Interval};
+    use crate::log::{Entry, LoggedProcess};
+
+    #[test]
+    fn a_scrape_gets_totals_and_harmless_labels() {
+        let outcomes = Outcomes {
+            moved: 7,
+            busy: 2,
+            ..Outcomes::default()
+        };
+        let mut report = Report {
+            entry: Entry::of(Interval::default(), &Decisions::default()),
+            view: None,
+            traffic: vec![vec![3, 1], vec![0, 4]],
+            hot_pages: 12,
+            given_up: 3,
+            dropped: 0,
+            without_node: 5,
+            left: 0,
+            outcomes,
+            in_calls_ns: 1_500_000,
+            longest_call_ns: 1_000_000,
+        };
+        report.entry.processes.push(LoggedProcess {
+            pid: 9,
+            name: "a\"b\\c\n".to_owned(),
+            stage: Stage::Going,
+            lost_per_1000: 250,
+            local_per_1000: 875,
+            accesses: 8,
+            wished: 9,
+            replications_interleaved: 1,
+            moved_back: false,
+            outcomes,
+            longest_call_ns: 1_000_000,
+        });
+        let mut metrics = Metrics::default();
+        metrics.add(&report);
+        metrics.add(&report);
+        let text = metrics.text();
+        for line in [
+            "nearpage_live_intervals_total 2",
+            "nearpage_live_pages_total{outcome=\"moved\"} 14",
+            "nearpage_live_pages_total{outcome=\"busy\"} 4",
+            "nearpage_live_move_seconds_total 0.003",
+            "nearpage_live_pages_given_up_total 3",
+            "nearpage_live_samples_without_node_total 5",
+            "nearpage_live_local_share 0.875",
+            "nearpage_live_controller_imbalance 0.25",
+            "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\"} 0.25",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+}

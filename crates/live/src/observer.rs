@@ -1,0 +1,355 @@
+//! Takes in what the sampler hands over between two decisions. Its memory is set aside at the start.
+
+use std::io;
+
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_recording::{Access, AccessBatch, Event, SampleCounts, ThreadIndex};
+use nearpage_sampler::Sink;
+use rustc_hash::FxHashMap;
+
+use crate::care::Loss;
+use crate::pages::ProcessIndex;
+
+/// Accesses kept between two decisions, at about 48 bytes each. More are counted and dropped.
+pub const ACCESSES_MAX: usize = 1 << 18;
+
+/// A sampled access of a process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// The access.
+    pub access: Access,
+    /// Whose.
+    pub process: ProcessIndex,
+    /// Where its page was when it was sampled.
+    pub page_node: NodeId,
+}
+
+/// A process, as far as samples and the kernel's records tell.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Name of its program.
+    pub name: String,
+    /// Threads that have not ended.
+    pub threads: u32,
+    /// What it lost since the last decision.
+    pub loss: Loss,
+    /// It has become another program since the last decision: its pages are gone.
+    pub replaced: bool,
+}
+
+/// A thread of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    /// Its process.
+    pub process: ProcessIndex,
+    /// Kernel thread id.
+    pub tid: u32,
+    /// Where it was seen last.
+    pub cpu: Option<CpuId>,
+    /// It has not ended.
+    pub live: bool,
+    /// CPU time since the last decision.
+    pub busy_ns: u64,
+    samples: u64,
+}
+
+/// All that was seen since the last decision, and who there is.
+#[derive(Debug)]
+pub struct Observer {
+    period_ns: u64,
+    accesses: Vec<Seen>,
+    /// Accesses that found no room.
+    pub dropped: u64,
+    /// Accesses whose page's node the kernel did not tell.
+    pub without_node: u64,
+    threads: Vec<Thread>,
+    processes: Vec<Process>,
+    by_pid: FxHashMap<u32, ProcessIndex>,
+}
+
+impl Observer {
+    /// Of samples that each stand for `period_ns` of a thread's time.
+    pub fn new(period_ns: u64) -> Self {
+        Self {
+            period_ns,
+            accesses: Vec::with_capacity(ACCESSES_MAX),
+            dropped: 0,
+            without_node: 0,
+            threads: Vec::new(),
+            processes: Vec::new(),
+            by_pid: FxHashMap::default(),
+        }
+    }
+
+    /// Accesses since the last decision, in order of time as far as the kernel's records allow.
+    pub fn seen(&self) -> &[Seen] {
+        &self.accesses
+    }
+
+    /// All processes that there have been.
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    /// All threads that there have been.
+    pub fn threads(&self) -> &[Thread] {
+        &self.threads
+    }
+
+    /// A decision was made: what is seen from now on is for the next one.
+    pub fn begin_interval(&mut self) {
+        self.accesses.clear();
+        for process in &mut self.processes {
+            process.loss = Loss {
+                period_ns: self.period_ns as f64,
+                ..Loss::default()
+            };
+            process.replaced = false;
+        }
+        for thread in &mut self.threads {
+            thread.busy_ns = 0;
+        }
+    }
+
+    fn process(&mut self, pid: u32) -> ProcessIndex {
+        if let Some(&process) = self.by_pid.get(&pid)
+            && self.processes[process.0 as usize].threads > 0
+        {
+            return process;
+        }
+        // None, or one that has ended: the number was given away again.
+        let process = ProcessIndex(self.processes.len() as u32);
+        self.processes.push(Process {
+            pid,
+            name: String::new(),
+            threads: 0,
+            loss: Loss {
+                period_ns: self.period_ns as f64,
+                ..Loss::default()
+            },
+            replaced: false,
+        });
+        self.by_pid.insert(pid, process);
+        process
+    }
+
+    fn thread(&mut self, thread: ThreadIndex) -> Option<&mut Thread> {
+        self.threads.get_mut(thread.0 as usize)
+    }
+
+    fn begin(&mut self, thread: ThreadIndex, pid: u32, tid: u32) {
+        let process = self.process(pid);
+        self.processes[process.0 as usize].threads += 1;
+        // Numbers are given in order; one that was skipped is a thread that nobody tells about.
+        let unknown = Thread {
+            process,
+            tid,
+            cpu: None,
+            live: false,
+            busy_ns: 0,
+            samples: 0,
+        };
+        let at = thread.0 as usize;
+        if self.threads.len() <= at {
+            self.threads.resize(at + 1, unknown);
+        }
+        self.threads[at] = Thread {
+            live: true,
+            ..unknown
+        };
+    }
+
+    fn count(&mut self, thread: ThreadIndex, counts: &SampleCounts) {
+        let period_ns = self.period_ns;
+        let Some(thread) = self.thread(thread) else {
+            return;
+        };
+        let samples = counts.samples + counts.kernel;
+        let busy_ns = samples.saturating_sub(thread.samples) * period_ns;
+        thread.samples = samples;
+        thread.busy_ns += busy_ns;
+        let process = thread.process;
+        self.processes[process.0 as usize].loss.cpu_ns += busy_ns as f64;
+    }
+}
+
+impl Sink for Observer {
+    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
+        for row in 0..batch.len() {
+            let access = batch.get(row);
+            let Some(thread) = self.thread(access.thread) else {
+                continue;
+            };
+            thread.cpu = Some(access.cpu);
+            let process = thread.process;
+            self.processes[process.0 as usize].loss.lost_ns += f64::from(access.cost_ns);
+            let Some(page_node) = access.page_node else {
+                self.without_node += 1;
+                continue;
+            };
+            if self.accesses.len() == ACCESSES_MAX {
+                self.dropped += 1;
+                continue;
+            }
+            self.accesses.push(Seen {
+                access,
+                process,
+                page_node,
+            });
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, events: &[Event]) -> io::Result<()> {
+        for event in events {
+            match event {
+                &Event::Fork {
+                    pid, tid, thread, ..
+                } => self.begin(thread, pid, tid),
+                &Event::Exit { thread, .. } => {
+                    let Some(thread) = self.thread(thread).filter(|thread| thread.live) else {
+                        continue;
+                    };
+                    thread.live = false;
+                    let process = thread.process;
+                    let threads = &mut self.processes[process.0 as usize].threads;
+                    *threads = threads.saturating_sub(1);
+                }
+                Event::Name {
+                    thread,
+                    pid,
+                    name,
+                    exec,
+                    ..
+                } => {
+                    let Some(thread) = self.thread(*thread) else {
+                        continue;
+                    };
+                    let main = thread.tid == *pid;
+                    let process = thread.process;
+                    let process = &mut self.processes[process.0 as usize];
+                    process.replaced |= exec;
+                    if main {
+                        process.name.clone_from(name);
+                    }
+                }
+                Event::Counts { thread, counts } => self.count(*thread, counts),
+                Event::Map { .. } | Event::FirstTouch { .. } | Event::Lost { .. } => (),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpage_recording::{AccessKind, Level, Resolution};
+
+    fn fork(thread: u32, pid: u32, tid: u32) -> Event {
+        Event::Fork {
+            time_ns: 0,
+            pid,
+            tid,
+            thread: ThreadIndex(thread),
+            parent_pid: 1,
+        }
+    }
+
+    fn exit(thread: u32) -> Event {
+        Event::Exit {
+            time_ns: 0,
+            thread: ThreadIndex(thread),
+        }
+    }
+
+    fn counts(thread: u32, samples: u64, kernel: u64) -> Event {
+        Event::Counts {
+            thread: ThreadIndex(thread),
+            counts: SampleCounts {
+                samples,
+                kernel,
+                ..SampleCounts::default()
+            },
+        }
+    }
+
+    fn access(thread: u32, page_node: Option<u16>) -> Access {
+        Access {
+            time_ns: 5,
+            thread: ThreadIndex(thread),
+            cpu: CpuId(3),
+            address: 0x1000,
+            instruction: 0,
+            kind: AccessKind::Load,
+            level: Level::Unknown,
+            resolution: Resolution::Exact,
+            distance_bytes: 0,
+            weight: 1.0,
+            cost_ns: 1000.0,
+            page_node: page_node.map(NodeId),
+        }
+    }
+
+    #[test]
+    fn time_and_losses_are_of_the_interval() {
+        let mut observer = Observer::new(1000);
+        observer
+            .events(&[
+                fork(0, 7, 7),
+                fork(1, 7, 8),
+                counts(0, 5, 1),
+                counts(1, 10, 0),
+            ])
+            .expect("taken");
+        let mut batch = AccessBatch::default();
+        batch.push(access(0, Some(2)));
+        batch.push(access(1, None));
+        observer.accesses(&batch).expect("taken");
+        let process = &observer.processes()[0];
+        assert_eq!(
+            (process.loss.cpu_ns, process.loss.lost_ns),
+            (16_000.0, 2000.0)
+        );
+        assert_eq!(observer.threads()[1].busy_ns, 10_000);
+        assert_eq!((observer.seen().len(), observer.without_node), (1, 1));
+        observer.begin_interval();
+        observer.events(&[counts(0, 8, 2)]).expect("taken");
+        assert_eq!(observer.processes()[0].loss.cpu_ns, 4000.0);
+        assert!(observer.seen().is_empty());
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let mut observer = Observer::new(1000);
+        observer
+            .events(&[
+                fork(0, 7, 7),
+                fork(1, 7, 8),
+                exit(0),
+                exit(1),
+                fork(2, 7, 7),
+            ])
+            .expect("taken");
+        let threads: Vec<u32> = observer.processes().iter().map(|one| one.threads).collect();
+        assert_eq!(threads, [0, 1]);
+        assert_eq!(observer.threads()[2].process, ProcessIndex(1));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut observer = Observer::new(1000);
+        observer.events(&[fork(0, 7, 7)]).expect("taken");
+        let mut batch = AccessBatch::default();
+        for _ in 0..1024 {
+            batch.push(access(0, Some(0)));
+        }
+        for _ in 0..ACCESSES_MAX / 1024 + 2 {
+            observer.accesses(&batch).expect("taken");
+        }
+        assert_eq!(observer.seen().len(), ACCESSES_MAX);
+        assert_eq!(observer.dropped, 2048);
+    }
+}

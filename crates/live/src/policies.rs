@@ -1,0 +1,164 @@
+//! The policies that can run live, by name.
+//!
+//! They are the simulator's. Those that need what no stock kernel offers are not among them.
+
+use nearpage_policy::online::{
+    MigrateReplicate, Monitor, OnlinePolicy, ParameterError, PushPull, PushPullParameters, Setting,
+    Thresholds,
+};
+
+/// A policy with its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policy {
+    /// Migration of hot pages (Verghese §3.2), and replication as far as a stock kernel has it.
+    MigrateReplicate {
+        /// Thresholds on counts of samples.
+        thresholds: Thresholds,
+        /// `migrate-replicate`, and not `migrate`.
+        replicates: bool,
+    },
+    /// ARS's algorithms (§4.1, §5.4).
+    PushPull {
+        /// Which.
+        monitor: Monitor,
+        /// Its parameters.
+        parameters: PushPullParameters,
+    },
+}
+
+/// Samples that make a page hot, instead of 128 misses. The daemon sees samples of a kind that does
+/// not say how many misses each stands for.
+const TRIGGER_SAMPLES: u64 = 4;
+const HOLD_SAMPLES: u64 = 1;
+/// A second between checks, and ten between resets of counters, instead of milliseconds of full
+/// information. A cycle is a nanosecond here.
+const CHECK_NS: u64 = 1_000_000_000;
+const RESET_CYCLES: u64 = 10_000_000_000;
+
+impl Policy {
+    /// The policy of that name, with parameters for samples.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let replicates = match name {
+            "migrate" => Some(false),
+            "migrate-replicate" => Some(true),
+            _ => None,
+        };
+        if let Some(replicates) = replicates {
+            let thresholds = Thresholds {
+                trigger: TRIGGER_SAMPLES,
+                hold: HOLD_SAMPLES,
+                reset_cycles: RESET_CYCLES,
+                ..Thresholds::default()
+            };
+            return Some(Self::MigrateReplicate {
+                thresholds,
+                replicates,
+            });
+        }
+        let monitor = Monitor::ALL
+            .into_iter()
+            .find(|monitor| monitor.as_str() == name)?;
+        let parameters = PushPullParameters {
+            check_ns: CHECK_NS,
+            ..PushPullParameters::default()
+        };
+        Some(Self::PushPull {
+            monitor,
+            parameters,
+        })
+    }
+
+    /// All names.
+    pub fn names() -> Vec<&'static str> {
+        let mut names = vec!["migrate", "migrate-replicate"];
+        names.extend(Monitor::ALL.map(Monitor::as_str));
+        names
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MigrateReplicate {
+                replicates: false, ..
+            } => "migrate",
+            Self::MigrateReplicate { .. } => "migrate-replicate",
+            Self::PushPull { monitor, .. } => monitor.as_str(),
+        }
+    }
+
+    /// Sets a parameter by name; `false`: there is none of that name.
+    ///
+    /// # Errors
+    /// A value outside its range.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
+        match self {
+            Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
+            Self::PushPull { parameters, .. } => parameters.set(name, value),
+        }
+    }
+
+    /// Names and values of its parameters.
+    pub fn parameters(&self) -> Vec<(String, String)> {
+        match self {
+            Self::MigrateReplicate { thresholds, .. } => thresholds
+                .values()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .into(),
+            Self::PushPull { parameters, .. } => parameters
+                .values()
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+        }
+    }
+
+    /// The policy, ready to decide.
+    ///
+    /// # Errors
+    /// Parameters that contradict each other; a machine on which it makes no sense.
+    pub fn start(&self, setting: &Setting) -> Result<Box<dyn OnlinePolicy>, ParameterError> {
+        Ok(match self {
+            Self::MigrateReplicate {
+                thresholds,
+                replicates,
+            } => {
+                let policy = MigrateReplicate::new(thresholds, setting)?;
+                Box::new(match replicates {
+                    true => policy,
+                    false => policy.migrate_only(),
+                })
+            }
+            Self::PushPull {
+                monitor,
+                parameters,
+            } => Box::new(PushPull::new(*monitor, parameters, setting)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_and_parameters_come_back_as_they_were() {
+        let setting = Setting {
+            nodes: 4,
+            pages: 10,
+            clock_ghz: 2.0,
+            every: 1,
+            seed: 0,
+        };
+        for name in Policy::names() {
+            let mut policy = Policy::from_name(name).expect(name);
+            assert_eq!(policy.name(), name);
+            let parameters = policy.parameters();
+            for (name, value) in &parameters {
+                assert_eq!(policy.set(name, value), Ok(true), "{name}");
+            }
+            assert_eq!(policy.parameters(), parameters);
+            assert_eq!(policy.set("nothing", "1"), Ok(false));
+            policy.start(&setting).expect(name);
+        }
+        assert_eq!(Policy::from_name("best"), None);
+    }
+}

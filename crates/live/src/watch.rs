@@ -1,0 +1,63 @@
+//! The sampler before the daemon, and time.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use nearpage_machine::NodeId;
+use nearpage_sampler::{Sampler, State, Summary};
+
+use crate::daemon::{Daemon, Report};
+use crate::error::Error;
+use crate::free_memory::FreeMemory;
+use crate::kernel::Kernel;
+use crate::observer::Observer;
+
+/// Part of an interval that may go into moving pages. For the rest of it the samples that came in
+/// the meantime are taken in.
+const ACTING_PART: u32 = 2;
+
+/// The longest wait for samples: a daemon that is told to end does so within it.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Looks after the sampler's targets until they end, or the daemon is told to; decides at the end of
+/// every interval. `each` is shown every report.
+///
+/// # Errors
+/// The sampler's, and a log that cannot be written. The targets go on in any case.
+pub fn watch(
+    mut sampler: Sampler,
+    daemon: &mut Daemon,
+    kernel: &mut dyn Kernel,
+    interval: Duration,
+    mut log: Option<&mut dyn Write>,
+    mut each: impl FnMut(&Report),
+) -> Result<Summary, Error> {
+    let interval_ns = interval.as_nanos() as u64;
+    let mut observer = Observer::new(sampler.period_ns());
+    let nodes: Vec<NodeId> = daemon.nodes().to_vec();
+    let mut next_ns = kernel.now_ns() + interval_ns;
+    loop {
+        let left = Duration::from_nanos(next_ns.saturating_sub(kernel.now_ns()));
+        let state = sampler.drain(left.min(PATIENCE), &mut observer)?;
+        let over = state != State::Running;
+        if over || kernel.now_ns() >= next_ns {
+            let free = FreeMemory::read(Path::new("/sys"), &nodes);
+            let budget_ns = match over {
+                // Whoever ends must not start to move.
+                true => 0,
+                false => interval_ns / u64::from(ACTING_PART),
+            };
+            let log: Option<&mut dyn Write> = match &mut log {
+                Some(log) => Some(*log),
+                None => None,
+            };
+            let report = daemon.step(&mut observer, kernel, &free, budget_ns, log)?;
+            each(&report);
+            next_ns = kernel.now_ns().max(next_ns) + interval_ns;
+        }
+        if over {
+            return Ok(sampler.finish(state, &mut observer)?);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What a translated plan does to objects that are described, not in memory: which rule takes one,
+//! and where its pages go. The rules are read as the preload library reads them, and the arithmetic
+//! of pages is the same code ([`nearpage_wire::pieces`]).
+
+use std::collections::HashMap;
+
+use nearpage_machine::NodeId;
+use nearpage_wire::compact_plan::{NONE, RULE_WEAK, Rule, subject};
+use nearpage_wire::pieces::{Extent, NodeSet, Pattern, PatternTables, Pieces, Target, part};
+
+use crate::Compact;
+
+/// A program or library as a process has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleName<'a> {
+    /// GNU build-id, lower-case hexadecimal; empty where there is none.
+    pub build_id: &'a str,
+    /// File name without folders.
+    pub file_name: &'a str,
+}
+
+/// How an object came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin<'a> {
+    /// It is part of a module.
+    Static {
+        /// Which.
+        module: ModuleName<'a>,
+        /// Virtual address in the module's file.
+        offset: u64,
+    },
+    /// It was allocated on the heap.
+    Heap(Allocation<'a>),
+    /// It is a mapping of the program's own.
+    Mapping(Allocation<'a>),
+}
+
+/// Who allocated an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation<'a> {
+    /// Return addresses as virtual addresses in their modules' files, innermost first, without
+    /// frames of runtime modules ([`nearpage_wire::is_runtime_module`]); none for a frame in no
+    /// module.
+    pub frames: &'a [Option<(ModuleName<'a>, u64)>],
+    /// Order of creation of the thread in its process.
+    pub thread: u32,
+}
+
+/// Consecutive pages that go to the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedPages {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Address after the last byte.
+    pub end: u64,
+    target: Target,
+    interleaved: NodeSet,
+}
+
+impl PlacedPages {
+    /// The node of the page at an address. Pages that are interleaved go by their number in the
+    /// address space, as Linux deals those of anonymous memory.
+    pub fn node(&self, address: u64, page_bytes: u64) -> Option<NodeId> {
+        let number = match self.target {
+            Target::Node(node) => node,
+            Target::Interleave => {
+                let count = self.interleaved.iter().count() as u64;
+                let turn = (address / page_bytes.max(1)).checked_rem(count)?;
+                self.interleaved.nth(turn as usize)?
+            }
+        };
+        u16::try_from(number).ok().map(NodeId)
+    }
+}
+
+/// What became of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evaluated {
+    /// Number of the rule that took it: a position in [`Compact::rule_names`].
+    pub rule: usize,
+    /// It was recognised by its second, weaker key.
+    pub is_weak: bool,
+    /// Where its pages go, ascending; empty for what is left to first touch, or smaller than two
+    /// pages.
+    pub pages: Vec<PlacedPages>,
+}
+
+/// The rules of a plan for one process, which count the objects they see.
+#[derive(Debug)]
+pub struct ProcessRules<'a> {
+    compact: &'a Compact,
+    rules: &'a [Rule],
+    /// By rule: the first of those that number the same objects.
+    groups: Vec<usize>,
+    /// Objects so far, by group of rules that number the same ones, and thread.
+    orders: HashMap<(usize, u32), u32>,
+    page_bytes: u64,
+}
+
+impl Compact {
+    /// The rules for a process: those of the section that says most about it.
+    pub fn process(
+        &self,
+        executable: ModuleName<'_>,
+        rank: Option<u32>,
+        page_bytes: u64,
+    ) -> ProcessRules<'_> {
+        let tables = &self.tables;
+        let mut best: Option<(u32, &[Rule])> = None;
+        for section in &tables.sections {
+            let named = section.executable != NONE;
+            let fits = (!named || tables.is_module(section.executable, executable))
+                && (section.rank == NONE || Some(section.rank) == rank);
+            let score = 2 * u32::from(named) + u32::from(section.rank != NONE);
+            if fits && best.is_none_or(|(known, _)| score > known) {
+                best = Some((
+                    score,
+                    part(&tables.rules, section.rules).unwrap_or_default(),
+                ));
+            }
+        }
+        let rules = best.map_or(&[][..], |(_, rules)| rules);
+        let frames = |rule: &Rule| part(&tables.frames, rule.frames);
+        let alike = |rule: &Rule, other: &Rule| {
+            other.subject == subject::CALL_SITE
+                && has_order(other)
+                && other.size_bounds_bytes == rule.size_bounds_bytes
+                && frames(other) == frames(rule)
+        };
+        let group = |(index, rule): (usize, &Rule)| {
+            rules[..index]
+                .iter()
+                .position(|other| alike(rule, other))
+                .unwrap_or(index)
+        };
+        ProcessRules {
+            compact: self,
+            rules,
+            groups: rules.iter().enumerate().map(group).collect(),
+            orders: HashMap::new(),
+            page_bytes,
+        }
+    }
+}
+
+impl ProcessRules<'_> {
+    /// Which rule takes an object of the process, and where its pages go; none: no rule does. Objects
+    /// come in the order in which they were made.
+    pub fn place(
+        &mut self,
+        origin: &Origin<'_>,
+        address: u64,
+        size_bytes: u64,
+    ) -> Option<Evaluated> {
+        let winner = match origin {
+            Origin::Static { module, offset } => self.rules.iter().position(|rule| {
+                rule.subject == subject::STATIC
+                    && rule.offset == *offset
+                    && self.compact.tables.is_module(rule.module, *module)
+            }),
+            Origin::Heap(allocation) => self.allocated(subject::HEAP, allocation, size_bytes),
+            Origin::Mapping(allocation) => self.allocated(subject::MAPPING, allocation, size_bytes),
+        }?;
+        let rule = &self.rules[winner];
+        let tables = PatternTables {
+            nodes: &self.compact.tables.nodes,
+            runs: &self.compact.tables.runs,
+            weights: &self.compact.tables.weights,
+            page_bytes: self.compact.tables.page_bytes,
+        };
+        let pattern = Pattern::of(rule, &tables)?;
+        let page_bytes = self.page_bytes as usize;
+        let extent = Extent {
+            address: address as usize,
+            size_bytes: match origin {
+                Origin::Static { .. } => rule.size_bytes as usize,
+                _ => size_bytes as usize,
+            },
+            page_bytes,
+            unit_bytes: page_bytes,
+        };
+        let interleaved = pattern.nodes();
+        let pages = Pieces::new(extent, pattern).map(|piece| PlacedPages {
+            start: piece.start as u64,
+            end: piece.end as u64,
+            target: piece.target,
+            interleaved,
+        });
+        Some(Evaluated {
+            rule: rule.number as usize,
+            is_weak: rule.flags & RULE_WEAK != 0,
+            pages: pages.collect(),
+        })
+    }
+
+    /// The first rule that takes a new object; every group of rules that numbers it counts it.
+    fn allocated(
+        &mut self,
+        anything: u32,
+        allocation: &Allocation<'_>,
+        size_bytes: u64,
+    ) -> Option<usize> {
+        let mut winner = None;
+        let mut numbered: Vec<(usize, u32)> = Vec::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            let [least, greatest] = rule.size_bounds_bytes;
+            let is_site = rule.subject == subject::CALL_SITE;
+            if !(least..=greatest).contains(&size_bytes)
+                || !(rule.subject == anything || is_site && self.leads(rule, allocation))
+            {
+                continue;
+            }
+            let mut fits = !is_site || [NONE, allocation.thread].contains(&rule.thread);
+            if is_site && has_order(rule) {
+                let group = self.groups[index];
+                let known = numbered.iter().find(|(other, _)| *other == group);
+                let number = known.map(|(_, number)| *number).unwrap_or_else(|| {
+                    let count = self.orders.entry((group, allocation.thread)).or_default();
+                    *count += 1;
+                    numbered.push((group, *count - 1));
+                    *count - 1
+                });
+                fits &= (rule.order[0]..=rule.order[1]).contains(&number);
+            }
+            if fits {
+                winner = winner.or(Some(index));
+            }
+        }
+        winner
+    }
+
+    /// Do the rule's frames lead the stack?
+    fn leads(&self, rule: &Rule, allocation: &Allocation<'_>) -> bool {
+        let tables = &self.compact.tables;
+        let Some(ranges) = part(&tables.frames, rule.frames).filter(|ranges| !ranges.is_empty())
+        else {
+            return false;
+        };
+        ranges.len() <= allocation.frames.len()
+            && ranges.iter().zip(allocation.frames).all(|(range, frame)| {
+                frame.is_some_and(|(module, offset)| {
+                    (range.low..=range.high).contains(&offset)
+                        && tables.is_module(range.module, module)
+                })
+            })
+    }
+}
+
+fn has_order(rule: &Rule) -> bool {
+    rule.order != [0, NONE]
+}

@@ -1,0 +1,620 @@
+//! Samples taken from inside, where the kernel's perf events are refused: a timer of every thread's
+//! time in user mode, whose signal finds the registers in its frame, and a ring
+//! ([`nearpage_wire::samples`]) that the recorder drains.
+//!
+//! The timer expires with the tick that found the thread in user mode, and the signal is delivered
+//! on the way out of that very interrupt: the frame holds what the tick interrupted. A thread that
+//! sleeps, or works in the kernel, is left alone, so that no system call of the program is cut
+//! short. Gaps are whole ticks, drawn at random around the period.
+//!
+//! The signal is a realtime signal that nobody had a handler for. The program does not see ours: it
+//! reads, and may set, the default or to ignore it. Once it installs a handler of its own, it has
+//! the signal: all timers go, with one line. `sigwait` and `signalfd` never get it.
+//!
+//! Everything here runs in signal handlers, or may be interrupted by ours: no locks, no `errno`.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use nearpage_wire::samples::{
+    Ended, HEADER_BYTES, Kind, MAGIC, SLOT_BYTES, SLOTS_MAX, THREAD_USER_CLOCK, offset, slot,
+};
+
+use crate::environment;
+use crate::message::{self, Text};
+use crate::sys;
+use crate::thread::Thread;
+
+/// Realtime signals that are tried, from the top: programs count from the bottom.
+const SIGNALS: core::ops::RangeInclusive<i32> = 40..=63;
+/// Threads that can have a timer.
+const TIMERS_MAX: usize = 8192;
+/// `/proc/self/maps` is copied so far.
+const MAPS_BYTES_MAX: usize = 4 << 20;
+/// Samples a second where the environment does not say.
+const DEFAULT_PERIOD_NS: u64 = 10_000_000;
+const DEFAULT_SLOTS: u64 = 4096;
+const CLOCK_MONOTONIC: i32 = 1;
+/// Timers of that clock are not bound to ticks.
+const MONOTONIC_STEP_NS: u64 = 1_000;
+/// `MADV_DONTFORK`.
+const ADVICE_DONT_FORK: usize = 10;
+
+/// What [`RING`] is while it is no address.
+mod ring {
+    /// Not made yet.
+    pub const NONE: usize = 0;
+    /// A thread makes it.
+    pub const MAKING: usize = 1;
+    /// It could not be made.
+    pub const FAILED: usize = 2;
+    /// The first that is an address.
+    pub const ADDRESS: usize = 4096;
+}
+
+/// The signal; 0: no samples are taken.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// What the program thinks is done on the signal: 0 default, 1 ignored.
+static PROGRAMS_ACTION: AtomicUsize = AtomicUsize::new(0);
+/// Address of the mapped file.
+static RING: AtomicUsize = AtomicUsize::new(ring::NONE);
+static SLOTS: AtomicUsize = AtomicUsize::new(0);
+static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
+static TICK_NS: AtomicU64 = AtomicU64::new(0);
+static CLOCK: AtomicI32 = AtomicI32::new(THREAD_USER_CLOCK);
+static RANDOM: AtomicU64 = AtomicU64::new(0);
+static FORKED: AtomicU32 = AtomicU32::new(0);
+static NO_TIMER: AtomicU64 = AtomicU64::new(0);
+/// Timers of all threads, number + 1; 0: free.
+static TIMERS: [AtomicU32; TIMERS_MAX] = [const { AtomicU32::new(0) }; TIMERS_MAX];
+
+/// What only one thread at a time needs: the one that makes the ring, or that ends the process.
+struct Files {
+    directory: Text<4000>,
+    path: Text<4096>,
+    start_ns: u64,
+    buffer: [u8; 4096],
+}
+
+struct Owned(UnsafeCell<Files>);
+
+// SAFETY: touched while there is one thread, or by the thread that holds `FILES_TAKEN`.
+unsafe impl Sync for Owned {}
+
+static FILES: Owned = Owned(UnsafeCell::new(Files {
+    directory: Text::new(),
+    path: Text::new(),
+    start_ns: 0,
+    buffer: [0; 4096],
+}));
+static FILES_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to sample this process if the environment asks for it. Threads are sampled from
+/// [`thread_begins`] on.
+pub fn start() {
+    let Some(directory) = environment::variable(nearpage_wire::SAMPLES_DIRECTORY_VARIABLE)
+        .filter(|name| name.starts_with(b"/"))
+    else {
+        return;
+    };
+    // SAFETY: the process has not begun to be sampled.
+    let files = unsafe { &mut *FILES.0.get() };
+    files.start_ns = sys::clock_ns();
+    files.directory.clear();
+    if !files.directory.push(directory) {
+        return;
+    }
+    let period_ns = environment::number(nearpage_wire::SAMPLE_PERIOD_VARIABLE);
+    PERIOD_NS.store(
+        period_ns.unwrap_or(DEFAULT_PERIOD_NS).max(1),
+        Ordering::Relaxed,
+    );
+    let slots = environment::number(nearpage_wire::SAMPLE_SLOTS_VARIABLE)
+        .filter(|slots| slots.is_power_of_two() && *slots <= SLOTS_MAX as u64);
+    SLOTS.store(slots.unwrap_or(DEFAULT_SLOTS) as usize, Ordering::Relaxed);
+    if environment::variable(nearpage_wire::SAMPLE_CLOCK_VARIABLE) == Some(b"monotonic") {
+        CLOCK.store(CLOCK_MONOTONIC, Ordering::Relaxed);
+        TICK_NS.store(MONOTONIC_STEP_NS, Ordering::Relaxed);
+    } else {
+        TICK_NS.store(sys::tick_ns().max(1), Ordering::Relaxed);
+    }
+    RANDOM.store(sys::monotonic_ns(), Ordering::Relaxed);
+    let free = |signal: &i32| sys::action(*signal).is_ok_and(|action| action.is_default());
+    let Some(signal) = SIGNALS
+        .rev()
+        .filter(|signal| !sys::is_blocked(*signal))
+        .find(free)
+    else {
+        message::line(format_args!(
+            "the program uses all realtime signals: it is not sampled"
+        ));
+        return;
+    };
+    if sys::handle(signal, on_signal as *const () as usize).is_ok() {
+        SIGNAL.store(signal, Ordering::Release);
+    }
+}
+
+/// Is this the signal, and still ours?
+fn is_ours(signal: i32) -> bool {
+    signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
+}
+
+/// The calling thread begins.
+pub fn thread_begins(thread: &mut Thread) {
+    let signal = SIGNAL.load(Ordering::Acquire);
+    if signal == 0 {
+        return;
+    }
+    // Programs that make the system call themselves (Go's runtime does) pass our hooks by.
+    if !sys::action(signal).is_ok_and(|action| action.handler == on_signal as *const () as usize) {
+        return give_way(signal);
+    }
+    thread.sampled_ns = 0;
+    match make_timer(signal, thread.tid) {
+        Some(place) => thread.timer = place,
+        None => {
+            NO_TIMER.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    if thread.order > 0 {
+        if RING.load(Ordering::Acquire) == ring::NONE {
+            make_ring();
+        }
+        write(Kind::ThreadBegins, thread.tid, |_| ());
+    }
+}
+
+/// The calling thread ends.
+pub fn thread_ends(thread: &mut Thread) {
+    if thread.timer == 0 {
+        return;
+    }
+    note_blocked(thread);
+    release_timer(core::mem::take(&mut thread.timer));
+    write(Kind::ThreadEnds, thread.tid, |_| ());
+}
+
+/// In a forked child, which has neither timers nor a ring yet.
+pub fn forked_child(thread: &mut Thread) {
+    if SIGNAL.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    RING.store(ring::NONE, Ordering::Release);
+    FILES_TAKEN.store(0, Ordering::Relaxed);
+    with_files(|files| files.start_ns = sys::clock_ns());
+    FORKED.store(1, Ordering::Relaxed);
+    NO_TIMER.store(0, Ordering::Relaxed);
+    for timer in &TIMERS {
+        timer.store(0, Ordering::Relaxed);
+    }
+    thread.timer = 0;
+    if thread.stage == crate::thread::Stage::Running {
+        thread_begins(thread);
+    }
+}
+
+/// The process ends, or becomes another program.
+pub fn finish(thread: &mut Thread) {
+    let ring = RING.load(Ordering::Acquire);
+    if ring < ring::ADDRESS {
+        return;
+    }
+    note_blocked(thread);
+    word(ring, offset::NO_TIMER).store(NO_TIMER.load(Ordering::Relaxed), Ordering::Relaxed);
+    copy_maps();
+}
+
+/// Where the signal waits for a thread that ends, its last periods were not sampled.
+fn note_blocked(thread: &mut Thread) {
+    let (ring, signal) = (RING.load(Ordering::Acquire), SIGNAL.load(Ordering::Relaxed));
+    if ring < ring::ADDRESS || signal == 0 || thread.timer == 0 || !sys::is_pending(signal) {
+        return;
+    }
+    let used_ns = sys::clock_of(THREAD_USER_CLOCK);
+    word(ring, offset::BLOCKED_NS)
+        .fetch_add(used_ns.saturating_sub(thread.sampled_ns), Ordering::Relaxed);
+    thread.sampled_ns = used_ns;
+}
+
+/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1.
+fn make_timer(signal: i32, tid: u32) -> Option<u32> {
+    let (place, free) = TIMERS.iter().enumerate().find(|(_, timer)| {
+        timer
+            .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    })?;
+    match sys::timer_create(CLOCK.load(Ordering::Relaxed), signal, tid) {
+        Ok(timer) => {
+            free.store(timer + 1, Ordering::Release);
+            let period_ns = period_ns();
+            set_timer(timer, period_ns, gap_ns(period_ns));
+            Some(place as u32 + 1)
+        }
+        Err(_) => {
+            free.store(0, Ordering::Release);
+            None
+        }
+    }
+}
+
+fn release_timer(place: u32) {
+    if let Some(timer) = TIMERS.get(place.wrapping_sub(1) as usize) {
+        match timer.swap(0, Ordering::AcqRel) {
+            0 | u32::MAX => {}
+            number => sys::timer_delete(number - 1),
+        }
+    }
+}
+
+/// The signal is the program's from now on.
+#[cold]
+fn give_way(signal: i32) {
+    if SIGNAL
+        .compare_exchange(signal, 0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    for place in 1..=TIMERS_MAX as u32 {
+        release_timer(place);
+    }
+    let ring = RING.load(Ordering::Acquire);
+    if ring >= ring::ADDRESS {
+        half(ring, offset::ENDED).store(Ended::SignalTaken as u32, Ordering::Release);
+    }
+    message::line(format_args!(
+        "the program takes signal {signal} for itself: it is not sampled from here on"
+    ));
+}
+
+/// The program sets what is done on `signal` to `handler` (0: default, 1: ignore), or only asks
+/// (None). Some: that is settled, and the answer is what was done before.
+pub fn program_sets(signal: i32, handler: Option<usize>) -> Option<usize> {
+    if !is_ours(signal) {
+        return None;
+    }
+    match handler {
+        None => Some(PROGRAMS_ACTION.load(Ordering::Relaxed)),
+        Some(action @ 0..=1) => Some(PROGRAMS_ACTION.swap(action, Ordering::Relaxed)),
+        Some(_) => {
+            give_way(signal);
+            // What the program is to see of the time before.
+            let _ = sys::set_default(signal);
+            None
+        }
+    }
+}
+
+/// A set of signals to wait for, as the program has it, without ours; `None`: it has none of ours.
+pub fn without_ours(set: [u64; 16]) -> Option<[u64; 16]> {
+    let signal = SIGNAL.load(Ordering::Acquire);
+    let bit = 1u64 << (signal - 1).clamp(0, 63);
+    if signal == 0 || set[0] & bit == 0 {
+        return None;
+    }
+    let mut set = set;
+    set[0] &= !bit;
+    Some(set)
+}
+
+/// Time between two samples, at least a tick: the recorder says it, once there is a ring.
+fn period_ns() -> u64 {
+    let ring = RING.load(Ordering::Acquire);
+    let asked_ns = if ring >= ring::ADDRESS {
+        word(ring, offset::PERIOD_NS).load(Ordering::Relaxed)
+    } else {
+        PERIOD_NS.load(Ordering::Relaxed)
+    };
+    asked_ns.clamp(TICK_NS.load(Ordering::Relaxed), 1 << 40)
+}
+
+/// Whole ticks, drawn so that their mean is `period_ns`, between half of it and one and a half.
+fn gap_ns(period_ns: u64) -> u64 {
+    gap_of(
+        period_ns,
+        TICK_NS.load(Ordering::Relaxed).max(1),
+        [next_random(), next_random()],
+    )
+}
+
+fn gap_of(period_ns: u64, tick_ns: u64, random: [u64; 2]) -> u64 {
+    const ONE: u64 = 1 << 16;
+    let period = (u128::from(period_ns) * u128::from(ONE) / u128::from(tick_ns)) as u64;
+    let shortest = (period / 2).max(ONE);
+    let spread = period.saturating_sub(shortest) * 2 + 1;
+    let drawn = shortest + random[0] % spread;
+    // Rounded up or down by chance, so that the mean stays.
+    let ticks = (drawn + random[1] % ONE) / ONE;
+    // Where the kernel counts time in user mode more finely, the last tick may fall short of it.
+    ticks * tick_ns - tick_ns / 2
+}
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+fn next_random() -> u64 {
+    let mut value = RANDOM.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+/// Expires after `gap_ns`; the interval only serves to count what a blocked signal misses.
+fn set_timer(timer: u32, period_ns: u64, gap_ns: u64) {
+    let split = |ns: u64| [ns / 1_000_000_000, ns % 1_000_000_000];
+    let ([a, b], [c, d]) = (split(period_ns), split(gap_ns));
+    let _ = sys::timer_settime(timer, [a, b, c, d]);
+}
+
+/// Offsets in the kernel's `siginfo_t`, for timers.
+#[cfg(target_arch = "x86_64")]
+mod information {
+    pub const CODE: usize = 8;
+    pub const TIMER: usize = 16;
+    pub const OVERRUN: usize = 20;
+    pub const VALUE: usize = 24;
+    /// `SI_TIMER`.
+    pub const IS_TIMER: i32 = -2;
+}
+
+/// The registers in the kernel's `ucontext_t` (R8–R15 DI SI BP BX DX AX CX SP IP), in the order of
+/// samples.
+#[cfg(target_arch = "x86_64")]
+mod context {
+    /// Offset of `uc_mcontext.gregs`.
+    pub const REGISTERS: usize = 40;
+    pub const ORDER: [usize; 16] = [13, 11, 14, 12, 9, 8, 10, 15, 0, 1, 2, 3, 4, 5, 6, 7];
+    pub const INSTRUCTION: usize = 16;
+}
+
+/// The handler.
+///
+/// # Safety
+/// Called by the kernel, with the frame's own information and context.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
+    // SAFETY: the kernel's structures, of the sizes that the offsets are within.
+    let (code, timer, overrun, tid) = unsafe {
+        (
+            *((info + information::CODE) as *const i32),
+            *((info + information::TIMER) as *const u32),
+            *((info + information::OVERRUN) as *const i32),
+            *((info + information::VALUE) as *const u32),
+        )
+    };
+    // Sent by somebody else, to a program that has no handler for it.
+    if code != information::IS_TIMER || SIGNAL.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if RING.load(Ordering::Acquire) == ring::NONE {
+        make_ring();
+    }
+    let period_ns = period_ns();
+    let missed = overrun.max(0) as u32;
+    // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
+    unsafe {
+        let sampled_ns = &raw mut (*Thread::current()).sampled_ns;
+        *sampled_ns += period_ns * (1 + u64::from(missed));
+    }
+    write(Kind::Sample, tid, |at| {
+        let register =
+            // SAFETY: the context holds this many registers.
+            |number: usize| unsafe { *((frame + context::REGISTERS + 8 * number) as *const u64) };
+        half(at, slot::CPU).store(sys::getcpu(), Ordering::Relaxed);
+        half(at, slot::MISSED).store(missed, Ordering::Relaxed);
+        word(at, slot::PERIOD_NS).store(period_ns, Ordering::Relaxed);
+        word(at, slot::INSTRUCTION).store(register(context::INSTRUCTION), Ordering::Relaxed);
+        for (place, number) in context::ORDER.iter().enumerate() {
+            word(at, slot::REGISTERS + 8 * place).store(register(*number), Ordering::Relaxed);
+        }
+        word(at, slot::THREAD_POINTER).store(Thread::pointer() as u64, Ordering::Relaxed);
+    });
+    set_timer(timer, period_ns, gap_ns(period_ns));
+}
+
+/// Samples of other architectures are not decoded yet, so none are asked for.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe extern "C" fn on_signal(_: i32, _: usize, _: usize) {}
+
+fn word(at: usize, offset: usize) -> &'static AtomicU64 {
+    // SAFETY: callers pass the address of the mapped header or of a slot, which stay mapped as long
+    // as the process lives, and an offset in it that is a multiple of 8.
+    unsafe { &*((at + offset) as *const AtomicU64) }
+}
+
+fn half(at: usize, offset: usize) -> &'static AtomicU32 {
+    // SAFETY: as `word`, with multiples of 4.
+    unsafe { &*((at + offset) as *const AtomicU32) }
+}
+
+/// Takes a slot, lets `fill` write what is in it besides, and hands it over; counted where there is
+/// none.
+fn write(kind: Kind, tid: u32, fill: impl FnOnce(usize)) {
+    let ring = RING.load(Ordering::Acquire);
+    if ring < ring::ADDRESS {
+        return;
+    }
+    let slots = SLOTS.load(Ordering::Relaxed) as u64;
+    let head = word(ring, offset::HEAD);
+    let mut number = head.load(Ordering::Relaxed);
+    loop {
+        let tail = word(ring, offset::TAIL).load(Ordering::Acquire);
+        if number.wrapping_sub(tail) >= slots {
+            word(ring, offset::DROPPED).fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match head.compare_exchange_weak(number, number + 1, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(other) => number = other,
+        }
+    }
+    let at = ring + HEADER_BYTES + (number & (slots - 1)) as usize * SLOT_BYTES;
+    half(at, slot::KIND).store(kind as u32, Ordering::Relaxed);
+    half(at, slot::TID).store(tid, Ordering::Relaxed);
+    word(at, slot::TIME_NS).store(sys::clock_ns(), Ordering::Relaxed);
+    fill(at);
+    word(at, slot::SEQUENCE).store(number + 1, Ordering::Release);
+}
+
+/// Makes the ring, unless another thread does. Samples that come meanwhile are not kept.
+#[cold]
+fn make_ring() {
+    if RING
+        .compare_exchange(
+            ring::NONE,
+            ring::MAKING,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_err()
+    {
+        return;
+    }
+    let made = with_files(|files| files.make_ring());
+    match made {
+        Some(Ok(address)) => {
+            RING.store(address, Ordering::Release);
+            copy_maps();
+        }
+        failed => {
+            RING.store(ring::FAILED, Ordering::Release);
+            let number = failed.and_then(Result::err).map_or(0, |error| error.0);
+            message::line(format_args!(
+                "no file for samples (error {number}): this process is not sampled"
+            ));
+        }
+    }
+}
+
+fn copy_maps() {
+    with_files(Files::copy_maps);
+}
+
+/// Calls `work` with the files, unless someone else has them.
+fn with_files<R>(work: impl FnOnce(&mut Files) -> R) -> Option<R> {
+    FILES_TAKEN
+        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+        .ok()?;
+    // SAFETY: just taken.
+    let result = work(unsafe { &mut *FILES.0.get() });
+    FILES_TAKEN.store(0, Ordering::Release);
+    Some(result)
+}
+
+impl Files {
+    fn name(&mut self, ending: &[u8]) {
+        let path = &mut self.path;
+        path.clear();
+        path.push(self.directory.as_bytes());
+        path.push(b"/samples-");
+        path.push_number(sys::getpid().into());
+        path.push(b"-");
+        path.push_number(self.start_ns);
+        path.push(ending);
+        path.push(b"\0");
+    }
+
+    fn make_ring(&mut self) -> Result<usize, sys::Errno> {
+        self.name(b".ring");
+        let slots = SLOTS.load(Ordering::Relaxed);
+        let bytes = HEADER_BYTES + slots * SLOT_BYTES;
+        let path = self.path.as_bytes();
+        let fd = sys::open(path, sys::O_RDWR | sys::O_CREAT | sys::O_EXCL)?;
+        let mapped = sys::resource_limit(sys::RESOURCE_FILE_BYTES)
+            .and_then(|limit| match limit < bytes as u64 {
+                true => Err(sys::EFBIG),
+                false => sys::fallocate(fd, bytes),
+            })
+            .and_then(|_| {
+                sys::mmap(
+                    bytes,
+                    sys::PROT_READ | sys::PROT_WRITE,
+                    sys::MAP_SHARED,
+                    Some(fd),
+                    0,
+                )
+            });
+        sys::close(fd);
+        let ring = mapped.inspect_err(|_| sys::unlink(path))?;
+        // SAFETY: a mapping of our own. A child gets a ring of its own.
+        let _ = unsafe { sys::madvise(ring, bytes, ADVICE_DONT_FORK) };
+        half(ring, offset::PID).store(sys::getpid(), Ordering::Relaxed);
+        half(ring, offset::PARENT).store(sys::getppid(), Ordering::Relaxed);
+        word(ring, offset::START_NS).store(self.start_ns, Ordering::Relaxed);
+        half(ring, offset::SLOTS).store(slots as u32, Ordering::Relaxed);
+        half(ring, offset::SLOT_BYTES).store(SLOT_BYTES as u32, Ordering::Relaxed);
+        half(ring, offset::SIGNAL).store(SIGNAL.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
+        half(ring, offset::FORKED).store(FORKED.load(Ordering::Relaxed), Ordering::Relaxed);
+        word(ring, offset::PERIOD_NS).store(PERIOD_NS.load(Ordering::Relaxed), Ordering::Relaxed);
+        word(ring, 0).store(u64::from_le_bytes(MAGIC), Ordering::Release);
+        Ok(ring)
+    }
+
+    /// Replaces the copy of the mappings, for recorders that come too late.
+    fn copy_maps(&mut self) {
+        self.name(b".maps");
+        let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_TRUNC;
+        let Ok(to) = sys::open(self.path.as_bytes(), flags) else {
+            return;
+        };
+        if let Ok(from) = sys::open(b"/proc/self/maps\0", sys::O_RDONLY) {
+            let mut copied = 0;
+            while copied < MAPS_BYTES_MAX
+                && let Ok(bytes @ 1..) = sys::read(from, &mut self.buffer)
+                && let Some(text) = self.buffer.get(..bytes)
+                && sys::write(to, text).is_ok()
+            {
+                copied += bytes;
+            }
+            sys::close(from);
+        }
+        sys::close(to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_whole_ticks_with_the_right_mean() {
+        const TICK_NS: u64 = 4_000_000;
+        for period_ns in [
+            4_000_000,
+            4_200_000,
+            5_000_000,
+            8_000_000,
+            9_999_999,
+            40_000_000,
+            1 << 40,
+        ] {
+            let gaps: Vec<u64> = (0..20_000)
+                .map(|_| gap_of(period_ns, TICK_NS, [next_random(), next_random()]) + TICK_NS / 2)
+                .collect();
+            let ticks: Vec<u64> = gaps.iter().map(|gap| gap / TICK_NS).collect();
+            assert!(gaps.iter().all(|gap| gap % TICK_NS == 0 && *gap > 0));
+            assert!(
+                ticks
+                    .iter()
+                    .all(|ticks| *ticks <= 2 + 3 * period_ns / TICK_NS / 2)
+            );
+            let mean = gaps.iter().map(|gap| *gap as f64).sum::<f64>() / gaps.len() as f64;
+            // Twenty standard deviations of the mean of a uniform spread over one period.
+            let error = (mean / period_ns as f64 - 1.0).abs();
+            assert!(
+                error < 20.0 * 0.6 / (gaps.len() as f64).sqrt(),
+                "{period_ns}: {mean}"
+            );
+        }
+    }
+
+    #[test]
+    fn sets_to_wait_for_lose_our_signal_alone() {
+        SIGNAL.store(60, Ordering::Release);
+        assert_eq!(without_ours([1 << 58; 16]), None);
+        let all = without_ours([u64::MAX; 16]).unwrap();
+        assert_eq!(all[0], !(1 << 59));
+        assert_eq!(all[1..], [u64::MAX; 15]);
+        SIGNAL.store(0, Ordering::Release);
+        assert_eq!(without_ours([u64::MAX; 16]), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Records in order of time to accesses and events, as a recorder would have appended them.
+
+use nearpage_machine::{CpuId, Machine, NodeId};
+use rustc_hash::FxHashMap;
+
+use super::{EventKind, Map, Record, Sample, What};
+use crate::{
+    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex, data_src,
+};
+
+/// The process that perf gives the kernel's own mappings.
+const KERNEL: u32 = u32::MAX;
+
+/// State of the recorded programs as of the last record.
+pub(super) struct Follower<'a> {
+    machine: &'a Machine,
+    ghz: f32,
+    /// Live threads by kernel thread id, with their process.
+    live: FxHashMap<u32, (u32, ThreadIndex)>,
+    /// By thread.
+    all: Vec<SampleCounts>,
+    lost: u64,
+    without_cpu: bool,
+    pub batch: AccessBatch,
+    pub events: Vec<Event>,
+    /// First and last sample.
+    pub begin_ns: u64,
+    pub end_ns: u64,
+}
+
+impl<'a> Follower<'a> {
+    pub fn new(machine: &'a Machine, ghz: f32) -> Self {
+        Self {
+            machine,
+            ghz,
+            live: FxHashMap::default(),
+            all: Vec::new(),
+            lost: 0,
+            without_cpu: false,
+            batch: AccessBatch::default(),
+            events: Vec::new(),
+            begin_ns: 0,
+            end_ns: 0,
+        }
+    }
+
+    /// Takes one record in.
+    pub fn follow(&mut self, record: Record) {
+        let time_ns = record.time_ns;
+        match record.what {
+            What::Map(map) => self.map(time_ns, map),
+            What::Name {
+                pid,
+                tid,
+                name,
+                exec,
+            } => {
+                let thread = self.thread(time_ns, pid, tid);
+                self.events.push(Event::Name {
+                    time_ns,
+                    pid,
+                    thread,
+                    name,
+                    exec,
+                });
+            }
+            What::Fork {
+                pid,
+                tid,
+                parent_pid,
+            } => {
+                // What was there already, perf tells with time 0, after its name or before it, and
+                // then all of its mappings.
+                if time_ns == 0 {
+                    self.thread(time_ns, pid, tid);
+                } else {
+                    self.begin(time_ns, pid, tid, parent_pid);
+                }
+            }
+            What::Exit { pid, tid } => match self.live.get(&tid) {
+                Some((other, thread)) if *other == pid => {
+                    let thread = *thread;
+                    self.events.push(Event::Exit { time_ns, thread });
+                    self.live.remove(&tid);
+                }
+                _ => {}
+            },
+            What::Lost(records) => {
+                self.lost = self.lost.saturating_add(records);
+                self.events.push(Event::Lost { time_ns, records });
+            }
+            What::Sample(sample) => self.sample(time_ns, sample),
+        }
+    }
+
+    fn begin(&mut self, time_ns: u64, pid: u32, tid: u32, parent_pid: u32) -> ThreadIndex {
+        let thread = ThreadIndex(self.all.len() as u32);
+        self.all.push(SampleCounts::default());
+        self.live.insert(tid, (pid, thread));
+        self.events.push(Event::Fork {
+            time_ns,
+            pid,
+            tid,
+            thread,
+            parent_pid,
+        });
+        thread
+    }
+
+    /// The thread `tid`, which is new if nothing told of its beginning.
+    fn thread(&mut self, time_ns: u64, pid: u32, tid: u32) -> ThreadIndex {
+        match self.live.get(&tid) {
+            Some((other, thread)) if *other == pid => *thread,
+            _ => self.begin(time_ns, pid, tid, pid),
+        }
+    }
+
+    fn map(&mut self, time_ns: u64, map: Map) {
+        if map.pid == KERNEL {
+            return;
+        }
+        self.events.push(Event::Map {
+            time_ns,
+            pid: map.pid,
+            address: map.address,
+            length: map.length,
+            file_offset: map.file_offset,
+            protection: map.protection,
+            path: map.path,
+            build_id: map.build_id,
+        });
+    }
+
+    fn sample(&mut self, time_ns: u64, sample: Sample) {
+        let thread = self.thread(time_ns, sample.pid, sample.tid);
+        if self.begin_ns == 0 {
+            self.begin_ns = time_ns;
+        }
+        self.end_ns = self.end_ns.max(time_ns);
+        let cpu = sample.cpu.unwrap_or(CpuId(0));
+        if sample.event == EventKind::Faults {
+            self.events.push(Event::FirstTouch {
+                time_ns,
+                thread,
+                cpu,
+                address: sample.address,
+            });
+            return;
+        }
+        let counts = &mut self.all[thread.0 as usize];
+        if !sample.user {
+            counts.kernel += 1;
+            return;
+        }
+        counts.samples += 1;
+        if sample.address == 0 {
+            counts.undecoded += 1;
+            return;
+        }
+        counts.accesses += 1;
+        self.without_cpu |= sample.cpu.is_none();
+        let kind = match sample.event {
+            EventKind::Stores => AccessKind::Store,
+            EventKind::Loads | EventKind::Faults => AccessKind::Load,
+        };
+        let level = data_src::level(sample.data_src);
+        let weight = sample.period as f32;
+        self.batch.push(Access {
+            time_ns,
+            thread,
+            cpu,
+            address: sample.address,
+            instruction: sample.ip,
+            kind: data_src::kind(sample.data_src).unwrap_or(kind),
+            level,
+            resolution: Resolution::Exact,
+            distance_bytes: 0,
+            weight,
+            cost_ns: sample.latency_cycles as f32 / self.ghz * weight,
+            page_node: sample.cpu.and_then(|cpu| self.page_node(cpu, level)),
+        });
+    }
+
+    /// The node that served an access, where there are two at most: of more, a remote one could be
+    /// any, and to know the local ones alone would make accesses look local.
+    fn page_node(&self, cpu: CpuId, level: Level) -> Option<NodeId> {
+        let own = self.machine.node_of(cpu)?;
+        match (level, self.machine.nodes.as_slice()) {
+            (Level::LocalMemory, [_] | [_, _]) => Some(own),
+            (Level::RemoteMemory, [a, b]) => Some(if a.id == own { b.id } else { a.id }),
+            _ => None,
+        }
+    }
+
+    /// What became of each thread's samples.
+    pub fn counts(&self) -> impl Iterator<Item = Event> {
+        (0..).zip(&self.all).map(|(index, counts)| Event::Counts {
+            thread: ThreadIndex(index),
+            counts: *counts,
+        })
+    }
+
+    /// What became of all samples.
+    pub fn totals(&self) -> SampleCounts {
+        let mut totals = SampleCounts {
+            lost: self.lost,
+            ..SampleCounts::default()
+        };
+        for counts in &self.all {
+            totals.samples += counts.samples;
+            totals.accesses += counts.accesses;
+            totals.undecoded += counts.undecoded;
+            totals.kernel += counts.kernel;
+        }
+        totals
+    }
+
+    /// What the user should know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.without_cpu {
+            notes.push(
+                "samples without a CPU are shown on CPU 0; record with --sample-cpu to have it"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+}

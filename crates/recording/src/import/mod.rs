@@ -1,0 +1,389 @@
+//! Other tools' records of memory accesses, made into a recording: `perf.data` files and what
+//! `perf script` prints of them.
+//!
+//! A reader turns its file into [`Record`]s in order of time: [`perf_data`] (with [`attributes`] for
+//! how samples are laid out and [`features`] for the machine) and [`perf_script`]. The [`follow`]er
+//! makes of these what a recorder would have appended to its log; from there on it is a recording
+//! like any other. Objects are what the kernel's mappings show, as for programs without the preload
+//! library.
+
+mod attributes;
+mod features;
+mod follow;
+mod perf_data;
+mod perf_script;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use memmap2::Mmap;
+use nearpage_machine::{CpuId, Machine, Node, NodeId};
+
+use self::follow::Follower;
+use self::perf_data::PerfData;
+use self::perf_script::PerfScript;
+use crate::error::IoContext;
+use crate::{Error, Event, LogWriter, Metadata, SampleCounts, Status, folder};
+
+/// What an imported file came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// What became of its samples.
+    pub counts: SampleCounts,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// One thing that a file says, and when.
+#[derive(Clone, Debug, PartialEq)]
+struct Record {
+    time_ns: u64,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum What {
+    Map(Map),
+    /// A thread's name; `exec`: its process began another program.
+    Name {
+        pid: u32,
+        tid: u32,
+        name: String,
+        exec: bool,
+    },
+    Fork {
+        pid: u32,
+        tid: u32,
+        parent_pid: u32,
+    },
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
+    /// The kernel dropped so many.
+    Lost(u64),
+    Sample(Sample),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Map {
+    pid: u32,
+    address: u64,
+    length: u64,
+    file_offset: u64,
+    /// `PROT_…` bits.
+    protection: u32,
+    path: String,
+    build_id: String,
+}
+
+/// What an event samples, where `data_src` does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EventKind {
+    Loads,
+    Stores,
+    /// Page faults: first touches.
+    Faults,
+}
+
+impl EventKind {
+    /// By the event's name.
+    fn named(name: &str) -> Self {
+        if name.contains("fault") {
+            Self::Faults
+        } else if name.contains("store") {
+            Self::Stores
+        } else {
+            Self::Loads
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    pid: u32,
+    tid: u32,
+    cpu: Option<CpuId>,
+    user: bool,
+    ip: u64,
+    /// 0: not known.
+    address: u64,
+    event: EventKind,
+    data_src: u64,
+    /// 0: not measured.
+    latency_cycles: u32,
+    /// Events that it stands for.
+    period: u64,
+}
+
+/// What holds for a whole file.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct About {
+    /// The recorded command, or perf's own where that is not known.
+    command: Vec<String>,
+    machine: Option<Machine>,
+    /// Nominal frequency of its CPUs.
+    ghz: Option<f32>,
+    /// Names of its events.
+    events: Vec<String>,
+    /// Samples per second asked for; 0: by period.
+    rate_hz: f64,
+    notes: Vec<String>,
+}
+
+/// Cycles per nanosecond, where no file says.
+const ASSUMED_GHZ: f32 = 2.5;
+
+/// Accesses that are appended to the log at a time.
+const BATCH: usize = 1 << 16;
+
+/// Makes a recording in `output` of `file`: a `perf.data` with addresses, or the text that
+/// `perf script` prints of one (`-F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso`,
+/// with `--show-task-events --show-mmap-events` for what was mapped). `machine` is what it was
+/// recorded on, where the file does not say or is not to be believed.
+///
+/// The recording appears whole or not at all.
+///
+/// # Errors
+/// [`Error::Foreign`] where the file is something else, is cut short or has no addresses;
+/// [`Error::FolderInUse`]; [`Error::Io`].
+pub fn import(file: &Path, output: &Path, machine: Option<Machine>) -> Result<Imported, Error> {
+    let bytes = read(file)?;
+    let reader = Reader::new(&bytes).map_err(|cause| foreign(file, cause))?;
+    if fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Error::FolderInUse(output.to_owned()));
+    }
+    let unfinished = Unfinished::beside(output);
+    let imported = write(&reader, file, &unfinished.0, machine)?;
+    fs::rename(&unfinished.0, output).at(output, "put in place")?;
+    Ok(imported)
+}
+
+/// A folder that goes away unless it gets its name.
+struct Unfinished(PathBuf);
+
+impl Unfinished {
+    fn beside(output: &Path) -> Self {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(output.file_name().unwrap_or_default());
+        name.push(format!(".{}.unfinished", std::process::id()));
+        Self(output.with_file_name(name))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn foreign(file: &Path, cause: impl Into<String>) -> Error {
+    Error::Foreign {
+        file: file.to_owned(),
+        cause: cause.into(),
+    }
+}
+
+/// The bytes of a file. Nobody writes to another tool's finished file meanwhile.
+fn read(file: &Path) -> Result<Mmap, Error> {
+    let opened = File::open(file).at(file, "open")?;
+    let metadata = opened.metadata().at(file, "read")?;
+    if metadata.is_dir() {
+        return Err(foreign(
+            file,
+            "a folder (as `perf record --threads` writes); import a single perf.data file, or the text that `perf script` prints",
+        ));
+    }
+    if metadata.len() == 0 {
+        return Err(foreign(file, "empty; record it again"));
+    }
+    // SAFETY: read only; that nobody cuts it short meanwhile is the caller's assumption for any file.
+    unsafe { Mmap::map(&opened) }.at(file, "read")
+}
+
+/// A file of one format or the other.
+enum Reader<'a> {
+    Data(PerfData<'a>),
+    Script(PerfScript<'a>),
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, String> {
+        if PerfData::is(bytes) {
+            PerfData::new(bytes).map(Self::Data)
+        } else {
+            PerfScript::new(bytes).map(Self::Script)
+        }
+    }
+
+    fn about(&self) -> About {
+        match self {
+            Self::Data(data) => data.about(),
+            Self::Script(script) => script.about(),
+        }
+    }
+
+    /// Hands out all records, in order of time.
+    fn records(
+        &self,
+        each: &mut dyn FnMut(Record) -> Result<(), Error>,
+        file: &Path,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Data(data) => data.records(each, |cause| foreign(file, cause)),
+            Self::Script(script) => script.records(each, |cause| foreign(file, cause)),
+        }
+    }
+}
+
+fn write(
+    reader: &Reader<'_>,
+    file: &Path,
+    output: &Path,
+    machine: Option<Machine>,
+) -> Result<Imported, Error> {
+    let mut about = reader.about();
+    if about.ghz.is_none() {
+        about.notes.push(format!(
+            "the file does not say how fast the CPUs run: latencies are converted at {ASSUMED_GHZ} GHz"
+        ));
+    }
+    let machine = machine
+        .or_else(|| about.machine.take())
+        .unwrap_or_else(|| one_node(&mut about.notes));
+    let mut follower = Follower::new(&machine, about.ghz.unwrap_or(ASSUMED_GHZ));
+    let mut log = LogWriter::create(output, metadata(file, &about, &machine), &machine)?;
+    let mut append = |record| {
+        follower.follow(record);
+        if follower.batch.len() >= BATCH || follower.events.len() >= BATCH {
+            log.accesses(&follower.batch)?;
+            log.events(&follower.events)?;
+            follower.batch.clear();
+            follower.events.clear();
+        }
+        Ok(())
+    };
+    reader.records(&mut append, file)?;
+    log.accesses(&follower.batch)?;
+    let mut events = std::mem::take(&mut follower.events);
+    events.extend(follower.counts());
+    log.events(&events)?;
+
+    let counts = follower.totals();
+    if counts.accesses == 0 {
+        return Err(foreign(
+            file,
+            format!(
+                "none of its {} samples in user mode has the address of an access; record with `perf mem record`, or \
+                 with -d and an event that samples memory accesses (cycles and cpu-clock do not)",
+                counts.samples
+            ),
+        ));
+    }
+    about.notes.extend(follower.notes());
+    let metadata = log.metadata_mut();
+    (metadata.begin_ns, metadata.counts) = (follower.begin_ns, counts);
+    metadata.notes.clone_from(&about.notes);
+    log.finish(None, follower.end_ns)?;
+    Ok(Imported {
+        counts,
+        notes: about.notes,
+    })
+}
+
+fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
+    let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
+    let started = modified
+        .ok()
+        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    Metadata {
+        version: folder::FORMAT_VERSION,
+        status: Status::Incomplete,
+        recorder: env!("CARGO_PKG_VERSION").to_owned(),
+        command: about.command.clone(),
+        build_id: String::new(),
+        exit_status: None,
+        started_unix_ns: started.map_or(0, |since| {
+            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+        }),
+        begin_ns: 0,
+        end_ns: 0,
+        source: "pmu".to_owned(),
+        rate_hz: about.rate_hz,
+        thread_placement: "none".to_owned(),
+        calibration: about.events.join(", "),
+        notes: Vec::new(),
+        counts: SampleCounts::default(),
+        allocations: 0,
+        small_unlogged: 0,
+        stacks_omitted: 0,
+        damaged_blocks: 0,
+        marks: Vec::new(),
+        nodes: machine.node_ids(),
+        redacted: false,
+        rank: None,
+        tracing: None,
+    }
+}
+
+/// What stands in for a machine that nobody described.
+fn one_node(notes: &mut Vec<String>) -> Machine {
+    notes.push(
+        "the file does not say which memory nodes there were: one is assumed; name the machine with --machine".to_owned(),
+    );
+    Machine {
+        source: "assumed".to_owned(),
+        ..bare_machine(vec![Node {
+            id: NodeId(0),
+            cpus: vec![CpuId(0)],
+            memory_bytes: None,
+        }])
+    }
+}
+
+/// A machine of which nothing but its nodes is known.
+fn bare_machine(nodes: Vec<Node>) -> Machine {
+    Machine {
+        name: "imported".to_owned(),
+        source: String::new(),
+        page_bytes: 4096,
+        huge_page_bytes: None,
+        transparent_huge_pages: None,
+        latency_ns: None,
+        distance: None,
+        bandwidth: Default::default(),
+        loaded_latencies: Vec::new(),
+        cores: Vec::new(),
+        caches: Vec::new(),
+        nodes,
+        processor: Default::default(),
+        tlbs: Vec::new(),
+        memory: Default::default(),
+        links: Vec::new(),
+        routes: Vec::new(),
+        moves: Default::default(),
+        energy: None,
+    }
+}
+
+/// What `fuzz/` calls: reads `bytes` as whichever format they are, up to accesses and events.
+pub fn fuzz(bytes: &[u8]) {
+    let Ok(reader) = Reader::new(bytes) else {
+        return;
+    };
+    let about = reader.about();
+    let machine = about.machine.unwrap_or_else(|| one_node(&mut Vec::new()));
+    let mut follower = Follower::new(&machine, about.ghz.unwrap_or(ASSUMED_GHZ));
+    let mut append = |record| {
+        follower.follow(record);
+        Ok(())
+    };
+    let _ = reader.records(&mut append, Path::new("fuzz"));
+    let totals = follower.totals();
+    assert_eq!(follower.batch.len() as u64, totals.accesses);
+    assert_eq!(totals.samples, totals.accesses + totals.undecoded);
+    let forks = follower.events.iter();
+    let forks = forks.filter(|event| matches!(event, Event::Fork { .. }));
+    assert_eq!(forks.count(), follower.counts().count());
+}

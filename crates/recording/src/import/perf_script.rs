@@ -1,0 +1,354 @@
+//! What `perf script` prints of samples with addresses, a line each:
+//!
+//! ```text
+//! COMM PID[/TID] [CPU] SECONDS: [PERIOD] EVENT: ADDRESS [SYMBOL (FILE)] DATA_SRC |…| WEIGHT IP SYMBOL (FILE)
+//!     solve  412/414  [003]  1016.746629:  1009 cpu/mem-loads/P:  7f12 68100142 |OP LOAD|…|BLK  N/A  310  40117a main+0x9 (/bin/x)
+//! ```
+//!
+//! Fields in perf's order, columns apart by blanks; times with micro- or nanoseconds (`--ns`).
+//! What was mapped comes from lines of `--show-mmap-events` and `--show-task-events`, with
+//! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
+//! the instruction is the chain's first. Comments and empty lines are skipped.
+
+use super::{About, EventKind, Map, Record, Sample, What};
+use crate::Error;
+use nearpage_machine::CpuId;
+
+/// From here on the kernel's addresses.
+const KERNEL: u64 = 1 << 63;
+
+/// A text of which the first sample was understood.
+pub(super) struct PerfScript<'a> {
+    text: &'a str,
+    events: Vec<String>,
+}
+
+impl<'a> PerfScript<'a> {
+    pub fn new(bytes: &'a [u8]) -> Result<Self, String> {
+        let neither = "neither a perf.data file nor the text of `perf script`";
+        let text = std::str::from_utf8(bytes).map_err(|_| neither.to_owned())?;
+        let mut events: Vec<String> = Vec::new();
+        let mut any = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            match Line::parse(line) {
+                Ok(Line::Skipped | Line::Chain(_)) => {}
+                Ok(Line::Record(_)) => any = true,
+                Ok(Line::Sample { event, .. }) => {
+                    any = true;
+                    if !events.iter().any(|known| known == event) && events.len() < 64 {
+                        events.push(event.to_owned());
+                    }
+                }
+                // What fails first is not perf's at all.
+                Err(_) if !any && Head::parse(line).is_none() => {
+                    return Err(format!("{neither}: line {number} is no sample"));
+                }
+                Err(cause) => return Err(format!("line {number}: {cause}")),
+            }
+        }
+        if events.is_empty() {
+            return Err(format!("{neither}: it has no samples"));
+        }
+        Ok(Self { text, events })
+    }
+
+    /// What holds for the whole.
+    pub fn about(&self) -> About {
+        let mut notes = vec![
+            "imported from the text of `perf script`; times are those of perf's clock".to_owned(),
+        ];
+        if !self.text.contains("PERF_RECORD_MMAP") {
+            notes.push("the text does not say what was mapped, so no object and no function is known; print it with --show-mmap-events --show-task-events".to_owned());
+        }
+        let described = self.text.lines().take_while(|line| line.starts_with('#'));
+        let described = described
+            .filter_map(|line| line.strip_prefix("# cpudesc :"))
+            .next();
+        let command = self.text.lines().take_while(|line| line.starts_with('#'));
+        let command = command
+            .filter_map(|line| line.strip_prefix("# cmdline :"))
+            .next();
+        About {
+            command: command
+                .unwrap_or_default()
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
+            machine: None,
+            ghz: described.and_then(super::features::ghz),
+            events: self.events.clone(),
+            rate_hz: 0.0,
+            notes,
+        }
+    }
+
+    /// Hands out all records in order of time, which perf prints them in.
+    pub fn records(
+        &self,
+        each: &mut dyn FnMut(Record) -> Result<(), Error>,
+        error: impl Fn(String) -> Error,
+    ) -> Result<(), Error> {
+        // A sample waits for its call chain, whose first line has the instruction.
+        let mut waiting: Option<(u64, Sample)> = None;
+        let record = |(time_ns, sample)| Record {
+            time_ns,
+            what: What::Sample(sample),
+        };
+        for (number, line) in (1..).zip(self.text.lines()) {
+            match Line::parse(line).map_err(|cause| error(format!("line {number}: {cause}")))? {
+                Line::Skipped => {}
+                Line::Chain(ip) => {
+                    if let Some((_, sample)) = waiting.as_mut().filter(|(_, sample)| sample.ip == 0)
+                    {
+                        (sample.ip, sample.user) = (ip, ip < KERNEL);
+                    }
+                }
+                Line::Record(other) => {
+                    waiting.take().map(record).map_or(Ok(()), &mut *each)?;
+                    each(other)?;
+                }
+                Line::Sample {
+                    time_ns, sample, ..
+                } => {
+                    waiting
+                        .replace((time_ns, sample))
+                        .map(record)
+                        .map_or(Ok(()), &mut *each)?;
+                }
+            }
+        }
+        waiting.map(record).map_or(Ok(()), each)
+    }
+}
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq)]
+enum Line<'a> {
+    Skipped,
+    /// Of a call chain.
+    Chain(u64),
+    Record(Record),
+    Sample {
+        time_ns: u64,
+        event: &'a str,
+        sample: Sample,
+    },
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Result<Self, String> {
+        let trimmed = line.trim();
+        if trimmed.is_empty() || trimmed.starts_with('#') {
+            return Ok(Self::Skipped);
+        }
+        let Some(head) = Head::parse(line) else {
+            let first = trimmed.split_whitespace().next().unwrap_or_default();
+            let indented = line.starts_with([' ', '\t']);
+            let ip = hexadecimal(first).filter(|_| indented);
+            return ip.map(Self::Chain).ok_or_else(|| {
+                "expected COMM PID TIME: EVENT: ADDRESS … as `perf script` prints them".to_owned()
+            });
+        };
+        if let Some(record) = head.rest.strip_prefix("PERF_RECORD_") {
+            return Ok(match what(record) {
+                Some(what) => Self::Record(Record {
+                    time_ns: head.time_ns,
+                    what,
+                }),
+                None => Self::Skipped,
+            });
+        }
+        head.sample()
+    }
+}
+
+/// The beginning of a line, up to its time.
+struct Head<'a> {
+    pid: u32,
+    tid: u32,
+    cpu: Option<CpuId>,
+    time_ns: u64,
+    rest: &'a str,
+}
+
+impl<'a> Head<'a> {
+    /// The first word of digits, point, digits, colon is the time; a CPU, then thread or process
+    /// and thread stand before it, and before those the name, which may have blanks.
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut before: [&str; 2] = ["", ""];
+        let mut rest = line;
+        loop {
+            let begin = rest.trim_start();
+            let word = begin.split_whitespace().next()?;
+            rest = &begin[word.len()..];
+            if let Some(time_ns) = seconds(word) {
+                let cpu = before[1]
+                    .strip_prefix('[')
+                    .and_then(|word| word.strip_suffix(']'));
+                let threads = if cpu.is_some() { before[0] } else { before[1] };
+                let (pid, tid) = threads.split_once('/').unwrap_or((threads, threads));
+                // The idle task has neither: -1.
+                let number = |text: &str| text.parse::<i64>().ok().map(|number| number as u32);
+                return Some(Self {
+                    pid: number(pid)?,
+                    tid: number(tid)?,
+                    cpu: cpu.and_then(|cpu| cpu.parse().ok()).map(CpuId),
+                    time_ns,
+                    rest: rest.trim_start(),
+                });
+            }
+            before = [before[1], word];
+        }
+    }
+
+    fn sample(self) -> Result<Line<'a>, String> {
+        let mut words = self.rest.split_whitespace();
+        let mut word = words.next().unwrap_or_default();
+        let mut period = 1;
+        if word.bytes().all(|byte| byte.is_ascii_digit()) {
+            period = word.parse().unwrap_or(1);
+            word = words.next().unwrap_or_default();
+        }
+        let event = word.strip_suffix(':');
+        let event = event.ok_or("expected an event after the time, as in `cpu/mem-loads/P:`")?;
+        let fields =
+            "print it with -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso";
+        let address = words.next().and_then(hexadecimal);
+        let address =
+            address.ok_or_else(|| format!("expected an address after the event; {fields}"))?;
+        // The number stands before its description, and symbol and file of the address before it.
+        let (before, described) = self
+            .rest
+            .split_once(" |OP ")
+            .ok_or_else(|| format!("expected data_src after the address; {fields}"))?;
+        let data_src = before.split_whitespace().next_back().and_then(hexadecimal);
+        let data_src =
+            data_src.ok_or_else(|| format!("expected data_src as a number; {fields}"))?;
+        // The description ends with `|LCK No` or `|LCK No|BLK  N/A`; no word of it is a number.
+        let (_, behind) = described.split_once("|LCK ").unwrap_or_default();
+        let numbers = behind
+            .split_whitespace()
+            .skip_while(|word| hexadecimal_digits(word).is_none());
+        let mut numbers = numbers.map_while(hexadecimal_digits);
+        // Symbols may look like numbers; addresses of code have many digits.
+        let (weight, ip) = match (numbers.next(), numbers.next()) {
+            (Some(weight), Some(ip)) if ip.len() > 4 => (weight.parse().unwrap_or(0), ip),
+            (Some(ip), _) if ip.len() > 4 => (0u64, ip),
+            (Some(weight), _) => (weight.parse().unwrap_or(0), "0"),
+            (None, _) => (0, "0"),
+        };
+        let ip = hexadecimal(ip).unwrap_or(0);
+        Ok(Line::Sample {
+            time_ns: self.time_ns,
+            event,
+            sample: Sample {
+                pid: self.pid,
+                tid: self.tid,
+                cpu: self.cpu,
+                user: ip < KERNEL,
+                ip,
+                address,
+                event: EventKind::named(event),
+                data_src,
+                latency_cycles: weight as u32,
+                period,
+            },
+        })
+    }
+}
+
+fn hexadecimal(word: &str) -> Option<u64> {
+    u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
+}
+
+fn hexadecimal_digits(word: &str) -> Option<&str> {
+    word.bytes()
+        .all(|byte| byte.is_ascii_hexdigit())
+        .then_some(word)
+}
+
+/// `1016.746629:` in nanoseconds.
+fn seconds(word: &str) -> Option<u64> {
+    let (seconds, fraction) = word.strip_suffix(':')?.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(seconds) || !digits(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let fraction_ns = fraction.parse::<u64>().ok()? * 10u64.pow(9 - fraction.len() as u32);
+    seconds
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000_000)?
+        .checked_add(fraction_ns)
+}
+
+/// What stands behind `PERF_RECORD_`.
+fn what(record: &str) -> Option<What> {
+    let threads = |text: &str, between: char| -> Option<(u32, u32)> {
+        let (pid, tid) = text.split_once(between)?;
+        Some((
+            pid.trim().parse::<i64>().ok()? as u32,
+            tid.trim().parse::<i64>().ok()? as u32,
+        ))
+    };
+    let (kind, rest) = record.split_at(record.find([' ', ':', '('])?);
+    match kind {
+        "MMAP" | "MMAP2" => {
+            let (whose, rest) = rest.split_once(": [")?;
+            let (place, rest) = rest.split_once("]: ")?;
+            let (pid, _) = threads(whose, '/')?;
+            let (address, place) = place.split_once('(')?;
+            let (length, place) = place.split_once(')')?;
+            let mut place = place.trim_start().strip_prefix("@ ")?.split_whitespace();
+            let file_offset = hexadecimal(place.next()?)?;
+            let identity = place.next().unwrap_or_default();
+            let build_id = identity
+                .strip_prefix('<')
+                .and_then(|rest| rest.strip_suffix('>'));
+            let (permissions, path) = rest.split_once(' ')?;
+            let bit = |letter, bit| if permissions.contains(letter) { bit } else { 0 };
+            Some(What::Map(Map {
+                pid,
+                address: hexadecimal(address)?,
+                length: hexadecimal(length)?,
+                file_offset,
+                protection: bit('r', 1) | bit('w', 2) | bit('x', 4),
+                path: path.trim_end().to_owned(),
+                build_id: build_id.unwrap_or_default().to_owned(),
+            }))
+        }
+        "COMM" => {
+            let (exec, rest) = match rest.strip_prefix(" exec: ") {
+                Some(rest) => (true, rest),
+                None => (false, rest.strip_prefix(": ")?),
+            };
+            let (name, whose) = rest.rsplit_once(':')?;
+            let (pid, tid) = threads(whose, '/')?;
+            Some(What::Name {
+                pid,
+                tid,
+                name: name.to_owned(),
+                exec,
+            })
+        }
+        "FORK" | "EXIT" => {
+            let (whose, parent) = rest.strip_prefix('(')?.split_once("):(")?;
+            let (pid, tid) = threads(whose, ':')?;
+            let (parent_pid, _) = threads(parent.trim_end().strip_suffix(')')?, ':')?;
+            Some(if kind == "EXIT" {
+                What::Exit { pid, tid }
+            } else {
+                What::Fork {
+                    pid,
+                    tid,
+                    parent_pid,
+                }
+            })
+        }
+        "LOST" | "LOST_SAMPLES" => {
+            let lost = rest.split_whitespace().last()?;
+            Some(What::Lost(lost.parse().ok()?))
+        }
+        _ => None,
+    }
+}

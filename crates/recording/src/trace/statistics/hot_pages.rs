@@ -1,0 +1,115 @@
+//! How much of the misses the hottest pages have, found by their cache misses and by their TLB
+//! misses (Verghese Figure 7.2): where the curves are close, TLB misses find the hot pages too.
+
+use std::cmp::Reverse;
+
+/// Shares of the pages that the curves are kept at, from none to all.
+const STEPS: usize = 100;
+
+/// Share of all cache misses, code's among them, that are to the hottest pages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HotPages {
+    /// Pages with a miss of either kind.
+    pub pages: u64,
+    /// At each percent of these pages, from 0 to 100, rounded down to whole pages: the share of
+    /// cache misses (0 to 1) that are to the pages with the most cache misses.
+    pub by_cache_misses: Vec<f64>,
+    /// The same, of the pages with the most TLB misses.
+    pub by_tlb_misses: Vec<f64>,
+}
+
+/// Counts by page.
+#[derive(Clone, Debug)]
+pub(super) struct PageCounters {
+    /// Cache and TLB misses.
+    pages: Vec<(u32, u32)>,
+}
+
+impl PageCounters {
+    pub fn new(pages: usize) -> Self {
+        Self {
+            pages: vec![(0, 0); pages],
+        }
+    }
+
+    #[inline]
+    pub fn count(&mut self, page: u32, cache_miss: bool, tlb_miss: bool) {
+        let (cache, tlb) = &mut self.pages[page as usize];
+        *cache = cache.saturating_add(cache_miss.into());
+        *tlb = tlb.saturating_add(tlb_miss.into());
+    }
+
+    pub fn finish(mut self) -> HotPages {
+        self.pages.retain(|counts| *counts != (0, 0));
+        // Ties go to the page with fewer cache misses: a curve shows what its count tells alone.
+        self.pages
+            .sort_unstable_by_key(|(cache, _)| Reverse(*cache));
+        let by_cache_misses = curve(&self.pages);
+        self.pages
+            .sort_unstable_by_key(|(cache, tlb)| (Reverse(*tlb), *cache));
+        HotPages {
+            pages: self.pages.len() as u64,
+            by_tlb_misses: curve(&self.pages),
+            by_cache_misses,
+        }
+    }
+}
+
+fn curve(pages: &[(u32, u32)]) -> Vec<f64> {
+    let all: u64 = pages.iter().map(|(cache, _)| u64::from(*cache)).sum();
+    let (mut taken, mut misses) = (0, 0);
+    let point = |step: usize| {
+        let upto = pages.len() * step / STEPS;
+        for (cache, _) in &pages[taken..upto] {
+            misses += u64::from(*cache);
+        }
+        taken = upto;
+        misses as f64 / all.max(1) as f64
+    };
+    (0..=STEPS).map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_hottest_tenth() {
+        let mut counters = PageCounters::new(30);
+        // Ten of thirty pages are used; the first has 91 of 100 cache misses and no TLB miss.
+        for page in 0..10 {
+            for _ in 0..if page == 0 { 91 } else { 1 } {
+                counters.count(page, true, false);
+            }
+            if page > 0 {
+                counters.count(page, false, true);
+            }
+        }
+        let found = counters.finish();
+        assert_eq!(found.pages, 10);
+        assert_eq!(found.by_cache_misses[9..=11], [0.0, 0.91, 0.91]);
+        assert_eq!(found.by_cache_misses[20], 0.92);
+        assert_eq!(found.by_tlb_misses[90], 0.09);
+        assert_eq!(found.by_tlb_misses[100], 1.0);
+    }
+
+    proptest! {
+        /// No order of the pages does better than that by cache misses, and both end with all.
+        #[test]
+        fn cache_misses_find_the_hottest(counts in prop::collection::vec((0u32..50, 0u32..50), 1..300)) {
+            let mut counters = PageCounters::new(counts.len());
+            for (page, (cache, tlb)) in counts.iter().enumerate() {
+                (0..*cache).for_each(|_| counters.count(page as u32, true, false));
+                (0..*tlb).for_each(|_| counters.count(page as u32, false, true));
+            }
+            let HotPages { by_cache_misses, by_tlb_misses, .. } = counters.finish();
+            for (best, other) in by_cache_misses.iter().zip(&by_tlb_misses) {
+                prop_assert!(other <= best);
+            }
+            prop_assert!(by_cache_misses.windows(2).all(|pair| pair[0] <= pair[1]));
+            let all = f64::from(u8::from(counts.iter().any(|(cache, _)| *cache > 0)));
+            prop_assert_eq!((by_cache_misses[100], by_tlb_misses[100]), (all, all));
+        }
+    }
+}

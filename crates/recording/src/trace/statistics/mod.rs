@@ -1,0 +1,84 @@
+//! What all misses of a program say about replication and about hot pages, in one pass over a
+//! trace: read chains, the hot-page curve, read-mostly shares (Verghese, Devine, Gupta and
+//! Rosenblum 1996: Figures 6.2 and 7.2, Table 6).
+//!
+//! A miss is what a recording hands out as an access: it missed all caches, or is an upgrade, which
+//! is a write; hits that were kept are none. Where a program marked a stable phase, only that counts.
+//!
+//! Memory does not depend on the trace's length: 12 bytes a page; 20 to 40 for each page and CPU
+//! that read it (a hash table); at most 3.5 million counted words, 71 MiB and 54 more at the end; and
+//! a frame, about 3 MiB, of each thread that has begun and not ended.
+
+mod chains;
+mod hot_pages;
+mod read_mostly;
+
+pub use chains::{ChainShare, ReadChains};
+pub use hot_pages::HotPages;
+pub use read_mostly::{READ_MOSTLY_WRITES_MAX, ReadMostly};
+
+use self::chains::ChainCounter;
+use self::hot_pages::PageCounters;
+use self::read_mostly::WordCounters;
+use crate::{AccessKind, Error, Recording};
+
+/// What one pass over a trace found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TraceStatistics {
+    /// Loads and stores that missed.
+    pub data_misses: u64,
+    /// Instruction fetches that missed.
+    pub fetch_misses: u64,
+    /// References that missed the TLB.
+    pub tlb_misses: u64,
+    /// Data misses by the length of the read chains they are in.
+    pub chains: ReadChains,
+    /// Misses by how hot their pages are.
+    pub hot_pages: HotPages,
+    /// Misses to what is hardly written.
+    pub read_mostly: ReadMostly,
+}
+
+impl Recording {
+    /// Goes through all misses of a full recording, in order.
+    ///
+    /// # Errors
+    /// [`Error::SamplesOnly`], [`Error::Damaged`], [`Error::Io`].
+    pub fn trace_statistics(&self) -> Result<TraceStatistics, Error> {
+        let traced = self.full()?;
+        let marked = traced.images.files.iter().map(|file| {
+            let marks = &self.metadata.marks;
+            marks.iter().any(|mark| mark.pid == file.header.pid)
+        });
+        let marked: Vec<bool> = marked.collect();
+        let mut statistics = TraceStatistics::default();
+        let mut chains = ChainCounter::new(traced.pages.len());
+        let mut pages = PageCounters::new(traced.pages.len());
+        let mut words = WordCounters::default();
+        traced.in_order(&marked, |reference| {
+            let page = reference.page.0;
+            statistics.tlb_misses += u64::from(reference.tlb_miss);
+            pages.count(page, reference.cache_miss, reference.tlb_miss);
+            if !reference.cache_miss {
+                return;
+            }
+            let write = match reference.kind {
+                AccessKind::Fetch => {
+                    statistics.fetch_misses += 1;
+                    return;
+                }
+                kind => kind == AccessKind::Store,
+            };
+            statistics.data_misses += 1;
+            match write {
+                true => chains.write(page),
+                false => chains.read(page, reference.cpu),
+            }
+            words.count(page, reference.offset, write);
+        })?;
+        statistics.chains = chains.finish();
+        statistics.hot_pages = pages.finish();
+        statistics.read_mostly = words.finish();
+        Ok(statistics)
+    }
+}

@@ -1,0 +1,584 @@
+//! Other tools' files: a real `perf.data`, ones built from the documented layout, what `perf script`
+//! prints, and what is none of these.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_recording::import::import;
+use nearpage_recording::{AccessBatch, AccessKind, Error, Level, ObjectKind, Recording};
+
+fn imported(bytes: &[u8]) -> Recording {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, output) = (folder.path().join("perf.data"), folder.path().join("out"));
+    fs::write(&file, bytes).unwrap();
+    let counts = import(&file, &output, None).unwrap().counts;
+    let recording = Recording::open(&output).unwrap();
+    assert_eq!(recording.metadata.counts, counts);
+    assert_eq!(recording.access_count(), counts.accesses);
+    recording
+}
+
+fn accesses(recording: &Recording) -> AccessBatch {
+    let mut all = AccessBatch::default();
+    for batch in recording.accesses() {
+        all.append(&batch.unwrap());
+    }
+    all
+}
+
+/// Why a file is refused; nothing may be left behind.
+fn refused(bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("perf.data");
+    fs::write(&file, bytes).unwrap();
+    let error = import(&file, &folder.path().join("out"), None).unwrap_err();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{error}");
+    let line = error.to_string();
+    assert!(matches!(error, Error::Foreign { .. }), "{line}");
+    line.strip_prefix(&format!("{}: ", file.display()))
+        .expect("the file's name comes first")
+        .to_owned()
+}
+
+/// Bytes of the layout, one field after the other.
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn u32(mut self, value: u32) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, value: u64) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Self {
+        self.0.extend(bytes);
+        self
+    }
+
+    /// Zero-terminated and padded to 8 bytes, as paths and names are.
+    fn text(mut self, text: &str) -> Self {
+        self.0.extend(text.as_bytes());
+        let padded = (text.len() + 1).next_multiple_of(8);
+        self.0.extend(std::iter::repeat_n(0, padded - text.len()));
+        self
+    }
+}
+
+const TID: u64 = 1 << 1;
+const TIME: u64 = 1 << 2;
+const CPU: u64 = 1 << 7;
+const IDENTIFIER: u64 = 1 << 16;
+/// As `perf mem record --sample-cpu` asks: ip, thread, time, address, CPU, period, weight,
+/// `data_src`, identifier.
+const MEMORY: u64 = 1 | TID | TIME | 1 << 3 | CPU | 1 << 8 | 1 << 14 | 1 << 15 | IDENTIFIER;
+
+const LOADS: u64 = 7;
+const STORES: u64 = 9;
+const L1_LOAD: u64 = 0x102_6810_0142;
+const LOCAL_LOAD: u64 = 0x02 | 0x0d << 33;
+const REMOTE_LOAD: u64 = LOCAL_LOAD | 1 << 37;
+
+/// A file of `perf mem record`: two events, two nodes with two CPUs each.
+struct PerfData {
+    records: Vec<u8>,
+    sample_type: u64,
+}
+
+impl PerfData {
+    fn new() -> Self {
+        Self {
+            records: Vec::new(),
+            sample_type: MEMORY,
+        }
+    }
+
+    fn record(mut self, type_: u32, misc: u16, body: Bytes) -> Self {
+        self.records.extend(type_.to_le_bytes());
+        self.records.extend(misc.to_le_bytes());
+        self.records.extend((body.0.len() as u16 + 8).to_le_bytes());
+        self.records.extend(body.0);
+        self
+    }
+
+    /// A record that is no sample, with its trailer.
+    fn event(self, type_: u32, misc: u16, time_ns: u64, pid: u32, body: Bytes) -> Self {
+        let trailer = body.u32(pid).u32(pid).u64(time_ns).u64(0).u64(LOADS);
+        self.record(type_, misc, trailer)
+    }
+
+    fn name(self, time_ns: u64, pid: u32, tid: u32, name: &str, exec: bool) -> Self {
+        let body = Bytes::default().u32(pid).u32(tid).text(name);
+        self.event(3, u16::from(exec) << 13 | 2, time_ns, pid, body)
+    }
+
+    fn fork(self, time_ns: u64, pid: u32, tid: u32, parent: u32) -> Self {
+        let body = Bytes::default()
+            .u32(pid)
+            .u32(parent)
+            .u32(tid)
+            .u32(parent)
+            .u64(time_ns);
+        self.event(7, 0, time_ns, pid, body)
+    }
+
+    fn exit(self, time_ns: u64, pid: u32, tid: u32) -> Self {
+        let body = Bytes::default()
+            .u32(pid)
+            .u32(1)
+            .u32(tid)
+            .u32(1)
+            .u64(time_ns);
+        self.event(4, 0, time_ns, pid, body)
+    }
+
+    fn map(
+        self,
+        time_ns: u64,
+        pid: u32,
+        address: u64,
+        length: u64,
+        protection: u32,
+        path: &str,
+    ) -> Self {
+        let body = Bytes::default()
+            .u32(pid)
+            .u32(pid)
+            .u64(address)
+            .u64(length)
+            .u64(0);
+        let body = body.bytes(&[0; 24]).u32(protection).u32(2).text(path);
+        self.event(10, 2, time_ns, pid, body)
+    }
+
+    fn sample(self, sample: Sample) -> Self {
+        let body = Bytes::default()
+            .u64(sample.event)
+            .u64(0x40_1000)
+            .u32(100)
+            .u32(sample.tid);
+        let body = body
+            .u64(sample.time_ns)
+            .u64(sample.address)
+            .u32(sample.cpu)
+            .u32(0);
+        let body = body.u64(1000).u64(sample.latency).u64(sample.data_src);
+        self.record(9, sample.mode, body)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let attribute = |config: u64| {
+            // Loads and stores of the CPU's PMU, 4000 a second, sample_id_all.
+            let flags = 1 << 10 | 1 << 18;
+            let bytes = Bytes::default()
+                .u32(4)
+                .u32(128)
+                .u64(config)
+                .u64(4000)
+                .u64(self.sample_type);
+            let mut bytes = bytes.u64(0).u64(flags).0;
+            bytes.resize(128, 0);
+            bytes
+        };
+        let padded = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.resize((text.len() + 1).next_multiple_of(64), 0);
+            let length = bytes.len() as u32;
+            Bytes::default().u32(length).bytes(&bytes).0
+        };
+        let strings = |texts: &[&str]| {
+            let count = Bytes::default().u32(texts.len() as u32).0;
+            texts
+                .iter()
+                .fold(count, |bytes, text| [bytes, padded(text)].concat())
+        };
+        let node = |id, cpus| {
+            Bytes::default()
+                .u32(id)
+                .u64(1 << 20)
+                .u64(0)
+                .bytes(&padded(cpus))
+                .0
+        };
+        let event = |config, id: u64, name| {
+            let head = Bytes::default().bytes(&attribute(config)).u32(1);
+            head.bytes(&padded(name)).u64(id).0
+        };
+        // By number: CPU description, command, event description, NUMA topology.
+        let features = [
+            (8, padded("Some CPU @ 2.00GHz")),
+            (11, strings(&["perf", "mem", "record", "./solve"])),
+            (
+                12,
+                [
+                    Bytes::default().u32(2).u32(128).0,
+                    event(0x1cd, LOADS, "cpu/mem-loads,ldlat=30/P"),
+                    event(0x82d0, STORES, "cpu/mem-stores/P"),
+                ]
+                .concat(),
+            ),
+            (
+                14,
+                [Bytes::default().u32(2).0, node(0, "0-1"), node(1, "2-3")].concat(),
+            ),
+        ];
+        let (ids_at, attributes_at) = (104, 120);
+        let data_at = attributes_at + 2 * 144;
+        let features_at = data_at + self.records.len() as u64;
+        let mut section_at = features_at + 16 * features.len() as u64;
+        let header = Bytes::default().bytes(b"PERFILE2").u64(104).u64(144);
+        let header = header
+            .u64(attributes_at)
+            .u64(2 * 144)
+            .u64(data_at)
+            .u64(self.records.len() as u64);
+        let bitmap = features
+            .iter()
+            .fold(0, |bits, (number, _)| bits | 1u64 << number);
+        let mut bytes = header.u64(0).u64(0).u64(bitmap).u64(0).u64(0).u64(0);
+        bytes = bytes.u64(LOADS).u64(STORES);
+        for (config, at) in [(0x1cd, ids_at), (0x82d0, ids_at + 8)] {
+            bytes = bytes.bytes(&attribute(config)).u64(at).u64(8);
+        }
+        bytes = bytes.bytes(&self.records);
+        for (_, section) in &features {
+            bytes = bytes.u64(section_at).u64(section.len() as u64);
+            section_at += section.len() as u64;
+        }
+        features
+            .iter()
+            .fold(bytes, |bytes, (_, section)| bytes.bytes(section))
+            .0
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sample {
+    event: u64,
+    mode: u16,
+    tid: u32,
+    time_ns: u64,
+    address: u64,
+    cpu: u32,
+    latency: u64,
+    data_src: u64,
+}
+
+const SAMPLE: Sample = Sample {
+    event: LOADS,
+    mode: 2,
+    tid: 100,
+    time_ns: 50,
+    address: 0x7000_0010,
+    cpu: 0,
+    latency: 300,
+    data_src: LOCAL_LOAD,
+};
+
+/// A program with two threads and an anonymous mapping that both use.
+fn program() -> PerfData {
+    let stack = "[stack]";
+    PerfData::new()
+        .name(0, 100, 100, "perf-exec", false)
+        .name(10, 100, 100, "solve", true)
+        .map(11, 100, 0x40_0000, 0x2000, 5, "/nonexistent/solve")
+        .map(12, 100, 0x7ff0_0000, 0x2_1000, 3, stack)
+        .map(13, 100, 0x7000_0000, 0x10_0000, 3, "//anon")
+        .map(39, 100, 0x7100_0000, 0x80_0000, 3, "//anon")
+        // The second CPU's ring comes first.
+        .sample(Sample {
+            tid: 101,
+            time_ns: 60,
+            cpu: 2,
+            data_src: REMOTE_LOAD,
+            latency: 500,
+            ..SAMPLE
+        })
+        .sample(Sample {
+            tid: 101,
+            time_ns: 80,
+            cpu: 2,
+            data_src: L1_LOAD,
+            latency: 4,
+            ..SAMPLE
+        })
+        .fork(40, 100, 101, 100)
+        .sample(SAMPLE)
+        // Where data_src does not say what it was, the event does.
+        .sample(Sample {
+            event: STORES,
+            time_ns: 55,
+            latency: 0,
+            data_src: 1,
+            ..SAMPLE
+        })
+        .sample(Sample {
+            mode: 1,
+            time_ns: 56,
+            ..SAMPLE
+        })
+        .sample(Sample {
+            address: 0,
+            time_ns: 57,
+            ..SAMPLE
+        })
+        .exit(90, 100, 101)
+        .exit(95, 100, 100)
+}
+
+#[test]
+fn reads_what_perf_mem_records() {
+    let recording = imported(&program().bytes());
+    let found = accesses(&recording);
+    assert_eq!(found.time_ns, [50, 55, 60, 80]);
+    assert_eq!(
+        found.kind,
+        [
+            AccessKind::Load,
+            AccessKind::Store,
+            AccessKind::Load,
+            AccessKind::Load
+        ]
+    );
+    assert_eq!(
+        found.level,
+        [
+            Level::LocalMemory,
+            Level::Unknown,
+            Level::RemoteMemory,
+            Level::L1
+        ]
+    );
+    // Cycles at 2 GHz, times the period.
+    assert_eq!(found.cost_ns, [150_000.0, 0.0, 250_000.0, 2000.0]);
+    assert_eq!(found.weight, [1000.0; 4]);
+    assert_eq!(found.cpu, [0, 0, 2, 2].map(CpuId));
+    assert_eq!(
+        found.page_node,
+        [Some(NodeId(0)), None, Some(NodeId(0)), None]
+    );
+    let counts = recording.metadata.counts;
+    assert_eq!((counts.samples, counts.undecoded, counts.kernel), (5, 1, 1));
+
+    let names: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| (thread.tid, thread.name.as_str(), thread.died_ns))
+        .collect();
+    assert_eq!(names, [(100, "solve", 95), (101, "solve", 90)]);
+    let mapping = recording
+        .tables
+        .objects
+        .iter()
+        .find(|object| object.kind == ObjectKind::Mapping)
+        .unwrap();
+    assert_eq!(
+        (mapping.address, mapping.name.as_str()),
+        (0x7000_0000, "anonymous memory")
+    );
+    assert!(
+        recording
+            .tables
+            .objects
+            .iter()
+            .any(|object| object.name == "stack of 101")
+    );
+    let (module, offset) = recording.resolve(100, 50, 0x40_1000).unwrap();
+    assert_eq!(
+        (
+            recording.tables.modules[module.0 as usize].path.as_str(),
+            offset
+        ),
+        ("/nonexistent/solve", 0x40_1000 - 0x40_0000)
+    );
+
+    assert_eq!(recording.machine.nodes.len(), 2);
+    let metadata = &recording.metadata;
+    assert_eq!(metadata.command, ["perf", "mem", "record", "./solve"]);
+    assert_eq!(
+        (metadata.begin_ns, metadata.end_ns, metadata.rate_hz),
+        (50, 80, 4000.0)
+    );
+    assert_eq!(
+        metadata.calibration,
+        "cpu/mem-loads,ldlat=30/P, cpu/mem-stores/P"
+    );
+}
+
+#[test]
+fn what_the_real_file_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import/page-faults.perf.data");
+    let mut bytes = fs::read(path).unwrap();
+    let line = refused(&bytes);
+    assert!(line.starts_with("none of its 0 samples"), "{line}");
+
+    // Another event: a raw one of the CPU's, by that name.
+    let attributes_at = u64::from_le_bytes(bytes[24..32].try_into().unwrap()) as usize;
+    assert_eq!(bytes[attributes_at..][..4], 1u32.to_le_bytes());
+    bytes[attributes_at] = 4;
+    for at in 0..bytes.len() - 11 {
+        if bytes[at..].starts_with(b"page-faults") {
+            bytes[at..at + 11].copy_from_slice(b"mem-stores/");
+        }
+    }
+    let recording = imported(&bytes);
+    let found = accesses(&recording);
+    // As `perf script` prints them.
+    assert_eq!(found.len(), 56);
+    assert!(found.time_ns.is_sorted());
+    assert_eq!(
+        (found.address[0], found.instruction[0]),
+        (0x40_1540, 0x40_1540)
+    );
+    let last = found.len() - 1;
+    assert_eq!(
+        (
+            found.time_ns[last] / 1000,
+            found.cpu[last],
+            found.address[last],
+            found.instruction[last]
+        ),
+        (1_735_284_574, CpuId(1), 0x4d_a320, 0x40_166c)
+    );
+    assert!(found.kind.iter().all(|kind| *kind == AccessKind::Store));
+    let threads: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| (thread.pid, thread.tid, thread.name.as_str()))
+        .collect();
+    assert_eq!(threads, [(28559, 28559, "touch"), (28559, 28561, "touch")]);
+    let modules: Vec<_> = recording
+        .tables
+        .modules
+        .iter()
+        .map(|module| (module.path.as_str(), module.build_id.len()))
+        .collect();
+    assert_eq!(modules, [("/tmp/demo/touch", 40), ("[vdso]", 0)]);
+    assert_eq!(recording.machine.nodes[0].cpus.len(), 2);
+    assert_eq!(recording.metadata.command[..2], ["/usr/bin/perf", "record"]);
+}
+
+#[test]
+fn reads_what_perf_script_prints() {
+    let text = "# cpudesc : Some CPU @ 2.00GHz
+       perf-exec     0/0     [000]     0.000000: PERF_RECORD_COMM: perf-exec:100/100
+         my solve   100/100   [000]     0.000010: PERF_RECORD_COMM exec: my solve:100/100
+         my solve   100/100   [000]     0.000011: PERF_RECORD_MMAP2 100/100: [0x400000(0x2000) @ 0 fe:00 1 2]: r-xp /nonexistent/solve
+         my solve   100/100   [000]     0.000013: PERF_RECORD_MMAP2 100/100: [0x70000000(0x100000) @ 0 <abcdef12>]: rw-p //anon
+         my solve   100/100   [000]     0.000040: PERF_RECORD_FORK(100:101):(100:100)
+         my solve   100/100   [000]     0.000050:       1000 cpu/mem-loads,ldlat=30/P:         70000010 [unknown] (//anon)      1a00000002 |OP LOAD|LVL RAM hit|SNP N/A|TLB N/A|LCK N/A|BLK  N/A              300           401000 add+0x3 (/nonexistent/solve)
+         my solve   100/101   [002] 0.000060123:       1000 cpu/mem-loads,ldlat=30/P:         70000010      3a00000002 |OP LOAD|LVL Remote RAM hit|SNP N/A|TLB N/A|LCK No              500           401000 operator|(int) (/nonexistent/solve)
+\t          401100 caller (/nonexistent/solve)
+
+         my solve   100/101     0.000070:       1000 cpu/mem-stores/P:         70000020      5080021 |OP N/A|LVL N/A|SNP N/A|TLB N/A|LCK N/A|BLK  N/A                0 ffffffff81001000 copy ([kernel.kallsyms])
+         my solve   100/101   [002]     0.000080: PERF_RECORD_EXIT(100:101):(100:100)
+";
+    let recording = imported(text.as_bytes());
+    let found = accesses(&recording);
+    assert_eq!(found.time_ns, [50_000, 60_123]);
+    assert_eq!(found.level, [Level::LocalMemory, Level::RemoteMemory]);
+    assert_eq!(found.cost_ns, [150_000.0, 250_000.0]);
+    assert_eq!(found.instruction, [0x40_1000; 2]);
+    assert_eq!(recording.metadata.counts.kernel, 1);
+    let threads: Vec<_> = recording
+        .tables
+        .threads
+        .iter()
+        .map(|thread| (thread.tid, thread.name.as_str(), thread.died_ns))
+        .collect();
+    assert_eq!(
+        threads,
+        [(100, "my solve", u64::MAX), (101, "my solve", 80_000)]
+    );
+    assert!(recording.resolve(100, 50_000, 0x40_1000).is_some());
+    assert_eq!(
+        recording.metadata.calibration,
+        "cpu/mem-loads,ldlat=30/P, cpu/mem-stores/P"
+    );
+
+    // With a call chain the instruction is its first line.
+    let chain = "solve 7/8 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9\n\t  401000 main (/w)\n\t  402000 start (/w)\n\n";
+    let found = accesses(&imported(chain.repeat(2).as_bytes()));
+    assert_eq!(
+        (found.instruction, found.level),
+        (vec![0x40_1000; 2], vec![Level::L1; 2])
+    );
+
+    // Without mappings it says what is missing.
+    let samples: String = text
+        .lines()
+        .filter(|line| !line.contains("PERF_RECORD"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let notes = imported(samples.as_bytes()).metadata.notes;
+    assert!(
+        notes.iter().any(|note| note.contains("--show-mmap-events")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn a_file_cut_short_is_refused_wherever_it_was_cut() {
+    let whole = program().bytes();
+    for length in (8..whole.len()).step_by(7) {
+        let line = refused(&whole[..length]);
+        assert!(line.starts_with("cut short: "), "{length}: {line}");
+    }
+    // perf was killed: the header does not have the data's length yet.
+    let mut killed = whole.clone();
+    killed[48..56].fill(0);
+    assert!(refused(&killed).contains("was killed"));
+    // A length of a record that leads past the data's end.
+    let mut damaged = whole;
+    let first = 120 + 2 * 144;
+    damaged[first + 6..first + 8].fill(0xff);
+    assert!(refused(&damaged).starts_with("damaged: no record at byte 408"));
+}
+
+#[test]
+fn other_files_are_named() {
+    let mut swapped = program().bytes();
+    swapped[..8].reverse();
+    assert!(refused(&swapped).contains("big-endian"));
+    let pipe = Bytes::default().bytes(b"PERFILE2").u64(16).0;
+    assert!(refused(&pipe).contains("perf inject"));
+    assert!(refused(b"").starts_with("empty"));
+    assert!(refused(b"\x7fELF\x02\x01").starts_with("neither a perf.data"));
+    assert!(refused(b"hello\nworld\n").starts_with("neither a perf.data"));
+    let no_address = "w 1 1.5: cycles: 401000 main (/w)\n";
+    assert!(refused(no_address.as_bytes()).contains("data_src"));
+    let no_addresses = PerfData {
+        sample_type: MEMORY & !(1 << 3),
+        ..program()
+    };
+    assert!(refused(&no_addresses.bytes()).contains("samples addresses"));
+    // Cut within a sample: the line is named.
+    let cut = "w 1/1 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9 401000 m (/w)\nw 1/1 1.6: 1 mem-lo\n";
+    assert!(refused(cut.as_bytes()).starts_with("line 2: "));
+}
+
+#[test]
+fn what_is_there_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("perf.data");
+    fs::write(&file, program().bytes()).unwrap();
+    let output = folder.path().join("out");
+    fs::create_dir(&output).unwrap();
+    fs::write(output.join("mine"), "").unwrap();
+    let error = import(&file, &output, None).unwrap_err();
+    assert!(matches!(error, Error::FolderInUse(_)), "{error}");
+    assert_eq!(fs::read_dir(&output).unwrap().count(), 1);
+    // An empty one is taken.
+    fs::remove_file(output.join("mine")).unwrap();
+    import(&file, &output, None).unwrap();
+    assert!(Recording::open(&output).is_ok());
+    let folder_instead = import(folder.path(), &folder.path().join("other"), None).unwrap_err();
+    assert!(folder_instead.to_string().contains("a folder"));
+}

@@ -1,0 +1,154 @@
+//! A recording's accesses as a profile, each labelled with object, node and level, for the viewers
+//! that people already use.
+//!
+//! [`Labels`] says of an access what it was; a file for each format writes that. Where a recording
+//! has more accesses than are asked for, one at random of every so many is written and stands for
+//! them; how many were left out is returned. pprof adds up, and so takes all.
+
+mod csv;
+mod firefox;
+mod labels;
+mod perf_script;
+mod perfetto;
+mod pprof;
+
+use std::io::{self, Write};
+
+use nearpage_recording::{AccessBatch, Recording};
+
+use self::labels::{CodeTable, Labelled, Labels};
+
+/// How a profile is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfileFormat {
+    /// Text as `perf script` prints it, a call chain of functions, then the object, to each sample:
+    /// for stackcollapse-perf.pl, speedscope, and for `nearpage import`.
+    PerfScript,
+    /// A table with a header (RFC 4180).
+    Csv,
+    /// Firefox Profiler's processed format, JSON.
+    Firefox,
+    /// Go's pprof: a gzipped protocol buffer.
+    Pprof,
+    /// Chrome's trace event format, JSON, which Perfetto reads.
+    Perfetto,
+}
+
+/// What became of the accesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Written, or added up.
+    pub accesses: u64,
+    /// Left out; those that were written stand for them.
+    pub dropped: u64,
+}
+
+/// Why a profile could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The recording could not be read.
+    #[error(transparent)]
+    Recording(#[from] nearpage_recording::Error),
+    /// The profile could not be written.
+    #[error("can't be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Takes labelled accesses and writes them, at once or in the end.
+trait Writer {
+    fn access(&mut self, access: &Labelled<'_>, out: &mut dyn Write) -> io::Result<()>;
+
+    /// `thinned`: how many accesses each stands for, where more than one.
+    fn finish(self: Box<Self>, thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()>;
+}
+
+/// Writes at most `accesses_max` accesses of `recording` (pprof: all, added up) to `out`.
+///
+/// # Errors
+/// A damaged recording, or what writing to `out` comes to.
+pub fn write_profile(
+    recording: &Recording,
+    format: ProfileFormat,
+    accesses_max: u64,
+    out: &mut dyn Write,
+) -> Result<Written, ProfileError> {
+    let total = recording.access_count();
+    let every = match format {
+        ProfileFormat::Pprof => 1,
+        _ => total.div_ceil(accesses_max.max(1)).max(1),
+    };
+    let thinned = (every > 1).then(|| {
+        format!(
+            "thinned: one access at random of every {every} is here and stands for them, of {total}"
+        )
+    });
+    let mut writer: Box<dyn Writer + '_> = match format {
+        ProfileFormat::PerfScript => Box::new(perf_script::PerfScript::begin(
+            recording,
+            thinned.as_deref(),
+            out,
+        )?),
+        ProfileFormat::Csv => Box::new(csv::Csv::begin(out)?),
+        ProfileFormat::Firefox => Box::new(firefox::Firefox::new(recording)),
+        ProfileFormat::Pprof => Box::new(pprof::Pprof::new(recording)),
+        ProfileFormat::Perfetto => Box::new(perfetto::Perfetto::begin(recording, out)?),
+    };
+    let labels = Labels::new(recording);
+    let mut search = labels.index.search();
+    let mut codes = CodeTable::new(recording);
+    let mut written = Written::default();
+    let mut number = 0;
+    let mut batch = AccessBatch::default();
+    for chunk in 0..recording.access_chunks() {
+        recording.read_chunk(chunk, nearpage_recording::ColumnSelection::ALL, &mut batch)?;
+        for row in 0..batch.len() {
+            if chosen(number, every) {
+                let mut access = batch.get(row);
+                access.weight *= every as f32;
+                access.cost_ns *= every as f32;
+                labels.with(&mut codes, &mut search, access, |labelled| {
+                    writer.access(labelled, out)
+                })?;
+                written.accesses += 1;
+            } else {
+                written.dropped += 1;
+            }
+            number += 1;
+        }
+    }
+    writer.finish(thinned.as_deref(), out)?;
+    out.flush()?;
+    Ok(written)
+}
+
+/// One of every `every` neighbours, at random so that no loop stays in step (Fibonacci hashing of
+/// the neighbourhood's number).
+fn chosen(number: u64, every: u64) -> bool {
+    let hash = (number / every)
+        .wrapping_add(1)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    number % every == (hash >> 32) % every
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_every_so_many_is_chosen_and_not_always_the_same() {
+        for every in [1, 2, 3, 7, 100] {
+            let mut places = std::collections::BTreeSet::new();
+            for begin in (0..100 * every).step_by(every as usize) {
+                let kept: Vec<u64> = (begin..begin + every)
+                    .filter(|number| chosen(*number, every))
+                    .collect();
+                assert_eq!(kept.len(), 1);
+                places.insert(kept[0] - begin);
+            }
+            assert!(
+                places.len() as u64 > every.min(20) / 2,
+                "{every}: {places:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Text as `perf script` prints it. The address has object and node where perf prints symbol and
+//! file, the call chain is the function with what was inlined, and outermost the object. Latencies
+//! are nanoseconds, which a processor of 1 GHz stands for.
+
+use std::io::{self, Write};
+
+use nearpage_recording::data_src::{self, level_number};
+use nearpage_recording::{AccessKind, Level, Recording};
+
+use super::Writer;
+use super::labels::{Labelled, level_name, node_name};
+
+pub(super) struct PerfScript;
+
+impl PerfScript {
+    pub fn begin(
+        recording: &Recording,
+        thinned: Option<&str>,
+        out: &mut dyn Write,
+    ) -> io::Result<Self> {
+        writeln!(out, "# cpudesc : latencies in nanoseconds @ 1.00GHz")?;
+        let command = &recording.metadata.command;
+        writeln!(out, "# cmdline : {}", crate::printable(&command.join(" ")))?;
+        if let Some(thinned) = thinned {
+            writeln!(out, "# {thinned}")?;
+        }
+        Ok(Self)
+    }
+}
+
+impl Writer for PerfScript {
+    fn access(&mut self, labelled: &Labelled<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let Labelled {
+            access,
+            thread,
+            code,
+            ..
+        } = labelled;
+        let (pid, tid, name) = thread.map_or((0, 0, ""), |thread| {
+            (thread.pid, thread.tid, thread.name.as_str())
+        });
+        let name = if name.is_empty() { "unknown" } else { name };
+        let (event, op) = match access.kind {
+            AccessKind::Store => ("stores", "STORE"),
+            AccessKind::Load | AccessKind::Fetch => ("loads", "LOAD"),
+        };
+        let (number, remote) = match access.level {
+            // "Not available."
+            Level::Unknown => (0xf, false),
+            Level::L1 => (level_number::L1, false),
+            Level::L2 => (level_number::L2, false),
+            Level::L3 => (level_number::L3, false),
+            Level::LineFillBuffer => (level_number::LINE_FILL_BUFFER, false),
+            Level::LocalMemory => (level_number::RAM, false),
+            Level::RemoteMemory => (level_number::RAM, true),
+            Level::RemoteCache => (level_number::ANY_CACHE, true),
+        };
+        let data_src = data_src::encode(access.kind == AccessKind::Store, number, remote);
+        let period = access.weight.round().max(1.0) as u64;
+        let latency_ns = (access.cost_ns / access.weight.max(f32::MIN_POSITIVE)).round() as u32;
+        let (seconds, ns) = (
+            access.time_ns / 1_000_000_000,
+            access.time_ns % 1_000_000_000,
+        );
+        let offset = labelled
+            .object_address
+            .map_or(access.address, |base| access.address.wrapping_sub(base));
+        let node = node_name(labelled.node);
+        let level = level_name(access.level);
+        write!(
+            out,
+            "{:>16} {pid:>5}/{tid:<5} [{:03}] {seconds:>5}.{ns:09}: ",
+            crate::printable(name),
+            access.cpu.0
+        )?;
+        write!(
+            out,
+            "{period:>10} nearpage/{event}/: {:>16x} ",
+            access.address
+        )?;
+        write!(
+            out,
+            "{}+{offset:#x} ({node}) {data_src:>15x} ",
+            labelled.object
+        )?;
+        writeln!(
+            out,
+            "|OP {op}|LVL {level}|SNP N/A|TLB N/A|LCK N/A|BLK  N/A {latency_ns:>16}"
+        )?;
+        for function in &code.functions {
+            writeln!(
+                out,
+                "\t{:>16x} {} ({})",
+                access.instruction, function.name, code.module_name
+            )?;
+        }
+        writeln!(out, "\t{:>16x} {} ({node}, {level})\n", 0, labelled.object)
+    }
+
+    fn finish(self: Box<Self>, _thinned: Option<&str>, _out: &mut dyn Write) -> io::Result<()> {
+        Ok(())
+    }
+}

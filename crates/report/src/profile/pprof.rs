@@ -1,0 +1,313 @@
+//! Go's pprof (proto/profile.proto of github.com/google/pprof), gzipped. Accesses of one
+//! instruction with the same labels are one sample; labels: object, object kind, node, CPU node,
+//! level, kind, thread. `go tool pprof -tagroot object,node` shows the objects as roots.
+
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use nearpage_machine::NodeId;
+use nearpage_recording::{AccessKind, Level, ModuleId, Recording, ThreadIndex};
+use prost::Message;
+use rustc_hash::FxHashMap;
+
+use super::Writer;
+use super::labels::{Function as CodeFunction, Labelled, access_name, level_name, node_name};
+
+/// The parts of profile.proto that are written, with its numbers.
+mod proto {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Profile {
+        #[prost(message, repeated, tag = "1")]
+        pub sample_type: Vec<ValueType>,
+        #[prost(message, repeated, tag = "2")]
+        pub sample: Vec<Sample>,
+        #[prost(message, repeated, tag = "3")]
+        pub mapping: Vec<Mapping>,
+        #[prost(message, repeated, tag = "4")]
+        pub location: Vec<Location>,
+        #[prost(message, repeated, tag = "5")]
+        pub function: Vec<Function>,
+        #[prost(string, repeated, tag = "6")]
+        pub string_table: Vec<String>,
+        #[prost(int64, tag = "9")]
+        pub time_nanos: i64,
+        #[prost(int64, tag = "10")]
+        pub duration_nanos: i64,
+        #[prost(int64, repeated, tag = "13")]
+        pub comment: Vec<i64>,
+        #[prost(int64, tag = "14")]
+        pub default_sample_type: i64,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct ValueType {
+        #[prost(int64, tag = "1")]
+        pub type_: i64,
+        #[prost(int64, tag = "2")]
+        pub unit: i64,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Sample {
+        #[prost(uint64, repeated, tag = "1")]
+        pub location_id: Vec<u64>,
+        #[prost(int64, repeated, tag = "2")]
+        pub value: Vec<i64>,
+        #[prost(message, repeated, tag = "3")]
+        pub label: Vec<Label>,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Label {
+        #[prost(int64, tag = "1")]
+        pub key: i64,
+        #[prost(int64, tag = "2")]
+        pub str: i64,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Mapping {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(uint64, tag = "3")]
+        pub memory_limit: u64,
+        #[prost(int64, tag = "5")]
+        pub filename: i64,
+        #[prost(int64, tag = "6")]
+        pub build_id: i64,
+        #[prost(bool, tag = "7")]
+        pub has_functions: bool,
+        #[prost(bool, tag = "8")]
+        pub has_filenames: bool,
+        #[prost(bool, tag = "9")]
+        pub has_line_numbers: bool,
+        #[prost(bool, tag = "10")]
+        pub has_inline_frames: bool,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Location {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(uint64, tag = "2")]
+        pub mapping_id: u64,
+        #[prost(uint64, tag = "3")]
+        pub address: u64,
+        #[prost(message, repeated, tag = "4")]
+        pub line: Vec<Line>,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Line {
+        #[prost(uint64, tag = "1")]
+        pub function_id: u64,
+        #[prost(int64, tag = "2")]
+        pub line: i64,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub struct Function {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(int64, tag = "2")]
+        pub name: i64,
+        #[prost(int64, tag = "4")]
+        pub filename: i64,
+    }
+}
+
+/// What makes accesses one sample.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    code: u32,
+    /// In the string table.
+    object: i64,
+    object_kind: i64,
+    node: Option<NodeId>,
+    cpu_node: Option<NodeId>,
+    level: Level,
+    kind: AccessKind,
+    thread: ThreadIndex,
+}
+
+pub(super) struct Pprof<'a> {
+    recording: &'a Recording,
+    profile: proto::Profile,
+    strings: FxHashMap<String, i64>,
+    functions: FxHashMap<CodeFunction, u64>,
+    modules: FxHashMap<ModuleId, u64>,
+    /// Position in `profile.location` + 1, by number of the code.
+    locations: FxHashMap<u32, u64>,
+    /// In order of appearance: accesses and time.
+    sums: Vec<(Key, f64, f64)>,
+    by_key: FxHashMap<Key, usize>,
+}
+
+impl<'a> Pprof<'a> {
+    pub fn new(recording: &'a Recording) -> Self {
+        let mut pprof = Self {
+            recording,
+            profile: proto::Profile::default(),
+            strings: FxHashMap::default(),
+            functions: FxHashMap::default(),
+            modules: FxHashMap::default(),
+            locations: FxHashMap::default(),
+            sums: Vec::new(),
+            by_key: FxHashMap::default(),
+        };
+        // The first is the empty one, by definition.
+        pprof.string("");
+        for (type_, unit) in [("accesses", "count"), ("time", "nanoseconds")] {
+            let (type_, unit) = (pprof.string(type_), pprof.string(unit));
+            pprof
+                .profile
+                .sample_type
+                .push(proto::ValueType { type_, unit });
+        }
+        let metadata = &recording.metadata;
+        let profile = &mut pprof.profile;
+        profile.default_sample_type = profile.sample_type[1].type_;
+        profile.time_nanos = metadata.started_unix_ns as i64;
+        profile.duration_nanos = metadata.end_ns.saturating_sub(metadata.begin_ns) as i64;
+        let command = format!("nearpage: {}", metadata.command.join(" "));
+        let comment = pprof.string(&command);
+        pprof.profile.comment.push(comment);
+        pprof
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.strings.get(text) {
+            return *number;
+        }
+        let number = self.profile.string_table.len() as i64;
+        self.profile.string_table.push(text.to_owned());
+        self.strings.insert(text.to_owned(), number);
+        number
+    }
+
+    fn mapping(&mut self, module: Option<ModuleId>) -> u64 {
+        let Some(module) = module else {
+            return 0;
+        };
+        if let Some(id) = self.modules.get(&module) {
+            return *id;
+        }
+        let recorded = &self.recording.tables.modules[module.0 as usize];
+        let id = self.profile.mapping.len() as u64 + 1;
+        let mapping = proto::Mapping {
+            id,
+            memory_limit: u64::MAX,
+            filename: self.string(&recorded.path),
+            build_id: self.string(&recorded.build_id),
+            // All that can be known is; pprof is not to look for more.
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: true,
+        };
+        self.profile.mapping.push(mapping);
+        self.modules.insert(module, id);
+        id
+    }
+
+    fn function(&mut self, function: &CodeFunction) -> u64 {
+        let key = CodeFunction {
+            line: 0,
+            ..function.clone()
+        };
+        if let Some(id) = self.functions.get(&key) {
+            return *id;
+        }
+        let id = self.profile.function.len() as u64 + 1;
+        let written = proto::Function {
+            id,
+            name: self.string(&function.name),
+            filename: self.string(&function.file),
+        };
+        self.profile.function.push(written);
+        self.functions.insert(key, id);
+        id
+    }
+
+    fn location(&mut self, labelled: &Labelled<'_>) {
+        if self.locations.contains_key(&labelled.code_number) {
+            return;
+        }
+        let code = labelled.code;
+        let lines = code.functions.iter().map(|function| proto::Line {
+            function_id: self.function(function),
+            line: i64::from(function.line),
+        });
+        let line = lines.collect();
+        let id = self.profile.location.len() as u64 + 1;
+        let mapping_id = self.mapping(code.module);
+        self.profile.location.push(proto::Location {
+            id,
+            mapping_id,
+            address: code.offset,
+            line,
+        });
+        self.locations.insert(labelled.code_number, id);
+    }
+
+    fn labels(&mut self, key: &Key) -> Vec<proto::Label> {
+        let thread = self.recording.tables.threads.get(key.thread.0 as usize);
+        let thread = thread.map_or_else(
+            || "unknown".to_owned(),
+            |thread| format!("{} {}", thread.name, thread.tid),
+        );
+        let texts = [
+            ("node", node_name(key.node)),
+            ("CPU node", node_name(key.cpu_node)),
+            ("level", level_name(key.level).to_owned()),
+            ("kind", access_name(key.kind).to_owned()),
+            ("thread", thread),
+        ];
+        let mut labels: Vec<proto::Label> = Vec::new();
+        for (name, str) in [("object", key.object), ("object kind", key.object_kind)] {
+            labels.push(proto::Label {
+                key: self.string(name),
+                str,
+            });
+        }
+        for (name, text) in texts {
+            let (key, str) = (self.string(name), self.string(&text));
+            labels.push(proto::Label { key, str });
+        }
+        labels
+    }
+}
+
+impl Writer for Pprof<'_> {
+    fn access(&mut self, labelled: &Labelled<'_>, _out: &mut dyn Write) -> io::Result<()> {
+        self.location(labelled);
+        let access = &labelled.access;
+        let key = Key {
+            code: labelled.code_number,
+            object: self.string(labelled.object),
+            object_kind: self.string(labelled.object_kind),
+            node: labelled.node,
+            cpu_node: labelled.cpu_node,
+            level: access.level,
+            kind: access.kind,
+            thread: access.thread,
+        };
+        let next = self.sums.len();
+        let at = *self.by_key.entry(key).or_insert(next);
+        if at == next {
+            self.sums.push((key, 0.0, 0.0));
+        }
+        self.sums[at].1 += f64::from(access.weight);
+        self.sums[at].2 += f64::from(access.cost_ns);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, _thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+        for (key, accesses, cost_ns) in std::mem::take(&mut self.sums) {
+            let label = self.labels(&key);
+            self.profile.sample.push(proto::Sample {
+                location_id: vec![self.locations[&key.code]],
+                value: vec![accesses.round() as i64, cost_ns.round() as i64],
+                label,
+            });
+        }
+        let mut gzip = GzEncoder::new(out, Compression::default());
+        gzip.write_all(&self.profile.encode_to_vec())?;
+        gzip.finish()?;
+        Ok(())
+    }
+}

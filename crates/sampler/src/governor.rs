@@ -1,0 +1,240 @@
+//! The overhead governor: keeps what sampling costs under a share of the program's time.
+//!
+//! It is told, interval by interval, how much time the program used, how many samples came, and what
+//! they cost, and says at which rate to go on. Whoever wants another rate asks for it; the governor
+//! only caps. It reads no clock: [`Interval`]s are all it knows.
+
+use std::ops::RangeInclusive;
+
+/// Default of `record --max-overhead`, as a share.
+pub const DEFAULT_MAX_OVERHEAD: f64 = 0.01;
+
+/// Fewer samples than these say little of what one costs, and of how many come.
+const SAMPLES_MIN: u64 = 32;
+/// A change below this share of the rate is not worth a switch.
+const CHANGE_MIN: f64 = 0.05;
+/// Most that one step changes the rate by, up or down: a spoilt measurement must not switch sampling
+/// off.
+const STEP_MAX: f64 = 2.0;
+/// Weight of the newest interval in the cost of a sample.
+const NEWEST: f64 = 0.3;
+
+/// What happened since the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Interval {
+    /// Time of the program on CPUs.
+    pub program_ns: f64,
+    /// Samples taken in it.
+    pub samples: u64,
+    /// What they cost altogether: inside the program and in the recorder.
+    pub cost_ns: f64,
+}
+
+/// Decides the rate.
+#[derive(Clone, Debug)]
+pub(crate) struct Governor {
+    share_max: f64,
+    wanted_hz: f64,
+    bounds_hz: RangeInclusive<f64>,
+    /// The most that the share allows, as far as is known.
+    affordable_hz: f64,
+    sample_ns: Option<f64>,
+    pending: Interval,
+}
+
+impl Governor {
+    /// Samples at `wanted_hz` as long as that costs at most `share_max` of the program's time, and
+    /// never outside `bounds_hz`.
+    pub fn new(share_max: f64, wanted_hz: f64, bounds_hz: RangeInclusive<f64>) -> Self {
+        Self {
+            share_max,
+            wanted_hz,
+            bounds_hz,
+            affordable_hz: wanted_hz,
+            sample_ns: None,
+            pending: Interval::default(),
+        }
+    }
+
+    /// The rate to sample at, in samples a second of a thread's time.
+    pub fn rate_hz(&self) -> f64 {
+        let rate_hz = self.wanted_hz.min(self.affordable_hz);
+        rate_hz.clamp(*self.bounds_hz.start(), *self.bounds_hz.end())
+    }
+
+    /// Someone wants another rate; it is had as far as it is affordable.
+    pub fn ask(&mut self, wanted_hz: f64) {
+        self.wanted_hz = wanted_hz;
+    }
+
+    /// What a sample costs, the recorder's part included; `None` as long as too few came.
+    pub fn sample_ns(&self) -> Option<f64> {
+        self.sample_ns
+    }
+
+    /// Takes an interval in. Some: the rate changes to this.
+    pub fn observe(&mut self, interval: Interval) -> Option<f64> {
+        self.pending.program_ns += interval.program_ns;
+        self.pending.samples += interval.samples;
+        self.pending.cost_ns += interval.cost_ns;
+        let Interval {
+            program_ns,
+            samples,
+            cost_ns,
+        } = self.pending;
+        if samples < SAMPLES_MIN || program_ns <= 0.0 {
+            return None;
+        }
+        self.pending = Interval::default();
+        let newest_ns = (cost_ns / samples as f64).max(1.0);
+        let sample_ns = self
+            .sample_ns
+            .map_or(newest_ns, |old| old + NEWEST * (newest_ns - old));
+        self.sample_ns = Some(sample_ns);
+        let before_hz = self.rate_hz();
+        // How many came, not how many were asked for: timers are coarse, and programs block signals.
+        let came_hz = samples as f64 * 1e9 / program_ns;
+        let answers = (before_hz / came_hz).clamp(1.0 / STEP_MAX, STEP_MAX);
+        let affordable_hz = self.share_max * 1e9 / sample_ns * answers;
+        self.affordable_hz = affordable_hz.clamp(before_hz / STEP_MAX, before_hz * STEP_MAX);
+        let rate_hz = self.rate_hz();
+        if (rate_hz / before_hz - 1.0).abs() < CHANGE_MIN {
+            self.affordable_hz = before_hz.max(*self.bounds_hz.start());
+            return None;
+        }
+        Some(rate_hz)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A program on two CPUs, sampled for `seconds`, and what that really cost: of the samples
+    /// `cost_ns(second)` each, and `recorder_ns` a second.
+    struct Simulated {
+        share: f64,
+        rate_hz: f64,
+        estimate_ns: f64,
+    }
+
+    fn simulate(
+        governor: &mut Governor,
+        seconds: u32,
+        noise: impl Fn(u32) -> f64,
+        cost_ns: impl Fn(f64) -> f64,
+        recorder_ns: f64,
+    ) -> Simulated {
+        const STEP_S: f64 = 0.2;
+        const CPUS: f64 = 2.0;
+        let (mut rate_hz, mut carried) = (governor.rate_hz(), 0.0);
+        let (mut spent_ns, mut program_ns) = (0.0, 0.0);
+        for step in 0..seconds * 5 {
+            let wanted = rate_hz * STEP_S * CPUS + carried;
+            let samples = wanted.floor();
+            carried = wanted - samples;
+            let true_ns = samples * cost_ns(f64::from(step) * STEP_S) + recorder_ns * STEP_S;
+            let interval = Interval {
+                program_ns: STEP_S * CPUS * 1e9,
+                samples: samples as u64,
+                // What it can measure is off by chance.
+                cost_ns: true_ns * noise(step),
+            };
+            spent_ns += true_ns;
+            program_ns += interval.program_ns;
+            rate_hz = governor.observe(interval).unwrap_or(rate_hz);
+        }
+        Simulated {
+            share: spent_ns / program_ns,
+            rate_hz,
+            estimate_ns: governor.sample_ns().unwrap(),
+        }
+    }
+
+    fn eager(share: f64) -> Governor {
+        let mut governor = Governor::new(share, 300.0, 10.0..=100_000.0);
+        governor.ask(f64::INFINITY);
+        governor
+    }
+
+    #[test]
+    fn the_share_is_held_when_samples_become_dearer_and_cheaper() {
+        for share in [0.002, 0.01, 0.05] {
+            let cost_ns = |second: f64| match second {
+                ..20.0 => 5_000.0,
+                ..50.0 => 20_000.0,
+                _ => 3_000.0,
+            };
+            let noise = |step: u32| [0.8, 1.3, 0.9, 1.1, 0.9][step as usize % 5];
+            let run = simulate(&mut eager(share), 120, noise, cost_ns, 200_000.0);
+            assert!(
+                (0.75..=1.25).contains(&(run.share / share)),
+                "{}",
+                run.share
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_share_is_held_within_a_quarter(
+            share in 0.002f64..0.05,
+            base_ns in 1_000.0f64..30_000.0,
+            swing in 0.0f64..0.8,
+            turns in 1.0f64..6.0,
+            errors in prop::collection::vec(0.7f64..1.3, 31),
+        ) {
+            let mut governor = eager(share);
+            let cost_ns = |second: f64| base_ns * (1.0 + swing * (second / 120.0 * turns * std::f64::consts::TAU).sin());
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            // Errors of the measurement, without a bias.
+            let noise = |step: u32| errors[step as usize % errors.len()] / mean;
+            let run = simulate(&mut governor, 120, noise, cost_ns, 0.0);
+            prop_assert!((0.75..=1.25).contains(&(run.share / share)), "{} of {share}", run.share);
+        }
+
+        #[test]
+        fn any_intervals_leave_the_rate_in_its_bounds(
+            intervals in prop::collection::vec((any::<f64>(), any::<u64>(), any::<f64>()), 0..20),
+        ) {
+            let mut governor = Governor::new(0.01, 300.0, 10.0..=1_000.0);
+            for (program_ns, samples, cost_ns) in intervals {
+                governor.observe(Interval { program_ns, samples: samples >> 8, cost_ns });
+                prop_assert!((10.0..=1_000.0).contains(&governor.rate_hz()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_as_far_as_it_is_affordable() {
+        let mut governor = Governor::new(0.01, 300.0, 10.0..=1_000.0);
+        let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
+        // 0.15 %: nothing to lower, and nobody asked for more.
+        assert_eq!(run.rate_hz, 300.0);
+        governor.ask(5_000.0);
+        let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
+        assert_eq!(run.rate_hz, 1_000.0);
+        let run = simulate(&mut governor, 20, |_| 1.0, |_| 50_000.0, 0.0);
+        assert!((180.0..=220.0).contains(&run.rate_hz), "{}", run.rate_hz);
+        assert!((45_000.0..=55_000.0).contains(&run.estimate_ns));
+        governor.ask(20.0);
+        let run = simulate(&mut governor, 20, |_| 1.0, |_| 5_000.0, 0.0);
+        assert_eq!(run.rate_hz, 20.0);
+    }
+
+    #[test]
+    fn too_few_samples_change_nothing() {
+        let mut governor = eager(0.01);
+        let interval = Interval {
+            program_ns: 1e9,
+            samples: 1,
+            cost_ns: 1e9,
+        };
+        for _ in 0..SAMPLES_MIN - 1 {
+            assert_eq!(governor.observe(interval), None);
+        }
+        assert_eq!(governor.observe(interval), Some(governor.rate_hz()));
+    }
+}

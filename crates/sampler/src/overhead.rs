@@ -1,0 +1,257 @@
+//! What the governor is told, and what becomes of its decisions: the cost of samples measured while
+//! recording, and the rate changed.
+//!
+//! Timers of the signal source take a new period with their next sample. Perf events keep the one
+//! that each thread inherited, so sampling pauses instead, in turns of random length: a sample then
+//! stands for the pause as well.
+
+use std::time::Duration;
+
+use nearpage_recording::Source;
+
+use crate::calibrate::{Calibration, measure_cost_ns};
+use crate::governor::{Governor, Interval};
+
+/// The cost of a sample is measured again after so long.
+const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+/// Weight of a new measurement.
+const NEWEST: f64 = 0.2;
+/// A turn of sampling and pausing, on average.
+const TURN_NS: u64 = 100_000_000;
+/// With a larger share than this, sampling does not pause.
+const ALWAYS: f64 = 0.97;
+/// Changes of the rate that are kept; a recording that has more keeps every second one.
+const CHANGES_MAX: usize = 1024;
+
+/// A rate, and since when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateChange {
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Samples a second of a thread's time.
+    pub rate_hz: f64,
+}
+
+/// The governor of a recording.
+#[derive(Debug)]
+pub(crate) struct Overhead {
+    governor: Governor,
+    source: Source,
+    /// What a sample costs the program.
+    inside_ns: f64,
+    measured_at_ns: u64,
+    recorder_ns: u64,
+    program_ns: f64,
+    samples: u64,
+    pub changes: Vec<RateChange>,
+}
+
+impl Overhead {
+    pub fn new(governor: Governor, source: Source, calibration: &Calibration, now_ns: u64) -> Self {
+        Self {
+            changes: vec![RateChange {
+                time_ns: now_ns,
+                rate_hz: governor.rate_hz(),
+            }],
+            governor,
+            source,
+            inside_ns: calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS),
+            measured_at_ns: now_ns,
+            recorder_ns: own_time_ns(),
+            program_ns: 0.0,
+            samples: 0,
+        }
+    }
+
+    pub fn ask(&mut self, rate_hz: f64) {
+        self.governor.ask(rate_hz);
+    }
+
+    /// What a sample costs, the recorder's part included.
+    pub fn sample_ns(&self) -> Option<f64> {
+        self.governor.sample_ns()
+    }
+
+    /// Takes in the program's time and samples so far. Some: the rate is now this.
+    pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
+        if now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS {
+            self.measured_at_ns = now_ns;
+            if let Some(newest_ns) = measure_cost_ns(self.source) {
+                self.inside_ns += NEWEST * (newest_ns - self.inside_ns);
+            }
+        }
+        let recorder_ns = own_time_ns();
+        let new = samples.saturating_sub(self.samples);
+        let spent_ns = recorder_ns.saturating_sub(self.recorder_ns) as f64;
+        let interval = Interval {
+            program_ns: (program_ns - self.program_ns).max(0.0),
+            samples: new,
+            cost_ns: new as f64 * self.inside_ns + spent_ns,
+        };
+        (self.recorder_ns, self.program_ns, self.samples) = (recorder_ns, program_ns, samples);
+        let rate_hz = self.governor.observe(interval)?;
+        self.changes.push(RateChange {
+            time_ns: now_ns,
+            rate_hz,
+        });
+        if self.changes.len() > CHANGES_MAX {
+            let mut keep = false;
+            self.changes.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        Some(rate_hz)
+    }
+}
+
+/// Where it could not be measured: the dearest that a virtual machine was seen to take.
+const UNMEASURED_COST_NS: f64 = 36_000.0;
+
+/// CPU time of this process.
+fn own_time_ns() -> u64 {
+    // SAFETY: zero is a valid timespec, which the call fills in.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
+        time
+    };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sampling a share of the time.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    share: f64,
+    on: bool,
+    next_ns: u64,
+    random: u64,
+}
+
+impl Turns {
+    /// All of the time.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            share: 1.0,
+            on: true,
+            next_ns: u64::MAX,
+            random: seed | 1,
+        }
+    }
+
+    /// Samples this share of the time from now on.
+    pub fn set_share(&mut self, share: f64, now_ns: u64) {
+        self.share = if share > ALWAYS { 1.0 } else { share.max(0.01) };
+        self.next_ns = self.next_ns.min(now_ns);
+    }
+
+    /// How many of its periods a sample stands for.
+    pub fn periods_each(&self) -> f32 {
+        (1.0 / self.share) as f32
+    }
+
+    /// Is it sampled now? Some where that changes.
+    pub fn switch(&mut self, now_ns: u64) -> Option<bool> {
+        if now_ns < self.next_ns {
+            return None;
+        }
+        let was = self.on;
+        if self.share == 1.0 {
+            (self.on, self.next_ns) = (true, u64::MAX);
+        } else {
+            self.on = !was;
+            let share = if self.on {
+                self.share
+            } else {
+                1.0 - self.share
+            };
+            self.next_ns = now_ns + (self.turn_ns() as f64 * share) as u64;
+        }
+        (self.on != was).then_some(self.on)
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Until something has to be switched.
+    pub fn patience(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
+    }
+
+    /// Half of the mean to one and a half: not in step with the program (xorshift64).
+    fn turn_ns(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        TURN_NS / 2 + self.random % TURN_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_take_their_share_of_the_time() {
+        for share in [0.05, 0.3, 0.9, 1.0] {
+            let mut turns = Turns::new(7);
+            turns.set_share(share, 0);
+            let (mut on_ns, mut now_ns, mut switches) = (0.0, 0, 0);
+            while now_ns < 400 * TURN_NS {
+                switches += u32::from(turns.switch(now_ns).is_some());
+                let step = turns
+                    .patience(now_ns)
+                    .min(Duration::from_millis(200))
+                    .as_nanos() as u64;
+                let step = step.max(1);
+                on_ns += if turns.is_on() { step as f64 } else { 0.0 };
+                now_ns += step;
+            }
+            let part = on_ns / now_ns as f64;
+            assert!((part / share - 1.0).abs() < 0.15, "{part} of {share}");
+            assert_eq!(switches > 100, share < 1.0);
+            assert!((f64::from(turns.periods_each()) * share - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_rate_that_becomes_affordable_again_ends_the_pauses() {
+        let mut turns = Turns::new(3);
+        turns.set_share(0.5, 10);
+        assert_eq!(turns.switch(10), Some(false));
+        turns.set_share(0.99, 11);
+        assert_eq!(turns.switch(11), Some(true));
+        assert_eq!(turns.switch(u64::MAX - 1), None);
+        assert_eq!(turns.periods_each(), 1.0);
+    }
+
+    #[test]
+    fn changes_are_kept_and_bounded() {
+        let governor = Governor::new(0.01, 300.0, 1.0..=1e6);
+        let calibration = Calibration {
+            sample_cost_ns: Some(5_000.0),
+            ..Calibration::default()
+        };
+        let mut overhead = Overhead::new(governor, Source::Clock, &calibration, 1);
+        overhead.ask(f64::INFINITY);
+        let (mut program_ns, mut samples) = (0.0, 0);
+        for round in 2..4_000 {
+            // A program that is sampled ten times too often and too seldom, in turn.
+            program_ns += if round % 2 == 0 { 1e7 } else { 1e9 };
+            samples += 200;
+            overhead.round(round, program_ns, samples);
+        }
+        let changes = &overhead.changes;
+        assert!(changes.len() > 100 && changes.len() <= CHANGES_MAX);
+        assert!(changes.is_sorted_by_key(|change| change.time_ns));
+        assert_eq!(
+            changes[0],
+            RateChange {
+                time_ns: 1,
+                rate_hz: 300.0
+            }
+        );
+        assert!(overhead.sample_ns().unwrap() >= 5_000.0);
+    }
+}

@@ -1,0 +1,252 @@
+//! The signal source: rings that the preload library fills inside the command's processes
+//! ([`nearpage_wire::samples`]), drained and turned into the records that the kernel would have
+//! written, so that everything downstream is the clock's.
+//!
+//! What the kernel would have told besides comes from the rings too (processes, threads) and from
+//! `/proc/PID/maps`, read when a process is met, when a sample's code is unknown, and now and then;
+//! where the process has gone, from the copy that it left. Page faults are not seen.
+
+mod maps;
+pub(crate) mod own;
+mod records;
+mod ring;
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use nearpage_wire::samples::{Ended, Header, Kind, SLOTS_MAX};
+use rustc_hash::FxHashSet;
+
+pub(crate) use records::Process;
+use ring::SampleRing;
+
+/// Mappings are read again after this time, and not before so many times what it took.
+const MAPS_EVERY_NS: u64 = 1_000_000_000;
+const MAPS_SHARE: u64 = 100;
+
+/// Slots for a second of samples on all CPUs, read several times in that.
+pub(crate) fn slots(rate_hz: f64, cpus: usize) -> usize {
+    let wanted = (rate_hz * cpus as f64) as usize;
+    wanted.next_power_of_two().clamp(1024, SLOTS_MAX)
+}
+
+/// What the preload library has to be told.
+pub(crate) fn environment(folder: &Path, rate_hz: f64, slots: usize) -> [(OsString, OsString); 3] {
+    let number = |number: u64| number.to_string().into();
+    [
+        (
+            nearpage_wire::SAMPLES_DIRECTORY_VARIABLE.into(),
+            folder.into(),
+        ),
+        (
+            nearpage_wire::SAMPLE_PERIOD_VARIABLE.into(),
+            number((1e9 / rate_hz).round() as u64),
+        ),
+        (
+            nearpage_wire::SAMPLE_SLOTS_VARIABLE.into(),
+            number(slots as u64),
+        ),
+    ]
+}
+
+/// What was not sampled, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalLosses {
+    /// Samples for which the ring had no room.
+    pub dropped: u64,
+    /// Samples that did not come because the program blocked the signal.
+    pub blocked: u64,
+    /// Threads that the kernel gave no timer.
+    pub threads: u64,
+    /// Processes that took the signal for themselves.
+    pub given_way: u64,
+}
+
+/// The rings of all processes.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    folder: PathBuf,
+    proc_root: PathBuf,
+    met: FxHashSet<OsString>,
+    sampled: Vec<Sampled>,
+    pids: FxHashSet<u32>,
+    period_ns: u64,
+    /// Samples outside are left out, CLOCK_MONOTONIC.
+    pub wanted_ns: Range<u64>,
+    pub losses: SignalLosses,
+}
+
+/// A process and its ring.
+#[derive(Debug)]
+struct Sampled {
+    process: Process,
+    ring: SampleRing,
+    /// Without ending.
+    path: PathBuf,
+    maps_at_ns: u64,
+    maps_took_ns: u64,
+}
+
+impl Signals {
+    /// Looks for rings in `folder`.
+    pub fn new(folder: &Path, proc_root: &Path, period_ns: u64) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            proc_root: proc_root.to_owned(),
+            met: FxHashSet::default(),
+            sampled: Vec::new(),
+            pids: FxHashSet::default(),
+            period_ns,
+            wanted_ns: 0..u64::MAX,
+            losses: SignalLosses::default(),
+        }
+    }
+
+    /// Says that process `pid` is known and needs no record of its beginning.
+    pub fn know(&mut self, pid: u32) {
+        self.pids.insert(pid);
+    }
+
+    /// Changes the time between two samples of a thread.
+    pub fn set_period(&mut self, period_ns: u64) {
+        self.period_ns = period_ns;
+        for sampled in &self.sampled {
+            sampled.ring.set_period(period_ns);
+        }
+    }
+
+    /// Appends records of what was sampled since; `now_ns` is the time. At the `end` nothing is
+    /// waited for any more.
+    pub fn drain(&mut self, now_ns: u64, end: bool, out: &mut Vec<u8>) {
+        self.meet(out);
+        let mut gone = Vec::new();
+        for at in 0..self.sampled.len() {
+            let newer = self.is_replaced(at);
+            let sampled = &mut self.sampled[at];
+            let running = !newer
+                && self
+                    .proc_root
+                    .join(sampled.process.pid().to_string())
+                    .exists();
+            let losses = &mut self.losses;
+            losses.blocked += sampled.drain(&self.proc_root, now_ns, running, &self.wanted_ns, out);
+            if !running || end {
+                gone.push(at);
+            }
+        }
+        for at in gone.into_iter().rev() {
+            let sampled = self.sampled.remove(at);
+            let replaced = self
+                .sampled
+                .iter()
+                .any(|other| other.process.pid() == sampled.process.pid());
+            self.part_from(sampled, now_ns, replaced, out);
+        }
+    }
+
+    /// Did the process become another program, which has a ring of its own?
+    fn is_replaced(&self, at: usize) -> bool {
+        let pid = self.sampled[at].process.pid();
+        self.sampled[at + 1..]
+            .iter()
+            .any(|later| later.process.pid() == pid)
+    }
+
+    fn part_from(&mut self, mut sampled: Sampled, now_ns: u64, replaced: bool, out: &mut Vec<u8>) {
+        sampled.process.end(now_ns, replaced, out);
+        if !replaced {
+            self.pids.remove(&sampled.process.pid());
+        }
+        let told = sampled.ring.told();
+        self.losses.dropped += told.dropped;
+        self.losses.blocked += told.blocked_ns / self.period_ns.max(1);
+        self.losses.threads += told.no_timer;
+        self.losses.given_way += u64::from(told.ended == Some(Ended::SignalTaken));
+        for ending in ["ring", "maps"] {
+            // What stays behind goes with the folder.
+            let _ = fs::remove_file(sampled.path.with_extension(ending));
+        }
+    }
+
+    /// Meets processes whose ring is new, the eldest first.
+    fn meet(&mut self, out: &mut Vec<u8>) {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut new: Vec<(Header, SampleRing, PathBuf)> = Vec::new();
+        for name in entries.map(|entry| entry.file_name()) {
+            let text = name.to_string_lossy();
+            let ours = text.starts_with("samples-") && text.ends_with(".ring");
+            if !ours || self.met.contains(&name) {
+                continue;
+            }
+            let path = self.folder.join(&name);
+            // Not written yet, as a rule; then it is in a later round.
+            if let Some((header, ring)) = SampleRing::open(&path) {
+                new.push((header, ring, path.with_extension("")));
+                self.met.insert(name);
+            }
+        }
+        new.sort_by_key(|(header, ..)| header.start_ns);
+        for (header, ring, path) in new {
+            ring.set_period(self.period_ns);
+            let known = !self.pids.insert(header.pid);
+            let mut sampled = Sampled {
+                process: Process::begin(&header, known, out),
+                ring,
+                path,
+                maps_at_ns: header.start_ns,
+                maps_took_ns: 0,
+            };
+            sampled.read_maps(&self.proc_root, header.start_ns, header.start_ns, true, out);
+            self.sampled.push(sampled);
+        }
+    }
+}
+
+impl Sampled {
+    /// Returns how many samples the program blocked.
+    fn drain(
+        &mut self,
+        proc_root: &Path,
+        now_ns: u64,
+        running: bool,
+        wanted_ns: &Range<u64>,
+        out: &mut Vec<u8>,
+    ) -> u64 {
+        let mut slots = self.ring.take(!running);
+        slots.retain(|slot| slot.kind != Kind::Sample || wanted_ns.contains(&slot.time_ns));
+        let unknown = slots.iter().any(|slot| !self.process.knows_code(slot));
+        let due_ns = self.maps_at_ns + MAPS_EVERY_NS.max(self.maps_took_ns * MAPS_SHARE);
+        if unknown || !running || now_ns >= due_ns {
+            self.read_maps(proc_root, self.maps_at_ns, now_ns, running, out);
+        }
+        slots
+            .iter()
+            .map(|slot| self.process.append(slot, out))
+            .sum()
+    }
+
+    /// What is new was mapped after it was last looked, at `since_ns`.
+    fn read_maps(
+        &mut self,
+        proc_root: &Path,
+        since_ns: u64,
+        now_ns: u64,
+        running: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let began = std::time::Instant::now();
+        let live = proc_root.join(format!("{}/maps", self.process.pid()));
+        let copy = self.path.with_extension("maps");
+        let text = match running {
+            true => fs::read(live).ok().filter(|text| !text.is_empty()),
+            false => None,
+        };
+        if let Some(text) = text.or_else(|| fs::read(copy).ok()) {
+            self.process.map(since_ns, &text, out);
+        }
+        self.maps_took_ns = began.elapsed().as_nanos() as u64;
+        self.maps_at_ns = now_ns;
+    }
+}

@@ -1,0 +1,155 @@
+//! Timer signals in the calling thread: what calibration samples where perf events are refused. The
+//! handler does what the preload library's does, so that it costs as much.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+/// Samples kept between two calls of [`OwnTimer::take`].
+const KEPT: usize = 4096;
+
+// Signal handlers have no other state than statics.
+static PLACES: [AtomicU64; KEPT] = [const { AtomicU64::new(0) }; KEPT];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static REGISTERS: [AtomicU64; 24] = [const { AtomicU64::new(0) }; 24];
+static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
+static TIMER: AtomicI32 = AtomicI32::new(0);
+/// One at a time.
+static TAKEN: Mutex<()> = Mutex::new(());
+
+/// A timer of the calling thread; it is not running yet.
+#[derive(Debug)]
+pub(crate) struct OwnTimer {
+    timer: libc::c_int,
+    signal: libc::c_int,
+    previous: libc::sigaction,
+    period_ns: u64,
+    _taken: std::sync::MutexGuard<'static, ()>,
+}
+
+impl OwnTimer {
+    pub fn new(period_ns: u64) -> io::Result<Self> {
+        let taken = TAKEN
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let signal = libc::SIGRTMAX() - 1;
+        COUNT.store(0, Ordering::Relaxed);
+        let mut timer = 0 as libc::c_int;
+        // SAFETY: zeroed structures are valid ones; the handler touches atomics only and lives as
+        // long as the program; the calls read and write what is passed.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            let mut previous: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, &action, &mut previous) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_signo = signal;
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_notify_thread_id = libc::gettid();
+            let made = libc::syscall(
+                libc::SYS_timer_create,
+                libc::CLOCK_MONOTONIC,
+                &raw mut event,
+                &raw mut timer,
+            );
+            if made != 0 {
+                let error = io::Error::last_os_error();
+                libc::sigaction(signal, &previous, std::ptr::null_mut());
+                return Err(error);
+            }
+            TIMER.store(timer, Ordering::Relaxed);
+            Ok(Self {
+                timer,
+                signal,
+                previous,
+                period_ns,
+                _taken: taken,
+            })
+        }
+    }
+
+    pub fn enable(&self) -> io::Result<()> {
+        PERIOD_NS.store(self.period_ns, Ordering::Relaxed);
+        set(self.timer, self.period_ns)
+    }
+
+    pub fn disable(&self) -> io::Result<()> {
+        PERIOD_NS.store(0, Ordering::Relaxed);
+        set(self.timer, 0)
+    }
+
+    /// Where the samples since the last call were, as far as they were kept.
+    pub fn take(&mut self) -> Vec<u64> {
+        let count = COUNT.load(Ordering::Acquire).min(KEPT);
+        let places = PLACES[..count].iter();
+        let places = places.map(|place| place.load(Ordering::Relaxed)).collect();
+        COUNT.store(0, Ordering::Release);
+        places
+    }
+}
+
+impl Drop for OwnTimer {
+    fn drop(&mut self) {
+        PERIOD_NS.store(0, Ordering::Relaxed);
+        // SAFETY: the timer is ours, and the action is the one that was found.
+        unsafe {
+            libc::syscall(libc::SYS_timer_delete, self.timer);
+            libc::sigaction(self.signal, &self.previous, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Lets it expire once, after `ns`; 0: never.
+fn set(timer: libc::c_int, ns: u64) -> io::Result<()> {
+    let part = |ns: u64| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    let times = libc::itimerspec {
+        it_interval: part(0),
+        it_value: part(ns),
+    };
+    let none = std::ptr::null_mut::<libc::itimerspec>();
+    // SAFETY: the kernel reads one structure.
+    match unsafe { libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const times, none) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes the context of the interrupted code; errno is this thread's.
+    let (registers, errno) = unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        (&(*context).uc_mcontext.gregs, libc::__errno_location())
+    };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    for (to, from) in REGISTERS.iter().zip(registers) {
+        to.store(*from as u64, Ordering::Relaxed);
+    }
+    let mut cpu = 0u32;
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the kernel writes one number.
+    unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, none, none) };
+    REGISTERS[23].store(crate::sampler::now_ns(), Ordering::Relaxed);
+    let at = COUNT.fetch_add(1, Ordering::Relaxed);
+    if let Some(place) = PLACES.get(at) {
+        let instruction = registers[libc::REG_RIP as usize] as u64;
+        place.store(instruction, Ordering::Relaxed);
+    }
+    let period_ns = PERIOD_NS.load(Ordering::Relaxed);
+    if period_ns != 0 {
+        let _ = set(TIMER.load(Ordering::Relaxed), period_ns);
+    }
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+/// Where nothing is decoded, nothing is calibrated.
+#[cfg(not(target_arch = "x86_64"))]
+extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}

@@ -1,0 +1,170 @@
+//! Slots and lines of `/proc/PID/maps` to records, as the kernel would have written them
+//! ([`crate::record`]).
+
+use std::collections::BTreeMap;
+
+use nearpage_wire::samples::{Header, Kind, Slot};
+use rustc_hash::FxHashMap;
+
+use super::maps::{Line, lines};
+use crate::record::{self, RecordOf};
+
+/// What is known of a process while its ring is read.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    start_ns: u64,
+    threads: FxHashMap<u32, ()>,
+    /// Mappings told so far, by address: end, protection, offset, path.
+    mapped: BTreeMap<u64, (u64, u32, u64, Box<[u8]>)>,
+}
+
+impl Process {
+    /// A process whose ring was found; `known`: what began it was told already, so that this is an
+    /// `exec` (or the command itself).
+    pub fn begin(header: &Header, known: bool, out: &mut Vec<u8>) -> Self {
+        let (pid, start_ns) = (header.pid, header.start_ns);
+        if !known {
+            record::append_of(
+                out,
+                pid,
+                pid,
+                start_ns,
+                RecordOf::Fork {
+                    parent_pid: header.parent_pid,
+                },
+            );
+        }
+        if !header.forked {
+            let name = name(pid);
+            record::append_of(
+                out,
+                pid,
+                pid,
+                start_ns,
+                RecordOf::Exec {
+                    name: name.as_bytes(),
+                },
+            );
+        }
+        Self {
+            pid,
+            start_ns,
+            threads: FxHashMap::from_iter([(pid, ())]),
+            mapped: BTreeMap::new(),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Is the slot no sample, or its code known?
+    pub fn knows_code(&self, slot: &Slot) -> bool {
+        const EXECUTABLE: u32 = 4;
+        let map = self.mapped.range(..=slot.instruction).next_back();
+        slot.kind != Kind::Sample
+            || map.is_some_and(|(_, (end, protection, ..))| {
+                slot.instruction < *end && protection & EXECUTABLE != 0
+            })
+    }
+
+    /// Appends what a slot says; returns how many samples the program blocked before it.
+    pub fn append(&mut self, slot: &Slot, out: &mut Vec<u8>) -> u64 {
+        let (pid, tid, time_ns) = (self.pid, slot.tid, slot.time_ns.max(self.start_ns));
+        let new = self.threads.insert(tid, ()).is_none();
+        match slot.kind {
+            Kind::ThreadBegins | Kind::Sample if new => {
+                record::append_of(out, pid, tid, time_ns, RecordOf::Fork { parent_pid: pid });
+            }
+            Kind::ThreadEnds => {
+                self.threads.remove(&tid);
+                record::append_of(out, pid, tid, time_ns, RecordOf::Exit);
+                return 0;
+            }
+            _ => {}
+        }
+        if slot.kind != Kind::Sample {
+            return 0;
+        }
+        if slot.missed > 0 {
+            let records = slot.missed.into();
+            record::append_of(out, pid, tid, time_ns, RecordOf::Lost { records });
+        }
+        append_sample(out, pid, time_ns, slot);
+        slot.missed.into()
+    }
+
+    /// Appends the mappings in `text` (`/proc/PID/maps`) that are new, as of `time_ns`.
+    pub fn map(&mut self, time_ns: u64, text: &[u8], out: &mut Vec<u8>) {
+        for line in lines(text) {
+            let Line {
+                begin,
+                end,
+                protection,
+                file_offset,
+                path,
+            } = line;
+            let known = self.mapped.get(&begin).is_some_and(|known| {
+                (known.0, known.1, known.2, &*known.3) == (end, protection, file_offset, path)
+            });
+            if known {
+                continue;
+            }
+            self.mapped
+                .insert(begin, (end, protection, file_offset, path.into()));
+            // Anonymous memory has a name in the kernel's records.
+            let path = if path.is_empty() {
+                &b"//anon"[..]
+            } else {
+                path
+            };
+            let map = RecordOf::Map {
+                address: begin,
+                length: end - begin,
+                file_offset,
+                protection,
+                path,
+            };
+            record::append_of(out, self.pid, self.pid, time_ns, map);
+        }
+    }
+
+    /// Appends the end of its threads, all of them unless it became another program.
+    pub fn end(&mut self, time_ns: u64, replaced: bool, out: &mut Vec<u8>) {
+        let mut threads: Vec<u32> = self.threads.drain().map(|(tid, ())| tid).collect();
+        threads.sort_unstable();
+        for tid in threads {
+            if !(replaced && tid == self.pid) {
+                record::append_of(out, self.pid, tid, time_ns, RecordOf::Exit);
+            }
+        }
+    }
+}
+
+/// Appends a sample as one of the clock, with the thread pointer after its registers.
+fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
+    let tids = u64::from(pid) | u64::from(slot.tid) << 32;
+    const ABI_64: u64 = 2;
+    let head = [
+        0,
+        slot.instruction,
+        tids,
+        time_ns,
+        slot.cpu.into(),
+        slot.period_ns,
+        ABI_64,
+    ];
+    let words = head
+        .iter()
+        .chain(&slot.registers)
+        .chain([&slot.thread_pointer]);
+    let body: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+    record::append_user_sample(out, &body);
+}
+
+/// The name of a process, as far as it still runs.
+fn name(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}

@@ -1,0 +1,399 @@
+//! Which caches have a line and how: one entry for each line in any L2 or L3, with a bit for each CPU
+//! and each node's L3, and the lock that guards all of that.
+//!
+//! All lines that compete for a set of an L2 or L3 are in one set of the directory: a line, those it
+//! evicts, and the order of use among them are under one lock. An entry stays in its slot while
+//! any cache has the line, so that caches know their lines by slot; no second look-up for what
+//! is evicted.
+//!
+//! # A set
+//! Whole host cache lines, each of eight words. Word 0: bit 0 the lock, then either
+//!
+//! - up to [`SMALL`] slots: a bit for each slot that is taken. They are searched one by one from the
+//!   lowest, and the lowest free one is taken first: what few CPUs have stays in the lock's host
+//!   cache line;
+//! - more: bits 1–31 how many slots were ever taken, 32–63 the first free one of those + 1. The
+//!   heads of hash chains follow, one to a bucket and two to a word (slot + 1), then each slot's
+//!   successor likewise.
+//!
+//! Then the slots: word 0 is the line's number above [`LINE_SHIFT`], whether an L3 has the line
+//! modified, the state in the L2s that have it (2 bits), and the holders' first [`FIRST_BITS`] bits;
+//! further words have 64 more each.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::lock;
+
+/// Slots of a set up to which it is searched one by one.
+const SMALL: usize = 63;
+/// Holders in an entry's first word.
+const FIRST_BITS: usize = 19;
+const FIRST_MASK: u64 = (1 << FIRST_BITS) - 1;
+const STATE_SHIFT: u32 = FIRST_BITS as u32;
+const STATE_MASK: u64 = 3 << STATE_SHIFT;
+const L3_MODIFIED: u64 = 1 << (FIRST_BITS + 2);
+/// Of 64 bits this leaves 42: 47 of an address without the 5 of the shortest line.
+const LINE_SHIFT: u32 = FIRST_BITS as u32 + 3;
+/// Words and bytes of a host cache line.
+const HOST_LINE_WORDS: usize = 8;
+const HOST_LINE_BYTES: usize = 64;
+
+/// The directory.
+pub struct Directory {
+    set_mask: u64,
+    slot_words: usize,
+    /// Word of the first slot.
+    first: usize,
+    /// Hash chains of a large set, a power of two.
+    buckets: usize,
+    set_words: usize,
+    words: Box<[AtomicU64]>,
+    /// Word at which the first set, and a host cache line, begins.
+    begin: usize,
+}
+
+/// Which cache of those that have a line: CPUs by position, then the nodes' L3s.
+type Holder = usize;
+
+#[inline]
+fn place(holder: Holder) -> (usize, u64) {
+    match holder.checked_sub(FIRST_BITS) {
+        None => (0, 1 << holder),
+        Some(further) => (1 + further / 64, 1 << (further % 64)),
+    }
+}
+
+impl Directory {
+    /// For that many sets (a power of two), lines that have to be known at once in each, and
+    /// caches.
+    pub fn new(sets: u64, lines_of_set: usize, holders: usize) -> Self {
+        // One more than there are while one comes and another goes.
+        let slots = lines_of_set + 1;
+        let slot_words = 1 + holders.saturating_sub(FIRST_BITS).div_ceil(64);
+        let (buckets, first) = if slots <= SMALL {
+            (0, 1)
+        } else {
+            let buckets = slots.next_power_of_two();
+            (buckets, 1 + (buckets + slots).div_ceil(2))
+        };
+        let set_words = (first + slots * slot_words).next_multiple_of(HOST_LINE_WORDS);
+        let all = sets as usize * set_words + HOST_LINE_WORDS;
+        let words: Box<[AtomicU64]> = (0..all).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            set_mask: sets - 1,
+            slot_words,
+            first,
+            buckets,
+            set_words,
+            begin: words.as_ptr().align_offset(HOST_LINE_BYTES) % HOST_LINE_WORDS,
+            words,
+        }
+    }
+
+    #[inline]
+    fn words(&self, line: u64) -> &[AtomicU64] {
+        let first = self.begin + (line & self.set_mask) as usize * self.set_words;
+        let words = self.words.get(first..first + self.set_words);
+        words.unwrap_or_default()
+    }
+
+    /// Asks the host for the beginning of the line's set, to be written.
+    #[inline]
+    pub fn expect(&self, line: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            // SAFETY: a prefetch reads and writes nothing that a program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.words(line).as_ptr().cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
+    /// The line's set, for nobody else until it is dropped.
+    #[inline]
+    pub fn lock(&self, line: u64) -> Set<'_> {
+        let words = self.words(line);
+        let head = words.first().map_or(0, lock::take);
+        Set {
+            directory: self,
+            words,
+            head: Cell::new(head),
+        }
+    }
+
+    /// Sets.
+    #[cfg(test)]
+    pub fn sets(&self) -> u64 {
+        self.set_mask + 1
+    }
+}
+
+/// A set, locked.
+pub struct Set<'a> {
+    directory: &'a Directory,
+    words: &'a [AtomicU64],
+    /// Word 0, written back in the end.
+    head: Cell<u64>,
+}
+
+impl Drop for Set<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(word) = self.words.first() {
+            lock::release(word, self.head.get());
+        }
+    }
+}
+
+impl Set<'_> {
+    #[inline]
+    fn get(&self, number: usize) -> u64 {
+        self.words.get(number).map_or(0, |word| word.load(Relaxed))
+    }
+
+    #[inline]
+    fn put(&self, number: usize, value: u64) {
+        if let Some(word) = self.words.get(number) {
+            word.store(value, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn slot(&self, slot: usize) -> usize {
+        self.directory.first + slot * self.directory.slot_words
+    }
+
+    #[inline]
+    fn small(&self) -> bool {
+        self.directory.buckets == 0
+    }
+
+    /// The slot of that line.
+    #[inline]
+    pub fn find(&self, line: u64) -> Option<usize> {
+        let is_it = |slot: usize| self.get(self.slot(slot)) >> LINE_SHIFT == line;
+        if self.small() {
+            let mut taken = self.head.get() >> 1;
+            while taken != 0 {
+                let slot = taken.trailing_zeros() as usize;
+                if is_it(slot) {
+                    return Some(slot);
+                }
+                taken &= taken - 1;
+            }
+            return None;
+        }
+        let mut next = self.link(self.bucket(line));
+        while let Some(slot) = next.checked_sub(1) {
+            if is_it(slot) {
+                return Some(slot);
+            }
+            next = self.link(self.successor(slot));
+        }
+        None
+    }
+
+    /// A slot for a line that has none, with its first holder.
+    #[inline]
+    pub fn add(&self, line: u64, state: u64, holder: Holder) -> usize {
+        let slot = if self.small() {
+            let head = self.head.get();
+            let slot = (!(head >> 1)).trailing_zeros() as usize;
+            self.head.set(head | 2 << slot);
+            slot
+        } else {
+            self.add_to_chain(line)
+        };
+        let (number, mask) = place(holder);
+        let word = line << LINE_SHIFT | state << STATE_SHIFT;
+        if number == 0 {
+            self.put(self.slot(slot), word | mask);
+        } else {
+            self.put(self.slot(slot), word);
+            self.put(self.slot(slot) + number, mask);
+        }
+        slot
+    }
+
+    /// A cache has it no more; with nobody left, its slot is free, and otherwise `state` is that of
+    /// the L2s that still have it.
+    #[inline]
+    pub fn give_up(&self, slot: usize, holder: Holder, state: u64) {
+        let (number, mask) = place(holder);
+        let first = self.slot(slot);
+        let mut left = self.get(first);
+        if number == 0 {
+            left &= !mask;
+        } else {
+            self.put(first + number, self.get(first + number) & !mask);
+        }
+        let others = (1..self.directory.slot_words).any(|number| self.get(first + number) != 0);
+        if left & FIRST_MASK != 0 || others {
+            self.put(first, left & !STATE_MASK | state << STATE_SHIFT);
+        } else if self.small() {
+            self.head.set(self.head.get() & !(2 << slot));
+        } else {
+            self.put(first, left);
+            self.take_from_chain(slot, left >> LINE_SHIFT);
+        }
+    }
+
+    fn bucket(&self, line: u64) -> usize {
+        let hash = (line / (self.directory.set_mask + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        hash as usize & (self.directory.buckets - 1)
+    }
+
+    fn successor(&self, slot: usize) -> usize {
+        self.directory.buckets + slot
+    }
+
+    /// Links: two to a word.
+    fn link(&self, number: usize) -> usize {
+        (self.get(1 + number / 2) >> (32 * (number % 2))) as u32 as usize
+    }
+
+    fn set_link(&self, number: usize, value: usize) {
+        let shift = 32 * (number % 2);
+        let kept = self.get(1 + number / 2) & !(0xffff_ffff << shift);
+        self.put(1 + number / 2, kept | (value as u64) << shift);
+    }
+
+    fn add_to_chain(&self, line: u64) -> usize {
+        let head = self.head.get();
+        let (ever, free) = (head >> 1 & 0x7fff_ffff, head >> 32);
+        let slot = match (free as usize).checked_sub(1) {
+            Some(slot) => {
+                let next = self.link(self.successor(slot)) as u64;
+                self.head.set(1 | ever << 1 | next << 32);
+                slot
+            }
+            None => {
+                self.head.set(1 | (ever + 1) << 1);
+                ever as usize
+            }
+        };
+        let bucket = self.bucket(line);
+        self.set_link(self.successor(slot), self.link(bucket));
+        self.set_link(bucket, slot + 1);
+        slot
+    }
+
+    fn take_from_chain(&self, slot: usize, line: u64) {
+        let mut before = self.bucket(line);
+        while self.link(before) != slot + 1 {
+            match self.link(before).checked_sub(1) {
+                Some(other) => before = self.successor(other),
+                None => return,
+            }
+        }
+        self.set_link(before, self.link(self.successor(slot)));
+        let head = self.head.get();
+        self.set_link(self.successor(slot), (head >> 32) as usize);
+        self.head.set(head & 0xffff_ffff | (slot as u64 + 1) << 32);
+    }
+
+    /// What is known of the line in that slot.
+    #[inline]
+    pub fn entry(&self, slot: usize) -> Entry {
+        Entry(self.get(self.slot(slot)))
+    }
+
+    /// Changes the state in the L2s that have it.
+    #[inline]
+    pub fn set_state(&self, slot: usize, state: u64) {
+        let word = self.slot(slot);
+        self.put(word, self.get(word) & !STATE_MASK | state << STATE_SHIFT);
+    }
+
+    /// An L3 has it modified from now on, or not.
+    #[inline]
+    pub fn set_l3_modified(&self, slot: usize, modified: bool) {
+        let word = self.slot(slot);
+        let bit = if modified { L3_MODIFIED } else { 0 };
+        self.put(word, self.get(word) & !L3_MODIFIED | bit);
+    }
+
+    /// Has that cache got it?
+    #[inline]
+    pub fn has(&self, slot: usize, holder: Holder) -> bool {
+        let (number, mask) = place(holder);
+        self.get(self.slot(slot) + number) & mask != 0
+    }
+
+    /// That cache has it from now on.
+    #[inline]
+    pub fn set(&self, slot: usize, holder: Holder) {
+        let (number, mask) = place(holder);
+        let word = self.slot(slot) + number;
+        self.put(word, self.get(word) | mask);
+    }
+
+    /// That cache has it no more, but another has.
+    #[inline]
+    pub fn clear(&self, slot: usize, holder: Holder) {
+        let (number, mask) = place(holder);
+        let word = self.slot(slot) + number;
+        self.put(word, self.get(word) & !mask);
+    }
+
+    /// All caches that have it now; what changes meanwhile in those passed does not matter.
+    #[inline]
+    pub fn holders(&self, slot: usize) -> impl Iterator<Item = Holder> {
+        let word = self.slot(slot);
+        let mut left = self.get(word) & FIRST_MASK;
+        let (mut number, mut offset) = (0, 0);
+        std::iter::from_fn(move || {
+            while left == 0 {
+                number += 1;
+                if number >= self.directory.slot_words {
+                    return None;
+                }
+                left = self.get(word + number);
+                offset = FIRST_BITS + (number - 1) * 64;
+            }
+            let bit = left.trailing_zeros() as usize;
+            left &= left - 1;
+            Some(offset + bit)
+        })
+    }
+
+    /// Slots that are taken.
+    #[cfg(test)]
+    pub fn taken(&self) -> Vec<usize> {
+        let head = self.head.get();
+        if self.small() {
+            let taken = |slot: &usize| head & 2 << slot != 0;
+            (0..SMALL).filter(taken).collect()
+        } else {
+            let taken = |slot: &usize| self.holders(*slot).next().is_some();
+            let ever = head as u32 as usize >> 1;
+            (0..ever).filter(taken).collect()
+        }
+    }
+}
+
+/// What is known of a line, but for who has it.
+#[derive(Clone, Copy)]
+pub struct Entry(u64);
+
+impl Entry {
+    /// The line.
+    #[inline]
+    pub fn line(self) -> u64 {
+        self.0 >> LINE_SHIFT
+    }
+
+    /// State in the L2s that have it; unless it is shared, that is one.
+    #[inline]
+    pub fn state(self) -> u64 {
+        (self.0 & STATE_MASK) >> STATE_SHIFT
+    }
+
+    /// Has an L3 (no other cache has it then, but for L2s of its node) got it modified?
+    #[inline]
+    pub fn l3_modified(self) -> bool {
+        self.0 & L3_MODIFIED != 0
+    }
+}

@@ -1,0 +1,315 @@
+//! What the page asks for, and the answers: JSON, and pictures as a line of JSON with bytes behind.
+
+use std::collections::BTreeMap;
+
+use nearpage_report::{Content, json};
+use serde_json::{Value, json};
+
+use crate::Session;
+use crate::objects::{matrix, objects, sharing};
+use crate::opened::{Opened, Stage};
+use crate::picture::{Frame, Histogram, Picture, Value as ValueAt};
+use crate::plans;
+use crate::point::By;
+
+/// A request, without what only the server needs.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Such as `picture`.
+    pub path: String,
+    /// What follows `?`.
+    pub parameters: BTreeMap<String, String>,
+    /// What was posted; none for what was asked by GET.
+    pub body: Option<String>,
+}
+
+impl Question {
+    /// Of a path with its parameters, `report?recording=0`.
+    pub fn parse(target: &str) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let parameters = query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.to_owned(), unescaped(value)))
+            .collect();
+        Self {
+            path: path.to_owned(),
+            parameters,
+            body: None,
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<u64, Answer> {
+        let text = self.parameters.get(name);
+        text.and_then(|text| text.parse().ok())
+            .ok_or_else(|| Answer::error(400, format!("{name}: expected a whole number")))
+    }
+}
+
+/// `%20` and `+` as they are meant.
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = after
+            .get(..2)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        (rest, _) = match (byte, code) {
+            (b'%', Some(code)) => (&after[2..], bytes.push(code)),
+            (b'+', _) => (after, bytes.push(b' ')),
+            _ => (after, bytes.push(byte)),
+        };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// As HTTP has it.
+    pub status: u16,
+    /// What `body` is.
+    pub content_type: &'static str,
+    /// Content.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    fn json(value: &Value) -> Self {
+        Self {
+            status: 200,
+            content_type: "application/json",
+            body: value.to_string().into_bytes(),
+        }
+    }
+
+    /// A line that says what is wrong.
+    pub fn error(status: u16, what: impl Into<String>) -> Self {
+        Self {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: what.into().into_bytes(),
+        }
+    }
+}
+
+impl Session {
+    /// Answers a question of the page.
+    pub fn answer(&self, question: &Question) -> Answer {
+        self.find(question).unwrap_or_else(|error| error)
+    }
+
+    fn find(&self, question: &Question) -> Result<Answer, Answer> {
+        if question.path == "open" {
+            return Ok(Answer::json(&self.overview()));
+        }
+        if question.path == "simulation" {
+            let number = question.number("number")? as usize;
+            let found = self.simulations.get(number);
+            return found
+                .map(|(_, simulation)| Answer::json(simulation))
+                .ok_or_else(|| Answer::error(404, "no such simulation"));
+        }
+        let number = question.number("recording")? as usize;
+        let opened = self
+            .recordings
+            .get(number)
+            .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
+        let stage = opened.stage();
+        let json = |value: Value| Ok(Answer::json(&value));
+        match question.path.as_str() {
+            "progress" => json(progress(opened, &stage)),
+            "report" => Ok(report(opened, &stage)),
+            "matrix" => {
+                let object = question.number("object")? as usize;
+                let group = stage.attribution.objects.get(object);
+                let group =
+                    group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
+                let whole =
+                    |name| Ok::<u32, Answer>(question.number(name)?.min(u32::MAX.into()) as u32);
+                json(matrix(group, whole("from")?, whole("to")?, whole("bins")?))
+            }
+            "picture" => picture(opened, &stage, question),
+            "value" => {
+                let value = ValueAt::new(opened.sources(&stage), &asked(question)?);
+                json(json!(
+                    value.map_err(|error| Answer::error(500, error.to_string()))?
+                ))
+            }
+            "histogram" => {
+                let found =
+                    Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
+                let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
+                let mut value = json!(found);
+                value["share"] = json!(stage.store_share);
+                json(value)
+            }
+            "threads" => {
+                let threads = opened.recording.tables.threads.len();
+                json(json!({
+                    "shared": sharing(&stage.attribution, threads),
+                    "timeline": stage.timeline.form(),
+                }))
+            }
+            "plan" => plans::answer(self, opened, &stage, question.body.as_deref()),
+            path => Err(Answer::error(404, format!("nothing is called {path}"))),
+        }
+    }
+
+    fn overview(&self) -> Value {
+        let recordings = self.recordings.iter().map(recording);
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "recordings": recordings.collect::<Vec<Value>>(),
+            "simulations": self.simulations.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "target": self.target.as_ref().map(machine),
+            "plan_file": self.plan.as_ref().map(|(path, _)| path.display().to_string()),
+            "missing": self.missing,
+        })
+    }
+}
+
+/// A machine as the page draws it.
+fn machine(machine: &nearpage_machine::Machine) -> Value {
+    json!({
+        "name": machine.name,
+        "page_bytes": machine.page_bytes,
+        "nodes": machine.nodes,
+        "latency_ns": machine.latency_ns,
+        "distance": machine.distance,
+        "weights": machine.weights(),
+        "links": machine.links,
+    })
+}
+
+/// What holds for a recording as a whole.
+fn recording(opened: &Opened) -> Value {
+    const EXTENTS_MAX: usize = 20_000;
+    let recording = &opened.recording;
+    let metadata = &recording.metadata;
+    let scale = &opened.scale;
+    let threads = recording.tables.threads.iter().enumerate();
+    let threads: Vec<Value> = threads
+        .map(|(number, thread)| {
+            json!({
+                "pid": thread.pid, "tid": thread.tid, "name": thread.name,
+                "team": thread.team, "team_index": thread.team_index,
+                "order": thread.order, "start": thread.start_function,
+                "slot": scale.thread_slots[number],
+            })
+        })
+        .collect();
+    let since = |time_ns: u64| time_ns.saturating_sub(scale.begin_ns);
+    let marks = metadata.marks.iter();
+    json!({
+        "folder": recording.folder.display().to_string(),
+        "command": metadata.command,
+        "source": metadata.source,
+        "recorder": metadata.recorder,
+        "rate_hz": metadata.rate_hz,
+        "complete": recording.is_complete(),
+        "notes": metadata.notes,
+        "counts": metadata.counts,
+        "damaged_blocks": metadata.damaged_blocks,
+        "accesses": recording.access_count(),
+        "duration_ns": u64::from(scale.ticks) * scale.tick_ns,
+        "line_bytes": scale.line_bytes,
+        "tick_ns": scale.tick_ns,
+        "space_bytes": opened.space.bytes(),
+        "extents": opened.space.extents().iter().take(EXTENTS_MAX)
+            .map(|extent| json!([extent.place, extent.bytes, format!("{:#x}", extent.address), extent.pid]))
+            .collect::<Vec<Value>>(),
+        "marks": marks.map(|mark| json!([since(mark.time_ns), mark.begin])).collect::<Vec<Value>>(),
+        "machine": machine(&recording.machine),
+        "threads": threads,
+        "colours": scale.threads,
+    })
+}
+
+fn progress(opened: &Opened, stage: &Stage) -> Value {
+    let (done, all) = opened.progress();
+    json!({
+        "share": stage.share,
+        "picture_share": stage.store_share,
+        "done": done, "all": all,
+        "elsewhere": stage.elsewhere,
+        "missing": stage.missing,
+    })
+}
+
+/// The report as `report --json` prints it, and what the page needs beside it.
+fn report(opened: &Opened, stage: &Stage) -> Answer {
+    let text = stage.report.get_or_init(|| {
+        let content = Content::new(&stage.attribution, &opened.recording);
+        let report = json(&content, usize::MAX, &mut opened.recording.symbols());
+        let shown = Value::from(objects(opened, stage));
+        let teams = stage.attribution.teams.iter();
+        let teams: Vec<Value> = teams
+            .map(|team| json!({ "name": team.name, "pid": team.pid, "threads": team.threads }))
+            .collect();
+        let teams = Value::from(teams);
+        format!("{{\"report\":{report},\"shown\":{shown},\"teams\":{teams}}}")
+    });
+    Answer {
+        status: 200,
+        content_type: "application/json",
+        body: text.clone().into_bytes(),
+    }
+}
+
+fn asked(question: &Question) -> Result<Frame, Answer> {
+    Ok(Frame {
+        place_from: question.number("place_from")?,
+        place_to: question.number("place_to")?,
+        from_ns: question.number("from_ns")?,
+        to_ns: question.number("to_ns")?,
+        columns: question.number("columns").unwrap_or(1) as usize,
+        rows: question.number("rows").unwrap_or(1) as usize,
+    })
+}
+
+fn by(question: &Question) -> Result<By, Answer> {
+    let name = question
+        .parameters
+        .get("by")
+        .map_or("thread", String::as_str);
+    By::from_name(name).ok_or_else(|| Answer::error(400, format!("by: no colouring {name}")))
+}
+
+/// A line of JSON; then a byte for each bin, its colour; then a little-endian `f32` for each, its
+/// accesses.
+fn picture(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
+    let picture = Picture::new(opened.sources(stage), by(question)?, &asked(question)?)
+        .map_err(|error| Answer::error(500, error.to_string()))?;
+    let head = json!({
+        "frame": picture.frame,
+        "coarse": picture.coarse,
+        "share": stage.store_share,
+        "totals": picture.totals,
+    });
+    let mut body = head.to_string().into_bytes();
+    body.push(b'\n');
+    body.extend_from_slice(&picture.colours);
+    body.extend(picture.accesses.iter().flat_map(|sum| sum.to_le_bytes()));
+    Ok(Answer {
+        status: 200,
+        content_type: "application/octet-stream",
+        body,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_taken_apart() {
+        let question = Question::parse("matrix?recording=0&name=a%20b%3Cc+d&x=%zz%");
+        assert_eq!(question.path, "matrix");
+        assert_eq!(question.number("recording").ok(), Some(0));
+        assert_eq!(question.parameters["name"], "a b<c d");
+        assert_eq!(question.parameters["x"], "%zz%");
+        assert_eq!(question.number("bins").expect_err("absent").status, 400);
+    }
+}

@@ -1,0 +1,185 @@
+//! The folder `view/` of a recording: points and sums, kept for the next opening.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `points.bin` | points of 20 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket and time |
+//! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
+//! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
+//!
+//! Whatever does not fit is made again, so nothing here needs to be understood by a later version.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use flate2::Crc;
+use nearpage_recording::Recording;
+
+use crate::point::Scale;
+use crate::pyramid::Pyramid;
+use crate::store::{Bytes, Segment, Store};
+
+/// Changes with the layout of any of the files.
+const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW01");
+const FOLDER: &str = "view";
+const INDEX: &str = "index.bin";
+
+/// What says that the files are of this recording, as it is now.
+type Identity = [u64; 8];
+
+fn identity(recording: &Recording, scale: &Scale) -> Identity {
+    let metadata = &recording.metadata;
+    [
+        recording.access_count(),
+        recording.access_chunks() as u64,
+        metadata.started_unix_ns,
+        metadata.begin_ns ^ metadata.end_ns.rotate_left(1),
+        scale.line_bytes ^ u64::from(scale.lines) << 16,
+        scale.tick_ns ^ u64::from(scale.ticks) << 16,
+        scale.threads as u64,
+        scale.nodes as u64,
+    ]
+}
+
+/// Where the files of a recording are, or will be.
+pub(crate) struct Cache {
+    folder: Option<PathBuf>,
+    identity: Identity,
+}
+
+impl Cache {
+    pub fn new(recording: &Recording, scale: &Scale) -> Self {
+        Self {
+            folder: Some(recording.folder.join(FOLDER)),
+            identity: identity(recording, scale),
+        }
+    }
+
+    /// What an earlier opening left, where all of it fits.
+    pub fn open(&self, scale: &Scale) -> Option<(Store, Pyramid)> {
+        let folder = self.folder.as_ref()?;
+        let index = fs::read(folder.join(INDEX)).ok()?;
+        let segments = self.segments(&index)?;
+        let store =
+            Store::from_segments(scale, segments, File::open(folder.join("points.bin")).ok()?)?;
+        let sums = Pyramid::open(scale, File::open(folder.join("sums.bin")).ok()?)?;
+        Some((store, sums))
+    }
+
+    fn segments(&self, index: &[u8]) -> Option<Vec<Segment>> {
+        let (content, sum) = index.split_last_chunk::<4>()?;
+        let mut crc = Crc::new();
+        crc.update(content);
+        if crc.sum() != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let mut words = Words(content);
+        if words.u64()? != MAGIC {
+            return None;
+        }
+        for expected in self.identity {
+            if words.u64()? != expected {
+                return None;
+            }
+        }
+        let count = words.u64()?;
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            let (chunk, at) = (words.u64()? as usize, words.u64()?);
+            let ticks = words.u32()?..words.u32()?;
+            let starts = words.u32()?;
+            let starts = (0..starts).map(|_| words.u32()).collect::<Option<_>>()?;
+            segments.push(Segment {
+                chunk,
+                ticks,
+                starts,
+                bytes: Bytes::File(at),
+            });
+        }
+        words.0.is_empty().then_some(segments)
+    }
+
+    /// New files for points and sums: beside the recording, or where that can't be written to,
+    /// nameless ones that go with this process.
+    pub fn create(&mut self) -> io::Result<(File, File)> {
+        if let Some(folder) = self.folder.take() {
+            let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+            let exists = made.is_ok() || folder.is_dir();
+            let _ = fs::remove_file(folder.join(INDEX));
+            let file = |name| {
+                OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .mode(0o600)
+                    .open(folder.join(name))
+            };
+            if let (true, Ok(points), Ok(sums)) = (exists, file("points.bin"), file("sums.bin")) {
+                self.folder = Some(folder);
+                return Ok((points, sums));
+            }
+        }
+        Ok((tempfile::tempfile()?, tempfile::tempfile()?))
+    }
+
+    /// Where the files are kept; none where they go with this process.
+    pub fn kept(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// Removes what [`Cache::create`] began.
+    pub fn abandon(&self) {
+        if let Some(folder) = &self.folder {
+            for name in ["points.bin", "sums.bin"] {
+                let _ = fs::remove_file(folder.join(name));
+            }
+            let _ = fs::remove_dir(folder);
+        }
+    }
+
+    /// Writes the index: from here on the files are found again.
+    pub fn finish(&self, store: &Store) -> io::Result<()> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let mut index = Vec::new();
+        index.extend(MAGIC.to_le_bytes());
+        index.extend(self.identity.iter().flat_map(|word| word.to_le_bytes()));
+        index.extend((store.segments.len() as u64).to_le_bytes());
+        for segment in &store.segments {
+            let Bytes::File(at) = segment.bytes else {
+                continue;
+            };
+            index.extend((segment.chunk as u64).to_le_bytes());
+            index.extend(at.to_le_bytes());
+            index.extend(segment.ticks.start.to_le_bytes());
+            index.extend(segment.ticks.end.to_le_bytes());
+            index.extend((segment.starts.len() as u32).to_le_bytes());
+            index.extend(segment.starts.iter().flat_map(|start| start.to_le_bytes()));
+        }
+        let mut crc = Crc::new();
+        crc.update(&index);
+        index.extend(crc.sum().to_le_bytes());
+        let unfinished = folder.join(".index.bin.unfinished");
+        fs::write(&unfinished, index)?;
+        fs::rename(unfinished, folder.join(INDEX))
+    }
+}
+
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*word))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+}

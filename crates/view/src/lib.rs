@@ -1,0 +1,117 @@
+//! The page on which recordings, plans and simulations are looked at: its server on the local
+//! machine, and the same in one file.
+//!
+//! The browser holds pictures, never accesses: those are binned here, from [`Store`](store::Store)
+//! (every access, by time and place) or, where a window has too many, from
+//! [`Pyramid`](pyramid::Pyramid) (sums). What objects, threads and pages *are* comes from attribution,
+//! what plans do from the policy crate; nothing is decided here. `web/` has the page, which is
+//! embedded when this crate is built with its feature `page`.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use nearpage_view::{Listening, Session};
+//!
+//! let session = Arc::new(Session::new(&[Path::new("cg.nearpage")])?);
+//! let listening = Listening::new(0)?;
+//! println!("{}", listening.address());
+//! let background = session.clone();
+//! std::thread::spawn(move || background.read_all());
+//! listening.serve(session);
+//! # Ok::<(), nearpage_view::Error>(())
+//! ```
+
+mod answer;
+mod cache;
+mod error;
+mod objects;
+mod opened;
+mod page;
+pub mod picture;
+mod plans;
+pub mod point;
+pub mod pyramid;
+mod server;
+mod space;
+pub mod store;
+mod timeline;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use nearpage_machine::Machine;
+use nearpage_plan::Plan;
+use serde_json::Value;
+
+pub use answer::{Answer, Question};
+pub use error::Error;
+pub use opened::{Opened, Stage};
+pub use server::Listening;
+
+/// All that is being looked at.
+#[derive(Debug)]
+pub struct Session {
+    /// Recordings, in the order in which they were named.
+    pub recordings: Vec<Opened>,
+    /// Simulations: file and content.
+    pub simulations: Vec<(String, Value)>,
+    /// Machine that plans are for; none: the recording's own.
+    pub target: Option<Machine>,
+    /// Plan to show instead of one made on the spot, and its file.
+    pub plan: Option<(PathBuf, Plan)>,
+    /// What went wrong after opening.
+    pub missing: Mutex<Vec<String>>,
+}
+
+impl Session {
+    /// Opens recordings (folders) and simulations (files of `nearpage simulate --json`).
+    ///
+    /// # Errors
+    /// [`Error::Recording`], [`Error::Attribution`], [`Error::Simulation`].
+    pub fn new(paths: &[&Path]) -> Result<Self, Error> {
+        let mut session = Self {
+            recordings: Vec::new(),
+            simulations: Vec::new(),
+            target: None,
+            plan: None,
+            missing: Mutex::default(),
+        };
+        for path in paths {
+            if path.is_file() {
+                let simulation = simulation(path)?;
+                session
+                    .simulations
+                    .push((path.display().to_string(), simulation));
+            } else {
+                session.recordings.push(Opened::new(path)?);
+            }
+        }
+        Ok(session)
+    }
+
+    /// Reads what [`Session::new`] has only sampled. Failures are shown on the page.
+    pub fn read_all(&self) {
+        for opened in &self.recordings {
+            if let Err(error) = opened.read_all() {
+                let folder = opened.recording.folder.display();
+                let mut missing = self.missing.lock().expect("nobody panics holding it");
+                missing.push(format!("{folder}: only a sample is shown: {error}"));
+            }
+        }
+    }
+}
+
+fn simulation(path: &Path) -> Result<Value, Error> {
+    let refuse = |what: String| Error::Simulation {
+        file: path.display().to_string(),
+        what,
+    };
+    let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    match value.get("results").or(value.get("policies")) {
+        Some(Value::Array(_)) => Ok(value),
+        _ => Err(refuse("it has no list of results".to_owned())),
+    }
+}

@@ -1,0 +1,289 @@
+//! Objects as the page shows them, beside what the JSON report says of them.
+
+use nearpage_attribution::{Attribution, Cell, ObjectGroup, Pattern};
+use nearpage_recording::{ObjectKind, ThreadIndex};
+use nearpage_report::pattern_words;
+use serde_json::{Value, json};
+
+use crate::opened::{Opened, Stage};
+
+/// Bins of the small picture of an object's pages.
+const STRIP_BINS: u32 = 48;
+/// Bins of the page × thread matrix, at most.
+const MATRIX_BINS_MAX: u32 = 1024;
+
+/// Where an object's accesses are counted by page: the initialisation only where nothing else is.
+fn cells(group: &ObjectGroup) -> &[Cell] {
+    match group.affinity.cells.is_empty() {
+        true => &group.affinity.initialisation,
+        false => &group.affinity.cells,
+    }
+}
+
+/// Bin of a page, of so many.
+fn bin(page: u32, pages: u32, bins: u32) -> usize {
+    (u64::from(page) * u64::from(bins) / u64::from(pages.max(1))) as usize
+}
+
+/// By bin of an object's pages the colour of the thread with the most accesses, −1 for none.
+fn strip(opened: &Opened, group: &ObjectGroup) -> Vec<i32> {
+    let pages = group.affinity.pages;
+    let bins = STRIP_BINS.min(pages.max(1));
+    let slots = opened.scale.threads;
+    let mut sums = vec![0f32; bins as usize * slots];
+    for cell in cells(group) {
+        let slot = slot(opened, cell.thread);
+        sums[bin(cell.page, pages, bins) * slots + slot] += cell.loads + cell.stores;
+    }
+    sums.chunks(slots)
+        .map(|sums| {
+            let most = sums.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+            match most {
+                Some((slot, sum)) if *sum > 0.0 => slot as i32,
+                _ => -1,
+            }
+        })
+        .collect()
+}
+
+fn slot(opened: &Opened, thread: ThreadIndex) -> usize {
+    let slots = &opened.scale.thread_slots;
+    slots
+        .get(thread.0 as usize)
+        .map_or(0, |&slot| usize::from(slot))
+}
+
+/// All objects, in the report's order.
+pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
+    let attribution = &stage.attribution;
+    let threads = &opened.recording.tables.threads;
+    attribution
+        .objects
+        .iter()
+        .map(|group| {
+            json!({
+                "kind": group.kind,
+                "words": pattern_words(&group.pattern, &attribution.teams, threads),
+                "pattern": pattern(attribution, &group.pattern),
+                "strip": strip(opened, group),
+                "page_bytes": group.affinity.page_bytes,
+                "pages": group.affinity.pages,
+                "instances": instances(opened, group),
+                "placeable": matches!(group.kind, ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping),
+            })
+        })
+        .collect()
+}
+
+/// The instances that are known by number: where they lie in the address space without its gaps.
+fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
+    let begin_ns = opened.scale.begin_ns;
+    let objects = &opened.recording.tables.objects;
+    let known = group
+        .samples
+        .iter()
+        .filter_map(|id| objects.get(id.0 as usize));
+    known
+        .enumerate()
+        .filter_map(|(number, object)| {
+            let place = opened.space.place(object.pid, object.address)?;
+            let died =
+                (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
+            let user = group.users.get(number);
+            Some(json!({
+                "pid": object.pid,
+                "address": format!("{:#x}", object.address),
+                "place": place,
+                "bytes": object.size_bytes,
+                "page_offset": object.address % opened.recording.machine.page_bytes.max(1),
+                "born_ns": object.born_ns.saturating_sub(begin_ns),
+                "died_ns": died,
+                "thread": object.thread,
+                "user": user.map(|user| user.thread),
+            }))
+        })
+        .collect()
+}
+
+/// A pattern with the threads that it deals to.
+fn pattern(attribution: &Attribution, pattern: &Pattern) -> Value {
+    let dealt = |kind: &str, team: usize, block_bytes: u64| {
+        let threads = attribution.teams.get(team).map(|team| &team.threads);
+        json!({ "kind": kind, "block_bytes": block_bytes, "threads": threads })
+    };
+    match *pattern {
+        Pattern::Block { team, block_bytes } => dealt("block", team, block_bytes),
+        Pattern::BlockCyclic {
+            team, block_bytes, ..
+        } => dealt("block-cyclic", team, block_bytes),
+        Pattern::Private { thread } => json!({ "kind": "private", "threads": [thread] }),
+        _ => json!({ "kind": "none" }),
+    }
+}
+
+/// Accesses to pages `from..to` of an object, thread by thread, in at most so many bins: loads,
+/// stores and cost, each `[thread][bin]`, of the threads that made any.
+pub(crate) fn matrix(group: &ObjectGroup, from: u32, to: u32, bins: u32) -> Value {
+    let affinity = &group.affinity;
+    let to = to.min(affinity.pages.max(1));
+    let from = from.min(to - 1);
+    let pages = to - from;
+    let bins = bins.clamp(1, MATRIX_BINS_MAX).min(pages);
+    let mut threads: Vec<u32> = group.threads.iter().map(|thread| thread.0.0).collect();
+    threads.sort_unstable();
+    let bin_count = bins as usize;
+    let zero = || vec![0f32; threads.len() * bin_count];
+    let (mut loads, mut stores, mut cost) = (zero(), zero(), zero());
+    let all = affinity.cells.iter().chain(&affinity.initialisation);
+    for cell in all.filter(|cell| (from..to).contains(&cell.page)) {
+        let Ok(thread) = threads.binary_search(&cell.thread.0) else {
+            continue;
+        };
+        let at = thread * bin_count + bin(cell.page - from, pages, bins);
+        loads[at] += cell.loads;
+        stores[at] += cell.stores;
+        cost[at] += cell.cost_ns;
+    }
+    json!({
+        "from": from, "to": to, "bins": bins, "page_bytes": affinity.page_bytes,
+        "threads": threads, "loads": loads, "stores": stores, "cost_ns": cost,
+        "first_touches": first_touches(group, from, to),
+    })
+}
+
+/// Runs of pages that one thread touched first: first page, pages, thread.
+fn first_touches(group: &ObjectGroup, from: u32, to: u32) -> Vec<(u32, u32, u32)> {
+    let mut runs: Vec<(u32, u32, u32)> = Vec::new();
+    for &(page, thread) in &group.first_touches {
+        if !(from..to).contains(&page) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some((first, pages, last)) if *last == thread.0 && page <= *first + *pages + 1 => {
+                *pages = page + 1 - *first;
+            }
+            _ => runs.push((page, 1, thread.0)),
+        }
+    }
+    runs.truncate(4096);
+    runs
+}
+
+/// Accesses that threads have in common, `[thread][thread]`: the sum over pages of the smaller of
+/// the two threads' accesses to it; on the diagonal all of a thread's.
+pub(crate) fn sharing(attribution: &Attribution, threads: usize) -> Vec<Vec<f64>> {
+    const THREADS_MAX: usize = 256;
+    let threads = threads.min(THREADS_MAX);
+    let mut shared = vec![vec![0f64; threads]; threads];
+    for group in &attribution.objects {
+        for page in group.affinity.cells.chunk_by(|a, b| a.page == b.page) {
+            for (position, one) in page.iter().enumerate() {
+                for other in &page[position..] {
+                    let (a, b) = (one.thread.0 as usize, other.thread.0 as usize);
+                    if a < threads && b < threads {
+                        let common = (one.loads + one.stores).min(other.loads + other.stores);
+                        shared[a][b] += f64::from(common);
+                        if a != b {
+                            shared[b][a] += f64::from(common);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    shared
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_attribution::{Affinity, ObjectName};
+
+    use super::*;
+
+    fn cell(page: u32, thread: u32, loads: f32, stores: f32) -> Cell {
+        Cell {
+            page,
+            thread: ThreadIndex(thread),
+            loads,
+            stores,
+            cost_ns: loads + stores,
+        }
+    }
+
+    fn group(cells: Vec<Cell>, pages: u32) -> ObjectGroup {
+        let mut threads: Vec<ThreadIndex> = cells.iter().map(|cell| cell.thread).collect();
+        threads.sort();
+        threads.dedup();
+        ObjectGroup {
+            kind: ObjectKind::Heap,
+            name: ObjectName::Other("x".to_owned()),
+            size_bytes: u64::from(pages) * 4096,
+            instances: 1,
+            samples: vec![],
+            loads: Default::default(),
+            stores: Default::default(),
+            threads: threads
+                .iter()
+                .map(|&thread| (thread, 0.0, 0.0, 0.0))
+                .collect(),
+            hot: vec![],
+            affinity: Affinity {
+                page_bytes: 4096,
+                pages,
+                cells,
+                initialisation: vec![],
+                sample_weight: 1.0,
+            },
+            first_touches: vec![
+                (0, ThreadIndex(0)),
+                (1, ThreadIndex(0)),
+                (5, ThreadIndex(2)),
+            ],
+            users: vec![],
+            pattern: Pattern::Mixed,
+        }
+    }
+
+    #[test]
+    fn a_matrix_adds_up_pages_in_bins() {
+        let group = group(
+            vec![
+                cell(0, 0, 1.0, 0.0),
+                cell(1, 0, 2.0, 1.0),
+                cell(5, 2, 0.0, 4.0),
+            ],
+            6,
+        );
+        let found = matrix(&group, 0, 6, 3);
+        assert_eq!(found["threads"], json!([0, 2]));
+        assert_eq!(found["loads"], json!([3.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        assert_eq!(found["stores"], json!([1.0, 0.0, 0.0, 0.0, 0.0, 4.0]));
+        assert_eq!(found["first_touches"], json!([[0, 2, 0], [5, 1, 2]]));
+        let page = matrix(&group, 5, 99, 1000);
+        assert_eq!(
+            (&page["bins"], &page["stores"]),
+            (&json!(1), &json!([0.0, 4.0]))
+        );
+    }
+
+    #[test]
+    fn common_accesses_are_the_smaller_part() {
+        let group = group(
+            vec![
+                cell(0, 0, 3.0, 0.0),
+                cell(0, 1, 5.0, 0.0),
+                cell(1, 1, 7.0, 0.0),
+            ],
+            2,
+        );
+        let attribution = Attribution {
+            counts: Default::default(),
+            totals: Default::default(),
+            objects: vec![group],
+            threads: vec![],
+            teams: vec![],
+            page_bytes: 4096,
+        };
+        assert_eq!(sharing(&attribution, 2), [[3.0, 3.0], [3.0, 12.0]]);
+    }
+}

@@ -1,0 +1,376 @@
+//! A recording that is being looked at: at once from a sample of its chunks, a while later from all.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use nearpage_attribution::{AccessChunks, Attribution, Input, Options, attribute};
+use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
+
+use crate::Error;
+use crate::cache::Cache;
+use crate::picture::Sources;
+use crate::point::{Points, Scale};
+use crate::pyramid::{self, Pyramid};
+use crate::space::Space;
+use crate::store::{Builder, Store};
+use crate::timeline::Timeline;
+
+/// Recordings of no more accesses are read whole before anything is shown.
+const ACCESSES_AT_ONCE: u64 = 3_000_000;
+/// Accesses of the sample that others are first shown from.
+const ACCESSES_SAMPLED: u64 = 2_000_000;
+
+/// What has been read of a recording so far.
+#[derive(Debug)]
+pub struct Stage {
+    /// Objects, threads, affinities.
+    pub attribution: Attribution,
+    /// Share of the chunks that the attribution is from, 0 to 1.
+    pub share: f64,
+    /// Points.
+    pub store: Arc<Store>,
+    /// Share of the chunks that the points are from, 0 to 1.
+    pub store_share: f64,
+    /// Sums of the points, where there are many.
+    pub pyramid: Option<Arc<Pyramid>>,
+    /// Where threads ran, and which node's memory they went to.
+    pub timeline: Timeline,
+    /// Accesses where no object or module ever was: they are in no picture.
+    pub elsewhere: f64,
+    /// What could not be read or kept, in words.
+    pub missing: Vec<String>,
+    /// The report as JSON, once it was asked for.
+    pub(crate) report: OnceLock<String>,
+}
+
+/// A recording.
+#[derive(Debug)]
+pub struct Opened {
+    /// Its tables.
+    pub recording: Recording,
+    /// Where objects and modules were.
+    pub space: Space,
+    /// Units of points.
+    pub scale: Scale,
+    stage: RwLock<Arc<Stage>>,
+    chunks_read: AtomicUsize,
+}
+
+impl Opened {
+    /// Opens a recording; large ones from a sample of their chunks, evenly spread over time, until
+    /// [`Opened::read_all`].
+    ///
+    /// # Errors
+    /// [`Error::Recording`], [`Error::Attribution`].
+    pub fn new(folder: &Path) -> Result<Self, Error> {
+        let recording = Recording::open(folder)?;
+        let chunks = recording.access_chunks();
+        let whole = recording.access_count() <= ACCESSES_AT_ONCE || chunks < 4;
+        let share = match whole {
+            true => 1.0,
+            false => ACCESSES_SAMPLED as f64 / recording.access_count() as f64,
+        };
+        let wanted = ((chunks as f64 * share).ceil() as usize).clamp(chunks.min(4), chunks);
+        // In the middle of equal parts: strata of time.
+        let sampled: Vec<usize> = match wanted {
+            0 => Vec::new(),
+            _ => (0..wanted)
+                .map(|part| (2 * part + 1) * chunks / (2 * wanted))
+                .collect(),
+        };
+        let page_bytes = recording.machine.page_bytes;
+        let space = Space::new(&recording.tables, page_bytes);
+        let (begin_ns, end_ns) = times(&recording);
+        let scale = Scale::new(
+            &space,
+            &recording.tables,
+            &recording.machine,
+            begin_ns,
+            end_ns,
+        );
+        let kept = Kept {
+            builder: Builder::new(&scale, None),
+            sums: None,
+        };
+        let read = AtomicUsize::new(0);
+        let pass = pass(&recording, &space, &scale, &sampled, Some(kept), &read)?;
+        let share = if whole {
+            1.0
+        } else {
+            sampled.len() as f64 / chunks as f64
+        };
+        let mut stage = Stage {
+            share,
+            store: Arc::new(pass.store.unwrap_or_default()),
+            store_share: share,
+            pyramid: None,
+            attribution: pass.attribution,
+            timeline: pass.timeline,
+            elsewhere: pass.elsewhere,
+            missing: pass.missing,
+            report: OnceLock::new(),
+        };
+        if !whole && let Some((store, sums)) = Cache::new(&recording, &scale).open(&scale) {
+            stage.store = Arc::new(store);
+            stage.store_share = 1.0;
+            stage.pyramid = Some(Arc::new(sums));
+        }
+        Ok(Self {
+            recording,
+            space,
+            scale,
+            stage: RwLock::new(Arc::new(stage)),
+            chunks_read: AtomicUsize::new(if whole { chunks } else { 0 }),
+        })
+    }
+
+    /// What has been read so far.
+    pub fn stage(&self) -> Arc<Stage> {
+        self.stage.read().expect("nobody panics holding it").clone()
+    }
+
+    /// What pictures are made from.
+    pub fn sources<'a>(&'a self, stage: &'a Stage) -> Sources<'a> {
+        Sources {
+            scale: &self.scale,
+            store: &stage.store,
+            pyramid: stage.pyramid.as_deref(),
+        }
+    }
+
+    /// Chunks read in the pass over all, and chunks in all.
+    pub fn progress(&self) -> (usize, usize) {
+        (
+            self.chunks_read.load(Ordering::Relaxed),
+            self.recording.access_chunks(),
+        )
+    }
+
+    /// Reads all accesses, once, and shows them from then on. Returns at once where that has
+    /// happened.
+    ///
+    /// # Errors
+    /// [`Error::Attribution`], [`Error::Write`] where there is no room for points.
+    pub fn read_all(&self) -> Result<(), Error> {
+        let sample = self.stage();
+        if sample.share >= 1.0 {
+            return Ok(());
+        }
+        let all: Vec<usize> = (0..self.recording.access_chunks()).collect();
+        let recording = &self.recording;
+        let read = |kept| {
+            pass(
+                recording,
+                &self.space,
+                &self.scale,
+                &all,
+                kept,
+                &self.chunks_read,
+            )
+        };
+        let mut pass;
+        let (store, pyramid) = if sample.store_share >= 1.0 {
+            pass = read(None)?;
+            (sample.store.clone(), sample.pyramid.clone())
+        } else {
+            let mut cache = Cache::new(recording, &self.scale);
+            let (points, sums) = cache.create().map_err(Error::Write)?;
+            let kept = Kept {
+                builder: Builder::new(&self.scale, Some(points)),
+                sums: Some((pyramid::Builder::new(&self.scale), sums)),
+            };
+            pass = match read(Some(kept)) {
+                Ok(pass) => pass,
+                Err(error) => {
+                    cache.abandon();
+                    return Err(error);
+                }
+            };
+            let store = Arc::new(pass.store.take().unwrap_or_default());
+            let folder = recording.folder.display();
+            match (cache.kept(), cache.finish(&store)) {
+                (None, _) => pass.missing.push(format!(
+                    "{folder} can't be written to: its pictures are made anew at the next opening"
+                )),
+                (_, Err(error)) => pass.missing.push(format!(
+                    "{folder}/view: {error}: its pictures are made anew at the next opening"
+                )),
+                _ => {}
+            }
+            (store, pass.pyramid.take().map(Arc::new))
+        };
+        let stage = Stage {
+            attribution: pass.attribution,
+            share: 1.0,
+            store,
+            store_share: 1.0,
+            pyramid,
+            timeline: pass.timeline,
+            elsewhere: pass.elsewhere,
+            missing: pass.missing,
+            report: OnceLock::new(),
+        };
+        *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
+        Ok(())
+    }
+}
+
+/// CLOCK_MONOTONIC of the first and the last access, as far as the recording says.
+fn times(recording: &Recording) -> (u64, u64) {
+    let metadata = &recording.metadata;
+    let columns = ColumnSelection {
+        time_ns: true,
+        ..ColumnSelection::NONE
+    };
+    let mut batch = AccessBatch::default();
+    let mut times = |chunk: usize| match recording.read_chunk(chunk, columns, &mut batch) {
+        Ok(()) => (
+            batch.time_ns.iter().min().copied(),
+            batch.time_ns.iter().max().copied(),
+        ),
+        Err(_) => (None, None),
+    };
+    let chunks = recording.access_chunks();
+    let (first, last) = match chunks {
+        0 => (None, None),
+        _ => (times(0).0, times(chunks - 1).1),
+    };
+    let begin_ns = first.map_or(metadata.begin_ns, |first| match metadata.begin_ns {
+        0 => first,
+        begin => begin.min(first),
+    });
+    let end_ns = metadata.end_ns.max(last.unwrap_or(begin_ns)).max(begin_ns);
+    (begin_ns, end_ns)
+}
+
+/// Where a pass puts the points.
+struct Kept<'a> {
+    builder: Builder,
+    sums: Option<(pyramid::Builder<'a>, File)>,
+}
+
+/// What came of reading chunks once.
+struct Pass {
+    attribution: Attribution,
+    timeline: Timeline,
+    elsewhere: f64,
+    missing: Vec<String>,
+    store: Option<Store>,
+    pyramid: Option<Pyramid>,
+}
+
+/// Reads some chunks, all columns, in several threads: attribution takes them, and on the way to it
+/// they become points.
+struct Chunks<'a> {
+    recording: &'a Recording,
+    numbers: &'a [usize],
+    points: Points<'a>,
+    scale: &'a Scale,
+    kept: Option<Kept<'a>>,
+    done: &'a AtomicUsize,
+    seen: Mutex<Seen>,
+}
+
+/// What is gathered on the way.
+struct Seen {
+    timeline: Timeline,
+    elsewhere: f64,
+    missing: Vec<String>,
+}
+
+impl AccessChunks for Chunks<'_> {
+    fn chunks(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// A chunk that can't be read has no accesses, and is told of.
+    fn read(
+        &self,
+        chunk: usize,
+        batch: &mut AccessBatch,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let number = self.numbers[chunk];
+        let columns = ColumnSelection::ALL;
+        if let Err(error) = self.recording.read_chunk(number, columns, batch) {
+            batch.clear();
+            let chunks = self.recording.access_chunks();
+            let mut seen = self.seen.lock().expect("nobody panics holding it");
+            seen.missing.push(format!(
+                "part {} of {chunks} is left out: {error}",
+                number + 1
+            ));
+        }
+        let mut timeline = Timeline::new(self.scale);
+        let mut points = Vec::new();
+        let elsewhere = self.points.of(batch, &mut points);
+        timeline.add(self.scale, batch, &points);
+        if let Some(kept) = &self.kept {
+            kept.builder.add(number, &mut points)?;
+            if let Some((sums, _)) = &kept.sums {
+                sums.add(&points);
+            }
+        }
+        let mut seen = self.seen.lock().expect("nobody panics holding it");
+        seen.timeline.append(&timeline);
+        seen.elsewhere += elsewhere;
+        self.done.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn pass(
+    recording: &Recording,
+    space: &Space,
+    scale: &Scale,
+    numbers: &[usize],
+    kept: Option<Kept<'_>>,
+    done: &AtomicUsize,
+) -> Result<Pass, Error> {
+    let chunks = Chunks {
+        recording,
+        numbers,
+        points: Points::new(scale, space, &recording.tables, &recording.machine),
+        scale,
+        kept,
+        done,
+        seen: Mutex::new(Seen {
+            timeline: Timeline::new(scale),
+            elsewhere: 0.0,
+            missing: Vec::new(),
+        }),
+    };
+    let input = Input {
+        accesses: &chunks,
+        tables: &recording.tables,
+        marks: &recording.metadata.marks,
+        counts: recording.metadata.counts,
+        machine: Some(&recording.machine),
+    };
+    let options = Options {
+        page_bytes: recording.machine.page_bytes,
+        ..Options::default()
+    };
+    let attribution = attribute(&input, &options)?;
+    let Chunks { kept, seen, .. } = chunks;
+    let seen = seen.into_inner().expect("nobody panics holding it");
+    let (store, pyramid) = match kept {
+        None => (None, None),
+        Some(Kept { builder, sums }) => {
+            let sums = sums.map(|(builder, file)| builder.finish(file));
+            (
+                Some(builder.finish()),
+                sums.transpose().map_err(Error::Write)?,
+            )
+        }
+    };
+    Ok(Pass {
+        attribution,
+        timeline: seen.timeline,
+        elsewhere: seen.elsewhere,
+        missing: seen.missing,
+        store,
+        pyramid,
+    })
+}

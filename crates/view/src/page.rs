@@ -1,0 +1,65 @@
+//! The page itself: what `build.rs` made of `web/`.
+
+use crate::answer::Answer;
+
+/// What the page may do: run its own script, draw, and ask its own server.
+pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'";
+
+#[cfg(has_page)]
+mod built {
+    pub const HTML: &str =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
+    pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/page.js"));
+    pub const STYLE: &str = include_str!(concat!(env!("OUT_DIR"), "/page.css"));
+}
+
+#[cfg(not(has_page))]
+mod built {
+    pub const HTML: &str = "";
+    pub const SCRIPT: &str = "";
+    pub const STYLE: &str = "";
+}
+
+pub(crate) use built::{HTML, SCRIPT, STYLE};
+
+/// A file of the page.
+pub(crate) fn file(path: &str) -> Option<Answer> {
+    let path = path.split('?').next().unwrap_or_default();
+    let (content_type, text) = match path {
+        "" => ("text/html; charset=utf-8", HTML),
+        "page.js" => ("text/javascript; charset=utf-8", SCRIPT),
+        "page.css" => ("text/css; charset=utf-8", STYLE),
+        _ => return None,
+    };
+    Some(Answer {
+        status: 200,
+        content_type,
+        body: text.as_bytes().to_vec(),
+    })
+}
+
+#[cfg(all(test, has_page))]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn the_page_is_small() {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        for text in [HTML, SCRIPT, STYLE] {
+            packed.write_all(text.as_bytes()).expect("in memory");
+        }
+        let bytes = packed.finish().expect("in memory").len();
+        assert!(bytes <= 500_000, "{bytes} bytes compressed");
+        assert!(
+            !SCRIPT.contains("http://") && !SCRIPT.contains("https://"),
+            "names no server"
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! One access as pictures need it, in 20 bytes, and what it can be coloured by.
+
+use nearpage_machine::{Machine, NodeId};
+use nearpage_recording::{AccessBatch, AccessKind, Level, Tables};
+
+use crate::space::{Extent, Space, place};
+
+/// Threads with a colour of their own; the others, with the fewest accesses, share one.
+pub const THREADS_MAX: usize = 64;
+/// Parts of an access's latency scale: none, then powers of two of nanoseconds.
+const LATENCIES: usize = 24;
+/// Nodes that fit in a point.
+const NODES_MAX: usize = 30;
+
+/// An access.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Place, in units of [`Scale::line_bytes`].
+    pub line: u32,
+    /// Since the recording began, in units of [`Scale::tick_ns`].
+    pub tick: u32,
+    /// Number of the thread.
+    pub thread: u16,
+    /// Kind (2 bits), level (3), node of the page + 1 (5), node of the CPU + 1 (5); 0 is unknown.
+    tags: u16,
+    /// Accesses that it stands for.
+    pub weight: f32,
+    /// Time lost to them, in nanoseconds.
+    pub cost_ns: f32,
+}
+
+impl Point {
+    /// Bytes of one in memory and on disk.
+    pub const BYTES: usize = 20;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.line.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.tick.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.thread.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.tags.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.weight.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.cost_ns.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        Self {
+            line: u32::from_le_bytes(four(0)),
+            tick: u32::from_le_bytes(four(4)),
+            thread: u16::from_le_bytes([bytes[8], bytes[9]]),
+            tags: u16::from_le_bytes([bytes[10], bytes[11]]),
+            weight: f32::from_le_bytes(four(12)),
+            cost_ns: f32::from_le_bytes(four(16)),
+        }
+    }
+
+    fn kind(self) -> usize {
+        usize::from(self.tags & 3)
+    }
+
+    fn level(self) -> usize {
+        usize::from(self.tags >> 2 & 7)
+    }
+
+    /// Position of the page's node in the machine's nodes, from 1; 0 where unknown.
+    pub fn page_node(self) -> usize {
+        usize::from(self.tags >> 5 & 31)
+    }
+
+    /// The same for the node of the CPU.
+    pub fn cpu_node(self) -> usize {
+        usize::from(self.tags >> 10 & 31)
+    }
+}
+
+/// What pictures are coloured by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The thread that accessed.
+    Thread,
+    /// The node that the page was on.
+    PageNode,
+    /// The node of the CPU that accessed.
+    CpuNode,
+    /// Load, store or fetch.
+    Kind,
+    /// What served it.
+    Level,
+    /// Time lost to it, by powers of two.
+    Latency,
+    /// Local or remote.
+    Locality,
+}
+
+impl By {
+    /// All of them, in the order of the pyramid's columns.
+    pub const ALL: [Self; 7] = [
+        Self::Thread,
+        Self::PageNode,
+        Self::CpuNode,
+        Self::Kind,
+        Self::Level,
+        Self::Latency,
+        Self::Locality,
+    ];
+
+    /// As addresses have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::PageNode => "node",
+            Self::CpuNode => "cpu-node",
+            Self::Kind => "kind",
+            Self::Level => "level",
+            Self::Latency => "latency",
+            Self::Locality => "locality",
+        }
+    }
+
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.as_str() == name)
+    }
+}
+
+/// Units of points, and which colour each thread has: what all points of a recording share.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// Bytes of a line: 64, or more where places would not fit in 32 bits.
+    pub line_bytes: u64,
+    /// Nanoseconds of a tick: as few as let the recording fit in 32 bits.
+    pub tick_ns: u64,
+    /// CLOCK_MONOTONIC at tick 0.
+    pub begin_ns: u64,
+    /// Ticks until its end, at least 1.
+    pub ticks: u32,
+    /// Lines of the address space, at least 1.
+    pub lines: u32,
+    /// Nodes of the machine.
+    pub nodes: usize,
+    /// Colour of each thread.
+    pub thread_slots: Vec<u8>,
+    /// Number of colours of threads.
+    pub threads: usize,
+}
+
+impl Scale {
+    /// Of a recording that lasted from `begin_ns` to `end_ns`.
+    pub fn new(
+        space: &Space,
+        tables: &Tables,
+        machine: &Machine,
+        begin_ns: u64,
+        end_ns: u64,
+    ) -> Self {
+        let mut line_bytes = 64;
+        while space.bytes().div_ceil(line_bytes) >= u64::from(u32::MAX) {
+            line_bytes *= 2;
+        }
+        let duration_ns = end_ns.saturating_sub(begin_ns).saturating_add(1);
+        let tick_ns = duration_ns.div_ceil(u64::from(u32::MAX)).max(1);
+        let mut busiest: Vec<usize> = (0..tables.threads.len()).collect();
+        busiest.sort_by_key(|&thread| std::cmp::Reverse(tables.threads[thread].counts.accesses));
+        let mut thread_slots = vec![(THREADS_MAX - 1) as u8; tables.threads.len()];
+        let mut own: Vec<usize> = busiest;
+        if own.len() > THREADS_MAX {
+            own.truncate(THREADS_MAX - 1);
+        }
+        own.sort_unstable();
+        for (slot, &thread) in own.iter().enumerate() {
+            thread_slots[thread] = slot as u8;
+        }
+        Self {
+            line_bytes,
+            tick_ns,
+            begin_ns,
+            ticks: duration_ns.div_ceil(tick_ns).clamp(1, u64::from(u32::MAX)) as u32,
+            lines: space.bytes().div_ceil(line_bytes).max(1) as u32,
+            nodes: machine.nodes.len().min(NODES_MAX),
+            threads: tables.threads.len().clamp(1, THREADS_MAX),
+            thread_slots,
+        }
+    }
+
+    /// Colours of a picture.
+    pub fn slots(&self, by: By) -> usize {
+        match by {
+            By::Thread => self.threads,
+            By::PageNode | By::CpuNode => self.nodes + 1,
+            By::Kind => 3,
+            By::Level => 8,
+            By::Latency => LATENCIES,
+            By::Locality => 3,
+        }
+    }
+
+    /// The colour of an access.
+    #[inline]
+    pub fn slot(&self, by: By, point: &Point) -> usize {
+        match by {
+            By::Thread => usize::from(
+                self.thread_slots
+                    .get(usize::from(point.thread))
+                    .copied()
+                    .unwrap_or(0),
+            ),
+            By::PageNode => point.page_node().min(self.nodes),
+            By::CpuNode => point.cpu_node().min(self.nodes),
+            By::Kind => point.kind().min(2),
+            By::Level => point.level(),
+            By::Latency => {
+                let ns = point.cost_ns / point.weight;
+                // Not a number compares false: an access of no weight has no latency.
+                if ns >= 1.0 {
+                    (ns.log2() as usize + 1).min(LATENCIES - 1)
+                } else {
+                    0
+                }
+            }
+            By::Locality => match (point.cpu_node(), point.page_node()) {
+                (0, _) | (_, 0) => 0,
+                (cpu, page) if cpu == page => 1,
+                _ => 2,
+            },
+        }
+    }
+}
+
+/// What turns accesses into points.
+pub(crate) struct Points<'a> {
+    scale: &'a Scale,
+    /// Extents of each thread's process.
+    extents: Vec<&'a [Extent]>,
+    /// Node of each CPU, as a point has it.
+    cpu_nodes: Vec<u16>,
+    /// Of each node number, the same.
+    page_nodes: Vec<u16>,
+}
+
+impl<'a> Points<'a> {
+    pub fn new(scale: &'a Scale, space: &'a Space, tables: &Tables, machine: &Machine) -> Self {
+        let position = |node: NodeId| {
+            let at = machine.position(node).filter(|&at| at < NODES_MAX);
+            at.map_or(0, |at| at as u16 + 1)
+        };
+        let cpus = machine.nodes.iter().flat_map(|node| &node.cpus);
+        let mut cpu_nodes = vec![0; cpus.map(|cpu| cpu.0 as usize + 1).max().unwrap_or(0)];
+        let mut page_nodes = Vec::new();
+        for node in &machine.nodes {
+            for cpu in &node.cpus {
+                cpu_nodes[cpu.0 as usize] = position(node.id);
+            }
+            let number = usize::from(node.id.0);
+            page_nodes.resize(page_nodes.len().max(number + 1), 0);
+            page_nodes[number] = position(node.id);
+        }
+        let threads = tables.threads.iter();
+        Self {
+            scale,
+            extents: threads.map(|thread| space.of_process(thread.pid)).collect(),
+            cpu_nodes,
+            page_nodes,
+        }
+    }
+
+    /// Appends the points of a batch of all columns; returns the accesses, by weight, that are where
+    /// no object or module ever was.
+    pub fn of(&self, batch: &AccessBatch, points: &mut Vec<Point>) -> f64 {
+        let mut elsewhere = 0.0;
+        points.reserve(batch.len());
+        for row in 0..batch.len() {
+            let thread = batch.thread[row].0 as usize;
+            let weight = batch.weight[row];
+            let found = self
+                .extents
+                .get(thread)
+                .and_then(|extents| place(extents, batch.address[row]));
+            let Some(found) = found else {
+                elsewhere += f64::from(weight);
+                continue;
+            };
+            let since_ns = batch.time_ns[row].saturating_sub(self.scale.begin_ns);
+            let kind: AccessKind = batch.kind[row];
+            let level: Level = batch.level[row];
+            let node = |nodes: &[u16], number: usize| nodes.get(number).copied().unwrap_or(0);
+            let page = batch.page_node[row]
+                .map_or(0, |id: NodeId| node(&self.page_nodes, usize::from(id.0)));
+            let cpu = node(&self.cpu_nodes, batch.cpu[row].0 as usize);
+            points.push(Point {
+                line: (found / self.scale.line_bytes) as u32,
+                tick: (since_ns / self.scale.tick_ns).min(u64::from(self.scale.ticks - 1)) as u32,
+                thread: thread.min(usize::from(u16::MAX)) as u16,
+                tags: kind as u16 | (level as u16) << 2 | page << 5 | cpu << 10,
+                weight,
+                cost_ns: batch.cost_ns[row],
+            });
+        }
+        elsewhere
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub fn point(line: u32, tick: u32, thread: u16, tags: u16, cost_ns: f32) -> Point {
+        Point {
+            line,
+            tick,
+            thread,
+            tags,
+            weight: 1.0,
+            cost_ns,
+        }
+    }
+
+    pub fn scale(lines: u32, ticks: u32, threads: usize, nodes: usize) -> Scale {
+        Scale {
+            line_bytes: 64,
+            tick_ns: 1,
+            begin_ns: 0,
+            ticks,
+            lines,
+            nodes,
+            thread_slots: (0..threads)
+                .map(|thread| thread.min(THREADS_MAX - 1) as u8)
+                .collect(),
+            threads: threads.min(THREADS_MAX),
+        }
+    }
+
+    #[test]
+    fn colours_of_a_point() {
+        let scale = scale(10, 10, 4, 2);
+        // A store (1) from level 6, page on node 1 (2), CPU on node 0 (1), 100 ns.
+        let remote = point(0, 0, 3, 1 | 6 << 2 | 2 << 5 | 1 << 10, 100.0);
+        let slots = By::ALL.map(|by| scale.slot(by, &remote));
+        assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2]);
+        let unknown = point(0, 0, 9, 0, 0.0);
+        assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 7]);
+        assert!(
+            By::ALL
+                .iter()
+                .all(|by| By::from_name(by.as_str()) == Some(*by))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_and_back(line: u32, tick: u32, thread: u16, tags: u16, cost_ns in 0f32..1e9) {
+            let point = point(line, tick, thread, tags, cost_ns);
+            prop_assert_eq!(Point::from_bytes(&point.to_bytes()), point);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Sums of all accesses, for windows that hold too many to be read one by one: the whole address
+//! space by the whole time in at most 1024 × 512 bins, each with its accesses by every colour of
+//! every [`By`]. Below it come the points themselves.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+
+use crate::point::{By, Point, Scale};
+use crate::store::Window;
+
+const ROWS_MAX: u32 = 1024;
+const COLUMNS_MAX: u32 = 512;
+
+/// Bins of lines and ticks, and which colours each has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Lines of a row.
+    pub row_lines: u32,
+    pub rows: usize,
+    /// Ticks of a column.
+    pub column_ticks: u32,
+    pub columns: usize,
+    /// Colours of each [`By`].
+    slots: [usize; By::ALL.len()],
+}
+
+impl Shape {
+    pub fn new(scale: &Scale) -> Self {
+        let row_lines = scale.lines.div_ceil(ROWS_MAX);
+        let column_ticks = scale.ticks.div_ceil(COLUMNS_MAX);
+        Self {
+            row_lines,
+            rows: scale.lines.div_ceil(row_lines) as usize,
+            column_ticks,
+            columns: scale.ticks.div_ceil(column_ticks) as usize,
+            slots: By::ALL.map(|by| scale.slots(by)),
+        }
+    }
+
+    fn row(&self) -> usize {
+        self.slots.iter().sum::<usize>() * self.columns
+    }
+
+    /// Bytes of all sums.
+    pub fn bytes(&self) -> u64 {
+        (self.row() * self.rows * 4) as u64
+    }
+
+    /// Where the sums of `by` begin in a row.
+    fn plane(&self, by: By) -> usize {
+        let before = By::ALL.iter().position(|&other| other == by).unwrap_or(0);
+        self.slots[..before].iter().sum::<usize>() * self.columns
+    }
+}
+
+/// Sums that are being made, by several threads at once.
+pub(crate) struct Builder<'a> {
+    scale: &'a Scale,
+    shape: Shape,
+    rows: Vec<Mutex<Vec<f32>>>,
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(scale: &'a Scale) -> Self {
+        let shape = Shape::new(scale);
+        let rows = (0..shape.rows).map(|_| Mutex::default()).collect();
+        Self { scale, shape, rows }
+    }
+
+    /// Adds points that are in order of buckets, and so of rows as far as the order goes.
+    pub fn add(&self, points: &[Point]) {
+        let row_of = |point: &Point| (point.line / self.shape.row_lines) as usize;
+        for points in points.chunk_by(|a, b| row_of(a) == row_of(b)) {
+            let mut row = self.rows[row_of(&points[0])]
+                .lock()
+                .expect("nobody panics holding it");
+            if row.is_empty() {
+                row.resize(self.shape.row(), 0.0);
+            }
+            for point in points {
+                let column = (point.tick / self.shape.column_ticks) as usize;
+                let mut plane = 0;
+                for (by, slots) in By::ALL.into_iter().zip(self.shape.slots) {
+                    row[plane + column * slots + self.scale.slot(by, point)] += point.weight;
+                    plane += slots * self.shape.columns;
+                }
+            }
+        }
+    }
+
+    /// Writes the sums.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn finish(self, file: File) -> io::Result<Pyramid> {
+        file.set_len(self.shape.bytes())?;
+        let mut bytes = Vec::with_capacity(self.shape.row() * 4);
+        for (number, row) in self.rows.into_iter().enumerate() {
+            let row = row.into_inner().expect("nobody panics holding it");
+            // What nobody accessed stays a hole in the file.
+            if row.is_empty() {
+                continue;
+            }
+            bytes.clear();
+            bytes.extend(row.iter().flat_map(|sum| sum.to_le_bytes()));
+            file.write_all_at(&bytes, (number * self.shape.row() * 4) as u64)?;
+        }
+        Ok(Pyramid {
+            shape: self.shape,
+            file,
+        })
+    }
+}
+
+/// Sums, in a file.
+#[derive(Debug)]
+pub struct Pyramid {
+    pub(crate) shape: Shape,
+    file: File,
+}
+
+/// Sums of a part of the pyramid: `[row][column][slot]`.
+pub(crate) struct Sums {
+    pub window: Window,
+    pub rows: usize,
+    pub columns: usize,
+    pub sums: Vec<f32>,
+}
+
+impl Pyramid {
+    /// Of a file that was written for this scale; none where it does not fit.
+    pub(crate) fn open(scale: &Scale, file: File) -> Option<Self> {
+        let shape = Shape::new(scale);
+        (file.metadata().ok()?.len() == shape.bytes()).then_some(Self { shape, file })
+    }
+
+    /// The bins that a window touches.
+    pub(crate) fn sums(&self, scale: &Scale, by: By, window: &Window) -> io::Result<Sums> {
+        let shape = &self.shape;
+        let bins = |range: &Range<u32>, unit: u32, most: usize| {
+            let last = (range.end.max(range.start + 1) - 1) / unit;
+            (range.start / unit).min(most as u32 - 1) as usize..(last as usize + 1).min(most)
+        };
+        let rows = bins(&window.lines, shape.row_lines, shape.rows);
+        let columns = bins(&window.ticks, shape.column_ticks, shape.columns);
+        let slots = scale.slots(by);
+        let mut sums = Vec::with_capacity(rows.len() * columns.len() * slots);
+        let mut bytes = vec![0; columns.len() * slots * 4];
+        for row in rows.clone() {
+            let at = row * shape.row() + shape.plane(by) + columns.start * slots;
+            self.file.read_exact_at(&mut bytes, at as u64 * 4)?;
+            let (words, _) = bytes.as_chunks::<4>();
+            sums.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
+        }
+        let edges = |bins: &Range<usize>, unit: u32, end: u32| {
+            let edge = |bin: usize| (bin as u64 * u64::from(unit)).min(u64::from(end)) as u32;
+            edge(bins.start)..edge(bins.end)
+        };
+        Ok(Sums {
+            window: Window {
+                lines: edges(&rows, shape.row_lines, scale.lines),
+                ticks: edges(&columns, shape.column_ticks, scale.ticks),
+            },
+            rows: rows.len(),
+            columns: columns.len(),
+            sums,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::point::tests::{point, scale};
+
+    proptest! {
+        /// Every bin is the sum of the points in it, for every colouring.
+        #[test]
+        fn bins_are_sums(
+            points in prop::collection::vec((0..5000u32, 0..3000u32, 0..4u16, any::<u16>()), 0..200),
+            lines in (0..5000u32, 1..5000u32),
+            ticks in (0..3000u32, 1..3000u32),
+            by in prop::sample::select(&By::ALL[..]),
+        ) {
+            let scale = scale(5000, 3000, 4, 2);
+            let mut points: Vec<Point> = points
+                .into_iter()
+                .map(|(line, tick, thread, tags)| point(line, tick, thread, tags, 7.0))
+                .collect();
+            points.sort_by_key(|point| point.line);
+            let builder = Builder::new(&scale);
+            let (first, second) = points.split_at(points.len() / 2);
+            builder.add(first);
+            builder.add(second);
+            let pyramid = builder.finish(tempfile::tempfile().expect("a file")).expect("written");
+            let window = Window {
+                lines: lines.0..(lines.0 + lines.1).min(5000),
+                ticks: ticks.0..(ticks.0 + ticks.1).min(3000),
+            };
+            let found = pyramid.sums(&scale, by, &window).expect("read");
+            prop_assert!(found.window.lines.start <= window.lines.start);
+            prop_assert!(found.window.lines.end >= window.lines.end);
+            let slots = scale.slots(by);
+            let mut expected = vec![0f32; found.rows * found.columns * slots];
+            for point in &points {
+                if found.window.lines.contains(&point.line) && found.window.ticks.contains(&point.tick) {
+                    let row = (point.line - found.window.lines.start) / pyramid.shape.row_lines;
+                    let column = (point.tick - found.window.ticks.start) / pyramid.shape.column_ticks;
+                    let bin = row as usize * found.columns + column as usize;
+                    expected[bin * slots + scale.slot(by, point)] += 1.0;
+                }
+            }
+            prop_assert_eq!(found.sums, expected);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! All points of a recording, so that those of any window are found fast: chunk by chunk in order of
+//! time, within a chunk by buckets of the address space. A window reads one stretch of each chunk
+//! that its time overlaps, however many there are in all.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::point::{Point, Scale};
+
+/// Buckets of the address space, at most.
+const BUCKETS_MAX: u32 = 2048;
+
+/// A part of a picture: lines by ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Lines of the address space.
+    pub lines: Range<u32>,
+    /// Ticks of time.
+    pub ticks: Range<u32>,
+}
+
+/// The points of a chunk, by bucket.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    /// Chunk of the recording.
+    pub chunk: usize,
+    /// Ticks from the first to behind the last.
+    pub ticks: Range<u32>,
+    /// Number of the first point of each bucket, and of all.
+    pub starts: Vec<u32>,
+    pub bytes: Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    Memory(Vec<u8>),
+    /// Position in the file.
+    File(u64),
+}
+
+/// Points, in memory or in a file.
+#[derive(Debug, Default)]
+pub struct Store {
+    bucket_shift: u32,
+    pub(crate) segments: Vec<Segment>,
+    file: Option<File>,
+}
+
+/// How many bits of a line say where in its bucket it is.
+fn bucket_shift(lines: u32) -> u32 {
+    (0..32)
+        .find(|shift| lines.div_ceil(1 << shift) <= BUCKETS_MAX)
+        .unwrap_or(31)
+}
+
+fn buckets(lines: u32) -> usize {
+    lines.div_ceil(1 << bucket_shift(lines)) as usize
+}
+
+/// Takes points, chunk by chunk, from several threads at once.
+pub struct Builder {
+    bucket_shift: u32,
+    buckets: usize,
+    file: Option<File>,
+    end: AtomicU64,
+    segments: Mutex<Vec<Segment>>,
+}
+
+impl Builder {
+    /// Into a file, or into memory without one.
+    pub fn new(scale: &Scale, file: Option<File>) -> Self {
+        Self {
+            bucket_shift: bucket_shift(scale.lines),
+            buckets: buckets(scale.lines),
+            file,
+            end: AtomicU64::new(0),
+            segments: Mutex::default(),
+        }
+    }
+
+    /// Adds the points of a chunk, and puts them in order: by bucket, then time.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn add(&self, chunk: usize, points: &mut [Point]) -> io::Result<()> {
+        if points.is_empty() {
+            return Ok(());
+        }
+        let bucket = |point: &Point| (point.line >> self.bucket_shift) as usize;
+        points.sort_unstable_by_key(|point| (bucket(point) as u64) << 32 | u64::from(point.tick));
+        let mut starts = vec![0u32; self.buckets + 1];
+        for point in points.iter() {
+            starts[bucket(point) + 1] += 1;
+        }
+        for at in 0..self.buckets {
+            starts[at + 1] += starts[at];
+        }
+        let (mut first, mut last) = (u32::MAX, 0);
+        let mut bytes = Vec::with_capacity(points.len() * Point::BYTES);
+        for point in points.iter() {
+            (first, last) = (first.min(point.tick), last.max(point.tick));
+            bytes.extend_from_slice(&point.to_bytes());
+        }
+        let bytes = match &self.file {
+            None => Bytes::Memory(bytes),
+            Some(file) => {
+                let at = self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                file.write_all_at(&bytes, at)?;
+                Bytes::File(at)
+            }
+        };
+        let segment = Segment {
+            chunk,
+            ticks: first..last.saturating_add(1),
+            starts,
+            bytes,
+        };
+        self.segments
+            .lock()
+            .expect("nobody panics holding it")
+            .push(segment);
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Store {
+        let mut segments = self
+            .segments
+            .into_inner()
+            .expect("nobody panics holding it");
+        segments.sort_by_key(|segment| segment.chunk);
+        Store {
+            bucket_shift: self.bucket_shift,
+            segments,
+            file: self.file,
+        }
+    }
+}
+
+impl Store {
+    /// Of segments read from an index; none where they do not fit the scale or the file.
+    pub(crate) fn from_segments(scale: &Scale, segments: Vec<Segment>, file: File) -> Option<Self> {
+        let length = file.metadata().ok()?.len();
+        let fits = |segment: &Segment| {
+            let Bytes::File(at) = segment.bytes else {
+                return false;
+            };
+            let points = u64::from(*segment.starts.last().unwrap_or(&0));
+            segment.starts.len() == buckets(scale.lines) + 1
+                && segment.starts.is_sorted()
+                && at
+                    .checked_add(points * Point::BYTES as u64)
+                    .is_some_and(|end| end <= length)
+        };
+        segments.iter().all(fits).then(|| Self {
+            bucket_shift: bucket_shift(scale.lines),
+            segments,
+            file: Some(file),
+        })
+    }
+
+    /// Number of points.
+    pub fn len(&self) -> u64 {
+        let of = |segment: &Segment| u64::from(*segment.starts.last().unwrap_or(&0));
+        self.segments.iter().map(of).sum()
+    }
+
+    /// Has it none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The points of a segment that a window may hold: whole buckets.
+    fn stretch(&self, segment: &Segment, window: &Window) -> Range<u32> {
+        let overlaps = segment.ticks.start < window.ticks.end
+            && window.ticks.start < segment.ticks.end
+            && !window.lines.is_empty();
+        if !overlaps {
+            return 0..0;
+        }
+        let last = segment.starts.len() - 1;
+        let from = ((window.lines.start >> self.bucket_shift) as usize).min(last);
+        let to = (((window.lines.end - 1) >> self.bucket_shift) as usize + 1).min(last);
+        segment.starts[from]..segment.starts[to]
+    }
+
+    /// About how many points a scan of a window has to read.
+    pub fn to_read(&self, window: &Window) -> u64 {
+        let of = |segment: &Segment| self.stretch(segment, window).len() as u64;
+        self.segments.iter().map(of).sum()
+    }
+
+    /// Hands over every point of a window.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn scan(&self, window: &Window, mut each: impl FnMut(&Point)) -> io::Result<()> {
+        let mut read = Vec::new();
+        for segment in &self.segments {
+            let stretch = self.stretch(segment, window);
+            if stretch.is_empty() {
+                continue;
+            }
+            let from = stretch.start as usize * Point::BYTES;
+            let length = stretch.len() * Point::BYTES;
+            let bytes = match (&segment.bytes, &self.file) {
+                (Bytes::Memory(bytes), _) => &bytes[from..from + length],
+                (Bytes::File(at), Some(file)) => {
+                    read.resize(length, 0);
+                    file.read_exact_at(&mut read, at + from as u64)?;
+                    &read[..]
+                }
+                (Bytes::File(_), None) => continue,
+            };
+            let (points, _) = bytes.as_chunks::<{ Point::BYTES }>();
+            for bytes in points {
+                let point = Point::from_bytes(bytes);
+                if window.lines.contains(&point.line) && window.ticks.contains(&point.tick) {
+                    each(&point);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::point::tests::{point, scale};
+
+    proptest! {
+        /// Whatever the chunks, a window has the points that lie in it, in memory and in a file.
+        #[test]
+        fn a_window_has_its_points(
+            chunks in prop::collection::vec(
+                prop::collection::vec((0..5000u32, 0..1000u32, 0..4u16), 0..50), 0..6),
+            lines in (0..5000u32, 0..5000u32),
+            ticks in (0..1000u32, 0..1000u32),
+            in_file: bool,
+        ) {
+            let scale = scale(5000, 1000, 4, 1);
+            let file = in_file.then(|| tempfile::tempfile().expect("a temporary file"));
+            let builder = Builder::new(&scale, file);
+            let window = Window {
+                lines: lines.0.min(lines.1)..lines.0.max(lines.1),
+                ticks: ticks.0.min(ticks.1)..ticks.0.max(ticks.1),
+            };
+            let mut expected = Vec::new();
+            for (chunk, points) in chunks.iter().enumerate() {
+                let mut points: Vec<Point> = points
+                    .iter()
+                    .map(|&(line, tick, thread)| point(line, tick, thread, 0, 1.0))
+                    .collect();
+                expected.extend(points.iter().copied().filter(|point| {
+                    window.lines.contains(&point.line) && window.ticks.contains(&point.tick)
+                }));
+                builder.add(chunk, &mut points).expect("written");
+            }
+            let store = builder.finish();
+            prop_assert_eq!(store.len(), chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>());
+            let mut found = Vec::new();
+            store.scan(&window, |point| found.push(*point)).expect("read");
+            prop_assert!(store.to_read(&window) >= found.len() as u64);
+            let key = |point: &Point| (point.line, point.tick, point.thread);
+            found.sort_by_key(key);
+            expected.sort_by_key(key);
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

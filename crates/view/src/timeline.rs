@@ -1,0 +1,150 @@
+//! Where each thread ran over time, and which node's CPUs went to which node's memory.
+
+use nearpage_recording::AccessBatch;
+use serde::Serialize;
+
+use crate::point::{Point, Scale};
+
+/// Parts of the recording's time.
+pub const PARTS: usize = 240;
+/// Threads that are followed; more would fit on no screen.
+const THREADS_MAX: usize = 1024;
+
+/// The CPU that a thread was mostly on in a part of the time: the winner of a majority vote
+/// (Boyer and Moore), which is certain where it had more than half of the samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Vote {
+    cpu: u32,
+    lead: u32,
+}
+
+impl Vote {
+    fn cast(&mut self, cpu: u32, votes: u32) {
+        if self.cpu == cpu || self.lead == 0 {
+            *self = Self {
+                cpu,
+                lead: votes + if self.cpu == cpu { self.lead } else { 0 },
+            };
+        } else if votes > self.lead {
+            *self = Self {
+                cpu,
+                lead: votes - self.lead,
+            };
+        } else {
+            self.lead -= votes;
+        }
+    }
+}
+
+/// Of all threads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// `[thread][part]`.
+    votes: Vec<Vote>,
+    /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
+    traffic: Vec<Vec<f64>>,
+}
+
+/// A timeline for the page.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TimelineForm {
+    /// Parts of the time.
+    pub parts: usize,
+    /// CPU of each thread in each part, −1 where it made no access.
+    pub cpus: Vec<Vec<i64>>,
+    /// Accesses, `[CPU's node][page's node]`, by position from 1; 0 is unknown.
+    pub traffic: Vec<Vec<f64>>,
+}
+
+impl Timeline {
+    pub(crate) fn new(scale: &Scale) -> Self {
+        let threads = scale.thread_slots.len().min(THREADS_MAX);
+        Self {
+            votes: vec![Vote::default(); threads * PARTS],
+            traffic: vec![vec![0.0; scale.nodes + 1]; scale.nodes + 1],
+        }
+    }
+
+    /// Adds a batch, and its points.
+    pub(crate) fn add(&mut self, scale: &Scale, batch: &AccessBatch, points: &[Point]) {
+        let part_ns = (u64::from(scale.ticks) * scale.tick_ns)
+            .div_ceil(PARTS as u64)
+            .max(1);
+        for row in 0..batch.len() {
+            let part = batch.time_ns[row].saturating_sub(scale.begin_ns) / part_ns;
+            let part = (part as usize).min(PARTS - 1);
+            let vote = self
+                .votes
+                .get_mut(batch.thread[row].0 as usize * PARTS + part);
+            if let Some(vote) = vote {
+                vote.cast(batch.cpu[row].0, 1);
+            }
+        }
+        for point in points {
+            let (cpu, page) = (point.cpu_node(), point.page_node());
+            if let Some(sum) = self.traffic.get_mut(cpu).and_then(|row| row.get_mut(page)) {
+                *sum += f64::from(point.weight);
+            }
+        }
+    }
+
+    /// Adds what another saw.
+    pub(crate) fn append(&mut self, other: &Self) {
+        for (vote, other) in self.votes.iter_mut().zip(&other.votes) {
+            if other.lead > 0 {
+                vote.cast(other.cpu, other.lead);
+            }
+        }
+        let sums = self.traffic.iter_mut().flatten();
+        for (sum, other) in sums.zip(other.traffic.iter().flatten()) {
+            *sum += other;
+        }
+    }
+
+    /// For the page.
+    pub fn form(&self) -> TimelineForm {
+        let cpu = |vote: &Vote| match vote.lead {
+            0 => -1,
+            _ => i64::from(vote.cpu),
+        };
+        TimelineForm {
+            parts: PARTS,
+            cpus: self
+                .votes
+                .chunks(PARTS)
+                .map(|parts| parts.iter().map(cpu).collect())
+                .collect(),
+            traffic: self.traffic.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Who has more than half of the votes wins, in whatever parts they are counted.
+        #[test]
+        fn a_majority_wins(cpus in prop::collection::vec(0..3u32, 1..60), cut in any::<prop::sample::Index>()) {
+            let majority = (0..3u32).find(|cpu| {
+                2 * cpus.iter().filter(|other| *other == cpu).count() > cpus.len()
+            });
+            let count = |cpus: &[u32]| {
+                let mut vote = Vote::default();
+                cpus.iter().for_each(|&cpu| vote.cast(cpu, 1));
+                vote
+            };
+            let (first, second) = cpus.split_at(cut.index(cpus.len()));
+            let mut both = count(first);
+            let second = count(second);
+            both.cast(second.cpu, second.lead);
+            if let Some(cpu) = majority {
+                prop_assert_eq!(count(&cpus).cpu, cpu);
+                prop_assert_eq!(both.cpu, cpu);
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Samples that the preload library takes inside the program, by timer signals: a ring in a file
+//! that both sides map.
+//!
+//! # File (version 1)
+//! `samples-PID-START.ring` in the folder that [`crate::SAMPLES_DIRECTORY_VARIABLE`] names: PID in
+//! decimal, START the CLOCK_MONOTONIC nanoseconds at which this process began to be sampled (after
+//! an `exec` or a `fork` another one does). Its space is allocated before it is mapped, so that a
+//! store never meets a full disk. Beside it, `samples-PID-START.maps` is `/proc/PID/maps` as it was
+//! then, and again at the end of the process: for recorders that come too late to ask the kernel.
+//! All integers are little-endian.
+//!
+//! ```text
+//! offset size
+//!      0    8  magic "NPSMPLS\x01", stored last, with release order
+//!      8    4  pid
+//!     12    4  parent's pid
+//!     16    8  start_ns       CLOCK_MONOTONIC, as in the name
+//!     24    4  slots          a power of two
+//!     28    4  slot_bytes     SLOT_BYTES of the writer
+//!     32    4  signal         its number; 0: none was free
+//!     36    4  forked         1: the process is a copy of its parent, 0: a program image of its own
+//!     40    4  ended          why no more samples come: an `Ended`, 0 while they do
+//!     44   20  zero
+//!     64    8  head           slots given to writers so far
+//!     72    8  dropped        samples for which there was no slot
+//!     80    8  blocked_ns     time of threads that ended with the signal blocked, not sampled
+//!     88    8  no_timer       threads that the kernel gave no timer
+//!     96   32  zero
+//!    128    8  tail           slots that the reader has done with; only the reader stores it
+//!    136    8  period_ns      time between two samples of a thread; the reader may change it
+//!    144       zero
+//!   4096       slots
+//! ```
+//!
+//! # Slot
+//! Slot number `n`, from 0, is at `4096 + (n % slots) * slot_bytes`. Writers take numbers from
+//! `head` as long as `head - tail < slots`, fill their slots in any order and store
+//! `sequence = n + 1` last, with release order. A slot whose writer died never gets it.
+//!
+//! ```text
+//!      0    8  sequence
+//!      8    4  kind           a `Kind`
+//!     12    4  tid
+//!     16    8  time_ns        CLOCK_MONOTONIC
+//!     24    4  cpu
+//!     28    4  missed         periods before this sample in which the signal was blocked
+//!     32    8  period_ns      time that the sample stands for
+//!     40    8  instruction pointer
+//!     48  128  AX BX CX DX SI DI BP SP R8–R15
+//!    176    8  thread pointer (base of FS)
+//!    184    8  zero
+//! ```
+//! From `cpu` on, only samples have what is said.
+
+/// First eight bytes; the last is the version.
+pub const MAGIC: [u8; 8] = *b"NPSMPLS\x01";
+/// Offset of the first slot.
+pub const HEADER_BYTES: usize = 4096;
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 192;
+/// General registers of a sample.
+pub const REGISTERS: usize = 16;
+/// Most slots that a file has, 12 MiB.
+pub const SLOTS_MAX: usize = 1 << 16;
+
+/// The clock of the calling thread's time in user mode: `CPUCLOCK_VIRT` of thread 0, as
+/// `posix-timers_types.h` has it. It advances with the tick that found the thread there, which is
+/// why a timer on it expires just then.
+pub const THREAD_USER_CLOCK: i32 = !0 << 3 | 4 | 1;
+
+/// Offsets in the header.
+#[allow(missing_docs)]
+pub mod offset {
+    pub const PID: usize = 8;
+    pub const PARENT: usize = 12;
+    pub const START_NS: usize = 16;
+    pub const SLOTS: usize = 24;
+    pub const SLOT_BYTES: usize = 28;
+    pub const SIGNAL: usize = 32;
+    pub const FORKED: usize = 36;
+    pub const ENDED: usize = 40;
+    pub const HEAD: usize = 64;
+    pub const DROPPED: usize = 72;
+    pub const BLOCKED_NS: usize = 80;
+    pub const NO_TIMER: usize = 88;
+    pub const TAIL: usize = 128;
+    pub const PERIOD_NS: usize = 136;
+}
+
+/// Offsets in a slot.
+#[allow(missing_docs)]
+pub mod slot {
+    pub const SEQUENCE: usize = 0;
+    pub const KIND: usize = 8;
+    pub const TID: usize = 12;
+    pub const TIME_NS: usize = 16;
+    pub const CPU: usize = 24;
+    pub const MISSED: usize = 28;
+    pub const PERIOD_NS: usize = 32;
+    pub const INSTRUCTION: usize = 40;
+    pub const REGISTERS: usize = 48;
+    pub const THREAD_POINTER: usize = 176;
+}
+
+/// What a slot says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// A sample.
+    Sample = 1,
+    /// The thread began.
+    ThreadBegins = 2,
+    /// The thread ended.
+    ThreadEnds = 3,
+}
+
+/// Why no more samples come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Ended {
+    /// The program installed a handler of its own for the signal.
+    SignalTaken = 1,
+    /// The program uses all realtime signals.
+    NoSignal = 2,
+}
+
+impl Ended {
+    /// The reason with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::SignalTaken, Self::NoSignal]
+            .into_iter()
+            .find(|reason| *reason as u32 == number)
+    }
+}
+
+/// The header, as the reader needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Process.
+    pub pid: u32,
+    /// Its parent.
+    pub parent_pid: u32,
+    /// When it began to be sampled.
+    pub start_ns: u64,
+    /// A power of two, at most [`SLOTS_MAX`].
+    pub slots: u32,
+    /// The process is a copy of its parent.
+    pub forked: bool,
+}
+
+impl Header {
+    /// Reads the first [`HEADER_BYTES`] of a file of `file_bytes`; `None` where they are none, or not
+    /// of this version, or the file is shorter than they say.
+    pub fn parse(bytes: &[u8], file_bytes: u64) -> Option<Self> {
+        let slots = u32_at(bytes, offset::SLOTS)?;
+        let usable = bytes.get(..8)? == MAGIC
+            && u32_at(bytes, offset::SLOT_BYTES)? as usize == SLOT_BYTES
+            && slots.is_power_of_two()
+            && slots as usize <= SLOTS_MAX
+            && (HEADER_BYTES + slots as usize * SLOT_BYTES) as u64 <= file_bytes;
+        usable.then_some(Self {
+            pid: u32_at(bytes, offset::PID)?,
+            parent_pid: u32_at(bytes, offset::PARENT)?,
+            start_ns: u64_at(bytes, offset::START_NS)?,
+            slots,
+            forked: u32_at(bytes, offset::FORKED)? == 1,
+        })
+    }
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// What it says.
+    pub kind: Kind,
+    /// Thread.
+    pub tid: u32,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// CPU the thread was on.
+    pub cpu: u32,
+    /// Periods before this one that were not sampled, the signal being blocked.
+    pub missed: u32,
+    /// Time that a sample stands for.
+    pub period_ns: u64,
+    /// Where it was interrupted.
+    pub instruction: u64,
+    /// AX BX CX DX SI DI BP SP R8–R15.
+    pub registers: [u64; REGISTERS],
+    /// Base of FS.
+    pub thread_pointer: u64,
+}
+
+impl Slot {
+    /// Reads a slot's bytes; `None` for what is no slot of any kind.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < SLOT_BYTES {
+            return None;
+        }
+        let number = u32_at(bytes, slot::KIND)?;
+        let kind = [Kind::Sample, Kind::ThreadBegins, Kind::ThreadEnds]
+            .into_iter()
+            .find(|kind| *kind as u32 == number)?;
+        let mut registers = [0; REGISTERS];
+        for (number, register) in registers.iter_mut().enumerate() {
+            *register = u64_at(bytes, slot::REGISTERS + 8 * number)?;
+        }
+        Some(Self {
+            kind,
+            tid: u32_at(bytes, slot::TID)?,
+            time_ns: u64_at(bytes, slot::TIME_NS)?,
+            cpu: u32_at(bytes, slot::CPU)?,
+            missed: u32_at(bytes, slot::MISSED)?,
+            period_ns: u64_at(bytes, slot::PERIOD_NS)?,
+            instruction: u64_at(bytes, slot::INSTRUCTION)?,
+            registers,
+            thread_pointer: u64_at(bytes, slot::THREAD_POINTER)?,
+        })
+    }
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let bytes = bytes.get(offset..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let bytes = bytes.get(offset..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_what_the_kernel_calls_it() {
+        // MAKE_THREAD_CPUCLOCK(0, CPUCLOCK_VIRT).
+        assert_eq!(THREAD_USER_CLOCK, -3);
+    }
+
+    fn header() -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        let mut put =
+            |at: usize, value: u32| bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        put(offset::PID, 7);
+        put(offset::PARENT, 6);
+        put(offset::START_NS, 5);
+        put(offset::SLOTS, 64);
+        put(offset::SLOT_BYTES, SLOT_BYTES as u32);
+        put(offset::FORKED, 1);
+        bytes
+    }
+
+    #[test]
+    fn headers_of_other_sizes_are_none() {
+        let bytes = header();
+        let file_bytes = (HEADER_BYTES + 64 * SLOT_BYTES) as u64;
+        let expected = Header {
+            pid: 7,
+            parent_pid: 6,
+            start_ns: 5,
+            slots: 64,
+            forked: true,
+        };
+        assert_eq!(Header::parse(&bytes, file_bytes), Some(expected));
+        assert_eq!(Header::parse(&bytes, file_bytes - 1), None);
+        assert_eq!(Header::parse(&bytes[..40], file_bytes), None);
+        for (at, value) in [
+            (0, b'X'),
+            (7, 2),
+            (offset::SLOTS, 65),
+            (offset::SLOTS + 3, 1),
+            (offset::SLOT_BYTES, 0),
+        ] {
+            let mut bytes = header();
+            bytes[at] = value;
+            assert_eq!(Header::parse(&bytes, u64::MAX), None, "{at}");
+        }
+    }
+
+    #[test]
+    fn slots_are_read_where_they_are_written() {
+        let mut bytes = [0u8; SLOT_BYTES];
+        for (number, word) in bytes.chunks_mut(8).enumerate() {
+            word.copy_from_slice(&(number as u64).to_le_bytes());
+        }
+        assert_eq!(
+            Slot::parse(&bytes),
+            Some(Slot {
+                kind: Kind::Sample,
+                tid: 0,
+                time_ns: 2,
+                cpu: 3,
+                missed: 0,
+                period_ns: 4,
+                instruction: 5,
+                registers: core::array::from_fn(|number| 6 + number as u64),
+                thread_pointer: 22,
+            })
+        );
+        assert_eq!(Slot::parse(&bytes[..SLOT_BYTES - 1]), None);
+        bytes[slot::KIND] = 9;
+        assert_eq!(Slot::parse(&bytes), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Other tools' files, up to accesses and events: `perf.data`, the text of `perf script`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| nearpage_recording::fuzz::import(bytes));

@@ -1,0 +1,158 @@
+// What the server knows; or, in a file made by `report --html`, what it was asked beforehand.
+
+export interface Node_ { id: number; cpus: number[]; memory_bytes?: number }
+export interface Machine {
+  name: string; page_bytes: number; nodes: Node_[]; weights: number[][];
+  latency_ns: number[][] | null; links: { from?: number; to?: number; nodes?: number[] }[];
+}
+export interface Thread { pid: number; tid: number; name: string; team: string; team_index: number; order: number; start: string; slot: number }
+export interface Recording {
+  folder: string; command: string[]; source: string; recorder: string; rate_hz: number; complete: boolean;
+  notes: string[]; counts: { samples: number; accesses: number; compute: number; undecoded: number; lost: number };
+  damaged_blocks: number; accesses: number; duration_ns: number; line_bytes: number; tick_ns: number;
+  space_bytes: number; extents: [number, number, string, number][]; marks: [number, boolean][];
+  machine: Machine; threads: Thread[]; colours: number;
+}
+export interface Open {
+  version: string; recordings: Recording[]; simulations: string[]; target: Machine | null;
+  plan_file: string | null; missing: string[];
+}
+export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
+export interface Call { function: string; file: string; line: number; module: string; offset: number }
+export interface Hot { function: string; file: string; line: number; cost: number }
+export interface Operations { count: number; remote: number; cost: number }
+export interface ObjectRow {
+  name: string; kind: string; size: number; instances: number; call_site: Call[]; accesses: number; cost: number;
+  share: number; loads: Operations; stores: Operations; remote: number;
+  threads: Record<string, { loads: number; stores: number; cost: number }>;
+  pattern: { kind: string; block_bytes: number | null; period_bytes: number | null }; hot: Hot[];
+}
+export interface Instance {
+  pid: number; address: string; place: number; bytes: number; page_offset: number; born_ns: number;
+  died_ns: number | null; thread: number | null; user: number | null;
+}
+export interface Shown {
+  kind: string; words: string; pattern: { kind: string; block_bytes?: number; threads?: number[] };
+  strip: number[]; page_bytes: number; pages: number; instances: Instance[]; placeable: boolean;
+}
+export interface Report {
+  report: {
+    accesses: number; compute: number; lost: number; undecoded: number; source: string;
+    attribution: Record<string, number>; objects: ObjectRow[];
+    threads: { tid: number; name: string; accesses: number; cpus: Record<string, number> }[];
+  };
+  shown: Shown[]; teams: { name: string; pid: number; threads: number[] }[];
+}
+export interface Matrix {
+  from: number; to: number; bins: number; page_bytes: number; threads: number[];
+  loads: number[]; stores: number[]; cost_ns: number[]; first_touches: [number, number, number][];
+}
+export interface Frame { place_from: number; place_to: number; from_ns: number; to_ns: number; columns: number; rows: number }
+export interface Picture {
+  frame: Frame; coarse: boolean; share: number; totals: number[]; colours: Uint8Array; accesses: Float32Array;
+}
+export interface Histogram { frame: Frame; coarse: boolean; share: number; slots: number; sums: number[] }
+export interface Value { samples: number; accesses: number; cost_ns: number; by: [string, [number, number][]][] }
+export interface Threads {
+  shared: number[][]; timeline: { parts: number; cpus: number[][]; traffic: number[][] };
+}
+export interface Outcome { local: number; mean: number }
+export interface Planned {
+  name: string; size: number; accesses: number; cost_share: number; placement: string; why: string | null;
+  assumed: boolean; first_touch: Outcome; interleave: Outcome; plan: Outcome;
+}
+export interface Plan {
+  machine: string; nodes: number; policy: string; program: string; unit: string; accesses: number; first_touch: Outcome;
+  interleave: Outcome; plan: Outcome; objects: Planned[]; origin: string; misfits: string[]; saved: string | null;
+  thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; plan: number[][] };
+}
+export interface Result { policy: string; time_ns: number; [figure: string]: unknown }
+export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
+
+/** Answers in the file itself, by question; absent where there is a server. */
+const embedded: Record<string, string> | null = (() => {
+  const element = document.getElementById("answers");
+  return element === null ? null : JSON.parse(element.textContent ?? "{}");
+})();
+
+/** Is this a file without a server? */
+export const standalone = embedded !== null;
+
+async function unpacked(text: string): Promise<ArrayBuffer> {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"))).arrayBuffer();
+}
+
+async function ask(question: string, body?: string): Promise<ArrayBuffer> {
+  if (embedded !== null) {
+    const found = embedded[question];
+    if (found === undefined) throw new Error("this is not in the file: open the recording with `nearpage view`");
+    return unpacked(found);
+  }
+  const options = body === undefined ? {} : { method: "POST", body };
+  let response;
+  try {
+    response = await fetch(question, options);
+  } catch {
+    throw new Error("no answer: has `nearpage view` ended?");
+  }
+  if (!response.ok) throw new Error(await response.text());
+  return response.arrayBuffer();
+}
+
+async function json<T>(question: string, body?: string): Promise<T> {
+  return JSON.parse(new TextDecoder().decode(await ask(question, body))) as T;
+}
+
+const parameters = (values: Record<string, string | number>) =>
+  Object.entries(values).map(([name, value]) => `${name}=${encodeURIComponent(typeof value === "number" ? Math.round(value) : value)}`).join("&");
+
+const reports = new Map<string, Promise<Report>>();
+
+export const api = {
+  open: () => json<Open>("open"),
+  progress: (recording: number) => json<Progress>(`progress?recording=${recording}`),
+  report(recording: number, share: number): Promise<Report> {
+    const key = `${recording} ${share}`;
+    let found = reports.get(key);
+    if (found === undefined) reports.set(key, (found = json<Report>(`report?recording=${recording}`)));
+    return found;
+  },
+  matrix(recording: number, object: number, pages: number, from: number, to: number, bins: number): Promise<Matrix> {
+    if (standalone) [from, to, bins] = [0, pages, 256];
+    return json<Matrix>(`matrix?${parameters({ recording, object, from, to, bins })}`);
+  },
+  async picture(recording: number, by: string, frame: Frame): Promise<Picture> {
+    const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters({ recording, by, ...frame })}`);
+    const all = new Uint8Array(bytes);
+    const end = all.indexOf(10);
+    const head = JSON.parse(new TextDecoder().decode(all.subarray(0, end))) as Omit<Picture, "colours" | "accesses">;
+    const bins = head.frame.columns * head.frame.rows;
+    return { ...head, colours: all.subarray(end + 1, end + 1 + bins), accesses: new Float32Array(bytes.slice(end + 1 + bins)) };
+  },
+  histogram(recording: number, by: string, frame: Frame): Promise<Histogram> {
+    if (standalone) return json<Histogram>(`histogram?${parameters({ recording, by })}`);
+    return json<Histogram>(`histogram?${parameters({ recording, by, ...frame })}`);
+  },
+  value: (recording: number, frame: Frame) => json<Value>(`value?${parameters({ recording, ...frame })}`),
+  threads: (recording: number) => json<Threads>(`threads?recording=${recording}`),
+  plan: (recording: number, wish?: { placements: Record<string, string>; save: boolean }) =>
+    json<Plan>(`plan?recording=${recording}`, wish === undefined ? undefined : JSON.stringify(wish)),
+  simulation: (number: number) => json<Simulation>(`simulation?number=${number}`),
+};
+
+/** The smallest picture of the file that has all of the frame. */
+async function embeddedPicture(recording: number, by: string, frame: Frame): Promise<ArrayBuffer> {
+  let best: [number, string] | null = null;
+  for (const question of Object.keys(embedded ?? {})) {
+    if (!question.startsWith("picture?")) continue;
+    const values = Object.fromEntries(question.slice(8).split("&").map((pair) => pair.split("=")));
+    if (Number(values.recording) !== recording || values.by !== by) continue;
+    const [place_from, place_to, from_ns, to_ns] = [values.place_from, values.place_to, values.from_ns, values.to_ns].map(Number);
+    const has = place_from <= frame.place_from && place_to >= frame.place_to && from_ns <= frame.from_ns && to_ns >= frame.to_ns;
+    const size = (place_to - place_from) * (to_ns - from_ns);
+    if (has && (best === null || size < best[0])) best = [size, question];
+  }
+  if (best === null) throw new Error("no picture of this is in the file: open the recording with `nearpage view`");
+  return ask(best[1]);
+}

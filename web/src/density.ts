@@ -1,0 +1,149 @@
+// Accesses over time and a range of the address space: each bin in the colour of what most of its
+// accesses are, stronger the more there are.
+
+import { api, standalone, type Frame, type Picture } from "./api.ts";
+import { type By, BY, rgb, scheme } from "./colours.ts";
+import { type Context, threadColours } from "./context.ts";
+import { h } from "./dom.ts";
+import { bytes, count, exact, percent, time } from "./format.ts";
+import { type Area, type Content, ink, toPixels } from "./plot.ts";
+
+export interface Wanted {
+  /** Place of offset 0. */
+  origin: number;
+  from: number;
+  to: number;
+  from_ns: number;
+  to_ns: number;
+  by: By;
+  /** Accesses expected: few are drawn as larger dots. */
+  accesses: number;
+  /** What offsets count from. */
+  label: string;
+  overlay?(g: CanvasRenderingContext2D, area: Area, content: Content): void;
+  describe?(offset: number): string[];
+  open?(offset: number, ns: number): void;
+}
+
+/** Which colours there are to choose from in a recording. */
+export function schemeOf(context: Context, by: By): { names: string[]; colours: string[] } {
+  const nodes = context.recording.machine.nodes.map((node) => node.id);
+  return scheme(by, nodes, threadColours(context.recording));
+}
+
+export function chooser(context: Context, chosen: By, choose: (by: By) => void): HTMLElement {
+  const select = h("select", { onchange: () => choose(select.value as By), id: "by", "aria-label": "colour by" },
+    BY.map(([name, words]) => h("option", { value: name, selected: name === chosen }, words)));
+  return h("label", {}, "colour by ", select, context.recording.source === "clock" ? h("small", {}, " the clock knows no levels") : null);
+}
+
+export async function density(context: Context, wanted: Wanted, width: number, height: number): Promise<Content> {
+  const { recording, number } = context;
+  const dot = wanted.accesses < 30_000 ? 4 : wanted.accesses < 300_000 ? 2 : 1;
+  const frame: Frame = {
+    place_from: Math.max(0, Math.floor(wanted.origin + wanted.from)),
+    place_to: Math.ceil(wanted.origin + wanted.to),
+    from_ns: Math.floor(wanted.from_ns),
+    to_ns: Math.ceil(wanted.to_ns),
+    columns: Math.max(1, Math.round(width / dot)),
+    rows: Math.max(1, Math.round(height / dot)),
+  };
+  const picture = await api.picture(number, wanted.by, frame);
+  const { names, colours } = schemeOf(context, wanted.by);
+  const most = picture.accesses.reduce((a, b) => Math.max(a, b), 0);
+  const image = painted(picture, colours, most);
+  const shown = picture.frame;
+  const row = (shown.place_to - shown.place_from) / shown.rows;
+  const column = (shown.to_ns - shown.from_ns) / shown.columns;
+  const all = picture.totals.reduce((a, b) => a + b, 0);
+  const content: Content = {
+    x: { label: "time since the recording began", from: wanted.from_ns, to: wanted.to_ns, unit: "time" },
+    y: { label: wanted.label, from: wanted.from, to: wanted.to, unit: "bytes" },
+    step: [column, row],
+    legend: picture.totals
+      .map((total, slot): [number, [string, string]] => [total, [`${names[slot]} ${percent(all > 0 ? total / all : 0)}`, colours[slot]]])
+      .filter(([total]) => total > 0)
+      .slice(0, 24)
+      .map(([, entry]) => entry),
+    note: [
+      `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${count(most)} accesses.`,
+      picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
+      standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",
+    ].join(" "),
+    draw(g, area) {
+      const from = toPixels(content, area, [shown.from_ns, shown.place_from - wanted.origin]);
+      const to = toPixels(content, area, [shown.to_ns, shown.place_to - wanted.origin]);
+      g.imageSmoothingEnabled = false;
+      g.drawImage(image(), from[0], from[1], to[0] - from[0], to[1] - from[1]);
+      for (const [ns, begin] of recording.marks) {
+        const x = toPixels(content, area, [ns, 0])[0];
+        g.strokeStyle = g.fillStyle = ink("--ink");
+        g.strokeRect(x, area.y, 0, area.height);
+        g.fillText(begin ? "stable phase begins" : "ends", x + 3, area.y + 10);
+      }
+      wanted.overlay?.(g, area, content);
+    },
+    async at(x, y) {
+      const at: [number, number] = [Math.floor((x - shown.from_ns) / column), Math.floor((y + wanted.origin - shown.place_from) / row)];
+      const bin: Frame = {
+        place_from: shown.place_from + at[1] * row,
+        place_to: shown.place_from + (at[1] + 1) * row,
+        from_ns: shown.from_ns + at[0] * column,
+        to_ns: shown.from_ns + (at[0] + 1) * column,
+        columns: 1,
+        rows: 1,
+      };
+      const offset = bin.place_from - wanted.origin;
+      const lines = [`${time(bin.from_ns)} to ${time(bin.to_ns)}`, `offset ${bytes(offset)} (${exact(offset)} B)`, ...(wanted.describe?.(offset) ?? [])];
+      const position = at[1] * shown.columns + at[0];
+      if (!(picture.accesses[position] > 0)) return [...lines, "no access"];
+      if (standalone) return [...lines, `${exact(picture.accesses[position])} accesses`, `mostly ${names[picture.colours[position]]}`];
+      const value = await api.value(number, bin);
+      lines.push(`${exact(value.accesses)} accesses in ${value.samples} samples, ${time(value.cost_ns)} lost`);
+      for (const [by, sums] of value.by) {
+        if (by !== wanted.by && by !== "thread" && by !== "kind") continue;
+        const scheme = schemeOf(context, by as By);
+        lines.push(sums.slice(0, 4).map(([slot, sum]) => `${scheme.names[slot]} ${exact(sum)}`).join(", "));
+      }
+      return lines;
+    },
+    csv() {
+      const rows: (string | number)[][] = [["from_ns", "to_ns", "offset_from", "offset_to", "accesses", `most by ${wanted.by}`]];
+      picture.accesses.forEach((accesses, position) => {
+        if (accesses === 0) return;
+        const [x, y] = [position % shown.columns, Math.floor(position / shown.columns)];
+        const offset = shown.place_from - wanted.origin + y * row;
+        rows.push([shown.from_ns + x * column, shown.from_ns + (x + 1) * column, offset, offset + row, accesses, names[picture.colours[position]]]);
+      });
+      return rows;
+    },
+    open: wanted.open && ((x, y) => wanted.open?.(y, x)),
+  };
+  return content;
+}
+
+/** The picture as an image, in the page's colours of the moment. */
+function painted(picture: Picture, colours: string[], most: number): () => HTMLCanvasElement {
+  const { columns, rows } = picture.frame;
+  const palette = colours.map(rgb);
+  const whole = Math.log1p(most);
+  let made: { paper: string; canvas: HTMLCanvasElement } | null = null;
+  return () => {
+    const paper = ink("--paper");
+    if (made !== null && made.paper === paper) return made.canvas;
+    const canvas = h("canvas", { width: columns, height: rows });
+    const g = canvas.getContext("2d");
+    if (g !== null) {
+      const image = g.createImageData(columns, rows);
+      for (let bin = 0; bin < columns * rows; bin += 1) {
+        const colour = palette[picture.colours[bin]];
+        if (colour === undefined) continue;
+        image.data.set(colour, bin * 4);
+        image.data[bin * 4 + 3] = 110 + (145 * Math.log1p(picture.accesses[bin])) / whole;
+      }
+      g.putImageData(image, 0, 0);
+    }
+    made = { paper, canvas };
+    return canvas;
+  };
+}

@@ -1,0 +1,92 @@
+// The table of objects.
+
+import type { Context, ObjectAt } from "./context.ts";
+import { objects } from "./context.ts";
+import { among } from "./colours.ts";
+import { h } from "./dom.ts";
+import { bytes, count, percent, time } from "./format.ts";
+import { link, note } from "./state.ts";
+import { type Column, table } from "./table.ts";
+
+/** An object's pages, coloured by the thread that uses each most. */
+export function strip(context: Context, colours: number[], label: string): HTMLElement {
+  const canvas = h("canvas", { className: "strip", width: colours.length, height: 1, role: "img", "aria-label": label, title: label });
+  const g = canvas.getContext("2d");
+  colours.forEach((slot, bin) => {
+    if (g === null || slot < 0) return;
+    g.fillStyle = among(slot, context.recording.colours);
+    g.fillRect(bin, 0, 1, 1);
+  });
+  return canvas;
+}
+
+const searched = ({ row, shown }: ObjectAt) =>
+  [row.name, row.kind, shown.words, ...row.hot.map((hot) => hot.function), ...row.call_site.map((call) => call.function)].join("\n").toLowerCase();
+
+export function objectsView(context: Context): HTMLElement {
+  const { report } = context.report;
+  const nodes = context.recording.machine.nodes.length;
+  const columns: Column<ObjectAt>[] = [
+    {
+      title: "object",
+      value: ({ row }) => row.name,
+      cell: ({ row, number }) => h("a", { href: link({ view: "object", recording: String(context.number), object: String(number), instance: "", from: "", to: "", t0: "", t1: "" }) }, row.name),
+    },
+    { title: "cost", value: ({ row }) => row.cost, cell: ({ row }) => `${percent(row.share)}`, number: true, hint: "share of the time lost to accesses" },
+    { title: "time", value: ({ row }) => row.cost, cell: ({ row }) => time(row.cost), number: true },
+    { title: "loads", value: ({ row }) => row.loads.count, cell: ({ row }) => count(row.loads.count), number: true },
+    { title: "stores", value: ({ row }) => row.stores.count, cell: ({ row }) => count(row.stores.count), number: true },
+    ...(nodes > 1
+      ? [{ title: "remote", value: ({ row }: ObjectAt) => row.remote, cell: ({ row }: ObjectAt) => count(row.remote), number: true }]
+      : []),
+    { title: "size", value: ({ row }) => row.size, cell: ({ row }) => bytes(row.size), number: true },
+    { title: "objects", value: ({ row }) => row.instances, cell: ({ row }) => count(row.instances), number: true, hint: "how many there were" },
+    { title: "threads", value: ({ row }) => Object.keys(row.threads).length, number: true },
+    { title: "pages, by thread", value: ({ shown }) => shown.pages, cell: ({ shown, row }) => strip(context, shown.strip, `${row.name}: its pages by the thread that uses each most`) },
+    { title: "pattern", value: ({ shown }) => shown.words },
+    { title: "function", value: ({ row }) => row.hot[0]?.function ?? "", hint: "where most of the time is lost" },
+  ];
+  const place = h("div");
+  const all = objects(context);
+  let { search = "", sort = "1", up = "" } = context.state;
+  const draw = () => {
+    const words = search.toLowerCase().split(/\s+/).filter((word) => word !== "");
+    const rows = all.filter((object) => words.every((word) => searched(object).includes(word)));
+    place.replaceChildren(
+      h("p", { className: "note", role: "status" }, `${rows.length} of ${all.length} objects`),
+      table({
+        name: "objects",
+        rows,
+        columns,
+        sort: { column: Number(sort), up: up !== "" },
+        sorted(column, ascending) {
+          [sort, up] = [String(column), ascending ? "1" : ""];
+          note({ sort, up });
+          draw();
+          place.querySelectorAll<HTMLElement>("th button")[column]?.focus();
+        },
+      }),
+    );
+  };
+  const input = h("input", {
+    type: "search",
+    value: search,
+    placeholder: "object, function, pattern",
+    id: "search",
+    oninput: () => {
+      search = input.value;
+      note({ search });
+      draw();
+    },
+  });
+  draw();
+  const kinds = Object.entries(report.attribution).filter(([, accesses]) => accesses > 0);
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Objects"),
+    h("p", {}, `${count(report.accesses)} accesses: `, kinds.map(([kind, accesses]) => `${kind.replaceAll("_", " ")} ${percent(accesses / Math.max(report.accesses, 1))}`).join(", "), "."),
+    h("p", {}, h("label", {}, "search ", input)),
+    place,
+  );
+}

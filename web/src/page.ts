@@ -1,0 +1,132 @@
+// The page: what is being looked at is in the address, and each view draws itself.
+
+import { api, type Open, type Progress, standalone } from "./api.ts";
+import { compareView } from "./compare.ts";
+import type { Context } from "./context.ts";
+import { h } from "./dom.ts";
+import { count, exact, percent, time } from "./format.ts";
+import { machineView } from "./machine.ts";
+import { objectView } from "./object.ts";
+import { objectsView } from "./objects.ts";
+import { planView } from "./plan.ts";
+import { redrawAll } from "./plot.ts";
+import { simulationView } from "./simulation.ts";
+import { spaceView } from "./space.ts";
+import { go, link, number, read } from "./state.ts";
+import { threadsView } from "./threads.ts";
+
+const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
+  objects: ["Objects", objectsView],
+  object: ["Object", objectView],
+  space: ["Address space", spaceView],
+  threads: ["Threads", threadsView],
+  machine: ["Machine", machineView],
+  plan: ["Plan", planView],
+  compare: ["Compare", compareView],
+};
+
+const main = h("main", { id: "main", tabIndex: -1 });
+const nav = h("nav", { "aria-label": "views" });
+const status = h("div", { id: "status", role: "status" });
+
+function navigation(open: Open): void {
+  const state = read();
+  const view = state.view || "objects";
+  const tab = (name: string, words: string, changes: Record<string, string>) =>
+    h("a", { href: link({ view: name, recording: state.recording ?? "", theme: state.theme ?? "", ...changes }, false), "aria-current": view === name && (changes.simulation ?? "") === (state.simulation ?? "") ? "page" : undefined }, words);
+  const select = h("select", { id: "recording", "aria-label": "recording", onchange: () => go({ view: view === "object" ? "objects" : view, recording: select.value }, false) },
+    open.recordings.map((recording, at) => h("option", { value: at, selected: at === (number(state, "recording") ?? 0) }, recording.folder)));
+  const theme = h("button", { id: "theme", title: "light or dark", onclick: () => dress(dark() ? "light" : "dark") }, "◐");
+  nav.replaceChildren(
+    h("strong", {}, "nearpage"),
+    ...(open.recordings.length > 1 ? [select] : []),
+    ...(open.recordings.length > 0
+      ? Object.entries(VIEWS).filter(([name]) => name !== "object" && (name !== "compare" || open.recordings.length > 1)).map(([name, [words]]) => tab(name, words, {}))
+      : []),
+    ...open.simulations.map((_, at) => tab("simulation", open.simulations.length > 1 ? `Simulation ${at + 1}` : "Simulation", { simulation: String(at) })),
+    theme,
+  );
+}
+
+const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function dress(theme: string): void {
+  if (theme === "") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  redrawAll();
+}
+
+/** What is wrong with a recording, or not all of it yet. */
+function tell(open: Open, at: number, progress: Progress): void {
+  const recording = open.recordings[at];
+  const said: (Node | string)[] = [];
+  const line = (text: string, problem = false) => said.push(h("p", { className: problem ? "problem" : "note" }, text));
+  if (progress.share < 1 || progress.picture_share < 1) {
+    said.push(h("p", {}, h("progress", { max: Math.max(progress.all, 1), value: progress.done }), ` shown from a sample of ${percent(Math.min(progress.share, progress.picture_share))}; reading all ${count(recording.accesses)} accesses: part ${progress.done} of ${progress.all}`));
+  }
+  if (!recording.complete) line("The recording is incomplete (its recorder was killed, ran out of disk, or is still running): this is what there is.", true);
+  if (recording.damaged_blocks > 0) line(`${recording.damaged_blocks} damaged blocks of its log were left out.`, true);
+  for (const missing of [...open.missing, ...progress.missing]) line(missing, true);
+  if (recording.counts.lost > 0) line(`${exact(recording.counts.lost)} samples were lost.`, true);
+  for (const note of recording.notes) line(note);
+  const summary = `${recording.command.join(" ") || "a program"}: ${time(recording.duration_ns)} at ${recording.rate_hz > 0 ? `${recording.rate_hz.toFixed(0)} Hz` : "every miss"}, source ${recording.source}, ${count(recording.accesses)} accesses, ${recording.threads.length} threads, on ${recording.machine.name}`;
+  status.replaceChildren(h("details", { open: said.some((child) => child instanceof Element && (child.className === "problem" || child.querySelector("progress") !== null)) }, h("summary", {}, summary), ...said));
+}
+
+let drawn = "";
+
+async function draw(open: Open): Promise<void> {
+  const state = read();
+  navigation(open);
+  if (state.theme) dress(state.theme);
+  if (state.view === "simulation" || open.recordings.length === 0) {
+    const at = number(state, "simulation") ?? 0;
+    status.replaceChildren();
+    main.replaceChildren(simulationView(at, open.simulations[at] ?? ""));
+  } else {
+    const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
+    const progress = await api.progress(at);
+    tell(open, at, progress);
+    const report = await api.report(at, progress.share);
+    const context: Context = { open, number: at, recording: open.recordings[at], report, progress, state: read() };
+    const [, view] = VIEWS[state.view ?? ""] ?? VIEWS.objects;
+    main.replaceChildren(view(context));
+    drawn = `${at} ${progress.share} ${progress.picture_share}`;
+    if (progress.share < 1 || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
+  }
+  main.dataset.view = state.view ?? "objects";
+}
+
+/** While a recording is being read: how far it is, and its views again once all is there. */
+async function watch(open: Open, at: number): Promise<void> {
+  if ((number(read(), "recording") ?? 0) !== at || read().view === "simulation") return;
+  try {
+    const progress = await api.progress(at);
+    tell(open, at, progress);
+    if (drawn !== `${at} ${progress.share} ${progress.picture_share}`) await draw(await api.open());
+    else setTimeout(() => void watch(open, at), 700);
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function fail(error: unknown): void {
+  main.replaceChildren(h("p", { className: "problem", role: "alert" }, error instanceof Error ? error.message : String(error)));
+}
+
+async function start(): Promise<void> {
+  document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, main);
+  const open = await api.open();
+  if (standalone) document.body.classList.add("standalone");
+  const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations];
+  document.title = `${names.join(", ")} – nearpage`;
+  window.addEventListener("hashchange", () => draw(open).catch(fail));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  // Paper is light.
+  let worn: string | undefined;
+  window.addEventListener("beforeprint", () => { worn = document.documentElement.dataset.theme; dress("light"); });
+  window.addEventListener("afterprint", () => dress(worn ?? ""));
+  await draw(open);
+}
+
+start().catch(fail);

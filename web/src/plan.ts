@@ -1,0 +1,122 @@
+// The plan: each decision with its reason and its predicted gain, and what other placements would do.
+
+import { api, type Plan, type Planned, standalone } from "./api.ts";
+import type { Context } from "./context.ts";
+import { download, h } from "./dom.ts";
+import { bytes, percent } from "./format.ts";
+import { type Content, Plot, toPixels } from "./plot.ts";
+import { note } from "./state.ts";
+import { table } from "./table.ts";
+
+const BARS: [keyof Planned & ("first_touch" | "interleave" | "plan"), string, string][] = [
+  ["first_touch", "first touch", "#8a8a8a"],
+  ["interleave", "interleaved", "#e69f00"],
+  ["plan", "as planned", "#0072b2"],
+];
+const SHOWN = 20;
+
+export function planView(context: Context): HTMLElement {
+  const place = h("div", {}, "…");
+  const edits: Record<string, string> = context.state.edits ? JSON.parse(context.state.edits) : {};
+  const problem = h("p", { className: "problem", role: "alert" });
+  const ask = async (save = false) => {
+    try {
+      const wished = Object.keys(edits).length > 0 || save;
+      const plan = await api.plan(context.number, wished ? { placements: edits, save } : undefined);
+      problem.textContent = "";
+      place.replaceChildren(...show(plan));
+    } catch (error) {
+      problem.textContent = error instanceof Error ? error.message : String(error);
+    }
+  };
+  const show = (plan: Plan): Element[] => {
+    const rows = plan.objects.map((object, number) => ({ object, number })).filter(({ object, number }) => object.why !== null || object.cost_share >= 0.001 || edits[number] !== undefined);
+    const mean = (outcome: { mean: number }) => `${outcome.mean.toFixed(0)} ${plan.unit === "ns" ? "ns" : "in relative distance"}`;
+    return [
+      h("p", { id: "prediction" },
+        `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}: local accesses `,
+        `by first touch ${percent(plan.first_touch.local)}, interleaved ${percent(plan.interleave.local)}, `, h("b", {}, `as planned ${percent(plan.plan.local)}`),
+        `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.plan)), ", uncontended."),
+      ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),
+      chart(rows.slice(0, SHOWN).map(({ object }) => object)).element,
+      table({
+        name: "plan",
+        rows,
+        sort: null,
+        columns: [
+          { title: "object", value: ({ object }) => object.name },
+          { title: "size", value: ({ object }) => object.size, cell: ({ object }) => bytes(object.size), number: true },
+          { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
+          { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(object, number) },
+          { title: "first touch", value: ({ object }) => object.first_touch.local, cell: ({ object }) => percent(object.first_touch.local) + (object.assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
+          { title: "interleaved", value: ({ object }) => object.interleave.local, cell: ({ object }) => percent(object.interleave.local), number: true },
+          { title: "planned", value: ({ object }) => object.plan.local, cell: ({ object }) => percent(object.plan.local), number: true },
+          { title: "why", value: ({ object }) => object.why ?? "" },
+        ],
+      }),
+      h("datalist", { id: "placements" }, ["block", "block-cyclic:1M", "interleave", "thread:0", "node:0", "first-touch"].map((value) => h("option", { value }))),
+      h("p", { className: "tools" },
+        standalone ? null : h("button", { id: "save", onclick: () => void ask(true) }, "Save beside the recording"),
+        h("button", { onclick: () => download("plan.toml", new Blob([plan.toml], { type: "application/toml" })) }, "Download plan.toml"),
+        Object.keys(edits).length > 0 ? h("button", { onclick: () => { for (const key of Object.keys(edits)) delete edits[key]; note({ edits: "" }); void ask(); } }, "Undo all edits") : null,
+        plan.saved === null ? null : h("span", { role: "status", id: "saved" }, `Saved as ${plan.saved}: nearpage run --plan '${plan.saved}' -- COMMAND`)),
+    ];
+  };
+  const editor = (object: Planned, number: number) => {
+    if (standalone) return object.placement;
+    const input = h("input", {
+      value: object.placement,
+      size: 18,
+      list: "placements",
+      className: edits[number] === undefined ? "placement" : "placement edited",
+      "aria-label": `placement of ${object.name}`,
+      onchange: () => {
+        edits[number] = input.value.trim();
+        note({ edits: JSON.stringify(edits) });
+        void ask();
+      },
+    });
+    return input;
+  };
+  void ask();
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Plan"),
+    h("p", {}, "Where each object's pages would live. Type another placement to see what it would do: ", h("code", {}, "block"), ", ", h("code", {}, "block-cyclic:1M"), ", ", h("code", {}, "interleave"), ", ", h("code", {}, "thread:2"), ", ", h("code", {}, "node:1"), ", ", h("code", {}, "first-touch"), "."),
+    problem,
+    place,
+  );
+}
+
+function chart(rows: Planned[]): Plot {
+  return new Plot({
+    title: "Local accesses by object",
+    height: Math.max(140, 60 + 34 * rows.length),
+    left: 200,
+    load() {
+      const content: Content = {
+        x: { label: "share of accesses to the thread's own node", from: 0, to: 1, unit: "share" },
+        y: { label: "", from: 0, to: Math.max(rows.length, 1), unit: "names", names: rows.map((row) => row.name) },
+        step: [0.02, 1],
+        legend: BARS.map(([, name, colour]) => [name, colour]),
+        draw(g, area) {
+          rows.forEach((row, line) => {
+            BARS.forEach(([key, , colour], bar) => {
+              const [left, top] = toPixels(content, area, [0, line + 0.1 + bar * 0.27]);
+              const [right, bottom] = toPixels(content, area, [row[key].local, line + 0.1 + (bar + 1) * 0.27]);
+              g.fillStyle = colour;
+              g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
+            });
+          });
+        },
+        at(_, y) {
+          const row = rows[Math.floor(y)];
+          return [row.name, ...BARS.map(([key, name]) => `${name} ${percent(row[key].local)}`), `${percent(row.cost_share)} of the cost`];
+        },
+        csv: () => [["object", "cost_share", ...BARS.map(([, name]) => name)], ...rows.map((row) => [row.name, row.cost_share, ...BARS.map(([key]) => row[key].local)])],
+      };
+      return content;
+    },
+  });
+}

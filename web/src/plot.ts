@@ -1,0 +1,414 @@
+// A picture with axes, legend, the value under the pointer, zoom, and export. What is drawn inside
+// is its content's business.
+
+import { type Child, download, downloadCsv, fileName, h } from "./dom.ts";
+import { bytes, count, exact, time, timeAt } from "./format.ts";
+
+export interface Axis {
+  label: string;
+  from: number;
+  to: number;
+  unit: "bytes" | "time" | "count" | "names" | "share" | "pages";
+  /** With unit `names`: one for each whole number. */
+  names?: string[];
+}
+
+export interface Area { x: number; y: number; width: number; height: number }
+
+export interface Content {
+  x: Axis;
+  /** Grows downwards, as addresses in a listing do; `up` for figures. */
+  y: Axis & { up?: boolean };
+  draw(g: CanvasRenderingContext2D, area: Area): void;
+  /** What is at a point of the axes. */
+  at(x: number, y: number): string[] | Promise<string[]>;
+  csv(): (string | number | null)[][] | Promise<(string | number | null)[][]>;
+  legend: [string, string][];
+  note?: string;
+  /** A map: no axes. */
+  plain?: boolean;
+  /** Size of one bin, for the keyboard. */
+  step?: [number, number];
+  /** Goes to what is at a point. */
+  open?(x: number, y: number): void;
+}
+
+export interface Options {
+  title: string;
+  height: number;
+  /** Smaller axes leave more room. */
+  left?: number;
+  load(width: number, height: number): Promise<Content> | Content;
+  /** New ranges, or null for all; absent: no zoom. */
+  zoom?(x: [number, number] | null, y: [number, number] | null): void;
+  controls?: Child;
+}
+
+const plots = new Set<Plot>();
+
+/** Draws all of them again, after the colours of the page have changed. */
+export function redrawAll(): void {
+  for (const plot of plots) plot.element.isConnected ? plot.draw() : plots.delete(plot);
+}
+
+export class Plot {
+  readonly element: HTMLElement;
+  private canvas = h("canvas", { tabIndex: 0, role: "img" });
+  private readout = h("output", { className: "readout" });
+  private legend = h("div", { className: "legend" });
+  private note = h("p", { className: "note" });
+  private content: Content | null = null;
+  private cursor: [number, number] | null = null;
+  private drag: { x: number; y: number; pan: boolean; to: [number, number] } | null = null;
+  private asked = 0;
+  private waiting = 0;
+  private width = 0;
+
+  constructor(private options: Options) {
+    const { canvas } = this;
+    const keys = options.zoom ? "Arrows move, + and − zoom, Shift with arrows pans, 0 shows all." : "Arrows move.";
+    canvas.setAttribute("aria-label", `${options.title}. ${keys}`);
+    this.element = h(
+      "figure",
+      { className: "plot" },
+      h(
+        "figcaption",
+        {},
+        h("h3", {}, options.title),
+        options.controls ?? null,
+        h("span", { className: "tools" },
+          options.zoom ? h("button", { onclick: () => options.zoom?.(null, null), title: "show all (0)" }, "All") : null,
+          h("button", { onclick: () => this.png(), className: "png" }, "PNG"),
+          h("button", { onclick: () => this.csv(), className: "csv" }, "CSV"),
+        ),
+      ),
+      canvas,
+      this.legend,
+      this.readout,
+      this.note,
+    );
+    this.listen();
+    new ResizeObserver(() => {
+      const width = Math.floor(this.element.clientWidth);
+      if (width > 0 && width !== this.width) {
+        this.width = width;
+        void this.refresh();
+      }
+    }).observe(this.element);
+    plots.add(this);
+  }
+
+  /** Loads and draws again. */
+  async refresh(): Promise<void> {
+    if (this.width === 0) return;
+    const asked = ++this.asked;
+    this.element.classList.add("busy");
+    try {
+      const area = this.area();
+      const content = await this.options.load(Math.max(area.width, 1), Math.max(area.height, 1));
+      if (asked !== this.asked) return;
+      this.content = content;
+      this.note.textContent = content.note ?? "";
+      this.legend.replaceChildren(
+        ...content.legend.map(([name, colour]) => {
+          const swatch = h("i");
+          swatch.style.background = colour;
+          return h("span", {}, swatch, name);
+        }),
+      );
+      this.draw();
+    } catch (error) {
+      if (asked !== this.asked) return;
+      this.content = null;
+      this.note.textContent = error instanceof Error ? error.message : String(error);
+    }
+    if (asked === this.asked) {
+      this.element.classList.remove("busy");
+      this.element.dataset.ready = String(asked);
+    }
+  }
+
+  private area(): Area {
+    const left = this.options.left ?? 76;
+    return { x: left, y: 8, width: this.width - left - 12, height: this.options.height - 8 - 40 };
+  }
+
+  draw(): void {
+    const scale = window.devicePixelRatio || 1;
+    const { canvas } = this;
+    canvas.width = this.width * scale;
+    canvas.height = this.options.height * scale;
+    canvas.style.height = `${this.options.height}px`;
+    const g = canvas.getContext("2d");
+    if (g === null || this.content === null) return;
+    g.scale(scale, scale);
+    this.paint(g);
+    this.paintCursor(g);
+  }
+
+  private paint(g: CanvasRenderingContext2D): void {
+    const { content } = this;
+    if (content === null) return;
+    const area = this.area();
+    g.fillStyle = ink("--paper");
+    g.fillRect(0, 0, this.width, this.options.height);
+    g.save();
+    g.beginPath();
+    g.rect(area.x, area.y, area.width, area.height);
+    g.clip();
+    content.draw(g, area);
+    g.restore();
+    if (!content.plain) axes(g, area, content);
+  }
+
+  private paintCursor(g: CanvasRenderingContext2D): void {
+    const { content, cursor, drag } = this;
+    if (content === null) return;
+    const area = this.area();
+    if (cursor !== null && document.activeElement === this.canvas) {
+      const [x, y] = toPixels(content, area, cursor);
+      g.strokeStyle = ink("--ink");
+      g.setLineDash([3, 3]);
+      g.strokeRect(Math.round(x) + 0.5, area.y, 0, area.height);
+      g.strokeRect(area.x, Math.round(y) + 0.5, area.width, 0);
+      g.setLineDash([]);
+    }
+    if (drag !== null && !drag.pan) {
+      g.fillStyle = "rgb(86 180 233 / 25%)";
+      g.strokeStyle = "#0072b2";
+      const size: [number, number] = [drag.to[0] - drag.x, drag.to[1] - drag.y];
+      g.fillRect(drag.x, drag.y, ...size);
+      g.strokeRect(drag.x, drag.y, ...size);
+    }
+  }
+
+  private listen(): void {
+    const { canvas } = this;
+    const position = (event: PointerEvent | WheelEvent | MouseEvent): [number, number] => [event.offsetX, event.offsetY];
+    canvas.onpointerdown = (event) => {
+      if (event.button !== 0 || this.content === null) return;
+      canvas.focus();
+      const [x, y] = position(event);
+      this.drag = { x, y, pan: event.shiftKey, to: [x, y] };
+      canvas.setPointerCapture(event.pointerId);
+    };
+    canvas.onpointermove = (event) => {
+      if (this.content === null) return;
+      const at = position(event);
+      if (this.drag !== null && this.options.zoom) {
+        this.drag.to = at;
+        this.draw();
+      } else this.look(fromPixels(this.content, this.area(), at));
+    };
+    canvas.onpointerup = (event) => {
+      const { drag, content } = this;
+      this.drag = null;
+      if (drag === null || content === null) return;
+      const area = this.area();
+      const at = position(event);
+      const moved = [Math.abs(at[0] - drag.x), Math.abs(at[1] - drag.y)];
+      if (Math.max(...moved) < 4 || !this.options.zoom) {
+        content.open?.(...fromPixels(content, area, at));
+        return;
+      }
+      const [from, to] = [fromPixels(content, area, [drag.x, drag.y]), fromPixels(content, area, at)];
+      if (drag.pan) this.pan((from[0] - to[0]) / span(content.x), (from[1] - to[1]) / span(content.y));
+      else {
+        // A drag along one axis keeps the other.
+        const range = (a: number, b: number, axis: Axis, pixels: number): [number, number] =>
+          pixels < 8 ? [axis.from, axis.to] : [Math.min(a, b), Math.max(a, b)];
+        this.options.zoom(range(from[0], to[0], content.x, moved[0]), range(from[1], to[1], content.y, moved[1]));
+      }
+    };
+    canvas.ondblclick = () => this.options.zoom?.(null, null);
+    canvas.onwheel = (event) => {
+      if (!this.options.zoom || this.content === null || !(event.ctrlKey || document.activeElement === canvas)) return;
+      event.preventDefault();
+      this.zoomAt(fromPixels(this.content, this.area(), position(event)), event.deltaY > 0 ? 1.3 : 1 / 1.3);
+    };
+    canvas.onkeydown = (event) => this.key(event);
+    canvas.onfocus = canvas.onblur = () => this.draw();
+  }
+
+  private key(event: KeyboardEvent): void {
+    const { content, options } = this;
+    if (content === null || event.ctrlKey || event.altKey || event.metaKey) return;
+    const moves: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    const middle: [number, number] = [(content.x.from + content.x.to) / 2, (content.y.from + content.y.to) / 2];
+    const cursor = this.cursor ?? middle;
+    const move = moves[event.key];
+    if (move !== undefined && event.shiftKey) this.pan(move[0] / 4, (move[1] / 4) * (content.y.up ? -1 : 1));
+    else if (move !== undefined) {
+      const step = content.step ?? [span(content.x) / 50, span(content.y) / 50];
+      const moved = (axis: Axis, value: number) => Math.min(Math.max(value, axis.from), axis.to - 1e-9 * span(axis));
+      this.look([moved(content.x, cursor[0] + move[0] * step[0]), moved(content.y, cursor[1] + move[1] * step[1] * (content.y.up ? -1 : 1))]);
+      this.draw();
+    } else if ((event.key === "+" || event.key === "=") && options.zoom) this.zoomAt(cursor, 1 / 2);
+    else if (event.key === "-" && options.zoom) this.zoomAt(cursor, 2);
+    else if ((event.key === "0" || event.key === "Home") && options.zoom) options.zoom(null, null);
+    else if (event.key === "Enter") content.open?.(...cursor);
+    else return;
+    event.preventDefault();
+  }
+
+  private zoomAt(at: [number, number], factor: number): void {
+    const { content } = this;
+    if (content === null) return;
+    const around = (axis: Axis, value: number): [number, number] =>
+      axis.unit === "names" ? [axis.from, axis.to] : [value - (value - axis.from) * factor, value + (axis.to - value) * factor];
+    this.options.zoom?.(around(content.x, at[0]), around(content.y, at[1]));
+  }
+
+  private pan(x: number, y: number): void {
+    const { content } = this;
+    if (content === null) return;
+    const moved = (axis: Axis, share: number): [number, number] =>
+      axis.unit === "names" ? [axis.from, axis.to] : [axis.from + share * span(axis), axis.to + share * span(axis)];
+    this.options.zoom?.(moved(content.x, x), moved(content.y, y));
+  }
+
+  /** Shows what is at a point. */
+  private look(at: [number, number]): void {
+    const { content } = this;
+    if (content === null) return;
+    this.cursor = at;
+    const inside = at[0] >= content.x.from && at[0] < content.x.to && at[1] >= content.y.from && at[1] < content.y.to;
+    window.clearTimeout(this.waiting);
+    if (!inside) return;
+    this.waiting = window.setTimeout(async () => {
+      try {
+        const lines = await content.at(...at);
+        if (this.cursor === at) this.readout.textContent = lines.join(" · ");
+      } catch (error) {
+        this.readout.textContent = error instanceof Error ? error.message : String(error);
+      }
+    }, 60);
+  }
+
+  private png(): void {
+    const { content } = this;
+    if (content === null) return;
+    const scale = 2;
+    const legendRows = Math.ceil(content.legend.length / 6);
+    const canvas = h("canvas", { width: this.width * scale, height: (this.options.height + 30 + 18 * legendRows) * scale });
+    const g = canvas.getContext("2d");
+    if (g === null) return;
+    g.scale(scale, scale);
+    g.fillStyle = ink("--paper");
+    g.fillRect(0, 0, canvas.width, canvas.height);
+    g.fillStyle = ink("--ink");
+    g.font = "bold 14px system-ui, sans-serif";
+    g.fillText(this.options.title, 8, 20, this.width - 16);
+    g.translate(0, 28);
+    this.paint(g);
+    g.font = "12px system-ui, sans-serif";
+    content.legend.forEach(([name, colour], number) => {
+      const x = 8 + ((number % 6) * (this.width - 16)) / 6;
+      const y = this.options.height + 2 + 18 * Math.floor(number / 6);
+      g.fillStyle = colour;
+      g.fillRect(x, y, 10, 10);
+      g.fillStyle = ink("--ink");
+      g.fillText(name, x + 14, y + 10, (this.width - 16) / 6 - 18);
+    });
+    canvas.toBlob((blob) => blob && download(`${fileName(this.options.title)}.png`, blob), "image/png");
+  }
+
+  private async csv(): Promise<void> {
+    if (this.content !== null) downloadCsv(this.options.title, await this.content.csv());
+  }
+}
+
+export const ink = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#000";
+
+const span = (axis: Axis) => axis.to - axis.from;
+
+export function toPixels(content: Content, area: Area, [x, y]: [number, number]): [number, number] {
+  const share = (y - content.y.from) / span(content.y);
+  return [
+    area.x + ((x - content.x.from) / span(content.x)) * area.width,
+    area.y + (content.y.up ? 1 - share : share) * area.height,
+  ];
+}
+
+function fromPixels(content: Content, area: Area, [x, y]: [number, number]): [number, number] {
+  const share = (y - area.y) / area.height;
+  return [
+    content.x.from + ((x - area.x) / area.width) * span(content.x),
+    content.y.from + (content.y.up ? 1 - share : share) * span(content.y),
+  ];
+}
+
+/** Round values on an axis, at most so many, and their distance. */
+function ticks(axis: Axis, most: number): { values: number[]; step: number } {
+  const wanted = span(axis) / Math.max(most, 1);
+  if (!(wanted > 0)) return { values: [], step: 1 };
+  const base = axis.unit === "bytes" ? 2 : 10;
+  let step = base ** Math.ceil(Math.log(wanted) / Math.log(base) - 1e-9);
+  if (base === 10) for (const part of [5, 2]) if (step / part >= wanted) { step /= part; break; }
+  if (axis.unit === "pages" || axis.unit === "bytes" || axis.unit === "names") step = Math.max(step, 1);
+  const values: number[] = [];
+  for (let value = Math.ceil(axis.from / step - 1e-9) * step; value <= axis.to + step * 1e-9; value += step) values.push(value);
+  return { values, step };
+}
+
+function label(axis: Axis, value: number, step: number): string {
+  switch (axis.unit) {
+    case "bytes":
+      return step < 1024 && value >= 1024 ? `${exact(value)} B` : bytes(value);
+    case "time":
+      return timeAt(value, step);
+    case "share":
+      return `${+(value * 100).toFixed(1)} %`;
+    case "names":
+      return axis.names?.[value] ?? "";
+    case "pages":
+      return exact(value);
+    case "count":
+      return count(value);
+  }
+}
+
+function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
+  const { x, y } = content;
+  g.strokeStyle = ink("--line");
+  g.lineWidth = 1;
+  g.strokeRect(area.x + 0.5, area.y + 0.5, area.width - 1, area.height - 1);
+  g.fillStyle = ink("--ink");
+  g.font = "12px system-ui, sans-serif";
+  g.textBaseline = "middle";
+  g.textAlign = "right";
+  const rows = ticks(y, area.height / 26);
+  for (const value of rows.values) {
+    const at = y.unit === "names" ? value + 0.5 : value;
+    const py = toPixels(content, area, [x.from, at])[1];
+    if (py < area.y - 1 || py > area.y + area.height + 1) continue;
+    g.fillText(label(y, value, rows.step), area.x - 6, Math.min(Math.max(py, area.y + 6), area.y + area.height - 6), area.x - 20);
+    g.beginPath();
+    g.moveTo(area.x - 4, py);
+    g.lineTo(area.x, py);
+    g.stroke();
+  }
+  g.textAlign = "center";
+  g.textBaseline = "top";
+  const columns = ticks(x, area.width / (x.unit === "names" ? 70 : 100));
+  for (const value of columns.values) {
+    const at = x.unit === "names" ? value + 0.5 : value;
+    const px = toPixels(content, area, [at, y.from])[0];
+    if (px < area.x - 1 || px > area.x + area.width + 1) continue;
+    g.fillText(label(x, value, columns.step), Math.min(px, area.x + area.width - 18), area.y + area.height + 5, 96);
+    g.beginPath();
+    g.moveTo(px, area.y + area.height);
+    g.lineTo(px, area.y + area.height + 4);
+    g.stroke();
+  }
+  g.fillStyle = ink("--faint");
+  g.fillText(x.label, area.x + area.width / 2, area.y + area.height + 22);
+  g.save();
+  g.translate(3, area.y + area.height / 2);
+  g.rotate(-Math.PI / 2);
+  g.fillText(y.label, 0, 0);
+  g.restore();
+}
+
+/** What a time or a place is, in a readout. */
+export const words = { bytes: (value: number) => `${bytes(value)} (${exact(value)} B)`, time: (ns: number) => `${time(ns)}` };

@@ -1,0 +1,30 @@
+// What is being looked at, all of it in the address: a link reopens the same view.
+
+export type State = Record<string, string>;
+
+export function read(): State {
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+}
+
+function address(state: State): string {
+  const kept = Object.entries(state).filter(([, value]) => value !== "");
+  return `#${new URLSearchParams(kept)}`;
+}
+
+/** An address with these changes to what is being looked at. */
+export const link = (changes: State, keep = true) => address(keep ? { ...read(), ...changes } : changes);
+
+/** Goes there: the page is drawn anew, and Back leads here. */
+export function go(changes: State, keep = true): void {
+  location.hash = link(changes, keep);
+}
+
+/** Notes a change that has been drawn already, such as a zoom. */
+export function note(changes: State): void {
+  history.replaceState(null, "", link(changes));
+}
+
+export function number(state: State, name: string): number | null {
+  const value = state[name];
+  return value === undefined || value === "" || !Number.isFinite(Number(value)) ? null : Number(value);
+}
