@@ -47,6 +47,8 @@ fn open(address: &str) {
     command.arg(address).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     if command.spawn().is_err() {
-        eprintln!("nearpage: no browser was opened (xdg-open is not installed): open the address above");
+        eprintln!(
+            "nearpage: no browser was opened (xdg-open is not installed): open the address above"
+        );
     }
 }

@@ -4,7 +4,7 @@
 
 use nearpage_policy::online::{
     MigrateReplicate, Monitor, OnlinePolicy, ParameterError, PushPull, PushPullParameters, Setting,
-    Thresholds,
+    Thresholds, Traffic, TrafficParameters,
 };
 
 /// A policy with its parameters.
@@ -24,6 +24,8 @@ pub enum Policy {
         /// Its parameters.
         parameters: PushPullParameters,
     },
+    /// Carrefour (§3).
+    Traffic(TrafficParameters),
 }
 
 /// Samples that make a page hot, instead of 128 misses. The daemon sees samples of a kind that does
@@ -55,6 +57,12 @@ impl Policy {
                 replicates,
             });
         }
+        if name == "traffic" {
+            let mut parameters = TrafficParameters::default();
+            // Threads are the scheduler's unless one is asked to move them.
+            parameters.clustering = 0;
+            return Some(Self::Traffic(parameters));
+        }
         let monitor = Monitor::ALL
             .into_iter()
             .find(|monitor| monitor.as_str() == name)?;
@@ -70,7 +78,7 @@ impl Policy {
 
     /// All names.
     pub fn names() -> Vec<&'static str> {
-        let mut names = vec!["migrate", "migrate-replicate"];
+        let mut names = vec!["traffic", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
         names
     }
@@ -83,6 +91,7 @@ impl Policy {
             } => "migrate",
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
+            Self::Traffic(_) => "traffic",
         }
     }
 
@@ -94,6 +103,7 @@ impl Policy {
         match self {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
+            Self::Traffic(parameters) => parameters.set(name, value),
         }
     }
 
@@ -108,6 +118,11 @@ impl Policy {
                 .values()
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
+            Self::Traffic(parameters) => parameters
+                .values()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
         }
     }
 
@@ -131,6 +146,7 @@ impl Policy {
                 monitor,
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
+            Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
         })
     }
 }
@@ -145,6 +161,7 @@ mod tests {
             nodes: 4,
             pages: 10,
             clock_ghz: 2.0,
+            memory_nodes: 0b1111,
             every: 1,
             seed: 0,
         };
