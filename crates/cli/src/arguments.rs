@@ -73,7 +73,8 @@ pub enum Command {
     memory than before. Otherwise its pages move back, and it is left alone for a growing while."
 )]
 pub struct Live {
-    /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local
+    /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local,
+    /// watch
     #[arg(long, value_name = "POLICY", default_value = "traffic")]
     pub policy: String,
     /// Set a parameter of the policy

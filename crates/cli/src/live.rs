@@ -25,7 +25,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
         return decide_again(log, arguments.json);
     }
-    let policy = policy(&arguments)?;
+    let mut policy = policy(&arguments)?;
     if arguments.interval < INTERVAL_MIN_S {
         return Err(Usage(format!("--interval {}: at least 10ms", arguments.interval)).into());
     }
@@ -54,6 +54,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run || machine.nodes_with_memory().len() < 2;
     if dry_run && !arguments.dry_run {
         say("this machine has one memory node: nothing to move, only to watch");
+        policy = Policy::Watch;
     }
     if let Some(line) = kernel_balances() {
         say(line);

@@ -3,8 +3,8 @@
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
 use nearpage_policy::online::{
-    MigrateReplicate, Monitor, OnlinePolicy, ParameterError, PushPull, PushPullParameters, Setting,
-    Thresholds, Traffic, TrafficParameters,
+    Action, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy, ParameterError, PushPull,
+    PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
 };
 
 /// A policy with its parameters.
@@ -26,6 +26,23 @@ pub enum Policy {
     },
     /// Carrefour (§3).
     Traffic(TrafficParameters),
+    /// Decides nothing: for machines on which there is nothing to decide.
+    Watch,
+}
+
+/// [`Policy::Watch`].
+struct Watch;
+
+impl OnlinePolicy for Watch {
+    fn epoch_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn observe(&mut self, _: &Observation, _: &mut Vec<Action>) {}
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
+
+    fn forget(&mut self, _: u32) {}
 }
 
 /// Samples that make a page hot, instead of 128 misses. The daemon sees samples of a kind that does
@@ -57,6 +74,9 @@ impl Policy {
                 replicates,
             });
         }
+        if name == "watch" {
+            return Some(Self::Watch);
+        }
         if name == "traffic" {
             let mut parameters = TrafficParameters::default();
             // Threads are the scheduler's unless one is asked to move them.
@@ -80,6 +100,7 @@ impl Policy {
     pub fn names() -> Vec<&'static str> {
         let mut names = vec!["traffic", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
+        names.push("watch");
         names
     }
 
@@ -92,6 +113,7 @@ impl Policy {
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
             Self::Traffic(_) => "traffic",
+            Self::Watch => "watch",
         }
     }
 
@@ -104,6 +126,7 @@ impl Policy {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
             Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Watch => Ok(false),
         }
     }
 
@@ -123,6 +146,7 @@ impl Policy {
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.to_string()))
                 .collect(),
+            Self::Watch => Vec::new(),
         }
     }
 
@@ -147,6 +171,7 @@ impl Policy {
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
             Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
+            Self::Watch => Box::new(Watch),
         })
     }
 }
