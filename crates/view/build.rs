@@ -19,7 +19,9 @@ fn main() {
     }
     if let Err(what) = build(&web, &out) {
         println!("cargo::error={what}");
-        println!("cargo::error=the page needs Node 20 or later with npm; without it: cargo build --no-default-features");
+        println!(
+            "cargo::error=the page needs Node 20 or later with npm; without it: cargo build --no-default-features"
+        );
         return;
     }
     println!("cargo::rustc-cfg=has_page");
@@ -37,13 +39,25 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
         }
     }
     if !installed {
-        let options = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+        let options = [
+            "ci",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--loglevel=error",
+        ];
         run(Command::new("npm").args(options).current_dir(out))?;
     }
     run(Command::new(esbuild)
         .arg(web.join("src/page.ts"))
         .arg(web.join("src/page.css"))
-        .args(["--bundle", "--minify", "--target=es2022", "--charset=utf8", "--log-level=warning"])
+        .args([
+            "--bundle",
+            "--minify",
+            "--target=es2022",
+            "--charset=utf8",
+            "--log-level=warning",
+        ])
         .arg(format!("--outdir={}", out.display())))
 }
 

@@ -229,6 +229,20 @@ impl Finished {
         assert_eq!(self.code, Some(code), "{self}");
         self
     }
+
+    /// Itself, if the exit code is this one and the only line on standard error says all of `words`.
+    #[track_caller]
+    pub fn says(self, code: i32, words: &[&str]) -> Finished {
+        let finished = self.exits(code);
+        assert_eq!(finished.stderr.lines().count(), 1, "one line:\n{finished}");
+        for word in words {
+            assert!(
+                finished.stderr.contains(word),
+                "expected {word:?}:\n{finished}"
+            );
+        }
+        finished
+    }
 }
 
 impl fmt::Display for Finished {

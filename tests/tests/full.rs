@@ -37,14 +37,7 @@ fn json(finished: &Finished) -> Value {
 /// One line on standard error that says all of `words`, and nothing on standard output.
 #[track_caller]
 fn says(finished: Finished, code: i32, words: &[&str]) {
-    let finished = finished.exits(code);
-    assert_eq!(finished.stderr.lines().count(), 1, "one line:\n{finished}");
-    for word in words {
-        assert!(
-            finished.stderr.contains(word),
-            "expected {word:?}:\n{finished}"
-        );
-    }
+    let finished = finished.says(code, words);
     assert_eq!(finished.stdout, "", "{finished}");
 }
 

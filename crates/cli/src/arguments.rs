@@ -596,8 +596,9 @@ impl From<InitialPlacement> for nearpage_policy::online::Initial {
 
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// A recording made with --source full
-    pub recording: PathBuf,
+    /// Recordings made with --source full; several are programs that run at once
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
     /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
     #[arg(long)]
     pub machine: Option<String>,
@@ -611,16 +612,24 @@ pub struct Simulate {
     )]
     pub policy: Vec<String>,
     /// Set a parameter of the policies that have it: trigger, hold, write, migrate, reset (cycles),
-    /// source (cache, sampled-cache, tlb, sampled-tlb), every; or of all: move_ns, flush (all,
-    /// mapping), copy (cpu, hardware), batch_pages, batch_ns, memory_pages, slice_ns, seed
+    /// source (cache, sampled-cache, tlb, sampled-tlb, loads, clock), every, min_latency (cycles, of
+    /// loads); or of all: move_ns, flush (all, mapping), copy (cpu, hardware), batch_pages, batch_ns,
+    /// memory_pages, slice_ns, seed
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Which thread runs where and when: a TOML file (see docs/formats.md). Threads that move are
+    /// charged a refill of their caches: the result is an estimate
+    #[arg(long, value_name = "FILE")]
+    pub schedule: Option<PathBuf>,
     /// Where pages start, for policies that move them [default: first-touch]
     #[arg(long, value_enum)]
     pub initial: Option<InitialPlacement>,
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! A recording's trace as the simulator takes it.
 
 use nearpage_recording::trace::PageIndex;
-use nearpage_simulator::{ThreadSteps, Trace};
+use nearpage_simulator::{FilePage, ThreadSteps, Trace};
 
 /// A trace to be replayed.
 pub struct Replayed(pub nearpage_recording::trace::Trace);
@@ -14,6 +14,10 @@ impl Trace for Replayed {
     fn page_number(&self, page: u32) -> u64 {
         let pages = self.0.pages();
         pages.place(PageIndex(page)).address / pages.page_bytes()
+    }
+
+    fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        self.0.file_pages()
     }
 
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {

@@ -1,63 +1,121 @@
-//! `nearpage simulate`: a full recording's misses, replayed on a machine under policies.
+//! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::Context;
+use nearpage_machine::Machine;
 use nearpage_policy::online::Initial;
 use nearpage_recording::Recording;
-use nearpage_recording::trace::Tracing;
-use nearpage_report::{Simulation, simulation_json, simulation_text};
-use nearpage_simulator::{Error, Job, Outcome, Policy, simulate};
+use nearpage_recording::trace::{TraceOptions, Tracing};
+use nearpage_report::{Simulation, simulation_html, simulation_json, simulation_text};
+use nearpage_simulator::{Error, Job, Outcome, Policy, Programs, Schedule, Trace, simulate};
 
 use crate::arguments::Simulate;
 use crate::homes;
 use crate::progress::Progress;
+use crate::record::quoted;
 use crate::replayed::Replayed;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut jobs = jobs(&arguments)?;
-    let folder = arguments.recording.display().to_string();
-    let (recording, trace) = {
+    if let Some(path) = &arguments.schedule {
+        let schedule = Arc::new(schedule(path)?);
+        for job in &mut jobs {
+            job.schedule = schedule.clone();
+        }
+    }
+    let folders: Vec<String> = arguments
+        .recordings
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    let mut recordings = Vec::new();
+    let mut traces = Vec::new();
+    for (path, folder) in arguments.recordings.iter().zip(&folders) {
         let _progress = Progress::new(format!("reading {folder}"));
-        let recording = Recording::open(&arguments.recording)?;
-        let trace = Replayed(recording.trace()?);
-        (recording, trace)
-    };
+        let recording = Recording::open(path)?;
+        traces.push(Replayed(recording.trace()?));
+        recordings.push(recording);
+    }
     let machine = match &arguments.machine {
         Some(name) => crate::machine::read(name)?,
-        None => recording.machine.clone(),
+        None => recordings[0].machine.clone(),
     };
-    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    tracing.serves(&machine).map_err(|difference| {
-        let named = arguments.machine.as_deref().unwrap_or("local");
-        let command = recording.metadata.command.join(" ");
-        anyhow::anyhow!(
-            "{folder}: {difference}; record it again: nearpage record --source full --machine {named} -- {command}"
-        )
-    })?;
+    for (recording, folder) in recordings.iter().zip(&folders) {
+        serves(
+            recording,
+            folder,
+            &machine,
+            arguments.machine.as_deref().unwrap_or("local"),
+        )?;
+    }
+    let together = match traces.len() {
+        1 => None,
+        _ => {
+            let programs = traces.iter().map(|trace| trace as &dyn Trace);
+            Some(Programs::new(programs.collect())?)
+        }
+    };
+    let trace: &dyn Trace = match &together {
+        Some(programs) => programs,
+        None => &traces[0],
+    };
     let mut planned = Vec::new();
     for job in &mut jobs {
         if let Policy::Homes { name, homes } = &mut job.policy {
             let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
-            let found = homes::of_file(file, &recording, &trace.0, &machine)?;
-            planned.extend(found.notes(name));
-            *homes = found.homes;
+            let mut found = Vec::new();
+            let mut refused = None;
+            for (recording, trace) in recordings.iter().zip(&traces) {
+                // Of several programs a plan need not be for all.
+                found.push(match homes::of_file(file, recording, &trace.0, &machine) {
+                    Ok(found) => {
+                        planned.extend(found.notes(name));
+                        Some(found.homes)
+                    }
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                        None
+                    }
+                });
+            }
+            if let Some(error) = refused.filter(|_| found.iter().all(Option::is_none)) {
+                return Err(error);
+            }
+            let mut found: Vec<_> = found.into_iter().map(Option::unwrap_or_default).collect();
+            *homes = match &together {
+                Some(programs) => programs.by_page(&found),
+                None => found.remove(0),
+            };
         }
     }
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let folder = folders.join(" and ");
     let outcomes = {
         let _progress = Progress::new(format!("simulating {folder}"));
-        simulate(&trace, &machine, &jobs, workers).map_err(|error| match error {
+        simulate(trace, &machine, &jobs, workers).map_err(|error| match error {
             Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
+            Error::Schedule { .. } => anyhow::Error::from(error),
             other => anyhow::Error::from(other).context(folder.clone()),
         })?
     };
-    let mut notes = notes(&tracing, &machine.timing()?.assumed, &outcomes);
+    let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(planned);
+    if let Some(together) = &together {
+        notes.push(format!(
+            "{} programs at once: all of their time counts, marked phases or not; {} pages of files are those of \
+             another program too.",
+            folders.len(),
+            together.shared_pages()
+        ));
+    }
     let simulation = Simulation {
         machine: &machine.name,
-        recording: &folder,
+        recordings: &folders,
         outcomes: &outcomes,
         notes: &notes,
     };
@@ -65,11 +123,55 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         true => simulation_json(&simulation),
         false => simulation_text(&simulation, terminal::width()),
     })?;
+    if let Some(path) = &arguments.html {
+        write_page(path, &simulation_html(&simulation))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the name of a plan's policy begins with, before its file.
 const PLAN: &str = "plan:";
+
+fn schedule(path: &Path) -> anyhow::Result<Schedule> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
+    Ok(Schedule::from_toml(&text, &file)?)
+}
+
+/// Writes a page; what cannot be written whole is not left behind.
+fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
+    let file = path.display();
+    let mut output =
+        std::fs::File::create(path).with_context(|| format!("{file}: cannot be written"))?;
+    output.write_all(page.as_bytes()).map_err(|error| {
+        // A device such as /dev/full stays.
+        if path.is_file() {
+            let _ = std::fs::remove_file(path);
+        }
+        anyhow::Error::from(error).context(format!("{file}: cannot be written"))
+    })
+}
+
+/// Refuses a recording that was made for other caches, with the command that makes one.
+fn serves(
+    recording: &Recording,
+    folder: &str,
+    machine: &Machine,
+    named: &str,
+) -> anyhow::Result<()> {
+    let asked = Tracing::new(machine, named, &TraceOptions::default());
+    asked.map_err(|problem| anyhow::anyhow!(problem))?;
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    tracing.serves(machine).map_err(|difference| {
+        let command = &recording.metadata.command;
+        let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+        anyhow::anyhow!(
+            "{folder}: {difference}; record it again: nearpage record --source full --machine {} -- {}",
+            quoted(named),
+            command.join(" ")
+        )
+    })
+}
 
 /// What to simulate, of what was typed.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
@@ -113,38 +215,43 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
 }
 
 /// What has to be known of the figures.
-fn notes(tracing: &Tracing, assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
+fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
     let mut notes = Vec::new();
+    let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
     if !assumed.is_empty() {
         notes.push(format!(
             "Assumed, as the machine does not say: {}.",
             assumed.join(", ")
         ));
     }
-    if !tracing.keep_hits() {
+    let keep_hits = |recording: &Recording| {
+        let tracing = recording.metadata.tracing.as_ref();
+        tracing.is_some_and(Tracing::keep_hits)
+    };
+    if !recordings.iter().all(keep_hits) {
         notes.push(
             "Hits of the second and third level cost nothing here: the recording was made without --keep-hits."
                 .to_owned(),
         );
     }
-    let missing = outcomes
-        .iter()
-        .map(|outcome| outcome.signals_missing)
-        .max()
-        .unwrap_or(0);
+    let missing = most(|outcome| outcome.signals_missing);
     if missing > 0 {
         notes.push(format!(
             "{missing} waits had no recorded end: they took as long as they did while tracing."
         ));
     }
-    let overcommitted = outcomes
-        .iter()
-        .map(|outcome| outcome.overcommitted)
-        .max()
-        .unwrap_or(0);
+    let overcommitted = most(|outcome| outcome.overcommitted);
     if overcommitted > 0 {
         notes.push(format!(
             "{overcommitted} pages did not fit in the machine's memory."
+        ));
+    }
+    let moved = most(|outcome| outcome.threads_moved);
+    if moved > 0 {
+        notes.push(format!(
+            "Estimated: threads moved to other CPUs, up to {moved} times, and were charged a refill of their caches \
+             ({} lines); what else they would have missed there is not in the recording.",
+            most(|outcome| outcome.refilled_lines)
         ));
     }
     notes
@@ -156,12 +263,14 @@ mod tests {
 
     fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
         jobs(&Simulate {
-            recording: "r".into(),
+            recordings: vec!["r".into()],
             machine: None,
             policy: policy.split(',').map(str::to_owned).collect(),
             set: set.iter().map(|&text| text.to_owned()).collect(),
             initial: None,
+            schedule: None,
             json: false,
+            html: None,
         })
     }
 

@@ -1,5 +1,7 @@
 //! What simulations came to, policy by policy.
 
+mod html;
+
 use std::fmt::Write;
 
 use nearpage_simulator::{Outcome, Split};
@@ -9,17 +11,27 @@ use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 
-/// The results of one recording on one machine.
+pub use html::simulation_html;
+
+/// The results of a simulation: one recording on one machine, or several that ran at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation<'a> {
     /// The machine's name.
     pub machine: &'a str,
-    /// The recording's folder.
-    pub recording: &'a str,
+    /// The recordings' folders.
+    pub recordings: &'a [String],
     /// A result for each policy.
     pub outcomes: &'a [Outcome],
     /// Lines for the user: what was assumed, what is approximate.
     pub notes: &'a [String],
+}
+
+impl Simulation<'_> {
+    /// What was recorded, safe to print.
+    fn recorded(&self) -> String {
+        let folders: Vec<String> = self.recordings.iter().map(|text| printable(text)).collect();
+        folders.join(" and ")
+    }
 }
 
 /// The parts of a bar and the character that each is drawn with.
@@ -35,16 +47,13 @@ const NAME_COLUMNS_MAX: usize = 24;
 /// A table, and a stacked bar for each policy as in Verghese's Figure 6.1, at most `columns_max` wide.
 pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> String {
     let Simulation {
-        machine,
-        recording,
-        outcomes,
-        notes,
+        machine, outcomes, ..
     } = simulation;
     let mut text = String::new();
     let first = outcomes.first();
     let threads = first.map_or(0, |outcome| outcome.threads.len());
     let head = [
-        format!("{} on {}", printable(recording), printable(machine)),
+        format!("{} on {}", simulation.recorded(), printable(machine)),
         format!("{threads} threads"),
         format!(
             "{} misses",
@@ -60,7 +69,14 @@ pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> Strin
     let _ = writeln!(text, "{}\n", wrap(&head, ", ", columns_max, 2));
     let names: Vec<String> = outcomes
         .iter()
-        .map(|outcome| printable(&outcome.policy))
+        .map(|outcome| {
+            let estimated = if outcome.estimated() {
+                " (estimated)"
+            } else {
+                ""
+            };
+            printable(&outcome.policy) + estimated
+        })
         .collect();
     let column = |title, rank, cell: &dyn Fn(&Outcome) -> String| Column {
         title,
@@ -90,7 +106,7 @@ pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> Strin
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text.push_str(&bars(outcomes, &names, columns_max));
-    for note in *notes {
+    for note in simulation.notes {
         let words: Vec<String> = note.split(' ').map(printable).collect();
         let _ = writeln!(text, "{}", wrap(&words, " ", columns_max, 2));
     }
@@ -158,7 +174,10 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
     let results: Vec<Value> = simulation.outcomes.iter().map(outcome_json).collect();
     let whole = json!({
         "machine": simulation.machine,
-        "recording": simulation.recording,
+        "recording": match simulation.recordings {
+            [one] => json!(one),
+            several => json!(several),
+        },
         "notes": simulation.notes,
         "results": results,
     });
@@ -212,6 +231,9 @@ fn outcome_json(outcome: &Outcome) -> Value {
         "pages_mean": outcome.pages_mean,
         "pages_max": outcome.pages_max,
         "energy_j": outcome.energy_j,
+        "estimated": outcome.estimated(),
+        "threads_moved": outcome.threads_moved,
+        "refilled_lines": outcome.refilled_lines,
     })
 }
 
@@ -264,37 +286,62 @@ mod tests {
             pages_max: 900,
             energy_j: None,
             signals_missing: 0,
+            threads_moved: 0,
+            refilled_lines: 0,
             overcommitted: 0,
         }
     }
 
-    fn outcomes() -> Vec<Outcome> {
+    pub(super) fn outcomes() -> Vec<Outcome> {
         vec![
             outcome("first-touch", [1.0, 0.5, 2.5, 0.0, 0.0]),
             outcome("migrate-replicate", [1.0, 1.0, 0.5, 0.3, 0.2]),
         ]
     }
 
-    fn simulation(outcomes: &[Outcome]) -> Simulation<'_> {
+    fn simulation<'a>(outcomes: &'a [Outcome], recordings: &'a [String]) -> Simulation<'a> {
         Simulation {
             machine: "flash-8",
-            recording: "cg.nearpage",
+            recordings,
             outcomes,
             notes: &[],
         }
+    }
+
+    fn recordings() -> Vec<String> {
+        vec!["cg.nearpage".to_owned()]
     }
 
     #[test]
     fn text_fits_terminals() {
         let outcomes = outcomes();
         for columns in [60, 80, 100, 200] {
-            let text = simulation_text(&simulation(&outcomes), columns);
+            let text = simulation_text(&simulation(&outcomes, &recordings()), columns);
             assert!(
                 text.lines().all(|line| width(line) <= columns),
                 "{columns}:\n{text}"
             );
         }
-        insta::assert_snapshot!(simulation_text(&simulation(&outcomes), 80));
+        insta::assert_snapshot!(simulation_text(&simulation(&outcomes, &recordings()), 80));
+    }
+
+    #[test]
+    fn what_is_estimated_says_so() {
+        let mut outcomes = outcomes();
+        outcomes[1].threads_moved = 3;
+        let recordings = ["a".to_owned(), "b\u{1b}[2J".to_owned()];
+        let simulation = simulation(&outcomes, &recordings);
+        let text = simulation_text(&simulation, 100);
+        assert!(
+            text.starts_with("a and b\u{fffd}[2J on flash-8, "),
+            "{text}"
+        );
+        assert!(text.contains("migrate-replicate (estimated)"), "{text}");
+        let json: Value = serde_json::from_str(&simulation_json(&simulation)).expect("JSON");
+        assert_eq!(json["recording"], json!(recordings));
+        assert_eq!(json["results"][0]["estimated"], false);
+        assert_eq!(json["results"][1]["estimated"], true);
+        assert!(simulation_html(&simulation).contains("migrate-replicate (estimated)"));
     }
 
     #[test]
@@ -319,8 +366,10 @@ mod tests {
     fn json_has_every_key_of_the_format() {
         let outcomes = outcomes();
         let json: Value =
-            serde_json::from_str(&simulation_json(&simulation(&outcomes))).expect("JSON");
+            serde_json::from_str(&simulation_json(&simulation(&outcomes, &recordings())))
+                .expect("JSON");
         assert_eq!(json["machine"], "flash-8");
+        assert_eq!(json["recording"], "cg.nearpage");
         let result = json["results"][1].as_object().expect("result");
         for key in [
             "policy",
@@ -351,6 +400,7 @@ mod tests {
             "pages_mean",
             "pages_max",
             "energy_j",
+            "estimated",
         ] {
             assert!(result.contains_key(key), "{key}");
         }

@@ -17,6 +17,17 @@ pub enum Error {
     NoSuchCpu(CpuId),
     #[error("the trace names page {page}, but has {pages} pages: it is damaged")]
     NoSuchPage { page: u32, pages: usize },
+    #[error("{file}: {message}")]
+    Schedule { file: String, message: String },
     #[error("the trace lasts longer than the five hours of simulated time that can be counted")]
     TooLong,
+}
+
+impl Error {
+    pub(crate) fn schedule(file: &str, message: &str) -> Self {
+        Self::Schedule {
+            file: file.to_owned(),
+            message: message.to_owned(),
+        }
+    }
 }

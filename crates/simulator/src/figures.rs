@@ -1,6 +1,6 @@
 //! A machine in the units of the replay.
 
-use nearpage_machine::{CpuId, Machine, MoveCost, Timing};
+use nearpage_machine::{CacheKind, CpuId, Machine, MoveCost, Timing};
 
 use crate::Error;
 use crate::options::{Copy, Options};
@@ -14,6 +14,8 @@ pub(crate) const FS: f64 = 1e6;
 pub(crate) struct Figures {
     pub nodes: usize,
     pub instruction: u64,
+    /// A clock cycle.
+    pub cycle: u64,
     pub outstanding: usize,
     pub window: u64,
     /// `[CPU's node × nodes + memory's node]`.
@@ -28,6 +30,8 @@ pub(crate) struct Figures {
     pub directory: u64,
     /// Service of a line by each link.
     pub links: Vec<u64>,
+    /// Lines of the caches that a CPU has to itself: what a thread that comes to it has to refill.
+    pub private_lines: u64,
     /// Links from the memory's node to the CPU's, `[CPU's node × nodes + memory's node]`.
     pub routes: Vec<Vec<u16>>,
     pub lines_per_page: u64,
@@ -90,6 +94,7 @@ impl Figures {
         Self {
             nodes,
             instruction: femtoseconds(timing.cycles_per_instruction / timing.clock_ghz).max(1),
+            cycle: femtoseconds(1.0 / timing.clock_ghz),
             outstanding: timing.outstanding_misses as usize,
             window: timing.window_instructions.into(),
             latency: by_pair(&|cpu, memory| femtoseconds(timing.latency_ns[cpu][memory])),
@@ -102,6 +107,7 @@ impl Figures {
             routes: (0..nodes * nodes)
                 .map(|pair| timing.routes[pair % nodes][pair / nodes].clone())
                 .collect(),
+            private_lines: private_lines(machine),
             lines_per_page: machine.page_bytes / u64::from(timing.line_bytes),
             moves,
             memory_nodes: (0..nodes as u16)
@@ -110,6 +116,14 @@ impl Figures {
             capacity,
             node_of_cpu,
         }
+    }
+
+    /// All CPUs, by number.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        let nodes = self.node_of_cpu.iter().zip(0..);
+        nodes
+            .filter(|(node, _)| **node != u16::MAX)
+            .map(|(_, cpu)| cpu)
     }
 
     /// Position of a CPU's node.
@@ -128,6 +142,24 @@ impl Figures {
         self.latency[usize::from(node) * self.nodes + usize::from(memory)]
     }
 
+    /// Mean unloaded latency from CPUs to the memory of other nodes; on one node, its own.
+    pub fn remote_latency(&self) -> u64 {
+        let with_cpus = (0..self.nodes as u16).filter(|node| self.node_of_cpu.contains(node));
+        let remote: Vec<u64> = with_cpus
+            .flat_map(|node| {
+                let others = self
+                    .memory_nodes
+                    .iter()
+                    .filter(move |&&other| other != node);
+                others.map(move |&other| self.latency(node, other))
+            })
+            .collect();
+        match remote.len() as u64 {
+            0 => self.latency[0],
+            count => remote.iter().sum::<u64>() / count,
+        }
+    }
+
     /// Of the nodes that the bits of `copies` name, the one with the lowest latency.
     #[inline]
     pub fn nearest_copy(&self, node: u16, copies: u64) -> u16 {
@@ -143,6 +175,16 @@ impl Figures {
                 .expect("a page has a copy")
         }
     }
+}
+
+/// Lines of a CPU's largest data cache that no other CPU shares; 0 where all are shared.
+fn private_lines(machine: &Machine) -> u64 {
+    let private = machine
+        .caches
+        .iter()
+        .filter(|cache| cache.shared_by_cpus <= 1 && cache.kind != CacheKind::Instruction);
+    let lines = private.map(|cache| cache.size_bytes / u64::from(cache.line_bytes).max(1));
+    lines.max().unwrap_or(0)
 }
 
 /// The copy that FLASH's directory controllers make (§8.2).

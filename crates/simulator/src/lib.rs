@@ -22,6 +22,11 @@
 //!   controllers and links where it is costed by step.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left. Stores
 //!   that hit in a cache are not in a trace, and so fault nowhere.
+//! - **A thread that a schedule moves** ([`Schedule`]) finds the caches of its new CPU cold: it is
+//!   charged, once, what refilling them takes, one line after the other at the mean latency of its
+//!   misses so far; as many lines as the CPU's largest private cache has, or as it has missed since it
+//!   last moved. That is an estimate ([`Outcome::estimated`]): what it would miss there is not in the
+//!   trace.
 //!
 //! [`simulate`] runs several policies in parallel, each a replay of its own: results do not depend on
 //! how many workers there are.
@@ -32,8 +37,10 @@ mod options;
 mod outcome;
 mod pages;
 mod post_facto;
+mod programs;
 mod queues;
 mod replay;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -49,7 +56,9 @@ use nearpage_policy::online::{MigrateReplicate, Setting};
 pub use error::Error;
 pub use options::{Copy, Flush, Halves, Information, Job, NUMBERS, Options, Policy};
 pub use outcome::{Outcome, Split, ThreadOutcome};
-pub use trace::{MemoryTrace, ThreadSteps, Trace};
+pub use programs::Programs;
+pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
+pub use trace::{FilePage, MemoryTrace, ThreadSteps, Trace};
 
 use figures::Figures;
 use replay::{Replay, Still};
@@ -66,6 +75,11 @@ pub fn simulate(
     workers: usize,
 ) -> Result<Vec<Outcome>, Error> {
     let timing = machine.timing()?;
+    let workers = workers.min(at_once(
+        trace.pages() as u64,
+        jobs,
+        machine.nodes.len() as u64,
+    ));
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(jobs.len()));
     let work = || {
@@ -89,6 +103,16 @@ pub fn simulate(
     let mut results = results.into_inner().expect("no worker panics");
     results.sort_by_key(|result| result.0);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Replays that fit at once into the memory that a simulation may take, 512 MiB and 64 bytes a page,
+/// less some for all that is not kept by page.
+fn at_once(pages: u64, jobs: &[Job], nodes: u64) -> usize {
+    const BY_PAGE_MAX: u64 = 448 << 20;
+    let each = jobs.iter().map(|job| job.bytes_a_page(nodes)).max();
+    let each = each.unwrap_or(0).saturating_mul(pages).max(1);
+    let room = BY_PAGE_MAX + 64 * pages;
+    usize::try_from(room / each).unwrap_or(usize::MAX).max(1)
 }
 
 fn simulate_one(
@@ -128,4 +152,22 @@ fn simulate_one(
         Halves::Replicate => policy.replicate_only(),
     };
     Replay::<_, true>::new(&figures, job, policy, trace, homes, threads)?.run(clock_ghz, energy)
+}
+
+#[cfg(test)]
+mod memory_tests {
+    use super::*;
+
+    #[test]
+    fn few_replays_at_once_where_there_are_many_pages() {
+        let jobs = ["first-touch", "migrate-replicate"]
+            .map(|name| Job::new(Policy::from_name(name).expect(name)));
+        assert!(at_once(1 << 20, &jobs, 8) >= 8);
+        // 64 bytes a page and replay: 7 MiB pages fill 448 MiB.
+        assert_eq!(jobs[1].bytes_a_page(8), 64);
+        assert_eq!(at_once(7 << 20, &jobs, 8), 2);
+        assert_eq!(at_once(8 << 20, &jobs, 8), 1);
+        assert_eq!(at_once(8 << 20, &jobs[..1], 8), 7);
+        assert_eq!(at_once(0, &[], 1), 448 << 20);
+    }
 }

@@ -1,6 +1,10 @@
 //! What to simulate: a policy, where pages start, what the policy is shown, how pages are moved.
 
+use std::sync::Arc;
+
 use nearpage_policy::online::{Initial, Parameter, ParameterError, Thresholds};
+
+use crate::schedule::Schedule;
 
 /// A policy, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +98,35 @@ pub enum Information {
     Cache,
     /// TLB misses.
     Tlb,
+    /// Loads that take so many cycles, as processors sample them (Marathe §3.1, §7).
+    Loads,
+    /// Time lost to misses, as a clock samples it: one observation for the time that as many remote
+    /// misses take, unloaded, as one in how many is seen. A miss that takes longer is seen more often.
+    Clock,
+}
+
+impl Information {
+    /// Words for it, of everything and of samples; for what is always sampled, the same.
+    const WORDS: [(Self, &'static str, &'static str); 4] = [
+        (Self::Cache, "cache", "sampled-cache"),
+        (Self::Tlb, "tlb", "sampled-tlb"),
+        (Self::Loads, "loads", "loads"),
+        (Self::Clock, "clock", "clock"),
+    ];
+
+    /// What is shown, and one in how many of it.
+    fn from_word(word: &str) -> Option<(Self, u32)> {
+        let (information, all, _) = Self::WORDS
+            .into_iter()
+            .find(|(_, all, sampled)| word == *all || word == *sampled)?;
+        let in_full = word == all && matches!(information, Self::Cache | Self::Tlb);
+        Some((information, if in_full { 1 } else { EVERY_SAMPLED }))
+    }
+
+    fn word(self, every: u32) -> &'static str {
+        let (_, all, sampled) = Self::WORDS[self as usize];
+        if every == 1 { all } else { sampled }
+    }
 }
 
 /// CPUs that are asked to flush their TLB when a page moves.
@@ -123,6 +156,8 @@ pub struct Options {
     pub information: Information,
     /// One in so many of it.
     pub every: u32,
+    /// Where [`Information::Loads`] is shown: cycles that a load must take to be.
+    pub latency_cycles_min: u64,
     /// A fixed cost for each page moved, in place of the machine's.
     pub move_ns: Option<u64>,
     /// Who flushes.
@@ -144,12 +179,21 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let [_, move_ns, batch_pages, batch_ns, _, slice_ns, seed] =
-            NUMBERS.map(|parameter| parameter.default);
+        let [
+            _,
+            move_ns,
+            batch_pages,
+            batch_ns,
+            _,
+            slice_ns,
+            seed,
+            latency_cycles_min,
+        ] = NUMBERS.map(|parameter| parameter.default);
         debug_assert_eq!(move_ns, 0);
         Self {
             information: Information::default(),
             every: 1,
+            latency_cycles_min,
             move_ns: None,
             flush: Flush::default(),
             copy: Copy::default(),
@@ -182,7 +226,7 @@ const fn number(
 const EVERY_SAMPLED: u32 = 10;
 
 /// Numbers among the options.
-pub const NUMBERS: [Parameter; 7] = [
+pub const NUMBERS: [Parameter; 8] = [
     number(
         "every",
         1,
@@ -226,6 +270,13 @@ pub const NUMBERS: [Parameter; 7] = [
         "time slice of threads that share a CPU",
     ),
     number("seed", 0, 0, u64::MAX, "start of random draws"),
+    number(
+        "min_latency",
+        128,
+        0,
+        1_000_000,
+        "cycles that a load must take to be sampled, where source is loads",
+    ),
 ];
 
 /// One simulation to make.
@@ -237,6 +288,8 @@ pub struct Job {
     pub initial: Option<Initial>,
     /// How it is run.
     pub options: Options,
+    /// Which thread runs where and when.
+    pub schedule: Arc<Schedule>,
 }
 
 impl Job {
@@ -246,6 +299,7 @@ impl Job {
             policy,
             initial: None,
             options: Options::default(),
+            schedule: Arc::default(),
         }
     }
 
@@ -264,6 +318,7 @@ impl Job {
                 "batch_ns" => options.batch_ns = value,
                 "memory_pages" => options.memory_pages = Some(value),
                 "slice_ns" => options.slice_ns = value,
+                "min_latency" => options.latency_cycles_min = value,
                 _ => options.seed = value,
             }
             return Ok(true);
@@ -272,13 +327,10 @@ impl Job {
             |words: &str| ParameterError(format!("{name}={value}: expected one of {words}"));
         match name {
             "source" => {
-                (options.information, options.every) = match value {
-                    "cache" => (Information::Cache, 1),
-                    "sampled-cache" => (Information::Cache, EVERY_SAMPLED),
-                    "tlb" => (Information::Tlb, 1),
-                    "sampled-tlb" => (Information::Tlb, EVERY_SAMPLED),
-                    _ => return Err(one_of("cache, sampled-cache, tlb, sampled-tlb")),
-                };
+                (options.information, options.every) =
+                    Information::from_word(value).ok_or_else(|| {
+                        one_of("cache, sampled-cache, tlb, sampled-tlb, loads, clock")
+                    })?;
             }
             "flush" => {
                 options.flush = match value {
@@ -316,6 +368,7 @@ impl Job {
             let Options {
                 information,
                 every,
+                latency_cycles_min,
                 flush,
                 copy,
                 batch_pages,
@@ -323,14 +376,11 @@ impl Job {
                 seed,
                 ..
             } = self.options;
-            let source = match (information, every) {
-                (Information::Cache, 1) => "cache",
-                (Information::Cache, _) => "sampled-cache",
-                (Information::Tlb, 1) => "tlb",
-                (Information::Tlb, _) => "sampled-tlb",
-            };
-            parameters.push(("source", source.to_owned()));
+            parameters.push(("source", information.word(every).to_owned()));
             parameters.push(("every", every.to_string()));
+            if information == Information::Loads {
+                parameters.push(("min_latency", latency_cycles_min.to_string()));
+            }
             parameters.push((
                 "flush",
                 if flush == Flush::All {
@@ -358,6 +408,30 @@ impl Job {
         parameters.extend(memory_pages.map(|pages| ("memory_pages", pages.to_string())));
         parameters.push(("slice_ns", slice_ns.to_string()));
         parameters
+    }
+
+    /// Memory that a replay on so many nodes takes for each page.
+    pub(crate) fn bytes_a_page(&self, nodes: u64) -> u64 {
+        let entry = 16;
+        match self.policy {
+            Policy::Static(_) => entry,
+            // Counts by node, then a home.
+            Policy::PostFacto | Policy::Homes { .. } => entry + 4 + 4 * nodes,
+            // Misses by node; a policy's row of counters; who mapped it, and what was in use.
+            _ => {
+                let mapped = if self.options.flush == Flush::Mapping {
+                    8
+                } else {
+                    0
+                };
+                let used = if self.options.memory_pages.is_some() {
+                    8
+                } else {
+                    0
+                };
+                entry + 2 * nodes + (8 + 2 * nodes).next_multiple_of(32) + mapped + used
+            }
+        }
     }
 
     /// The rule that pages start by.

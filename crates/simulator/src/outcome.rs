@@ -89,11 +89,20 @@ pub struct Outcome {
     /// Waits for a signal that the trace does not have, ended after the time that they took while
     /// tracing.
     pub signals_missing: u64,
+    /// Threads that a schedule had go on on another CPU, each time counted.
+    pub threads_moved: u64,
+    /// Cache lines that they were charged for refilling.
+    pub refilled_lines: u64,
     /// Pages first touched where no node had memory left.
     pub overcommitted: u64,
 }
 
 impl Outcome {
+    /// Is it an estimate more than others? Where threads moved, other misses would have been.
+    pub fn estimated(&self) -> bool {
+        self.threads_moved > 0
+    }
+
     /// Misses to other nodes.
     pub fn remote(&self) -> u64 {
         self.misses - self.local

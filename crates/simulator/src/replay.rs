@@ -1,8 +1,10 @@
 //! The replay of a trace under one policy: events in order of simulated time.
 
+mod assigning;
 mod epochs;
 mod moving;
 mod phases;
+mod sampled;
 mod scheduling;
 
 use nearpage_machine::Energy;
@@ -11,8 +13,10 @@ use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
 use rustc_hash::FxHashMap;
 
+use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
 use self::phases::Phases;
+use self::sampled::Sampled;
 use self::scheduling::{Cpu, Signal};
 use crate::Error;
 use crate::figures::{FS, Figures};
@@ -44,13 +48,13 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     threads: Vec<Thread<'a>>,
     turns: Tournament,
     cpus: Vec<Cpu>,
+    assigning: Assigning,
     signals: FxHashMap<u64, Signal>,
     pages: PageTable<'a>,
     queues: Queues,
     /// By page, CPUs (modulo 64) that have used it since it last moved; empty where all flush.
     mapped: Vec<u64>,
-    /// By node, references since the last one that the policy was shown.
-    unseen: Vec<u32>,
+    sampled: Sampled,
     actions: Vec<Action>,
     next_epoch: u64,
     epoch_length: u64,
@@ -83,6 +87,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             threads: Vec::with_capacity(traced.len()),
             turns: Tournament::new(traced.len()),
             cpus: Vec::new(),
+            assigning: Assigning::new(&job.schedule, trace, figures, &traced)?,
             signals: FxHashMap::default(),
             pages: PageTable::new(
                 trace,
@@ -101,7 +106,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     0
                 }
             ],
-            unseen: vec![0; nodes],
+            sampled: Sampled::new(figures, &job.options, traced.len()),
             actions: Vec::new(),
             next_epoch: epoch_length,
             epoch_length,
@@ -119,6 +124,11 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             new.time = thread
                 .start_instructions
                 .saturating_mul(figures.instruction);
+            if thread.started_by == 0 {
+                let start = replay.assigning.start(&job.schedule, number);
+                new.time = new.time.saturating_add(start);
+            }
+            new.moves = moves_of(&job.schedule, trace.origin(thread.thread));
             new.since = new.time;
             if new.time > u64::MAX / 2 {
                 return Err(Error::TooLong);
@@ -180,6 +190,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             self.move_on(number);
         } else if thread.deadline <= now {
             self.interrupt(number);
+        } else if thread.ordered.is_some() || thread.moves.front().is_some_and(|step| step.0 <= now)
+        {
+            return self.relocate(number, now);
         } else if self.preempt(number, now)? {
             return Ok(());
         }
@@ -191,13 +204,13 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
     /// Sets the time at which a thread has something to attend to, after a change of what that is.
     pub(super) fn rearm(&mut self, number: usize) {
         let thread = &mut self.threads[number];
-        let busy = thread.penalty > 0 || !thread.moving.is_empty();
+        let busy = thread.penalty > 0 || !thread.moving.is_empty() || thread.ordered.is_some();
         thread.alarm = if busy || thread.state != State::Running {
             0
         } else {
-            thread
-                .deadline
-                .min(self.cpus[thread.cpu as usize].slice_end)
+            let slice_end = self.cpus[thread.cpu as usize].slice_end;
+            let moves = thread.moves.front().map_or(NEVER, |step| step.0);
+            thread.deadline.min(slice_end).min(moves)
         };
     }
 
@@ -220,6 +233,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         let thread = &mut self.threads[number];
         let (node, now, page) = (thread.node, thread.time, miss.page.0);
         let copies = self.pages.find(page, node, now, self.figures)?;
+        let mut latency = 0;
         let demand = matches!(
             miss.served,
             Served::Memory | Served::OtherCache | Served::Upgrade
@@ -235,7 +249,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);
             let wait = self.queues.wait(node, from, now, lines, self.figures);
-            let latency = self.figures.latency(node, from) + wait;
+            latency = self.figures.latency(node, from) + wait;
             thread.issue(
                 latency,
                 from != node,
@@ -255,11 +269,12 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         } else if miss.served == Served::WriteBack {
             self.queues.write_back(node, copies.home, now, self.figures);
         } else if !miss.sampled {
-            match miss.served {
-                Served::L2 => thread.compute(self.figures.hit[0]),
-                Served::L3 => thread.compute(self.figures.hit[1]),
-                _ => {}
-            }
+            latency = match miss.served {
+                Served::L2 => self.figures.hit[0],
+                Served::L3 => self.figures.hit[1],
+                _ => 0,
+            };
+            thread.compute(latency);
         }
         if miss.tlb_miss {
             thread.compute(self.figures.tlb_miss);
@@ -271,27 +286,27 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             let shown = match self.job.options.information {
                 Information::Cache => demand,
                 Information::Tlb => miss.tlb_miss,
+                Information::Loads => {
+                    miss.kind == AccessKind::Load && latency >= self.sampled.latency_min
+                }
+                Information::Clock => {
+                    for _ in 0..self.sampled.clock_samples(number, latency) {
+                        self.observe(number, miss, copies);
+                    }
+                    false
+                }
             };
-            if shown {
-                self.show(number, miss, copies);
+            if shown && self.sampled.one_in_so_many(node) {
+                self.observe(number, miss, copies);
             }
         }
         Ok(true)
     }
 
-    /// Shows the policy one in so many references.
+    /// Shows a reference to the policy.
     #[inline]
-    fn show(&mut self, number: usize, miss: Miss, copies: Copies) {
+    fn observe(&mut self, number: usize, miss: Miss, copies: Copies) {
         let thread = &self.threads[number];
-        let every = self.job.options.every;
-        if every > 1 {
-            let unseen = &mut self.unseen[usize::from(thread.node)];
-            *unseen += 1;
-            if *unseen < every {
-                return;
-            }
-            *unseen = 0;
-        }
         let observation = Observation {
             page: miss.page.0,
             node: thread.node,

@@ -1,5 +1,7 @@
 //! Closed formulas, thresholds, determinism, conservation.
 
+mod scheduling;
+
 use nearpage_machine::{CpuId, Machine, preset};
 use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
@@ -489,6 +491,61 @@ fn samples_and_tlb_misses_inform_as_well() {
         count(&[("source", "sampled-tlb"), ("every", "64")], 128, true),
         1
     );
+}
+
+#[test]
+fn loads_are_sampled_by_their_latency() {
+    let machine = preset("flash-8").expect("preset");
+    let moved = |settings: &[(&str, &str)], miss: Miss, count: usize| {
+        let settings = [&[("source", "loads")], settings].concat();
+        let trace = touched_by_first(1, vec![(5, vec![miss; count])]);
+        one(&trace, &machine, job("migrate", &settings)).migrated
+    };
+    // A remote miss takes 1200 ns, 360 cycles of 300 MHz; thirteen samples of one in ten.
+    assert_eq!(moved(&[], load(0, 0), 129), 0);
+    assert_eq!(moved(&[], load(0, 0), 130), 1);
+    assert_eq!(moved(&[], store(0, 0), 1000), 0, "loads only");
+    assert_eq!(moved(&[("min_latency", "360")], load(0, 0), 130), 1);
+    assert_eq!(moved(&[("min_latency", "361")], load(0, 0), 1000), 0);
+    let hit = Miss {
+        served: Served::L2,
+        ..load(0, 0)
+    };
+    assert_eq!(
+        moved(&[("every", "1")], hit, 1000),
+        0,
+        "50 ns are 15 cycles"
+    );
+    assert_eq!(moved(&[("every", "1"), ("min_latency", "15")], hit, 128), 1);
+}
+
+#[test]
+fn a_clock_sees_the_time_that_is_lost() {
+    let machine = preset("flash-8").expect("preset");
+    let moved = |settings: &[(&str, &str)], count: usize| {
+        let settings = [&[("source", "clock")], settings].concat();
+        let trace = touched_by_first(1, vec![(5, vec![load(77, 0); count])]);
+        one(&trace, &machine, job("migrate", &settings)).migrated
+    };
+    // A sample for the time of ten remote misses, thirteen of them.
+    assert_eq!(moved(&[], 129), 0);
+    assert_eq!(moved(&[], 130), 1);
+    assert_eq!(moved(&[("every", "1")], 127), 0);
+    assert_eq!(moved(&[("every", "1")], 128), 1);
+    // Local misses take a quarter of the time: the page is shared only when the holder lost as much.
+    let kinds = |local: usize| {
+        let first = batch(
+            vec![load(0, 0); local],
+            vec![(local, 0, Happening::Signal { sequence: 1 })],
+        );
+        let second = batch(vec![load(0, 0); 128], vec![]);
+        let trace = trace(1, vec![thread(0, 0, 0, first), thread(1, 5, 1, second)]);
+        let settings = [("source", "clock"), ("every", "1")];
+        let outcome = one(&trace, &machine, job("migrate-replicate", &settings));
+        (outcome.migrated, outcome.replicated)
+    };
+    assert_eq!(kinds(4 * 32), (1, 0));
+    assert_eq!(kinds(4 * 33), (0, 1));
 }
 
 #[test]

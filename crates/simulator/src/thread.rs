@@ -82,6 +82,15 @@ pub(crate) struct Thread<'a> {
     pub alarm: u64,
     /// Time that others have taken from it since: flushes of its TLB.
     pub penalty: u64,
+    /// CPU that it is to go on on.
+    pub ordered: Option<u32>,
+    /// When the schedule moves it, and where to.
+    pub moves: VecDeque<(u64, u32)>,
+    /// It has come to a CPU whose caches do not know it.
+    pub cold: bool,
+    /// Misses in former phases, and when it last moved.
+    misses_before: u64,
+    misses_moved: u64,
     /// Pages that it will be interrupted for.
     pub hot: Vec<Action>,
     /// When it will be at the latest.
@@ -118,6 +127,11 @@ impl<'a> Thread<'a> {
             time: 0,
             alarm: 0,
             penalty: 0,
+            ordered: None,
+            moves: VecDeque::new(),
+            cold: false,
+            misses_before: 0,
+            misses_moved: 0,
             hot: Vec::new(),
             deadline: u64::MAX,
             moving: Vec::new(),
@@ -293,8 +307,26 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Refills the caches of the CPU that it has come to; how many lines.
+    pub fn refill(&mut self, figures: &Figures) -> u64 {
+        let [local, remote] = self.totals.misses;
+        let missed = self.misses_before + local + remote;
+        let lines = figures.private_lines.min(missed - self.misses_moved);
+        self.misses_moved = missed;
+        let mean = match u128::from(local + remote) {
+            0 => [figures.latency(self.node, self.node), 0],
+            misses => self.totals.latency.map(|sum| (sum / misses) as u64),
+        };
+        for (side, mean) in mean.into_iter().enumerate() {
+            self.time = self.time.saturating_add(lines.saturating_mul(mean));
+            self.totals.stall[side] += lines.saturating_mul(mean);
+        }
+        lines
+    }
+
     /// Begins to count afresh.
     pub fn restart(&mut self) {
+        self.misses_before += self.totals.misses[0] + self.totals.misses[1];
         self.totals = Totals::default();
         self.since = self.time;
     }

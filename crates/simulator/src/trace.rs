@@ -1,6 +1,9 @@
 //! What is replayed.
 
+use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{StepBatch, Steps, TracedThread};
+
+pub use nearpage_recording::trace::FilePage;
 
 /// A thread and what hands out its steps.
 pub type ThreadSteps<'a> = (TracedThread, Box<dyn Steps + 'a>);
@@ -13,6 +16,21 @@ pub trait Trace: Sync {
     /// Number of a page in its address space: what round-robin goes by.
     fn page_number(&self, page: u32) -> u64 {
         page.into()
+    }
+
+    /// Pages that are a file's, and which of it: those of several programs are one page.
+    fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        Vec::new()
+    }
+
+    /// Programs that it is of.
+    fn programs(&self) -> usize {
+        1
+    }
+
+    /// Position of a thread's program, and the thread's number there.
+    fn origin(&self, thread: ThreadIndex) -> (usize, ThreadIndex) {
+        (0, thread)
     }
 
     /// Its threads with their steps, from the beginning.

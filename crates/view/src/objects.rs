@@ -87,7 +87,8 @@ fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
         .enumerate()
         .filter_map(|(number, object)| {
             let place = opened.space.place(object.pid, object.address)?;
-            let died = (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
+            let died =
+                (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
             let user = group.users.get(number);
             Some(json!({
                 "pid": object.pid,
@@ -221,7 +222,10 @@ mod tests {
             samples: vec![],
             loads: Default::default(),
             stores: Default::default(),
-            threads: threads.iter().map(|&thread| (thread, 0.0, 0.0, 0.0)).collect(),
+            threads: threads
+                .iter()
+                .map(|&thread| (thread, 0.0, 0.0, 0.0))
+                .collect(),
             hot: vec![],
             affinity: Affinity {
                 page_bytes: 4096,
@@ -230,7 +234,11 @@ mod tests {
                 initialisation: vec![],
                 sample_weight: 1.0,
             },
-            first_touches: vec![(0, ThreadIndex(0)), (1, ThreadIndex(0)), (5, ThreadIndex(2))],
+            first_touches: vec![
+                (0, ThreadIndex(0)),
+                (1, ThreadIndex(0)),
+                (5, ThreadIndex(2)),
+            ],
             users: vec![],
             pattern: Pattern::Mixed,
         }
@@ -238,19 +246,36 @@ mod tests {
 
     #[test]
     fn a_matrix_adds_up_pages_in_bins() {
-        let group = group(vec![cell(0, 0, 1.0, 0.0), cell(1, 0, 2.0, 1.0), cell(5, 2, 0.0, 4.0)], 6);
+        let group = group(
+            vec![
+                cell(0, 0, 1.0, 0.0),
+                cell(1, 0, 2.0, 1.0),
+                cell(5, 2, 0.0, 4.0),
+            ],
+            6,
+        );
         let found = matrix(&group, 0, 6, 3);
         assert_eq!(found["threads"], json!([0, 2]));
         assert_eq!(found["loads"], json!([3.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
         assert_eq!(found["stores"], json!([1.0, 0.0, 0.0, 0.0, 0.0, 4.0]));
         assert_eq!(found["first_touches"], json!([[0, 2, 0], [5, 1, 2]]));
         let page = matrix(&group, 5, 99, 1000);
-        assert_eq!((&page["bins"], &page["stores"]), (&json!(1), &json!([0.0, 4.0])));
+        assert_eq!(
+            (&page["bins"], &page["stores"]),
+            (&json!(1), &json!([0.0, 4.0]))
+        );
     }
 
     #[test]
     fn common_accesses_are_the_smaller_part() {
-        let group = group(vec![cell(0, 0, 3.0, 0.0), cell(0, 1, 5.0, 0.0), cell(1, 1, 7.0, 0.0)], 2);
+        let group = group(
+            vec![
+                cell(0, 0, 3.0, 0.0),
+                cell(0, 1, 5.0, 0.0),
+                cell(1, 1, 7.0, 0.0),
+            ],
+            2,
+        );
         let attribution = Attribution {
             counts: Default::default(),
             totals: Default::default(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use nearpage_attribution::{AccessChunks, Attribution, Input, Options, attribute};
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
+use crate::Error;
 use crate::cache::Cache;
 use crate::picture::Sources;
 use crate::point::{Points, Scale};
@@ -15,7 +16,6 @@ use crate::pyramid::{self, Pyramid};
 use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
-use crate::Error;
 
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
@@ -128,10 +128,7 @@ impl Opened {
 
     /// What has been read so far.
     pub fn stage(&self) -> Arc<Stage> {
-        self.stage
-            .read()
-            .expect("nobody panics holding it")
-            .clone()
+        self.stage.read().expect("nobody panics holding it").clone()
     }
 
     /// What pictures are made from.
@@ -300,8 +297,10 @@ impl AccessChunks for Chunks<'_> {
             batch.clear();
             let chunks = self.recording.access_chunks();
             let mut seen = self.seen.lock().expect("nobody panics holding it");
-            seen.missing
-                .push(format!("part {} of {chunks} is left out: {error}", number + 1));
+            seen.missing.push(format!(
+                "part {} of {chunks} is left out: {error}",
+                number + 1
+            ));
         }
         let mut timeline = Timeline::new(self.scale);
         let mut points = Vec::new();

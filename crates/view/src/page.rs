@@ -9,7 +9,8 @@ pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-sr
 
 #[cfg(has_page)]
 mod built {
-    pub const HTML: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
+    pub const HTML: &str =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
     pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/page.js"));
     pub const STYLE: &str = include_str!(concat!(env!("OUT_DIR"), "/page.css"));
 }
@@ -56,6 +57,9 @@ mod tests {
         }
         let bytes = packed.finish().expect("in memory").len();
         assert!(bytes <= 500_000, "{bytes} bytes compressed");
-        assert!(!SCRIPT.contains("http://") && !SCRIPT.contains("https://"), "names no server");
+        assert!(
+            !SCRIPT.contains("http://") && !SCRIPT.contains("https://"),
+            "names no server"
+        );
     }
 }

@@ -237,7 +237,6 @@ fn form(plan: &Plan, prediction: &Prediction, machine: &Machine) -> Value {
     })
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

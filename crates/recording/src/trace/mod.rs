@@ -178,6 +178,17 @@ impl Tracing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageIndex(pub u32);
 
+/// A page of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilePage {
+    /// The file's device.
+    pub device: u64,
+    /// Its inode there.
+    pub inode: u64,
+    /// Which of its pages, from 0.
+    pub page: u64,
+}
+
 /// One reference that the caches let through, ready to be replayed: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {

@@ -8,8 +8,8 @@
 use nearpage_machine::CpuId;
 use rustc_hash::FxHashMap;
 
-use super::PageIndex;
 use super::clock::Clock;
+use super::{FilePage, PageIndex};
 use crate::ThreadIndex;
 
 /// Pages of a leaf: 2 MiB of 4 KiB pages, what one look-up in the upper level is good for.
@@ -149,6 +149,30 @@ impl PageTable {
         self.places[page.0 as usize]
     }
 
+    /// Pages of files that other processes may have too, by number; `files`: by image, in any order.
+    pub(super) fn of_files(&self, files: &[Vec<FileRange>]) -> Vec<(u32, FilePage)> {
+        let generations = self.images.iter().flat_map(|image| &image.generations);
+        let since: FxHashMap<u32, u64> = generations
+            .flatten()
+            .map(|&(since, page)| (page, since))
+            .collect();
+        let mut found = Vec::new();
+        for (page, place) in (0..).zip(&self.places) {
+            let since = since.get(&page).copied().unwrap_or(0);
+            let here = files.get(place.image as usize).into_iter().flatten();
+            let mut here =
+                here.filter(|file| (file.range.0..file.range.1).contains(&place.address));
+            // What it began with has no time of its own: the file that was there first.
+            let file = if since == 0 {
+                here.min_by_key(|file| file.mapped.0)
+            } else {
+                here.find(|file| (file.mapped.0..file.mapped.1).contains(&since))
+            };
+            found.extend(file.map(|file| (page, file.page(place.address, self.page_shift))));
+        }
+        found
+    }
+
     /// The page that `address` of a process image belongs to at a virtual time. For many look-ups,
     /// use a [`PageLookup`].
     pub fn find(&self, image: usize, address: u64, instructions: u64) -> Option<PageIndex> {
@@ -212,6 +236,17 @@ pub(super) struct FileRange {
     pub file: (u64, u64),
     /// Offset in the file of the first address.
     pub offset: u64,
+}
+
+impl FileRange {
+    /// The file's page at an address in the range.
+    fn page(&self, address: u64, page_shift: u32) -> FilePage {
+        FilePage {
+            device: self.file.0,
+            inode: self.file.1,
+            page: (address - self.range.0 + self.offset) >> page_shift,
+        }
+    }
 }
 
 /// What was seen of the pages of one process image, in any order.
@@ -284,7 +319,7 @@ pub(super) fn number(
 ) -> Option<Vec<PageRow>> {
     let shift = page_bytes.trailing_zeros();
     let mut next = 0u32;
-    let mut shared: FxHashMap<(u64, u64, u64), u32> = FxHashMap::default();
+    let mut shared: FxHashMap<FilePage, u32> = FxHashMap::default();
     let mut rows = Vec::new();
     for (image, mut seen) in seen.into_iter().enumerate() {
         seen.touches
@@ -323,10 +358,7 @@ pub(super) fn number(
                         (file.mapped.0..file.mapped.1).contains(&touch.instructions)
                     })
                 });
-                let identity = file.map(|file| {
-                    let offset = address - file.range.0 + file.offset;
-                    (file.file.0, file.file.1, offset >> shift)
-                });
+                let identity = file.map(|file| file.page(address, shift));
                 let known = identity.and_then(|identity| shared.get(&identity).copied());
                 let number = known.unwrap_or_else(|| {
                     next += 1;

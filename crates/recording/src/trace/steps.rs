@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nearpage_wire::trace::{Record, ReferenceKind};
 
 use super::pages::{PageLookup, PageTable};
+use super::survey::{shared_files, walk};
 use super::traced::Traced;
-use super::{Happening, Miss, PageIndex, StepBatch, Steps, TracedThread, survey::walk};
+use super::{FilePage, Happening, Miss, PageIndex, StepBatch, Steps, TracedThread};
 use crate::{AccessKind, Error};
 
 /// Signals of different processes are told apart by this many high bits.
@@ -44,6 +45,14 @@ impl Trace {
     /// The pages.
     pub fn pages(&self) -> &PageTable {
         &self.traced.pages
+    }
+
+    /// Pages of files that are shared, or mapped without being writable: what other programs that map
+    /// the file have too.
+    pub fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        let files = self.traced.images.files.iter();
+        let ranges: Vec<_> = files.map(|file| shared_files(&file.mapped)).collect();
+        self.traced.pages.of_files(&ranges)
     }
 
     /// Process of a page's first place.

@@ -280,7 +280,7 @@ fn of_thread(
 /// The file mappings whose pages may be another process's too: shared ones, and those that this
 /// process cannot write to. Each lasts until something is mapped over it or it is unmapped; a part
 /// that is mapped over is cut out.
-fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
+pub(super) fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
     let mut ranges: Vec<FileRange> = Vec::new();
     let mut live: Vec<usize> = Vec::new();
     for change in mapped {

@@ -137,6 +137,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 (nj + time_ns * energy.static_w) * 1e-9
             }),
             signals_missing: self.signals_missing,
+            threads_moved: self.assigning.moved,
+            refilled_lines: self.assigning.refilled_lines,
             overcommitted: pages.overcommitted,
             threads,
         }

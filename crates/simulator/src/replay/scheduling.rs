@@ -8,14 +8,15 @@ use nearpage_recording::trace::Happening;
 use super::Replay;
 use crate::Error;
 use crate::figures::FS;
+use crate::schedule::Scheduler;
 use crate::thread::{State, Then, Thread};
 use crate::tournament::NEVER;
 
 /// A CPU that threads take turns on.
 #[derive(Default)]
 pub(super) struct Cpu {
-    running: bool,
-    queue: VecDeque<usize>,
+    pub running: bool,
+    pub queue: VecDeque<usize>,
     pub slice_end: u64,
 }
 
@@ -65,7 +66,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                     return self.leave_cpu(number, now, blocked, Then::Advance);
                 }
             }
-            Happening::Move(cpu) => {
+            Happening::Move(cpu) if self.assigning.scheduler == Scheduler::Pinned => {
                 let node = self.figures.node(cpu)?;
                 self.leave_cpu(number, now, State::Arriving, Then::Advance)?;
                 let thread = &mut self.threads[number];
@@ -73,6 +74,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 self.cpu(cpu.0);
                 return Ok(());
             }
+            Happening::Move(_) => {}
             Happening::Mark { begin } => self.mark(begin, now),
         }
         self.go_on(number)
@@ -111,9 +113,13 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             NEVER
         };
         self.turns.set(number, key);
-        let cpu = &mut self.cpus[thread.cpu as usize];
-        cpu.running = false;
-        match cpu.queue.pop_front() {
+        let cpu = thread.cpu;
+        self.cpus[cpu as usize].running = false;
+        let next = match self.cpus[cpu as usize].queue.pop_front() {
+            None => self.take_over(cpu)?,
+            next => next,
+        };
+        match next {
             Some(next) => self.grant(next, now),
             None => Ok(()),
         }
@@ -121,6 +127,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// A thread is ready: it gets its CPU, or a place in the queue for it.
     pub(super) fn arrive(&mut self, number: usize) -> Result<(), Error> {
+        self.assign(number)?;
         let (cpu, now) = (self.threads[number].cpu, self.threads[number].time);
         if !self.cpus[cpu as usize].running {
             return self.grant(number, now);
@@ -140,6 +147,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         cpu.slice_end = thread
             .time
             .saturating_add(self.job.options.slice_ns.saturating_mul(FS as u64));
+        if std::mem::take(&mut thread.cold) {
+            self.assigning.refilled_lines += thread.refill(self.figures);
+        }
         let goes_on = match thread.then {
             Then::Reach => thread.reach(self.figures)?,
             Then::Advance => thread.advance(self.figures)?,
@@ -170,7 +180,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     pub(super) fn end_thread(&mut self, number: usize) -> Result<(), Error> {
         self.threads[number].drain();
         let now = self.threads[number].time;
-        self.leave_cpu(number, now, State::Ended, Then::Step)
+        self.leave_cpu(number, now, State::Ended, Then::Step)?;
+        self.depart(number);
+        Ok(())
     }
 
     /// Was the signal sent? Otherwise the thread is noted as waiting for it.

@@ -1,0 +1,173 @@
+//! Several programs at once.
+
+use nearpage_recording::ThreadIndex;
+use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
+use rustc_hash::FxHashMap;
+
+use crate::trace::{FilePage, ThreadSteps, Trace};
+
+/// Traces that are replayed together. Pages of different programs are different ones, but for those
+/// of one file ([`Trace::file_pages`]). All of it counts: marks of stable phases are left out.
+pub struct Programs<'a> {
+    programs: Vec<Program<'a>>,
+    /// Where each page comes from: program and number there.
+    pages: Vec<(u32, u32)>,
+    /// Pages that several programs have.
+    shared: usize,
+}
+
+struct Program<'a> {
+    trace: &'a dyn Trace,
+    /// Number that each of its pages has here.
+    pages: Vec<u32>,
+    /// Number that its first thread has here.
+    first_thread: u32,
+}
+
+/// Programs' signals are told apart by the bits from here on.
+const SIGNAL_BITS: u32 = 56;
+
+impl<'a> Programs<'a> {
+    /// Puts traces together, at most 255 of them.
+    ///
+    /// # Errors
+    /// A trace that cannot be read.
+    pub fn new(traces: Vec<&'a dyn Trace>) -> Result<Self, nearpage_recording::Error> {
+        let mut programs = Self {
+            programs: Vec::with_capacity(traces.len()),
+            pages: Vec::new(),
+            shared: 0,
+        };
+        let mut files: FxHashMap<FilePage, u32> = FxHashMap::default();
+        let mut first_thread = 0;
+        for (program, trace) in (0..).zip(traces) {
+            let of_files: FxHashMap<u32, FilePage> = trace.file_pages().into_iter().collect();
+            let mut pages = Vec::with_capacity(trace.pages());
+            for page in 0..trace.pages() as u32 {
+                let new = programs.pages.len() as u32;
+                let number = match of_files.get(&page) {
+                    Some(file) => *files.entry(*file).or_insert(new),
+                    None => new,
+                };
+                if number == new {
+                    programs.pages.push((program, page));
+                } else {
+                    programs.shared += 1;
+                }
+                pages.push(number);
+            }
+            let threads = trace.threads()?;
+            let count = threads.iter().map(|thread| thread.0.thread.0 + 1).max();
+            programs.programs.push(Program {
+                trace,
+                pages,
+                first_thread,
+            });
+            first_thread += count.unwrap_or(0);
+        }
+        Ok(programs)
+    }
+
+    /// What the programs have of each of their pages, by the numbers that these have here; of a page
+    /// that several have, the first one's.
+    pub fn by_page<T: Copy + Default>(&self, of_programs: &[Vec<T>]) -> Vec<T> {
+        let of = |&(program, page): &(u32, u32)| {
+            let of_program = of_programs.get(program as usize);
+            of_program.and_then(|pages| pages.get(page as usize).copied())
+        };
+        self.pages
+            .iter()
+            .map(|page| of(page).unwrap_or_default())
+            .collect()
+    }
+
+    /// Pages that a program has in common with one before it.
+    pub fn shared_pages(&self) -> usize {
+        self.shared
+    }
+}
+
+impl Trace for Programs<'_> {
+    fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    fn page_number(&self, page: u32) -> u64 {
+        let (program, page) = self.pages[page as usize];
+        self.programs[program as usize].trace.page_number(page)
+    }
+
+    fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    fn origin(&self, thread: ThreadIndex) -> (usize, ThreadIndex) {
+        let after = self
+            .programs
+            .partition_point(|program| program.first_thread <= thread.0);
+        let program = after.saturating_sub(1);
+        let first = self.programs[program].first_thread;
+        (program, ThreadIndex(thread.0 - first))
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        let mut all: Vec<ThreadSteps<'_>> = Vec::new();
+        for (number, program) in (0..).zip(&self.programs) {
+            for (mut thread, steps) in program.trace.threads()? {
+                thread.thread.0 += program.first_thread;
+                thread.started_by = signal(number, thread.started_by);
+                let steps = Renumbered {
+                    steps,
+                    pages: &program.pages,
+                    program: number,
+                };
+                all.push((thread, Box::new(steps)));
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn signal(program: u64, sequence: u64) -> u64 {
+    match sequence {
+        0 => 0,
+        sequence => program << SIGNAL_BITS | sequence,
+    }
+}
+
+/// A thread's steps in the numbers of all programs together.
+struct Renumbered<'a> {
+    steps: Box<dyn Steps + 'a>,
+    pages: &'a [u32],
+    program: u64,
+}
+
+impl Steps for Renumbered<'_> {
+    fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
+        if !self.steps.next(batch)? {
+            return Ok(false);
+        }
+        // What is not there is left to be found out by the replay.
+        let page = |page: &mut PageIndex| {
+            page.0 = self.pages.get(page.0 as usize).copied().unwrap_or(u32::MAX);
+        };
+        for miss in &mut batch.misses {
+            page(&mut miss.page);
+        }
+        for (_, _, happening) in &mut batch.happenings {
+            match happening {
+                Happening::FirstTouch(touched) => page(touched),
+                Happening::Signal { sequence } => *sequence = signal(self.program, *sequence),
+                Happening::Resume { after, .. } => *after = signal(self.program, *after),
+                Happening::Move(_) => {}
+                Happening::Mark { .. } => {
+                    *happening = Happening::Resume {
+                        after: 0,
+                        waited_instructions: 0,
+                    };
+                }
+            }
+        }
+        Ok(true)
+    }
+}

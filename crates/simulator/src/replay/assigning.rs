@@ -1,0 +1,230 @@
+//! Which CPU a thread gets, where the schedule decides that.
+
+use std::collections::VecDeque;
+
+use nearpage_machine::CpuId;
+use nearpage_policy::online::OnlinePolicy;
+
+use super::Replay;
+use crate::Error;
+use crate::figures::{FS, Figures};
+use crate::schedule::{Schedule, Scheduler};
+use crate::thread::{State, Then};
+use crate::trace::{ThreadSteps, Trace};
+
+/// What the schedule goes by.
+pub(super) struct Assigning {
+    pub scheduler: Scheduler,
+    cpus: Vec<u32>,
+    /// Threads of each program, in order of creation.
+    programs: Vec<Vec<usize>>,
+    /// Program of each thread.
+    program_of: Vec<usize>,
+    /// Programs that have begun and not ended.
+    active: Vec<bool>,
+    /// Threads that went on on another CPU, and the lines that they were charged for.
+    pub moved: u64,
+    pub refilled_lines: u64,
+}
+
+impl Assigning {
+    pub fn new(
+        schedule: &Schedule,
+        trace: &dyn Trace,
+        figures: &Figures,
+        threads: &[ThreadSteps<'_>],
+    ) -> Result<Self, Error> {
+        let indices: Vec<_> = threads.iter().map(|thread| thread.0.thread).collect();
+        schedule.check(trace, &indices, figures)?;
+        let mut programs = vec![Vec::new(); trace.programs()];
+        let mut program_of = Vec::with_capacity(threads.len());
+        for (number, index) in indices.into_iter().enumerate() {
+            let program = trace.origin(index).0;
+            programs[program].push(number);
+            program_of.push(program);
+        }
+        Ok(Self {
+            scheduler: schedule.scheduler,
+            cpus: figures.cpus().collect(),
+            active: vec![false; programs.len()],
+            programs,
+            program_of,
+            moved: 0,
+            refilled_lines: 0,
+        })
+    }
+
+    /// When a thread's program begins.
+    pub fn start(&self, schedule: &Schedule, number: usize) -> u64 {
+        let program = schedule.programs.get(self.program_of[number]);
+        program.map_or(0, |program| program.start_ns.saturating_mul(FS as u64))
+    }
+}
+
+/// A schedule's moves of one thread: when, where to.
+pub(super) fn moves_of(
+    schedule: &Schedule,
+    origin: (usize, nearpage_recording::ThreadIndex),
+) -> VecDeque<(u64, u32)> {
+    let of_thread = schedule
+        .moves
+        .iter()
+        .filter(|step| (step.program, step.thread) == (origin.0 + 1, origin.1.0));
+    let mut moves: Vec<(u64, u32)> = of_thread
+        .map(|step| (step.at_ns.saturating_mul(FS as u64), step.cpu))
+        .collect();
+    moves.sort_by_key(|step| step.0);
+    moves.into()
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// Has a thread go on on `cpu` from its next step on.
+    pub(super) fn order(&mut self, number: usize, cpu: u32) {
+        let (now, thread) = (self.now, &mut self.threads[number]);
+        thread.ordered = Some(cpu);
+        match thread.state {
+            State::Running => thread.alarm = 0,
+            State::Queueing => {
+                self.cpus[thread.cpu as usize]
+                    .queue
+                    .retain(|&other| other != number);
+                thread.state = State::Arriving;
+                thread.wait_until(now);
+                self.turns.set(number, thread.time);
+            }
+            _ => {}
+        }
+    }
+
+    /// A thread that is running makes for the CPU that it was ordered to.
+    pub(super) fn relocate(&mut self, number: usize, now: u64) -> Result<(), Error> {
+        let thread = &mut self.threads[number];
+        thread.drain();
+        if thread.time > now {
+            self.turns.set(number, thread.time);
+            return Ok(());
+        }
+        self.leave_cpu(number, now, State::Arriving, Then::Step)
+    }
+
+    /// A thread is ready: it is where it was ordered to, or where the scheduler wants it.
+    pub(super) fn assign(&mut self, number: usize) -> Result<(), Error> {
+        if self.assigning.scheduler == Scheduler::Partition {
+            let program = self.assigning.program_of[number];
+            if !self.assigning.active[program] {
+                self.assigning.active[program] = true;
+                self.partition();
+            }
+        }
+        let thread = &mut self.threads[number];
+        let mut ordered = thread.ordered.take();
+        while let Some((_, cpu)) = thread.moves.pop_front_if(|step| step.0 <= thread.time) {
+            ordered = Some(cpu);
+        }
+        if let Some(cpu) = ordered {
+            self.move_to(number, cpu)?;
+        }
+        if self.assigning.scheduler == Scheduler::Affinity {
+            let cpu = self.threads[number].cpu;
+            if let Some(idle) = self.cpus[cpu as usize]
+                .running
+                .then(|| self.nearest_idle(cpu))
+                .flatten()
+            {
+                self.move_to(number, idle)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn nearest_idle(&mut self, cpu: u32) -> Option<u32> {
+        let figures = self.figures;
+        let node = figures.node(CpuId(cpu)).ok()?;
+        let mut idle: Vec<u32> = self.assigning.cpus.clone();
+        idle.retain(|&other| !self.cpu(other).running);
+        idle.into_iter().min_by_key(|&other| {
+            let of_other = figures.node(CpuId(other)).unwrap_or(node);
+            (figures.latency(node, of_other), other)
+        })
+    }
+
+    /// A thread for a CPU that has fallen idle: the first of the longest queue.
+    pub(super) fn take_over(&mut self, cpu: u32) -> Result<Option<usize>, Error> {
+        if self.assigning.scheduler != Scheduler::Affinity {
+            return Ok(None);
+        }
+        let queues = self.cpus.iter_mut().map(|cpu| &mut cpu.queue).rev();
+        let longest = queues.max_by_key(|queue| queue.len());
+        let next = longest.and_then(VecDeque::pop_front);
+        if let Some(number) = next {
+            self.move_to(number, cpu)?;
+        }
+        Ok(next)
+    }
+
+    fn move_to(&mut self, number: usize, cpu: u32) -> Result<(), Error> {
+        let node = self.figures.node(CpuId(cpu))?;
+        self.cpu(cpu);
+        let thread = &mut self.threads[number];
+        if thread.cpu != cpu {
+            (thread.cpu, thread.node) = (cpu, node);
+            if thread.then != Then::Reach {
+                thread.cold = true;
+                self.assigning.moved += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread has ended.
+    pub(super) fn depart(&mut self, number: usize) {
+        if self.assigning.scheduler != Scheduler::Partition {
+            return;
+        }
+        let program = self.assigning.program_of[number];
+        let threads = &self.assigning.programs[program];
+        if threads
+            .iter()
+            .all(|&thread| self.threads[thread].state == State::Ended)
+        {
+            self.assigning.active[program] = false;
+            self.partition();
+        }
+    }
+
+    /// Shares the CPUs out among the programs that are active.
+    fn partition(&mut self) {
+        let Assigning {
+            cpus,
+            programs,
+            active,
+            ..
+        } = &self.assigning;
+        let sharers: Vec<&Vec<usize>> = programs
+            .iter()
+            .zip(active)
+            .filter(|program| *program.1)
+            .map(|program| program.0)
+            .collect();
+        let mut orders = Vec::new();
+        for (position, threads) in sharers.iter().enumerate() {
+            let edge = |position: usize| position * cpus.len() / sharers.len();
+            let (first, last) = (edge(position), edge(position + 1));
+            // More programs than CPUs: some share one.
+            let share = &cpus[first..last.max(first + 1)];
+            let alive = threads
+                .iter()
+                .filter(|&&thread| self.threads[thread].state != State::Ended);
+            orders.extend(
+                alive
+                    .zip(share.iter().cycle())
+                    .map(|(&thread, &cpu)| (thread, cpu)),
+            );
+        }
+        for (thread, cpu) in orders {
+            if self.threads[thread].cpu != cpu || self.threads[thread].ordered.is_some() {
+                self.order(thread, cpu);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
+//! (`docs/formats.md`).
+
+use nearpage_machine::CpuId;
+use nearpage_recording::ThreadIndex;
+use serde::Deserialize;
+
+use crate::Error;
+use crate::figures::Figures;
+use crate::trace::Trace;
+
+/// Who decides where threads run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// They stay where they were traced, but for the schedule's moves.
+    #[default]
+    Pinned,
+    /// A thread goes back to the CPU that it ran on last; where that is taken it goes to the nearest
+    /// idle one, and a CPU that falls idle takes the thread that has waited longest in the longest
+    /// queue.
+    Affinity,
+    /// Programs share the CPUs out among them, as evenly as they can, and anew whenever a program
+    /// begins or ends (Verghese's parallel workload); a program's threads take turns on its CPUs.
+    Partition,
+}
+
+/// A thread that goes on on another CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadMove {
+    /// Its program, from 1, in the order of the recordings.
+    #[serde(default = "first_program")]
+    pub program: usize,
+    /// Its number in the recording's table of threads.
+    pub thread: u32,
+    /// Simulated time; it moves at its next step.
+    pub at_ns: u64,
+    /// Where to.
+    pub cpu: u32,
+}
+
+fn first_program() -> usize {
+    1
+}
+
+/// When a program begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Program {
+    /// Simulated time at which its first thread begins.
+    pub start_ns: u64,
+}
+
+/// A schedule; by default threads run where they were traced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Schedule {
+    /// Who decides where threads run.
+    pub scheduler: Scheduler,
+    /// Programs, in the order of the recordings; those that are not there begin at once.
+    #[serde(rename = "program")]
+    pub programs: Vec<Program>,
+    /// Moves, with [`Scheduler::Pinned`].
+    #[serde(rename = "move")]
+    pub moves: Vec<ThreadMove>,
+    /// What messages call it.
+    #[serde(skip)]
+    pub file: String,
+}
+
+impl Schedule {
+    /// Reads a schedule file's text; `file` is what messages call it.
+    ///
+    /// # Errors
+    /// What is no schedule, with its line.
+    pub fn from_toml(text: &str, file: &str) -> Result<Self, Error> {
+        let schedule: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = 1 + text[..at.min(text.len())].matches('\n').count();
+            let message = error.message().replace('\n', ", ");
+            Error::schedule(file, &format!("line {line}: {message}"))
+        })?;
+        if schedule.scheduler != Scheduler::Pinned && !schedule.moves.is_empty() {
+            let message = "it has moves, which need scheduler = \"pinned\"";
+            return Err(Error::schedule(file, message));
+        }
+        Ok(Self {
+            file: file.to_owned(),
+            ..schedule
+        })
+    }
+
+    /// Checks that what it names is there.
+    pub(crate) fn check(
+        &self,
+        trace: &dyn Trace,
+        threads: &[ThreadIndex],
+        figures: &Figures,
+    ) -> Result<(), Error> {
+        let refused = |message: String| Err(Error::schedule(&self.file, &message));
+        let programs = trace.programs();
+        if self.programs.len() > programs {
+            let there = self.programs.len();
+            return refused(format!(
+                "it has {there} programs, for {programs} recordings"
+            ));
+        }
+        for (number, step) in (1..).zip(&self.moves) {
+            let ThreadMove {
+                program,
+                thread,
+                cpu,
+                ..
+            } = *step;
+            if program == 0 || program > programs {
+                return refused(format!(
+                    "move {number} is of program {program}; there are 1 to {programs}"
+                ));
+            }
+            let of_program = |index: &&ThreadIndex| trace.origin(**index).0 + 1 == program;
+            let known: Vec<u32> = threads
+                .iter()
+                .filter(of_program)
+                .map(|index| trace.origin(*index).1.0)
+                .collect();
+            if !known.contains(&thread) {
+                let last = known.iter().max().copied().unwrap_or(0);
+                return refused(format!(
+                    "move {number} is of thread {thread}; its recording has threads 0 to {last}"
+                ));
+            }
+            if figures.node(CpuId(cpu)).is_err() {
+                return refused(format!(
+                    "move {number} is to CPU {cpu}, which the machine has not"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

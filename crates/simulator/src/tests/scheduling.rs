@@ -1,0 +1,252 @@
+//! Threads that a schedule moves, and several programs at once.
+
+use nearpage_recording::trace::FilePage;
+
+use super::*;
+use crate::{Programs, Schedule, ThreadSteps, Trace};
+
+fn scheduled(name: &str, schedule: &str) -> Job {
+    let mut job = job(name, &[]);
+    job.schedule = Schedule::from_toml(schedule, "s.toml")
+        .expect("schedule")
+        .into();
+    job
+}
+
+fn refused(trace: &dyn Trace, schedule: &str) -> String {
+    let machine = preset("flash-8").expect("preset");
+    let jobs = Schedule::from_toml(schedule, "s.toml").map(|schedule| {
+        let mut job = job("first-touch", &[]);
+        job.schedule = schedule.into();
+        [job]
+    });
+    let result = jobs.and_then(|jobs| simulate(trace, &machine, &jobs, 1));
+    result.expect_err("schedule").to_string()
+}
+
+#[test]
+fn a_thread_that_is_moved_refills_its_caches() {
+    let machine = preset("flash-8").expect("preset");
+    // Ten misses of 300 ns, then CPU 3 at a time when four are done: four lines at 300 ns each.
+    let trace = each(1, &[0], &[load(0, 0); 10]);
+    let still = one(&trace, &machine, job("first-touch", &[]));
+    assert!(!still.estimated());
+    let moved = "[[move]]\nthread = 0\nat_ns = 1200\ncpu = 3\n";
+    let outcome = one(&trace, &machine, scheduled("first-touch", moved));
+    assert_eq!((outcome.local, outcome.remote()), (4, 6));
+    assert_eq!((outcome.threads_moved, outcome.refilled_lines), (1, 4));
+    assert!(outcome.estimated());
+    assert_eq!(outcome.split.local_stall_ns, (4.0 + 4.0) * 300.0);
+    assert_eq!(outcome.split.remote_stall_ns, 6.0 * 1200.0);
+    assert_eq!(outcome.time_ns, outcome.split.total_ns());
+    // No more lines than the second-level cache has, whatever was missed before: 19,000 here.
+    let caches = machine.caches.iter();
+    let lines = caches
+        .map(|cache| cache.size_bytes / u64::from(cache.line_bytes))
+        .max();
+    let trace = each(1, &[0], &vec![load(0, 0); 20_000]);
+    let late = "[[move]]\nthread = 0\nat_ns = 5_700_000\ncpu = 3\n";
+    let outcome = one(&trace, &machine, scheduled("first-touch", late));
+    assert_eq!(Some(outcome.refilled_lines), lines);
+    // A move to where it is, and one before it has begun, cost nothing.
+    let idle =
+        "[[move]]\nthread = 0\nat_ns = 0\ncpu = 3\n[[move]]\nthread = 0\nat_ns = 9\ncpu = 3\n";
+    let outcome = one(&trace, &machine, scheduled("first-touch", idle));
+    assert_eq!((outcome.threads_moved, outcome.local), (0, 20_000));
+}
+
+#[test]
+fn affinity_balances_the_load() {
+    let machine = preset("flash-8").expect("preset");
+    // Four threads traced on one CPU: pinned they take turns, otherwise each finds an idle CPU.
+    let trace = each(1, &[0, 0, 0, 0], &[load(900, 0); 1000]);
+    let pinned = one(&trace, &machine, scheduled("first-touch", ""));
+    let affinity = one(
+        &trace,
+        &machine,
+        scheduled("first-touch", "scheduler = \"affinity\""),
+    );
+    assert!(affinity.time_ns < pinned.time_ns / 2.0);
+    assert_eq!(affinity.threads_moved, 0, "none had begun");
+    // A CPU that falls idle takes a thread from the longest queue: nine threads on eight CPUs.
+    let nine = each(1, &[0, 1, 2, 3, 4, 5, 6, 7, 0], &vec![load(9000, 0); 2000]);
+    let outcome = one(
+        &nine,
+        &machine,
+        scheduled("round-robin", "scheduler = \"affinity\""),
+    );
+    assert!(outcome.threads_moved > 0);
+    let pinned = one(&nine, &machine, scheduled("round-robin", ""));
+    assert!(
+        outcome.time_ns < pinned.time_ns,
+        "the one that waits goes where others have ended"
+    );
+}
+
+#[test]
+fn programs_partition_the_cpus() {
+    let machine = preset("flash-8").expect("preset");
+    let long = each(1, &[0, 1, 2, 3, 4, 5, 6, 7], &vec![load(3000, 0); 400]);
+    let short = each(1, &[0, 1], &vec![load(3000, 0); 100]);
+    let programs = Programs::new(vec![&long, &short]).expect("programs");
+    let partition = "scheduler = \"partition\"\n[[program]]\n[[program]]\nstart_ns = 1_000_000\n";
+    let job = scheduled("first-touch", partition);
+    let outcome = simulate(&programs, &machine, &[job], 1)
+        .expect("simulates")
+        .remove(0);
+    assert_eq!(outcome.misses, 8 * 400 + 2 * 100);
+    // Four of the first program's threads make way for the second program, and come back.
+    assert_eq!(outcome.threads_moved, 4 + 4, "{outcome:?}");
+    assert!(outcome.threads[8].time_ns > 0.0);
+    let alone = one(
+        &long,
+        &machine,
+        scheduled("first-touch", "scheduler = \"partition\""),
+    );
+    assert_eq!(alone.threads_moved, 0, "a CPU for each");
+    assert!(alone.time_ns < outcome.time_ns);
+}
+
+/// A trace whose page 1 is a file's.
+struct WithFile(MemoryTrace);
+
+impl Trace for WithFile {
+    fn pages(&self) -> usize {
+        self.0.pages
+    }
+    fn file_pages(&self) -> Vec<(u32, FilePage)> {
+        let page = FilePage {
+            device: 8,
+            inode: 77,
+            page: 3,
+        };
+        vec![(1, page)]
+    }
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        self.0.threads()
+    }
+}
+
+#[test]
+fn programs_share_pages_of_files_and_nothing_else() {
+    let machine = preset("flash-8").expect("preset");
+    let later = |number| Happening::Resume {
+        after: 0,
+        waited_instructions: number,
+    };
+    let program = |cpu: u32, wait: u64| {
+        let steps = batch(
+            vec![load(0, 0), load(0, 1)],
+            vec![
+                (0, 0, later(wait)),
+                (2, 0, Happening::Signal { sequence: 1 }),
+            ],
+        );
+        let waits = Happening::Resume {
+            after: 1,
+            waited_instructions: 0,
+        };
+        let second = batch(vec![load(0, 0)], vec![(0, 0, waits)]);
+        WithFile(trace(
+            2,
+            vec![thread(0, cpu, 0, steps), thread(1, cpu, 0, second)],
+        ))
+    };
+    let (first, second) = (program(0, 0), program(5, 1_000_000));
+    let programs = Programs::new(vec![&first, &second]).expect("programs");
+    assert_eq!(
+        (
+            programs.pages(),
+            programs.shared_pages(),
+            programs.programs()
+        ),
+        (3, 1, 2)
+    );
+    assert_eq!(programs.origin(ThreadIndex(3)), (1, ThreadIndex(1)));
+    let outcome = simulate(&programs, &machine, &[job("first-touch", &[])], 1)
+        .expect("simulates")
+        .remove(0);
+    // The second program's own page is local to it, the file's page is where the first touched it.
+    assert_eq!((outcome.local, outcome.remote()), (5, 1));
+    assert_eq!((outcome.pages_max, outcome.signals_missing), (3, 0));
+}
+
+#[test]
+fn schedules_of_what_is_not_there_are_refused() {
+    let trace = each(1, &[0, 1], &[load(0, 0)]);
+    for (schedule, message) in [
+        (
+            "[[move]]\nthread = 2\nat_ns = 0\ncpu = 1",
+            "s.toml: move 1 is of thread 2; its recording has threads 0 to 1",
+        ),
+        (
+            "[[move]]\nthread = 1\nat_ns = 0\ncpu = 8",
+            "s.toml: move 1 is to CPU 8, which the machine has not",
+        ),
+        (
+            "[[move]]\nprogram = 2\nthread = 1\nat_ns = 0\ncpu = 1",
+            "s.toml: move 1 is of program 2; there are 1 to 1",
+        ),
+        (
+            "[[program]]\n[[program]]\n",
+            "s.toml: it has 2 programs, for 1 recordings",
+        ),
+        (
+            "scheduler = \"affinity\"\n[[move]]\nthread = 1\nat_ns = 0\ncpu = 1",
+            "s.toml: it has moves, which need scheduler = \"pinned\"",
+        ),
+    ] {
+        assert_eq!(refused(&trace, schedule), message);
+    }
+    let error = refused(&trace, "\nscheduler = \"fair\"");
+    assert!(
+        error.starts_with("s.toml: line 2: unknown variant `fair`"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn nothing_is_lost_whatever_the_schedule(
+        first in traces(),
+        second in traces(),
+        moves in prop::collection::vec((0u32..6, 0u64..2_000_000, 0u32..8), 0..6),
+        start_ns in 0u64..1_000_000,
+    ) {
+        let machine = crowded();
+        let programs = Programs::new(vec![&first, &second]).expect("programs");
+        let threads = first.threads.len() as u32;
+        let starts = format!("[[program]]\n[[program]]\nstart_ns = {start_ns}\n");
+        let pinned: String = moves
+            .iter()
+            .map(|(thread, at_ns, cpu)| {
+                format!("[[move]]\nthread = {}\nat_ns = {at_ns}\ncpu = {cpu}\n", thread % threads)
+            })
+            .collect();
+        let schedules = [
+            starts.clone() + &pinned,
+            format!("scheduler = \"affinity\"\n{starts}"),
+            format!("scheduler = \"partition\"\n{starts}"),
+        ];
+        let all = first.threads.iter().chain(&second.threads);
+        let all = all.flat_map(|thread| &thread.1).flat_map(|batch| &batch.misses);
+        let demand = |miss: &&Miss| matches!(miss.served, Served::Memory | Served::OtherCache | Served::Upgrade);
+        let misses = all.filter(demand).count() as u64;
+        let jobs: Vec<Job> = schedules
+            .iter()
+            .flat_map(|schedule| ["first-touch", "migrate-replicate"].map(|name| scheduled(name, schedule)))
+            .collect();
+        let outcomes = simulate(&programs, &machine, &jobs, 1).expect("simulates");
+        prop_assert_eq!(&simulate(&programs, &machine, &jobs, 3).expect("simulates"), &outcomes);
+        for outcome in &outcomes {
+            prop_assert_eq!(outcome.misses, misses);
+            for thread in &outcome.threads {
+                let parts = thread.split.total_ns();
+                prop_assert!((thread.time_ns - parts).abs() <= 1e-9 * parts.max(1.0), "{:?}", thread);
+            }
+        }
+    }
+}
