@@ -177,8 +177,13 @@ pub fn start() {
     }
 }
 
+/// Is this process sampled?
+pub fn is_on() -> bool {
+    SIGNAL.load(Ordering::Acquire) != 0
+}
+
 /// Is this the signal, and still ours?
-fn is_ours(signal: i32) -> bool {
+pub fn is_ours(signal: i32) -> bool {
     signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
 }
 
@@ -193,7 +198,7 @@ pub fn thread_begins(thread: &mut Thread) {
         return give_way(signal);
     }
     thread.clocks = Clocks::now();
-    match make_timer(signal, thread.tid) {
+    match make_timer(signal, thread) {
         Some(place) => thread.timer = place,
         None => {
             NO_TIMER.fetch_add(1, Ordering::Relaxed);
@@ -272,25 +277,29 @@ fn note_blocked(thread: &mut Thread) {
     }
 }
 
-/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1.
-fn make_timer(signal: i32, tid: u32) -> Option<u32> {
-    let (place, free) = TIMERS.iter().enumerate().find(|(_, timer)| {
-        timer
-            .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    })?;
-    match sys::timer_create(CLOCK.load(Ordering::Relaxed), signal, tid) {
-        Ok(timer) => {
-            free.store(timer + 1, Ordering::Release);
-            let period_ns = period_ns();
-            set_timer(timer, period_ns, gap_ns(period_ns));
-            Some(place as u32 + 1)
-        }
-        Err(_) => {
-            free.store(0, Ordering::Release);
-            None
-        }
+/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1. The search
+/// begins where threads before it are not likely to be.
+fn make_timer(signal: i32, thread: &Thread) -> Option<u32> {
+    let free = |place: &usize| {
+        TIMERS.get(*place).is_some_and(|timer| {
+            timer
+                .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    };
+    let first = thread.order as usize;
+    let place = (0..TIMERS_MAX)
+        .map(|step| (first + step) % TIMERS_MAX)
+        .find(free)?;
+    let made = sys::timer_create(CLOCK.load(Ordering::Relaxed), signal, thread.tid);
+    let number = made.map_or(0, |timer| timer + 1);
+    if let Some(taken) = TIMERS.get(place) {
+        taken.store(number, Ordering::Release);
     }
+    let timer = made.ok()?;
+    let period_ns = period_ns();
+    set_timer(timer, period_ns, gap_ns(period_ns));
+    Some(place as u32 + 1)
 }
 
 fn release_timer(place: u32) {
