@@ -186,7 +186,7 @@ pub struct Record {
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
     /// Share of the program's time that sampling may take, in percent: the rate follows from what
-    /// samples are found to cost [default: 1, without --rate]
+    /// samples are found to cost [default: 1, without --rate and --period]
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
