@@ -647,8 +647,17 @@ pub struct Machine {
     /// else should run meanwhile.
     #[arg(long, conflicts_with = "machine")]
     pub measure: bool,
-    /// With --measure: a trial of well under a second, whose figures say little
-    #[arg(long, requires = "measure")]
+    /// Find from which rate of memory accesses on placement matters here, and how often samples may
+    /// be taken
+    ///
+    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
+    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
+    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
+    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
+    #[arg(long, conflicts_with_all = ["machine", "measure", "output", "toml"])]
+    pub calibrate: bool,
+    /// With --measure or --calibrate: a trial of well under a second, whose figures say little
+    #[arg(long)]
     pub quick: bool,
     /// Write it to this file too, as the TOML that --machine reads
     #[arg(short, long, value_name = "FILE")]
