@@ -86,9 +86,7 @@ impl Programs<'_> {
                 !main.name.is_empty() && file_name(mapping).starts_with(&main.name)
             })
         });
-        let is_program = |mapping: &&ModuleMapping| {
-            !file_name(mapping).starts_with(['[', '/'])
-        };
+        let is_program = |mapping: &&ModuleMapping| !file_name(mapping).starts_with(['[', '/']);
         let Some(executable) = named.or_else(|| {
             of_process
                 .filter(is_program)
@@ -112,4 +110,3 @@ impl Programs<'_> {
         }
     }
 }
-

@@ -124,17 +124,22 @@ impl Session {
             "matrix" => {
                 let object = question.number("object")? as usize;
                 let group = stage.attribution.objects.get(object);
-                let group = group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
-                let whole = |name| Ok::<u32, Answer>(question.number(name)?.min(u32::MAX.into()) as u32);
+                let group =
+                    group.ok_or_else(|| Answer::error(404, format!("no object {object}")))?;
+                let whole =
+                    |name| Ok::<u32, Answer>(question.number(name)?.min(u32::MAX.into()) as u32);
                 json(matrix(group, whole("from")?, whole("to")?, whole("bins")?))
             }
             "picture" => picture(opened, &stage, question),
             "value" => {
                 let value = ValueAt::new(opened.sources(&stage), &asked(question)?);
-                json(json!(value.map_err(|error| Answer::error(500, error.to_string()))?))
+                json(json!(
+                    value.map_err(|error| Answer::error(500, error.to_string()))?
+                ))
             }
             "histogram" => {
-                let found = Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
+                let found =
+                    Histogram::new(opened.sources(&stage), by(question)?, &asked(question)?);
                 let found = found.map_err(|error| Answer::error(500, error.to_string()))?;
                 let mut value = json!(found);
                 value["share"] = json!(stage.store_share);
@@ -265,7 +270,10 @@ fn asked(question: &Question) -> Result<Frame, Answer> {
 }
 
 fn by(question: &Question) -> Result<By, Answer> {
-    let name = question.parameters.get("by").map_or("thread", String::as_str);
+    let name = question
+        .parameters
+        .get("by")
+        .map_or("thread", String::as_str);
     By::from_name(name).ok_or_else(|| Answer::error(400, format!("by: no colouring {name}")))
 }
 

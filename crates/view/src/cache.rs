@@ -61,7 +61,8 @@ impl Cache {
         let folder = self.folder.as_ref()?;
         let index = fs::read(folder.join(INDEX)).ok()?;
         let segments = self.segments(&index)?;
-        let store = Store::from_segments(scale, segments, File::open(folder.join("points.bin")).ok()?)?;
+        let store =
+            Store::from_segments(scale, segments, File::open(folder.join("points.bin")).ok()?)?;
         let sums = Pyramid::open(scale, File::open(folder.join("sums.bin")).ok()?)?;
         Some((store, sums))
     }

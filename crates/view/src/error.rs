@@ -32,7 +32,9 @@ pub enum Error {
     #[error("/dev/urandom: {0}")]
     Random(io::Error),
     /// Built without the page.
-    #[error("this nearpage was built without its page (--no-default-features); build it with Node 20 or later installed")]
+    #[error(
+        "this nearpage was built without its page (--no-default-features); build it with Node 18 or later installed"
+    )]
     NoPage,
     /// A simulation's file.
     #[error("{file}: not the output of `nearpage simulate --json`: {what}")]

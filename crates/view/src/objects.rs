@@ -6,6 +6,7 @@ use nearpage_report::pattern_words;
 use serde_json::{Value, json};
 
 use crate::opened::{Opened, Stage};
+use crate::picture::Frame;
 
 /// Bins of the small picture of an object's pages.
 const STRIP_BINS: u32 = 48;
@@ -87,7 +88,8 @@ fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
         .enumerate()
         .filter_map(|(number, object)| {
             let place = opened.space.place(object.pid, object.address)?;
-            let died = (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
+            let died =
+                (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
             let user = group.users.get(number);
             Some(json!({
                 "pid": object.pid,
@@ -102,6 +104,32 @@ fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
             }))
         })
         .collect()
+}
+
+/// The window of the first instance, as the page first asks for it.
+pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Frame> {
+    let objects = &opened.recording.tables.objects;
+    let mut known = group
+        .samples
+        .iter()
+        .filter_map(|id| objects.get(id.0 as usize));
+    let (object, place) = known.find_map(|object| {
+        let place = opened.space.place(object.pid, object.address)?;
+        Some((object, place))
+    })?;
+    let page_bytes = opened.recording.machine.page_bytes.max(1);
+    let origin = place - object.address % page_bytes;
+    let duration_ns = u64::from(opened.scale.ticks) * opened.scale.tick_ns;
+    let since = |time_ns: u64| time_ns.saturating_sub(opened.scale.begin_ns);
+    let whole = u64::from(group.affinity.pages.max(1)) * group.affinity.page_bytes;
+    Some(Frame {
+        place_from: origin,
+        place_to: origin + whole,
+        from_ns: since(object.born_ns).min(duration_ns - 1),
+        to_ns: since(object.died_ns).min(duration_ns),
+        columns: 1,
+        rows: 1,
+    })
 }
 
 /// A pattern with the threads that it deals to.
@@ -221,7 +249,10 @@ mod tests {
             samples: vec![],
             loads: Default::default(),
             stores: Default::default(),
-            threads: threads.iter().map(|&thread| (thread, 0.0, 0.0, 0.0)).collect(),
+            threads: threads
+                .iter()
+                .map(|&thread| (thread, 0.0, 0.0, 0.0))
+                .collect(),
             hot: vec![],
             affinity: Affinity {
                 page_bytes: 4096,
@@ -230,7 +261,11 @@ mod tests {
                 initialisation: vec![],
                 sample_weight: 1.0,
             },
-            first_touches: vec![(0, ThreadIndex(0)), (1, ThreadIndex(0)), (5, ThreadIndex(2))],
+            first_touches: vec![
+                (0, ThreadIndex(0)),
+                (1, ThreadIndex(0)),
+                (5, ThreadIndex(2)),
+            ],
             users: vec![],
             pattern: Pattern::Mixed,
         }
@@ -238,19 +273,36 @@ mod tests {
 
     #[test]
     fn a_matrix_adds_up_pages_in_bins() {
-        let group = group(vec![cell(0, 0, 1.0, 0.0), cell(1, 0, 2.0, 1.0), cell(5, 2, 0.0, 4.0)], 6);
+        let group = group(
+            vec![
+                cell(0, 0, 1.0, 0.0),
+                cell(1, 0, 2.0, 1.0),
+                cell(5, 2, 0.0, 4.0),
+            ],
+            6,
+        );
         let found = matrix(&group, 0, 6, 3);
         assert_eq!(found["threads"], json!([0, 2]));
         assert_eq!(found["loads"], json!([3.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
         assert_eq!(found["stores"], json!([1.0, 0.0, 0.0, 0.0, 0.0, 4.0]));
         assert_eq!(found["first_touches"], json!([[0, 2, 0], [5, 1, 2]]));
         let page = matrix(&group, 5, 99, 1000);
-        assert_eq!((&page["bins"], &page["stores"]), (&json!(1), &json!([0.0, 4.0])));
+        assert_eq!(
+            (&page["bins"], &page["stores"]),
+            (&json!(1), &json!([0.0, 4.0]))
+        );
     }
 
     #[test]
     fn common_accesses_are_the_smaller_part() {
-        let group = group(vec![cell(0, 0, 3.0, 0.0), cell(0, 1, 5.0, 0.0), cell(1, 1, 7.0, 0.0)], 2);
+        let group = group(
+            vec![
+                cell(0, 0, 3.0, 0.0),
+                cell(0, 1, 5.0, 0.0),
+                cell(1, 1, 7.0, 0.0),
+            ],
+            2,
+        );
         let attribution = Attribution {
             counts: Default::default(),
             totals: Default::default(),

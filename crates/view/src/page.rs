@@ -9,9 +9,13 @@ pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-sr
 
 #[cfg(has_page)]
 mod built {
-    pub const HTML: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
+    pub const HTML: &str =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
     pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/page.js"));
     pub const STYLE: &str = include_str!(concat!(env!("OUT_DIR"), "/page.css"));
+    /// Base64 of their SHA-256, for the policy of a file that has both inside.
+    pub const SCRIPT_SHA256: &str = env!("NEARPAGE_SCRIPT_SHA256");
+    pub const STYLE_SHA256: &str = env!("NEARPAGE_STYLE_SHA256");
 }
 
 #[cfg(not(has_page))]
@@ -19,9 +23,11 @@ mod built {
     pub const HTML: &str = "";
     pub const SCRIPT: &str = "";
     pub const STYLE: &str = "";
+    pub const SCRIPT_SHA256: &str = "";
+    pub const STYLE_SHA256: &str = "";
 }
 
-pub(crate) use built::{HTML, SCRIPT, STYLE};
+pub(crate) use built::{HTML, SCRIPT, SCRIPT_SHA256, STYLE, STYLE_SHA256};
 
 /// A file of the page.
 pub(crate) fn file(path: &str) -> Option<Answer> {
@@ -56,6 +62,9 @@ mod tests {
         }
         let bytes = packed.finish().expect("in memory").len();
         assert!(bytes <= 500_000, "{bytes} bytes compressed");
-        assert!(!SCRIPT.contains("http://") && !SCRIPT.contains("https://"), "names no server");
+        assert!(
+            !SCRIPT.contains("http://") && !SCRIPT.contains("https://"),
+            "names no server"
+        );
     }
 }

@@ -76,7 +76,12 @@ impl Binned {
             store,
             pyramid,
         } = sources;
-        let lines = bounded(asked.place_from, asked.place_to, scale.line_bytes, scale.lines);
+        let lines = bounded(
+            asked.place_from,
+            asked.place_to,
+            scale.line_bytes,
+            scale.lines,
+        );
         let ticks = bounded(asked.from_ns, asked.to_ns, scale.tick_ns, scale.ticks);
         let window = Window { lines, ticks };
         let slots = scale.slots(by);

@@ -176,9 +176,7 @@ impl Scale {
             line_bytes,
             tick_ns,
             begin_ns,
-            ticks: duration_ns
-                .div_ceil(tick_ns)
-                .clamp(1, u64::from(u32::MAX)) as u32,
+            ticks: duration_ns.div_ceil(tick_ns).clamp(1, u64::from(u32::MAX)) as u32,
             lines: space.bytes().div_ceil(line_bytes).max(1) as u32,
             nodes: machine.nodes.len().min(NODES_MAX),
             threads: tables.threads.len().clamp(1, THREADS_MAX),
@@ -261,9 +259,7 @@ impl<'a> Points<'a> {
         let threads = tables.threads.iter();
         Self {
             scale,
-            extents: threads
-                .map(|thread| space.of_process(thread.pid))
-                .collect(),
+            extents: threads.map(|thread| space.of_process(thread.pid)).collect(),
             cpu_nodes,
             page_nodes,
         }
@@ -346,7 +342,11 @@ pub(crate) mod tests {
         assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2]);
         let unknown = point(0, 0, 9, 0, 0.0);
         assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 7]);
-        assert!(By::ALL.iter().all(|by| By::from_name(by.as_str()) == Some(*by)));
+        assert!(
+            By::ALL
+                .iter()
+                .all(|by| By::from_name(by.as_str()) == Some(*by))
+        );
     }
 
     proptest! {

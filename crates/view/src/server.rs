@@ -40,7 +40,9 @@ impl Listening {
             }
         })?;
         let found = listener.local_addr();
-        let port = found.map_err(|source| Error::Listen { port, source })?.port();
+        let port = found
+            .map_err(|source| Error::Listen { port, source })?
+            .port();
         let server = Server::from_listener(listener, None).map_err(|error| Error::Listen {
             port,
             source: std::io::Error::other(error.to_string()),
@@ -114,7 +116,10 @@ impl Gate {
         }
         let own = |origin: &str| hosts.iter().any(|host| origin == format!("http://{host}"));
         if !origin.is_none_or(own) {
-            return Err(Answer::error(403, "nearpage answers to its own page only\n"));
+            return Err(Answer::error(
+                403,
+                "nearpage answers to its own page only\n",
+            ));
         }
         let inside = target
             .strip_prefix('/')
@@ -132,14 +137,18 @@ impl Gate {
 
 /// Are they the same? Takes as long whether or not they are.
 fn same(left: &[u8], right: &[u8]) -> bool {
-    let differ = left.iter().zip(right).fold(0, |differ, (a, b)| differ | (a ^ b));
+    let differ = left
+        .iter()
+        .zip(right)
+        .fold(0, |differ, (a, b)| differ | (a ^ b));
     left.len() == right.len() && differ == 0
 }
 
 fn respond(mut request: Request, session: &Session, gate: &Gate) {
     let header = |name: &str| {
         let mut headers = request.headers().iter();
-        let found = headers.find(|header| header.field.as_str().as_str().eq_ignore_ascii_case(name));
+        let found =
+            headers.find(|header| header.field.as_str().as_str().eq_ignore_ascii_case(name));
         found.map(|header| header.value.as_str().to_owned())
     };
     let (host, origin) = (header("Host"), header("Origin"));
@@ -156,7 +165,10 @@ fn respond(mut request: Request, session: &Session, gate: &Gate) {
                     Err(error) => Err(Answer::error(400, format!("{error}\n"))),
                 }
             }
-            Method::Post => Err(Answer::error(403, "nearpage answers to its own page only\n")),
+            Method::Post => Err(Answer::error(
+                403,
+                "nearpage answers to its own page only\n",
+            )),
             _ => Err(Answer::error(405, "GET or POST\n")),
         })
         .map_or_else(
@@ -200,9 +212,22 @@ mod tests {
     fn only_those_who_know_the_token_come_in() {
         let host = Some("127.0.0.1:4000");
         let gate = gate();
-        assert_eq!(gate.open("/0123456789abcdef/open?x=1", host, None), Ok("open?x=1"));
-        assert_eq!(gate.open("/0123456789abcdef/", Some("localhost:4000"), None), Ok(""));
-        for target in ["/", "/open", "/0123456789abcde/open", "/0123456789abcdeg/", "//open", ""] {
+        assert_eq!(
+            gate.open("/0123456789abcdef/open?x=1", host, None),
+            Ok("open?x=1")
+        );
+        assert_eq!(
+            gate.open("/0123456789abcdef/", Some("localhost:4000"), None),
+            Ok("")
+        );
+        for target in [
+            "/",
+            "/open",
+            "/0123456789abcde/open",
+            "/0123456789abcdeg/",
+            "//open",
+            "",
+        ] {
             assert_eq!(gate.open(target, host, None).expect_err(target).status, 403);
         }
     }
@@ -211,14 +236,27 @@ mod tests {
     fn no_other_host_or_origin_comes_in() {
         let gate = gate();
         let target = "/0123456789abcdef/open";
-        for host in [None, Some("evil.example"), Some("127.0.0.1"), Some("127.0.0.1:80")] {
+        for host in [
+            None,
+            Some("evil.example"),
+            Some("127.0.0.1"),
+            Some("127.0.0.1:80"),
+        ] {
             assert!(gate.open(target, host, None).is_err(), "{host:?}");
         }
         let host = Some("127.0.0.1:4000");
-        for origin in ["null", "http://evil.example", "https://127.0.0.1:4000", "http://127.0.0.1"] {
+        for origin in [
+            "null",
+            "http://evil.example",
+            "https://127.0.0.1:4000",
+            "http://127.0.0.1",
+        ] {
             assert!(gate.open(target, host, Some(origin)).is_err(), "{origin}");
         }
-        assert!(gate.open(target, host, Some("http://127.0.0.1:4000")).is_ok());
+        assert!(
+            gate.open(target, host, Some("http://127.0.0.1:4000"))
+                .is_ok()
+        );
     }
 
     #[test]
