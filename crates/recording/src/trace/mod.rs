@@ -15,6 +15,7 @@ mod steps;
 mod survey;
 mod thin;
 mod traced;
+mod unfinished;
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,7 @@ pub use self::setup::TraceOptions;
 pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{SharedTrace, Traced};
+pub use self::unfinished::finish as finish_frames;
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::Served;
 
@@ -99,6 +101,7 @@ const TOTALS: [&str; COUNTERS] = [
     "spun_quanta",
     "execs",
     "forks",
+    "untraced_programs",
 ];
 
 impl Tracing {
