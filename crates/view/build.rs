@@ -20,7 +20,7 @@ fn main() {
     if let Err(what) = build(&web, &out) {
         println!("cargo::error={what}");
         println!(
-            "cargo::error=the page needs Node 20 or later with npm; without it: cargo build --no-default-features"
+            "cargo::error=the page needs Node 18 or later with npm; without it: cargo build --no-default-features"
         );
         return;
     }
@@ -58,16 +58,27 @@ fn build(web: &Path, out: &Path) -> Result<(), String> {
             "--charset=utf8",
             "--log-level=warning",
         ])
-        .arg(format!("--outdir={}", out.display())))
+        .arg(format!("--outdir={}", out.display())))?;
+    for (file, name) in [("page.js", "SCRIPT"), ("page.css", "STYLE")] {
+        let digest = "crypto.createHash('sha256').update(require('fs').readFileSync(process.argv[1])).digest('base64')";
+        let mut node = Command::new("node");
+        node.args(["-p", digest]).arg(out.join(file));
+        println!(
+            "cargo::rustc-env=NEARPAGE_{name}_SHA256={}",
+            run(&mut node)?.trim()
+        );
+    }
+    Ok(())
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
+/// Runs a command to its end, and returns what it printed.
+fn run(command: &mut Command) -> Result<String, String> {
     let shown = format!("{command:?}").replace('"', "");
     let output = command
         .output()
         .map_err(|error| format!("{shown}: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().filter(|line| !line.is_empty()).take(5);

@@ -6,7 +6,10 @@
 //! - [`Inspection`]: what the objects of a workload are and on which nodes their pages, per
 //!   mapping and page by page.
 //!
-//! It deliberately knows nothing of nearpage's crates: tests see what a user sees.
+//! - [`Browser`]: a real Chromium, for the page.
+//!
+//! It deliberately knows nothing of nearpage's crates: tests see what a user sees. Only the page's
+//! tests make up a recording, whose pattern they then look for.
 //!
 //! ```no_run
 //! use nearpage_tests::{Case, Guest, Inspection, workload};
@@ -23,6 +26,7 @@
 //! assert!(unplaced.in_blocks("values", &guest) < 0.3);
 //! ```
 
+mod browser;
 mod case;
 mod guest;
 mod inspection;
@@ -30,6 +34,7 @@ pub mod numa_maps;
 pub mod page_nodes;
 pub mod paused;
 
+pub use browser::Browser;
 pub use case::{Case, Finished, nearpage_path, repository, target, workload};
 pub use guest::{Guest, GuestError, GuestNode, GuestOutput};
 pub use inspection::Inspection;

@@ -566,9 +566,8 @@ fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
     assert!(json(&report)["accesses"].as_u64().unwrap() > 0, "{report}");
 }
 
-#[test]
-fn perf_that_is_refused_is_explained() {
-    let case = Case::new("refused");
+/// A program that runs another one with perf_event_open refused, as container profiles do.
+fn refusing_perf(case: &Case) -> std::path::PathBuf {
     let source = r#"
 #include <errno.h>
 #include <linux/audit.h>
@@ -591,14 +590,20 @@ int main(int argc, char **argv) {
     execv(argv[1], argv + 1);
     return 98;
 }"#;
-    let refuse = compile(&case, "refuse", source, &[]);
+    compile(case, "refuse", source, &[])
+}
+
+#[test]
+fn perf_that_is_refused_is_explained() {
+    let case = Case::new("refused");
+    let refuse = refusing_perf(&case);
     let under = |arguments: &[&str]| {
         let mut command = case.command(&refuse);
         command.arg(nearpage_path()).args(arguments);
         case.run(command)
     };
     says(
-        under(&["record", "-o", "r", "--", "true"]),
+        under(&["record", "--source", "clock", "-o", "r", "--", "true"]),
         1,
         &["perf_event_open", "seccomp"],
     );
@@ -608,6 +613,92 @@ int main(int argc, char **argv) {
         doctor.stdout.contains("missing") && doctor.stdout.contains("remedy"),
         "{doctor}"
     );
+    assert!(
+        doctor.stdout.contains("source signal, not clock"),
+        "{doctor}"
+    );
+    let source = "int main(void) { return 0; }";
+    compile(&case, "still", source, &["-static"]);
+    let still = under(&["record", "-o", "r", "--", "./still"]).exits(1);
+    assert!(
+        still
+            .stderr
+            .contains("signal: it needs the preload library"),
+        "{still}"
+    );
+    assert!(still.stderr.contains("statically linked"), "{still}");
+}
+
+#[test]
+fn where_perf_is_refused_programs_are_sampled_from_inside() {
+    let case = Case::new("inside");
+    let refuse = refusing_perf(&case);
+    // Two arrays, one of them on the heap; a child that computes too, and a thread-local counter.
+    let source = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static double table[1 << 20];
+static __thread volatile long own[1 << 10];
+static double sum;
+static void *work(void *heap) {
+    double *a = heap, s = 0;
+    for (int round = 0; round < 300; round++)
+        for (int i = 0; i < 1 << 20; i++)
+            s += a[i] + table[(i * 1031L) & ((1 << 20) - 1)], own[i & 1023]++;
+    sum += s;
+    return NULL;
+}
+int main(void) {
+    double *a = malloc(sizeof table);
+    for (int i = 0; i < 1 << 20; i++) a[i] = table[i] = i;
+    pthread_t thread;
+    pthread_create(&thread, NULL, work, a);
+    pthread_join(thread, NULL);
+    if (fork() == 0) { work(a); _exit(0); }
+    wait(NULL);
+    puts("done");
+    return 0;
+}"#;
+    let program = compile(&case, "inside", source, &["-pthread"]);
+    let mut command = case.command(&refuse);
+    command.arg(nearpage_path());
+    command
+        .args(["record", "--rate", "1000", "-o", "r", "--"])
+        .arg(&program);
+    let recorded = case.run(command).success();
+    assert_eq!(recorded.stdout, "done\n");
+    assert!(
+        recorded
+            .stderr
+            .contains("source signal, not clock: perf_event_open is forbidden (EPERM)"),
+        "{recorded}"
+    );
+    assert!(
+        recorded.stderr.contains("; 0 lost") || recorded.stderr.contains(" 0 lost"),
+        "{recorded}"
+    );
+    let metadata: Value =
+        serde_json::from_str(&std::fs::read_to_string(case.path("r/recording.json")).unwrap())
+            .unwrap();
+    assert_eq!(metadata["source"], "signal");
+    let report = case.nearpage(["report", "--json", "r"]).success();
+    let report_json = json(&report);
+    assert!(report_json["accesses"].as_u64().unwrap() > 20, "{report}");
+    let names: Vec<&str> = report_json["objects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|object| object["name"].as_str())
+        .collect();
+    for name in ["table", "main inside.c"] {
+        assert!(
+            names.iter().any(|found| found.contains(name)),
+            "{name} in {names:?}"
+        );
+    }
 }
 
 #[test]

@@ -82,6 +82,24 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         );
     }
 
+    let trace = &report["trace"];
+    let arrays_missed: f64 = arrays
+        .iter()
+        .map(|array| array["accesses"].as_f64().unwrap())
+        .sum();
+    assert!(trace["data_misses"].as_f64().unwrap() > 0.98 * arrays_missed);
+    assert_eq!(trace["hot_pages"]["by_cache_misses"][100], 1.0);
+    // Of three arrays two are read in each pass, line after line, and written once before.
+    let chains = |at: usize| {
+        trace["read_chains"]["shares"][at]["share"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(chains(6) > 0.3 && chains(0) < 0.8, "{trace:#}");
+    assert_eq!(trace["read_chains"]["shares"][6]["length"], 64);
+    let writes = trace["read_mostly"]["writes"].as_f64().unwrap();
+    assert!((0.3..0.7).contains(&writes), "{trace:#}");
+
     let plan = json(
         &case
             .nearpage(["plan", "full", "--machine", "opteron-4", "--json"])
@@ -196,6 +214,38 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         "{compared:#}"
     );
     assert!(figure(2, "samples") < figure(1, "samples"), "{compared:#}");
+    assert_eq!(compared["replayed"], "full");
+    let (before, own) = (&compared["first_touch"], &compared["reference"]);
+    for row in [own, &recordings[0], &recordings[1]] {
+        assert_eq!(row["simulated"]["misses"], before["misses"]);
+        assert!(row["time_ns"].as_f64().unwrap() > 0.0, "{compared:#}");
+        assert_eq!(row["recorded"]["by_latency"], 0.0, "nodes are known");
+    }
+    assert_eq!(own["time_ns"], recordings[0]["time_ns"], "the same plan");
+    let share = |part: &Value, whole: &Value| part.as_f64().unwrap() / whole.as_f64().unwrap();
+    let recorded = &own["recorded"];
+    let (seen, simulated) = (
+        share(&recorded["remote"], &recorded["accesses"]),
+        share(&before["remote"], &before["misses"]),
+    );
+    assert!(
+        (seen - simulated).abs() < 0.02,
+        "under first touch, as recorded: {compared:#}"
+    );
+
+    // Without a full recording among them there is nothing to replay, unless one is named.
+    let words = ["compare", "exported", "tenth", "--json"];
+    let alone = json(&case.nearpage(words).success());
+    assert_eq!(alone["replayed"], Value::Null);
+    assert!(alone["notes"][0].as_str().unwrap().contains("--replay"));
+    let named = case.nearpage([&words[..], &["--replay", "full"]].concat());
+    let named = json(&named.success());
+    assert_eq!(named["recordings"][0]["time_ns"], recordings[1]["time_ns"]);
+    says(
+        case.nearpage(["compare", "exported", "tenth", "--replay", "tenth"]),
+        1,
+        &["tenth", "samples"],
+    );
 }
 
 #[test]

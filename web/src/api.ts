@@ -58,7 +58,7 @@ export interface Threads {
 }
 export interface Outcome { local: number; mean: number }
 export interface Planned {
-  name: string; size: number; accesses: number; cost_share: number; placement: string; why: string | null;
+  name: string; object: number; size: number; accesses: number; cost_share: number; placement: string; why: string | null;
   assumed: boolean; first_touch: Outcome; interleave: Outcome; plan: Outcome;
 }
 export interface Plan {

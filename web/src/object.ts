@@ -77,7 +77,7 @@ export function objectView(context: Context): HTMLElement {
     instances.map((one, position) => h("option", { value: position, selected: one === instance },
       `${one.address}, ${bytes(one.bytes)}${one.user === null ? "" : `, mostly ${threadName(recording.threads[one.user])}`}`)));
   const placement = h("p", { id: "placement" }, "Planned: …");
-  api.plan(context.number).then((plan) => placement.replaceChildren(...planned(plan, row.name)), (error) => placement.replaceChildren(String(error.message)));
+  api.plan(context.number).then((plan) => placement.replaceChildren(...planned(plan, chosen)), (error) => placement.replaceChildren(String(error.message)));
 
   return h(
     "section",
@@ -110,8 +110,8 @@ export function objectView(context: Context): HTMLElement {
   );
 }
 
-function planned(plan: Plan, name: string): (Node | string)[] {
-  const found = plan.objects.find((object) => object.name === name) ?? plan.objects.find((object) => name.startsWith(object.name));
+function planned(plan: Plan, number: number): (Node | string)[] {
+  const found = plan.objects.find(({ object }) => object === number);
   if (found === undefined) return ["No plan places it: nothing recognises it in another run, or it is too small."];
   const local = (outcome: { local: number }) => percent(outcome.local);
   return [

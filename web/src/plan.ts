@@ -30,6 +30,8 @@ export function planView(context: Context): HTMLElement {
     }
   };
   const show = (plan: Plan): Element[] => {
+    // As the other views call it: the plan's own names are for plan files.
+    for (const object of plan.objects) object.name = context.report.report.objects[object.object]?.name ?? object.name;
     const rows = plan.objects.map((object, number) => ({ object, number })).filter(({ object, number }) => object.why !== null || object.cost_share >= 0.001 || edits[number] !== undefined);
     const mean = (outcome: { mean: number }) => `${outcome.mean.toFixed(0)} ${plan.unit === "ns" ? "ns" : "in relative distance"}`;
     return [

@@ -73,8 +73,9 @@ pub enum Command {
     memory than before. Otherwise its pages move back, and it is left alone for a growing while."
 )]
 pub struct Live {
-    /// What decides: migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local
-    #[arg(long, value_name = "POLICY", default_value = "migrate")]
+    /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local,
+    /// watch
+    #[arg(long, value_name = "POLICY", default_value = "traffic")]
     pub policy: String,
     /// Set a parameter of the policy
     #[arg(long, value_name = "KEY=VALUE")]
@@ -185,7 +186,7 @@ pub struct Record {
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
     /// Share of the program's time that sampling may take, in percent: the rate follows from what
-    /// samples are found to cost [default: 1, without --rate]
+    /// samples are found to cost [default: 1, without --rate and --period]
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
@@ -648,8 +649,17 @@ pub struct Machine {
     /// else should run meanwhile.
     #[arg(long, conflicts_with = "machine")]
     pub measure: bool,
-    /// With --measure: a trial of well under a second, whose figures say little
-    #[arg(long, requires = "measure")]
+    /// Find from which rate of memory accesses on placement matters here, and how often samples may
+    /// be taken
+    ///
+    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
+    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
+    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
+    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
+    #[arg(long, conflicts_with_all = ["machine", "measure", "output", "toml"])]
+    pub calibrate: bool,
+    /// With --measure or --calibrate: a trial of well under a second, whose figures say little
+    #[arg(long)]
     pub quick: bool,
     /// Write it to this file too, as the TOML that --machine reads
     #[arg(short, long, value_name = "FILE")]

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::arguments;
 use crate::full::Emulator;
 use crate::launch::{PreloadLibrary, TracerPlugin};
+use crate::observe::preload_works;
 use crate::terminal;
 
 /// How well something works here.
@@ -121,7 +122,8 @@ fn sources() -> Vec<Finding> {
         };
         Finding::new(probed.subject, state, found, probed.remedy)
     };
-    nearpage_sampler::probe(Path::new("/proc"))
+    let preload = preload_works(PreloadLibrary::find());
+    nearpage_sampler::probe(&preload, Path::new("/proc"))
         .into_iter()
         .map(as_finding)
         .collect()

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
-use nearpage_recording::trace::{TraceOptions, Tracing};
+use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
 use nearpage_recording::{LogWriter, Metadata, Recording, SampleCounts, Status, folder};
 
 use crate::arguments::{Record, Threads};
@@ -131,6 +131,8 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     log.metadata_mut().begin_ns = begin_ns;
     let status = run::wait_for(&whole, environment)?;
     let end_ns = monotonic_ns();
+    let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+    finish_frames(&traces, alive)?;
     log.finish(Some(i32::from(status)), end_ns)?;
 
     let recording = {

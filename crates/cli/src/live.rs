@@ -13,7 +13,7 @@ use nearpage_live::{
 };
 use nearpage_machine::Machine;
 use nearpage_recording::Source;
-use nearpage_sampler::{MAX_RATE_HZ, Options, Sampler, State, calibrate};
+use nearpage_sampler::{Options, Sampler, State, calibrate};
 
 use crate::arguments::Live;
 use crate::{Usage, terminal};
@@ -25,7 +25,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
         return decide_again(log, arguments.json);
     }
-    let policy = policy(&arguments)?;
+    let mut policy = policy(&arguments)?;
     if arguments.interval < INTERVAL_MIN_S {
         return Err(Usage(format!("--interval {}: at least 10ms", arguments.interval)).into());
     }
@@ -54,6 +54,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     let dry_run = arguments.dry_run || machine.nodes_with_memory().len() < 2;
     if dry_run && !arguments.dry_run {
         say("this machine has one memory node: nothing to move, only to watch");
+        policy = Policy::Watch;
     }
     if let Some(line) = kernel_balances() {
         say(line);
@@ -63,18 +64,20 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     options.page_nodes = true;
     let calibration = calibrate();
     options.calibration = calibration.as_ref().ok().copied();
-    options.rate_hz = arguments.rate.or_else(|| {
-        let cost_ns = calibration.as_ref().ok()?.sample_cost_ns?;
-        Some((arguments.max_overhead / 100.0 * 1e9 / cost_ns).clamp(1.0, RATE_MOST_HZ))
-    });
-    let sampler = Sampler::start(&options)?;
+    options.rate_hz = arguments.rate;
+    options.max_overhead = match arguments.rate {
+        Some(_) => None,
+        None => Some(arguments.max_overhead / 100.0),
+    };
+    let mut sampler = Sampler::start(&options)?;
+    sampler.ask_rate(RATE_WANTED_HZ);
     say(&sampler.choice().line);
     sampler.notes().iter().for_each(|note| say(note));
 
     let mut kernel = Linux;
     let accesses_per_sample = match sampler.choice().source {
         // Time lost, over what an access to memory takes.
-        Source::Clock => sampler.period_ns() as f64 / memory_latency_ns(&machine),
+        Source::Clock | Source::Signal => sampler.period_ns() as f64 / memory_latency_ns(&machine),
         _ => sampler.period_ns() as f64,
     };
     let settings = Settings {
@@ -92,6 +95,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         source: match sampler.choice().source {
             Source::Clock => "clock",
             Source::Pmu => "pmu",
+            Source::Signal => "signal",
             Source::Tracer => "tracer",
         }
         .to_owned(),
@@ -124,12 +128,8 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// More samples than this of a CPU tell a decision a second nothing more.
-const RATE_MOST_HZ: f64 = if MAX_RATE_HZ < 4000.0 {
-    MAX_RATE_HZ
-} else {
-    4000.0
-};
+/// What is asked for where the policy does not say: as much as tells pages apart within a few decisions.
+const RATE_WANTED_HZ: f64 = 4000.0;
 
 /// What an access to memory takes where the machine does not say.
 const MEMORY_LATENCY_NS: f64 = 100.0;

@@ -6,15 +6,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use nearpage_machine::{Effort, Machine, Measurement};
+use nearpage_machine::{
+    Effort, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
+};
+use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
+use serde_json::json;
 
-use crate::arguments;
 use crate::progress::Progress;
 use crate::terminal;
+use crate::{Usage, arguments};
 
 const SYS: &str = "/sys";
 
 pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
+    if arguments.quick && !arguments.measure && !arguments.calibrate {
+        return Err(Usage("--quick goes with --measure or --calibrate".to_owned()).into());
+    }
+    if arguments.calibrate {
+        return calibrate(arguments.quick, arguments.json);
+    }
     // Before a minute of measuring, not after it.
     let output = arguments.output.map(Output::new).transpose()?;
     let machine = if arguments.measure {
@@ -59,6 +69,80 @@ fn measure(quick: bool) -> anyhow::Result<Machine> {
         eprintln!("nearpage: --quick: the figures say little");
     }
     Ok(measured.machine)
+}
+
+/// Prints what placement and samples cost here.
+fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let sys = Path::new(SYS);
+    let measurement = Measurement::new(Machine::local(sys)?, effort, sys)?;
+    let points = {
+        let progress = Progress::new("calibrating".to_owned());
+        measurement.placing(&mut |step| progress.say(format!("calibrating {step}")))?
+    };
+    if quick {
+        eprintln!("nearpage: --quick: the figures say little");
+    }
+    let threshold = placing_threshold_per_us(&points);
+    let samples = calibrate_samples();
+    let cost_ns = samples.as_ref().ok().and_then(|found| found.sample_cost_ns);
+    let rate_hz = samples.as_ref().ok().map(|found| found.default_rate_hz());
+    let text = if as_json {
+        let points = points.iter().map(
+            |point| json!({"accesses_per_us": point.accesses_per_us, "slowdown": point.slowdown}),
+        );
+        let whole = json!({
+            "placing": {
+                "threshold_accesses_per_us": threshold,
+                "slowdown_min": SLOWDOWN_MIN,
+                "points": points.collect::<Vec<_>>(),
+            },
+            "sampling": {
+                "sample_cost_ns": cost_ns,
+                "cost_share_max": DEFAULT_COST_SHARE,
+                "rate_hz": rate_hz,
+                "period_ns": rate_hz.map(|rate_hz| 1e9 / rate_hz),
+            },
+        });
+        serde_json::to_string_pretty(&whole)? + "\n"
+    } else {
+        let sampling = match (&samples, cost_ns, rate_hz) {
+            (Err(error), ..) => format!("sampling: not calibrated: {error}\n"),
+            (_, Some(cost_ns), Some(rate_hz)) => format!(
+                "sampling: a sample costs {:.1} µs here; one every {:.2} ms ({rate_hz} a second and CPU) costs at most {} % of a \
+                 program's time\n",
+                cost_ns / 1e3,
+                1e3 / rate_hz,
+                DEFAULT_COST_SHARE * 100.0
+            ),
+            _ => "sampling: what a sample costs could not be measured; run it again on a quieter machine\n".to_owned(),
+        };
+        placing_text(&points, threshold) + &sampling
+    };
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn placing_text(points: &[PlacingPoint], threshold: Option<f64>) -> String {
+    if points.is_empty() {
+        return "placing: one memory node, so there is nothing to place here\n".to_owned();
+    }
+    let least = SLOWDOWN_MIN * 100.0;
+    let mut text = String::from("accesses/µs  all memory on one node\n");
+    for point in points {
+        let slowdown = point.slowdown * 100.0;
+        text += &format!("{:>11.2}  {slowdown:>+6.1} %\n", point.accesses_per_us);
+    }
+    text += &match threshold {
+        Some(threshold) => format!(
+            "placing: matters here from {threshold:.2} accesses to memory a microsecond on, by all CPUs together; below, it \
+             costs less than {least} %\n"
+        ),
+        None => format!(
+            "placing: hardly matters here; even a program that only waits for memory loses less than {least} %\n"
+        ),
+    };
+    text
 }
 
 /// A file that appears whole or not at all.

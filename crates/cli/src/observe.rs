@@ -91,6 +91,14 @@ impl Sink for ToLog {
     }
 }
 
+/// [`Options::preload`], for programs that it can enter.
+pub fn preload_works<L, E>(found: Result<L, E>) -> Result<(), String> {
+    let missing = |_| {
+        "it needs the preload library, which is not there: install it beside nearpage".to_owned()
+    };
+    found.map(drop).map_err(missing)
+}
+
 /// Records `wish.command` from start to end.
 pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     let search = SearchPaths::from_environment();
@@ -116,16 +124,12 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     }
 
     let mut options = Options::new(wish.command.clone());
-    options.preload = match (&library, &image) {
-        (None, _) => Err(
-            "it needs the preload library, which is not there: install it beside nearpage"
-                .to_owned(),
-        ),
-        (_, Some(image)) if image.program.is_static => Err(format!(
+    options.preload = match &image {
+        Some(image) if image.program.is_static => Err(format!(
             "it needs the preload library, which can't enter the statically linked {}: link it dynamically",
             Path::new(program).display()
         )),
-        _ => Ok(()),
+        _ => preload_works(library.as_ref().ok_or(())),
     };
     options.source = wish.source;
     options.pmu = wish.pmu;

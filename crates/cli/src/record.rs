@@ -45,11 +45,11 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         source,
         pmu,
         rate_hz: arguments.rate,
-        max_overhead: match (arguments.max_overhead, arguments.rate) {
-            (Some(percent), _) => Some(percent / 100.0),
-            (None, None) => Some(DEFAULT_MAX_OVERHEAD),
-            // Whoever asks for a rate has it.
-            (None, Some(_)) => None,
+        max_overhead: match arguments.max_overhead {
+            Some(percent) => Some(percent / 100.0),
+            // Whoever asks for a rate or a period has it.
+            None if arguments.rate.is_some() || arguments.period.is_some() => None,
+            None => Some(DEFAULT_MAX_OVERHEAD),
         },
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),

@@ -16,6 +16,9 @@ use crate::terminal;
 const ROWS: usize = 20;
 
 pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &arguments.html {
+        return crate::view::write(&arguments.recording, file);
+    }
     let (operations, count) = match (arguments.loads, arguments.stores) {
         (true, _) => (Operations::Loads, Count::Loads),
         (_, true) => (Operations::Stores, Count::Stores),

@@ -1,10 +1,12 @@
 //! `nearpage view`: recordings, plans and simulations in a browser.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use anyhow::Context;
 use nearpage_plan::Plan;
 use nearpage_view::{Listening, Session};
 
@@ -38,6 +40,19 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
         background.read_all();
     });
     listening.serve(session);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `nearpage report DIR --html FILE`: the page in one file.
+pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
+    let html = {
+        let _progress = Progress::new(format!("reading {}", recording.display()));
+        let session = Session::new(&[recording])?;
+        session.read_all();
+        session.standalone()?
+    };
+    fs::write(file, html).with_context(|| format!("{}: not written", file.display()))?;
+    eprintln!("nearpage: the page is in {}", file.display());
     Ok(ExitCode::SUCCESS)
 }
 

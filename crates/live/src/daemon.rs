@@ -145,6 +145,7 @@ impl Report {
 pub struct Daemon {
     settings: Settings,
     nodes: Vec<NodeId>,
+    memory_nodes: u64,
     node_of_cpu: FxHashMap<CpuId, u16>,
     decider: Decider,
     pages: HotPages,
@@ -169,7 +170,8 @@ impl Daemon {
             let at = positions(node).expect("its own node") as u16;
             node_of_cpu.extend(node.cpus.iter().map(|cpu| (*cpu, at)));
         }
-        let head = head(&settings, &nodes);
+        let memory_nodes = memory_nodes(machine);
+        let head = head(&settings, &nodes, memory_nodes);
         let policy = settings.policy.start(&head.setting())?;
         Ok(Self {
             decider: Decider::new(policy, nodes.len(), settings.pages),
@@ -181,6 +183,7 @@ impl Daemon {
             moves_ns: 0,
             settings,
             nodes,
+            memory_nodes,
             node_of_cpu,
         })
     }
@@ -192,7 +195,7 @@ impl Daemon {
 
     /// The log's first line.
     pub fn head(&self) -> Head {
-        head(&self.settings, &self.nodes)
+        head(&self.settings, &self.nodes, self.memory_nodes)
     }
 
     /// An interval has ended: decides and acts, in at most `budget_ns`.
@@ -551,12 +554,24 @@ fn local_by_process(
     local
 }
 
-fn head(settings: &Settings, nodes: &[NodeId]) -> Head {
+/// Bit n: the node at position n has memory.
+fn memory_nodes(machine: &Machine) -> u64 {
+    let with_memory = machine.nodes_with_memory();
+    machine
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(at, node)| *at < 64 && with_memory.contains(&node.id))
+        .fold(0, |bits, (at, _)| bits | 1 << at)
+}
+
+fn head(settings: &Settings, nodes: &[NodeId], memory_nodes: u64) -> Head {
     Head {
         nearpage_live: log::VERSION,
         policy: settings.policy.name().to_owned(),
         parameters: settings.policy.parameters(),
         nodes: nodes.iter().map(|node| node.0).collect(),
+        memory_nodes,
         pages: settings.pages,
         page_bytes: settings.page_bytes,
         seed: settings.seed,

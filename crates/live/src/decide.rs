@@ -310,6 +310,7 @@ mod tests {
             nodes: 4,
             pages: 100,
             clock_ghz: 1.0,
+            memory_nodes: 0b1111,
             every: 1,
             seed: 1,
         };

@@ -29,6 +29,8 @@ pub struct Head {
     pub parameters: Vec<(String, String)>,
     /// Numbers of the machine's nodes, by position.
     pub nodes: Vec<u16>,
+    /// Bit n: the node at position n has memory.
+    pub memory_nodes: u64,
     /// Pages that the daemon keeps counters of.
     pub pages: usize,
     /// Size of a page.
@@ -260,6 +262,7 @@ impl Head {
             pages: self.pages,
             // Its intervals are in nanoseconds here, whatever the clock of the machine.
             clock_ghz: 1.0,
+            memory_nodes: self.memory_nodes,
             every: 1,
             seed: self.seed,
         }
@@ -306,6 +309,7 @@ mod tests {
             policy: policy.name().to_owned(),
             parameters: policy.parameters(),
             nodes: vec![0, 2],
+            memory_nodes: 0b11,
             pages: 10,
             page_bytes: 4096,
             seed: 1,

@@ -98,6 +98,11 @@ impl Observer {
         &self.threads
     }
 
+    /// Samples stand for so much time from now on.
+    pub fn set_period_ns(&mut self, period_ns: u64) {
+        self.period_ns = period_ns;
+    }
+
     /// A decision was made: what is seen from now on is for the next one.
     pub fn begin_interval(&mut self) {
         self.accesses.clear();

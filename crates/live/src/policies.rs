@@ -3,8 +3,8 @@
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
 use nearpage_policy::online::{
-    MigrateReplicate, Monitor, OnlinePolicy, ParameterError, PushPull, PushPullParameters, Setting,
-    Thresholds,
+    Action, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy, ParameterError, PushPull,
+    PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
 };
 
 /// A policy with its parameters.
@@ -24,6 +24,25 @@ pub enum Policy {
         /// Its parameters.
         parameters: PushPullParameters,
     },
+    /// Carrefour (§3).
+    Traffic(TrafficParameters),
+    /// Decides nothing: for machines on which there is nothing to decide.
+    Watch,
+}
+
+/// [`Policy::Watch`].
+struct Watch;
+
+impl OnlinePolicy for Watch {
+    fn epoch_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn observe(&mut self, _: &Observation, _: &mut Vec<Action>) {}
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
+
+    fn forget(&mut self, _: u32) {}
 }
 
 /// Samples that make a page hot, instead of 128 misses. The daemon sees samples of a kind that does
@@ -55,6 +74,15 @@ impl Policy {
                 replicates,
             });
         }
+        if name == "watch" {
+            return Some(Self::Watch);
+        }
+        if name == "traffic" {
+            let mut parameters = TrafficParameters::default();
+            // Threads are the scheduler's unless one is asked to move them.
+            parameters.clustering = 0;
+            return Some(Self::Traffic(parameters));
+        }
         let monitor = Monitor::ALL
             .into_iter()
             .find(|monitor| monitor.as_str() == name)?;
@@ -70,8 +98,9 @@ impl Policy {
 
     /// All names.
     pub fn names() -> Vec<&'static str> {
-        let mut names = vec!["migrate", "migrate-replicate"];
+        let mut names = vec!["traffic", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
+        names.push("watch");
         names
     }
 
@@ -83,6 +112,8 @@ impl Policy {
             } => "migrate",
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
+            Self::Traffic(_) => "traffic",
+            Self::Watch => "watch",
         }
     }
 
@@ -94,6 +125,8 @@ impl Policy {
         match self {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
+            Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Watch => Ok(false),
         }
     }
 
@@ -108,6 +141,12 @@ impl Policy {
                 .values()
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
+            Self::Traffic(parameters) => parameters
+                .values()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
+            Self::Watch => Vec::new(),
         }
     }
 
@@ -131,6 +170,8 @@ impl Policy {
                 monitor,
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
+            Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
+            Self::Watch => Box::new(Watch),
         })
     }
 }
@@ -145,6 +186,7 @@ mod tests {
             nodes: 4,
             pages: 10,
             clock_ghz: 2.0,
+            memory_nodes: 0b1111,
             every: 1,
             seed: 0,
         };

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nearpage_machine::NodeId;
+use nearpage_policy::online::View;
 use nearpage_sampler::{Sampler, State, Summary};
 
 use crate::daemon::{Daemon, Report};
@@ -40,6 +41,7 @@ pub fn watch(
     loop {
         let left = Duration::from_nanos(next_ns.saturating_sub(kernel.now_ns()));
         let state = sampler.drain(left.min(PATIENCE), &mut observer)?;
+        observer.set_period_ns(sampler.period_ns());
         let over = state != State::Running;
         if over || kernel.now_ns() >= next_ns {
             let free = FreeMemory::read(Path::new("/sys"), &nodes);
@@ -54,6 +56,10 @@ pub fn watch(
             };
             let report = daemon.step(&mut observer, kernel, &free, budget_ns, log)?;
             each(&report);
+            // A cycle is a nanosecond to live policies.
+            if let Some(View::Samples { cycles, .. }) = report.view {
+                sampler.ask_rate(1e9 / cycles.max(1) as f64);
+            }
             next_ns = kernel.now_ns().max(next_ns) + interval_ns;
         }
         if over {

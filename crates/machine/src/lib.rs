@@ -34,7 +34,10 @@ mod toml_file;
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
-pub use measure::{Effort, MeasureError, Measured, Measurement};
+pub use measure::{
+    Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
+    placing_threshold_per_us,
+};
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
 pub use timing::{

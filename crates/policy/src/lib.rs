@@ -37,12 +37,14 @@ mod prediction;
 mod programs;
 mod quality;
 mod subject;
+mod traffic;
 
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
 pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};
 pub use programs::{Programs, program};
 pub use quality::{Quality, quality};
+pub use traffic::{Traffic, traffic};
 
 /// How decisions are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

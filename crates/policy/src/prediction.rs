@@ -68,6 +68,8 @@ pub enum FirstTouchBasis {
 /// The prediction for the objects of one symbol or call site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectPrediction {
+    /// Position in the attribution's objects.
+    pub group: usize,
     /// Name for people.
     pub name: String,
     /// The largest one's bytes.
@@ -116,7 +118,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let parameters = Parameters::default();
     let mut totals = [Tally::default(); 3];
     let mut objects = Vec::new();
-    for group in &input.attribution.objects {
+    for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
         let placeable = matches!(
             group.kind,
@@ -143,6 +145,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         }
         let name = own.as_ref().and_then(|own| names(own).into_iter().next());
         objects.push(ObjectPrediction {
+            group: position,
             name: decisions
                 .first()
                 .map(|&first| plan.decisions[first].name.clone())
@@ -226,7 +229,7 @@ fn tallies(
 }
 
 /// Who is taken to have touched an object first: the thread that allocated it, else the main thread.
-fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
+pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
     let objects = &context.tables.objects;
     let allocator = group
         .samples

@@ -987,13 +987,15 @@ pub unsafe extern "C" fn sigaction(number: c_int, new: *const c_void, old: *mut 
     // SAFETY: both structures begin with the handler, and the rest of the old one may be zero: no
     // flags, no other signals blocked.
     unsafe {
-        let handler = (!new.is_null()).then(|| *new.cast::<usize>());
-        if let Some(before) = signal::program_sets(number, handler) {
-            if !old.is_null() {
-                old.cast::<[usize; 19]>().write([0; 19]);
-                *old.cast::<usize>() = before;
+        if signal::is_ours(number) {
+            let handler = (!new.is_null()).then(|| *new.cast::<usize>());
+            if let Some(before) = signal::program_sets(number, handler) {
+                if !old.is_null() {
+                    old.cast::<[usize; 19]>().write([0; 19]);
+                    *old.cast::<usize>() = before;
+                }
+                return 0;
             }
-            return 0;
         }
         real::sigaction(number, new, old)
     }
@@ -1026,6 +1028,9 @@ set_handler! {
 
 /// Calls `wait` with the program's set of signals, without ours.
 unsafe fn wait_for<R>(set: *const c_void, wait: impl FnOnce(*const c_void) -> R) -> R {
+    if !signal::is_on() || set.is_null() {
+        return wait(set);
+    }
     // SAFETY: the C library's sets have 1024 bits.
     match unsafe { signal::without_ours(set.cast::<[u64; 16]>().read_unaligned()) } {
         Some(set) => wait((&raw const set).cast()),

@@ -5,7 +5,9 @@
 //! The timer expires with the tick that found the thread in user mode, and the signal is delivered
 //! on the way out of that very interrupt: the frame holds what the tick interrupted. A thread that
 //! sleeps, or works in the kernel, is left alone, so that no system call of the program is cut
-//! short. Gaps are whole ticks, drawn at random around the period.
+//! short. Gaps are whole ticks, drawn at random around the period. A sample stands for the thread's
+//! time in user mode since the one before, by the kernel's clocks: ticks alone miss much of a thread
+//! that shares its CPU.
 //!
 //! The signal is a realtime signal that nobody had a handler for. The program does not see ours: it
 //! reads, and may set, the default or to ignore it. Once it installs a handler of its own, it has
@@ -35,10 +37,48 @@ const MAPS_BYTES_MAX: usize = 4 << 20;
 const DEFAULT_PERIOD_NS: u64 = 10_000_000;
 const DEFAULT_SLOTS: u64 = 4096;
 const CLOCK_MONOTONIC: i32 = 1;
+/// `CLOCK_THREAD_CPUTIME_ID`.
+const THREAD_CLOCK: i32 = 3;
+/// `CPUCLOCK_PROF` of the calling thread.
+const THREAD_TICKS_CLOCK: i32 = !0 << 3 | 4;
 /// Timers of that clock are not bound to ticks.
 const MONOTONIC_STEP_NS: u64 = 1_000;
+/// How often a new thread yields to the one that makes the ring.
+const YIELDS_MAX: u32 = 1_000;
 /// `MADV_DONTFORK`.
 const ADVICE_DONT_FORK: usize = 10;
+
+/// The clocks of a thread, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// Time on a CPU.
+    running: u64,
+    /// Time in user mode, and in all, in whole ticks, each for the mode that it found. A thread that
+    /// others are waiting behind is often taken off its CPU before the tick, so this is less.
+    user: u64,
+    used: u64,
+}
+
+impl Clocks {
+    fn now() -> Self {
+        Self {
+            running: sys::clock_of(THREAD_CLOCK),
+            user: sys::clock_of(THREAD_USER_CLOCK),
+            used: sys::clock_of(THREAD_TICKS_CLOCK),
+        }
+    }
+
+    /// Time in user mode since `before`: the share of the ticks, of the time on a CPU.
+    fn user_ns_since(&self, before: &Self) -> u64 {
+        let running = self.running.saturating_sub(before.running);
+        let user = self.user.saturating_sub(before.user);
+        let used = self.used.saturating_sub(before.used).max(user);
+        match used {
+            0 => 0,
+            _ => (u128::from(running) * u128::from(user) / u128::from(used)) as u64,
+        }
+    }
+}
 
 /// What [`RING`] is while it is no address.
 mod ring {
@@ -65,6 +105,8 @@ static CLOCK: AtomicI32 = AtomicI32::new(THREAD_USER_CLOCK);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 static FORKED: AtomicU32 = AtomicU32::new(0);
 static NO_TIMER: AtomicU64 = AtomicU64::new(0);
+/// Samples that came before the ring was made.
+static EARLY: AtomicU64 = AtomicU64::new(0);
 /// Timers of all threads, number + 1; 0: free.
 static TIMERS: [AtomicU32; TIMERS_MAX] = [const { AtomicU32::new(0) }; TIMERS_MAX];
 
@@ -135,8 +177,13 @@ pub fn start() {
     }
 }
 
+/// Is this process sampled?
+pub fn is_on() -> bool {
+    SIGNAL.load(Ordering::Acquire) != 0
+}
+
 /// Is this the signal, and still ours?
-fn is_ours(signal: i32) -> bool {
+pub fn is_ours(signal: i32) -> bool {
     signal != 0 && signal == SIGNAL.load(Ordering::Acquire)
 }
 
@@ -150,8 +197,8 @@ pub fn thread_begins(thread: &mut Thread) {
     if !sys::action(signal).is_ok_and(|action| action.handler == on_signal as *const () as usize) {
         return give_way(signal);
     }
-    thread.sampled_ns = 0;
-    match make_timer(signal, thread.tid) {
+    thread.clocks = Clocks::now();
+    match make_timer(signal, thread) {
         Some(place) => thread.timer = place,
         None => {
             NO_TIMER.fetch_add(1, Ordering::Relaxed);
@@ -160,6 +207,12 @@ pub fn thread_begins(thread: &mut Thread) {
     if thread.order > 0 {
         if RING.load(Ordering::Acquire) == ring::NONE {
             make_ring();
+        }
+        // Another thread makes it: what that takes is a few system calls.
+        let mut patience = YIELDS_MAX;
+        while RING.load(Ordering::Acquire) == ring::MAKING && patience > 0 {
+            sys::sched_yield();
+            patience -= 1;
         }
         write(Kind::ThreadBegins, thread.tid, |_| ());
     }
@@ -185,6 +238,7 @@ pub fn forked_child(thread: &mut Thread) {
     with_files(|files| files.start_ns = sys::clock_ns());
     FORKED.store(1, Ordering::Relaxed);
     NO_TIMER.store(0, Ordering::Relaxed);
+    EARLY.store(0, Ordering::Relaxed);
     for timer in &TIMERS {
         timer.store(0, Ordering::Relaxed);
     }
@@ -196,46 +250,56 @@ pub fn forked_child(thread: &mut Thread) {
 
 /// The process ends, or becomes another program.
 pub fn finish(thread: &mut Thread) {
-    let ring = RING.load(Ordering::Acquire);
-    if ring < ring::ADDRESS {
-        return;
-    }
     note_blocked(thread);
-    word(ring, offset::NO_TIMER).store(NO_TIMER.load(Ordering::Relaxed), Ordering::Relaxed);
-    copy_maps();
+    let ring = RING.load(Ordering::Acquire);
+    if ring >= ring::ADDRESS {
+        word(ring, offset::NO_TIMER).store(NO_TIMER.load(Ordering::Relaxed), Ordering::Relaxed);
+        word(ring, offset::DROPPED).fetch_add(EARLY.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        copy_maps();
+    }
 }
 
 /// Where the signal waits for a thread that ends, its last periods were not sampled.
 fn note_blocked(thread: &mut Thread) {
-    let (ring, signal) = (RING.load(Ordering::Acquire), SIGNAL.load(Ordering::Relaxed));
-    if ring < ring::ADDRESS || signal == 0 || thread.timer == 0 || !sys::is_pending(signal) {
+    let signal = SIGNAL.load(Ordering::Relaxed);
+    if signal == 0 || thread.timer == 0 || !sys::is_pending(signal) {
         return;
     }
-    let used_ns = sys::clock_of(THREAD_USER_CLOCK);
-    word(ring, offset::BLOCKED_NS)
-        .fetch_add(used_ns.saturating_sub(thread.sampled_ns), Ordering::Relaxed);
-    thread.sampled_ns = used_ns;
+    if RING.load(Ordering::Acquire) == ring::NONE {
+        make_ring();
+    }
+    let ring = RING.load(Ordering::Acquire);
+    if ring >= ring::ADDRESS {
+        let now = Clocks::now();
+        let blocked_ns = now.user_ns_since(&thread.clocks);
+        word(ring, offset::BLOCKED_NS).fetch_add(blocked_ns, Ordering::Relaxed);
+        thread.clocks = now;
+    }
 }
 
-/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1.
-fn make_timer(signal: i32, tid: u32) -> Option<u32> {
-    let (place, free) = TIMERS.iter().enumerate().find(|(_, timer)| {
-        timer
-            .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    })?;
-    match sys::timer_create(CLOCK.load(Ordering::Relaxed), signal, tid) {
-        Ok(timer) => {
-            free.store(timer + 1, Ordering::Release);
-            let period_ns = period_ns();
-            set_timer(timer, period_ns, gap_ns(period_ns));
-            Some(place as u32 + 1)
-        }
-        Err(_) => {
-            free.store(0, Ordering::Release);
-            None
-        }
+/// A timer that sends `signal` to the calling thread: its place in [`TIMERS`], from 1. The search
+/// begins where threads before it are not likely to be.
+fn make_timer(signal: i32, thread: &Thread) -> Option<u32> {
+    let free = |place: &usize| {
+        TIMERS.get(*place).is_some_and(|timer| {
+            timer
+                .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    };
+    let first = thread.order as usize;
+    let place = (0..TIMERS_MAX)
+        .map(|step| (first + step) % TIMERS_MAX)
+        .find(free)?;
+    let made = sys::timer_create(CLOCK.load(Ordering::Relaxed), signal, thread.tid);
+    let number = made.map_or(0, |timer| timer + 1);
+    if let Some(taken) = TIMERS.get(place) {
+        taken.store(number, Ordering::Release);
     }
+    let timer = made.ok()?;
+    let period_ns = period_ns();
+    set_timer(timer, period_ns, gap_ns(period_ns));
+    Some(place as u32 + 1)
 }
 
 fn release_timer(place: u32) {
@@ -391,17 +455,19 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
     let period_ns = period_ns();
     let missed = overrun.max(0) as u32;
     // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
-    unsafe {
-        let sampled_ns = &raw mut (*Thread::current()).sampled_ns;
-        *sampled_ns += period_ns * (1 + u64::from(missed));
-    }
+    let stands_for_ns = unsafe {
+        let clocks = &raw mut (*Thread::current()).clocks;
+        let now = Clocks::now();
+        let before = clocks.replace(now);
+        now.user_ns_since(&before) / (1 + u64::from(missed))
+    };
     write(Kind::Sample, tid, |at| {
         let register =
             // SAFETY: the context holds this many registers.
             |number: usize| unsafe { *((frame + context::REGISTERS + 8 * number) as *const u64) };
         half(at, slot::CPU).store(sys::getcpu(), Ordering::Relaxed);
         half(at, slot::MISSED).store(missed, Ordering::Relaxed);
-        word(at, slot::PERIOD_NS).store(period_ns, Ordering::Relaxed);
+        word(at, slot::PERIOD_NS).store(stands_for_ns, Ordering::Relaxed);
         word(at, slot::INSTRUCTION).store(register(context::INSTRUCTION), Ordering::Relaxed);
         for (place, number) in context::ORDER.iter().enumerate() {
             word(at, slot::REGISTERS + 8 * place).store(register(*number), Ordering::Relaxed);
@@ -431,6 +497,7 @@ fn half(at: usize, offset: usize) -> &'static AtomicU32 {
 fn write(kind: Kind, tid: u32, fill: impl FnOnce(usize)) {
     let ring = RING.load(Ordering::Acquire);
     if ring < ring::ADDRESS {
+        EARLY.fetch_add(u64::from(kind == Kind::Sample), Ordering::Relaxed);
         return;
     }
     let slots = SLOTS.load(Ordering::Relaxed) as u64;
@@ -605,6 +672,22 @@ mod tests {
                 "{period_ns}: {mean}"
             );
         }
+    }
+
+    #[test]
+    fn time_in_user_mode_is_a_share_of_the_time_on_a_cpu() {
+        let at = |running, user, used| Clocks {
+            running,
+            user,
+            used,
+        };
+        let since = |now: Clocks| now.user_ns_since(&at(1_000, 400, 400));
+        assert_eq!(since(at(1_000, 400, 400)), 0);
+        assert_eq!(since(at(9_000, 800, 800)), 8_000);
+        assert_eq!(since(at(9_000, 800, 1_200)), 4_000);
+        assert_eq!(since(at(9_000, 400, 1_200)), 0);
+        assert_eq!(since(at(0, 0, 0)), 0);
+        assert_eq!(since(at(u64::MAX, u64::MAX, 0)), u64::MAX - 1_000);
     }
 
     #[test]

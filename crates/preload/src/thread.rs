@@ -75,8 +75,8 @@ pub struct Thread {
     pub announced: bool,
     /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
     pub gaps: usize,
-    /// [`crate::signal`]: time in user mode that samples and what was missed between them stand for.
-    pub sampled_ns: u64,
+    /// [`crate::signal`]: its clocks at its last sample.
+    pub clocks: crate::signal::Clocks,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
 }

@@ -1,20 +1,27 @@
 //! How fast a trace is decoded and its pages are looked up, as a simulator reads it:
-//! `read_trace FOLDER`, one thread of the trace after the other on one CPU; then its accesses.
+//! `read_trace FOLDER`, one thread of the trace after the other on one CPU; then its accesses, and
+//! the statistics of a report. CPU time, which holds on a busy machine.
 
 use std::path::Path;
-use std::time::Instant;
 
 use nearpage_recording::trace::{StepBatch, Steps};
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
+/// Time on a CPU so far, of this thread.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|text| text.parse().ok());
+    nanoseconds.map_or(f64::NAN, |nanoseconds: f64| nanoseconds / 1e9)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: read_trace FOLDER")?;
-    let begin = Instant::now();
+    let begin = cpu_seconds();
     let recording = Recording::open(Path::new(&folder))?;
-    println!("open {:.3} s", begin.elapsed().as_secs_f64());
+    println!("open {:.3} s", cpu_seconds() - begin);
     let trace = recording.trace()?;
-    for _ in 0..3 {
-        let begin = Instant::now();
+    for _ in 0..5 {
+        let begin = cpu_seconds();
         let (mut batch, mut misses, mut happenings) = (StepBatch::default(), 0, 0);
         let mut pages = 0u64;
         for position in 0..trace.threads().len() {
@@ -29,22 +36,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     .sum::<u64>();
             }
         }
-        let seconds = begin.elapsed().as_secs_f64();
+        let seconds = cpu_seconds() - begin;
         println!(
             "steps: {misses} misses, {happenings} others on {} pages in {seconds:.3} s, {:.1} M misses/s ({pages:x})",
             trace.pages().len(),
             misses as f64 / seconds / 1e6
         );
     }
-    let (begin, mut batch, mut count) = (Instant::now(), AccessBatch::default(), 0);
+    let (begin, mut batch, mut count) = (cpu_seconds(), AccessBatch::default(), 0);
     for chunk in 0..recording.access_chunks() {
         recording.read_chunk(chunk, ColumnSelection::ALL, &mut batch)?;
         count += batch.len();
     }
-    let seconds = begin.elapsed().as_secs_f64();
+    let seconds = cpu_seconds() - begin;
     println!(
         "accesses: {count} in {seconds:.3} s, {:.1} M/s",
         count as f64 / seconds / 1e6
+    );
+    let begin = cpu_seconds();
+    let statistics = recording.trace_statistics()?;
+    let seconds = cpu_seconds() - begin;
+    let misses = statistics.data_misses + statistics.fetch_misses;
+    println!(
+        "statistics: {misses} misses in {seconds:.3} s, {:.1} M/s",
+        misses as f64 / seconds / 1e6
     );
     Ok(())
 }

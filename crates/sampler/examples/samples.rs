@@ -151,6 +151,9 @@ fn print(tally: &Tally, summary: &nearpage_sampler::Summary, top: usize) {
     );
     eprintln!("threads {}, {total:?}", summary.threads.len());
     eprintln!("{:?}\n{:?}", summary.undecoded, summary.records);
+    if let Some(sample_ns) = summary.sample_ns {
+        eprintln!("sample: {sample_ns:.0} ns");
+    }
     eprintln!(
         "events {:?}, {} rows, {:.3} s of cost",
         tally.events,

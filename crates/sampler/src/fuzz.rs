@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nearpage_recording::AccessKind;
+use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot};
 
 use crate::architecture::{Code, Flow, Judge};
 use crate::calibrate::Side;
@@ -11,6 +12,7 @@ use crate::image::Image;
 use crate::merge::Window;
 use crate::pmu::{Form, spe};
 use crate::record::{self, Body, Identifiers};
+use crate::signal::Process;
 use crate::verdict::{GENERAL_REGISTERS, Verdict};
 
 /// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
@@ -60,6 +62,32 @@ pub fn memory_samples(bytes: &[u8]) {
         let chunks = bytes.chunks(160).len() as u64;
         assert_eq!(accesses + others + follower.records.malformed, chunks);
     }
+}
+
+/// Follows the samples of a ring that a process filled, `bytes`, and its mappings, `text`; but for
+/// the samples themselves, which ask the system for code.
+pub fn signal_samples(bytes: &[u8], text: &[u8]) {
+    let Some(header) = Header::parse(bytes, u64::MAX) else {
+        return;
+    };
+    let mut records = Vec::new();
+    let mut process = Process::begin(&header, false, &mut records);
+    process.map(1, text, &mut records);
+    let slots = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    for slot in slots.chunks(SLOT_BYTES).filter_map(Slot::parse) {
+        process.knows_code(&slot);
+        process.append(&slot, &mut records);
+    }
+    process.end(2, false, &mut records);
+    let identifiers = Identifiers::default();
+    let mut follower = Follower::new(Side::Before, identifiers.clone());
+    let mut window = Window::default();
+    window.add(|out| out.extend_from_slice(&records));
+    window.take(u64::MAX, |bytes| match record::parse(bytes, &identifiers) {
+        Ok(record) if matches!(record.body, Body::Sample(_)) => {}
+        _ => follower.follow(bytes),
+    });
+    assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 
 /// Reads `bytes` as the packets of one stretch of an AUX area.

@@ -16,6 +16,8 @@ use crate::governor::{Governor, Interval};
 const MEASURE_EVERY_NS: u64 = 10_000_000_000;
 /// Weight of a new measurement.
 const NEWEST: f64 = 0.2;
+/// The recorder's time is spread over about so long.
+const SPREAD_NS: f64 = 10e9;
 /// A turn of sampling and pausing, on average.
 const TURN_NS: u64 = 100_000_000;
 /// With a larger share than this, sampling does not pause.
@@ -40,7 +42,11 @@ pub(crate) struct Overhead {
     /// What a sample costs the program.
     inside_ns: f64,
     measured_at_ns: u64,
+    round_ns: u64,
     recorder_ns: u64,
+    /// The recorder's time that is not told yet: it looks at every place in the program once, most
+    /// of them early, and a rate that followed that would drop for nothing.
+    owed_ns: f64,
     program_ns: f64,
     samples: u64,
     pub changes: Vec<RateChange>,
@@ -57,7 +63,9 @@ impl Overhead {
             source,
             inside_ns: calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS),
             measured_at_ns: now_ns,
+            round_ns: now_ns,
             recorder_ns: own_time_ns(),
+            owed_ns: 0.0,
             program_ns: 0.0,
             samples: 0,
         }
@@ -82,7 +90,11 @@ impl Overhead {
         }
         let recorder_ns = own_time_ns();
         let new = samples.saturating_sub(self.samples);
-        let spent_ns = recorder_ns.saturating_sub(self.recorder_ns) as f64;
+        self.owed_ns += recorder_ns.saturating_sub(self.recorder_ns) as f64;
+        let passed_ns = now_ns.saturating_sub(self.round_ns) as f64;
+        let spent_ns = self.owed_ns * (passed_ns / SPREAD_NS).min(1.0);
+        self.owed_ns -= spent_ns;
+        self.round_ns = now_ns;
         let interval = Interval {
             program_ns: (program_ns - self.program_ns).max(0.0),
             samples: new,

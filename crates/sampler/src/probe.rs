@@ -46,8 +46,10 @@ impl Finding {
     }
 }
 
-/// Tries each thing the sampler uses. `proc_root` is `/proc` but in tests.
-pub fn probe(proc_root: &Path) -> Vec<Finding> {
+/// Tries each thing the sampler uses. `preload`: [`Options::preload`]; `proc_root` is `/proc` but in
+/// tests.
+pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
+    let source = |subject, wish| source(subject, wish, preload, proc_root);
     let open = |counted, kernel: bool| {
         let mut attributes = Attributes::new(counted);
         attributes.sample_period = 1_000_000;
@@ -88,15 +90,22 @@ pub fn probe(proc_root: &Path) -> Vec<Finding> {
             ..Finding::refused("samples in the kernel", refusal)
         },
     });
-    findings.push(source("hardware samples (PMU)", SourceWish::Pmu, proc_root));
-    findings.push(source("record --source auto", SourceWish::Auto, proc_root));
+    findings.push(source("hardware samples (PMU)", SourceWish::Pmu));
+    findings.push(source("timer signals", SourceWish::Signal));
+    findings.push(source("record --source auto", SourceWish::Auto));
     findings
 }
 
 /// What `record` would take.
-fn source(subject: &'static str, wish: SourceWish, proc_root: &Path) -> Finding {
+fn source(
+    subject: &'static str,
+    wish: SourceWish,
+    preload: &Result<(), String>,
+    proc_root: &Path,
+) -> Finding {
     let mut options = Options::new(Vec::new());
     options.source = wish;
+    options.preload.clone_from(preload);
     options.proc_root = proc_root.to_owned();
     match choose_source(&options) {
         Ok(choice) => Finding::there(subject, choice.line),

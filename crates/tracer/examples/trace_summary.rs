@@ -33,6 +33,7 @@ const NAMES: [&str; COUNTERS] = [
     "spun_quanta",
     "execs",
     "forks",
+    "untraced_programs",
 ];
 
 fn main() {

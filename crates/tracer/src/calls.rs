@@ -10,7 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nearpage_wire::trace::{Counter, Event, MARK_OPTION, Record};
 
+use crate::exec::{self, Exec};
 use crate::maps;
+use crate::plugin::guest_base;
+use crate::system::run_instead;
 use crate::thread::Thread;
 
 const READ: i64 = 0;
@@ -26,15 +29,11 @@ const FORK: i64 = 57;
 const VFORK: i64 = 58;
 const EXECVE: i64 = 59;
 const EXIT: i64 = 60;
-const KILL: i64 = 62;
 const PRCTL: i64 = 157;
-const TKILL: i64 = 200;
 const FUTEX: i64 = 202;
 const SET_TID_ADDRESS: i64 = 218;
 const CLOCK_GETTIME: i64 = 228;
 const EXIT_GROUP: i64 = 231;
-const TGKILL: i64 = 234;
-const EXECVEAT: i64 = 322;
 
 /// Calls that may sleep, but for reads of ordinary files and futexes: poll, pause, nanosleep,
 /// accept, connect, recvfrom, recvmsg, wait4, semop, msgsnd, msgrcv, select, flock, rt_sigtimedwait,
@@ -117,6 +116,27 @@ impl Thread {
         self.process.lockstep.block(self.member, self.time());
     }
 
+    /// The process is about to run another program; returns if it does not, or not in the emulator.
+    fn exec(&mut self, arguments: [u64; 3]) {
+        self.count(Counter::Execs);
+        let exec = exec::look(arguments, guest_base());
+        if exec == Exec::Fails {
+            return;
+        }
+        if exec == Exec::Untraced {
+            self.count(Counter::UntracedPrograms);
+        }
+        self.flush();
+        let virtual_time = self.time();
+        let event = Event::Exec { virtual_time };
+        let process = self.process;
+        process.output.event(self.number, virtual_time, &event);
+        process.tell_counters(self.number, virtual_time, Some(&self.counters));
+        if let Exec::Emulated(command) = exec {
+            run_instead(&command.path, &command.arguments, &command.environment);
+        }
+    }
+
     /// A system call begins.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) {
         let process = self.process;
@@ -186,16 +206,10 @@ impl Thread {
                 });
                 process.lockstep.remove(self.member, self.time());
             }
-            EXECVE | EXECVEAT => {
-                self.count(Counter::Execs);
-                self.flush();
-                let virtual_time = self.time();
-                let event = Event::Exec { virtual_time };
-                process.output.event(self.number, virtual_time, &event);
+            EXECVE => {
+                self.exec([first, second, third]);
                 self.sleep(0);
             }
-            // Perhaps its own end: abort() comes this way.
-            KILL | TKILL | TGKILL => self.flush(),
             EXIT_GROUP => process.lockstep.end(),
             _ if Self::may_sleep(number, first) => self.sleep(0),
             _ => {}

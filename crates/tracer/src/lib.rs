@@ -7,12 +7,13 @@
 //! ([`nearpage_wire::tracer_setup`]), and shares nothing else with the rest of nearpage.
 //!
 //! Processes are traced each by itself: caches of one are not invalidated by another, and a forked
-//! child starts with cold caches and a file of its own. What `exec` runs is not traced, unless the
-//! emulator is what it runs.
+//! child starts with cold caches and a file of its own. What a program runs by `exec` is emulated
+//! and traced likewise ([`exec`]).
 
 pub mod caches;
 pub mod calls;
 pub mod directory;
+pub mod exec;
 pub mod futexes;
 pub mod l1;
 pub mod lock;

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::trace::{
-    EVENT_BYTES_MAX, Encoder, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader, FrameKind,
-    RECORD_BYTES_MAX, Record, Reference,
+    EVENT_BYTES_MAX, Encoder, Event, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FileHeader,
+    FrameHeader, FrameKind, RECORD_BYTES_MAX, Record, Reference,
 };
 
-use crate::system;
+use crate::system::{self, Memory};
 
-/// Bytes of a frame, header included, at which it is written: what a thread holds in memory.
-pub const FRAME_BYTES: usize = 256 << 10;
+/// Bytes of a frame, header included, at which it is written: what a thread holds back.
+pub const FRAME_BYTES: usize = 128 << 10;
 
 /// The file. Memory: nothing that grows.
 pub struct Output {
@@ -138,7 +138,9 @@ impl Open {
 pub struct Stream {
     thread: u32,
     encoder: Box<Encoder>,
-    frame: Box<[u8]>,
+    frame: Memory,
+    /// The frame's file, where it has one.
+    open: Option<PathBuf>,
     filled: usize,
     records: u32,
     /// Virtual time and CLOCK_MONOTONIC at which the frame began.
@@ -150,17 +152,59 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Of a thread that begins at this virtual time.
-    pub fn new(thread: u32, virtual_time: u64) -> Self {
-        Self {
+    /// Of a thread that begins at this virtual time. `None`: there is no memory.
+    pub fn new(output: &Output, thread: u32, virtual_time: u64) -> Option<Self> {
+        let path = output.path.with_extension(format!("{thread}.open"));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(&path);
+        let mapped = file
+            .ok()
+            .and_then(|file| Memory::new(Some(&file), FRAME_BYTES));
+        let open = if mapped.is_some() {
+            Some(path)
+        } else {
+            // On a full disk the rest of the trace has no room either.
+            let _ = std::fs::remove_file(&path);
+            None
+        };
+        let mut stream = Self {
             thread,
             encoder: Box::new(Encoder::new()),
-            frame: vec![0; FRAME_BYTES].into_boxed_slice(),
-            filled: FRAME_HEADER_BYTES,
+            frame: mapped.or_else(|| Memory::new(None, FRAME_BYTES))?,
+            open,
+            filled: 0,
             records: 0,
-            began: (virtual_time, system::now_ns()),
+            began: (0, 0),
             last: 0,
             total: 0,
+        };
+        stream.begin(virtual_time);
+        Some(stream)
+    }
+
+    fn begin(&mut self, virtual_time: u64) {
+        self.filled = FRAME_HEADER_BYTES;
+        self.records = 0;
+        self.began = (virtual_time, system::now_ns());
+        let header = self.header();
+        header.begin(&mut self.frame);
+    }
+
+    fn header(&self) -> FrameHeader {
+        FrameHeader {
+            kind: FrameKind::Records,
+            thread: self.thread,
+            records: self.records,
+            payload_bytes: (self.filled - FRAME_HEADER_BYTES) as u32,
+            virtual_time: self.began.0,
+            time_ns: self.began.1,
+        }
+    }
+
+    /// The thread ends, and everything is written.
+    pub fn end(&mut self) {
+        if let Some(path) = self.open.take() {
+            let _ = std::fs::remove_file(path);
         }
     }
 
@@ -192,6 +236,9 @@ impl Stream {
         self.last = instructions;
         self.filled += bytes;
         self.records += 1;
+        let payload_bytes = (self.filled - FRAME_HEADER_BYTES) as u64;
+        let counts = payload_bytes << 32 | u64::from(self.records);
+        self.frame.publish(FRAME_COUNTS_OFFSET, counts);
         if self.filled + RECORD_BYTES_MAX > self.frame.len() {
             self.flush(output, virtual_time);
         }
@@ -201,14 +248,7 @@ impl Stream {
     #[cold]
     pub fn flush(&mut self, output: &Output, virtual_time: u64) {
         if self.records > 0 {
-            let header = FrameHeader {
-                kind: FrameKind::Records,
-                thread: self.thread,
-                records: self.records,
-                payload_bytes: (self.filled - FRAME_HEADER_BYTES) as u32,
-                virtual_time: self.began.0,
-                time_ns: self.began.1,
-            };
+            let header = self.header();
             if let Some(frame) = self.frame.get_mut(..self.filled) {
                 header.seal(frame);
                 output.append(frame, u64::from(self.records));
@@ -216,8 +256,6 @@ impl Stream {
         }
         self.total += u64::from(self.records);
         self.encoder.restart();
-        self.filled = FRAME_HEADER_BYTES;
-        self.records = 0;
-        self.began = (virtual_time, system::now_ns());
+        self.begin(virtual_time);
     }
 }

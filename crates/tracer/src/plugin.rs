@@ -36,6 +36,11 @@ fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Relaxed).as_ref() }
 }
 
+/// Where the program's address 0 is.
+pub fn guest_base() -> u64 {
+    GUEST_BASE.load(Relaxed).saturating_sub(1)
+}
+
 /// Begins a process's trace.
 fn begin(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Result<()> {
     let process = Process::new(setup, folder, parent_pid)?;
@@ -61,8 +66,7 @@ fn first_step(vcpu: c_uint, slot: &AtomicPtr<Thread>) -> Option<&'static mut Thr
     let birth = process.born(vcpu);
     if birth.number == 0 {
         let before = MAPS_BEFORE.get().map_or(&[][..], Vec::as_slice);
-        let guest_base = GUEST_BASE.load(Relaxed).saturating_sub(1);
-        maps::tell_initial(process, before, guest_base);
+        maps::tell_initial(process, before, guest_base());
     }
     let thread = Box::into_raw(Thread::new(process, &birth)?);
     slot.store(thread, Relaxed);
@@ -116,6 +120,18 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_
     }
 }
 
+/// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
+/// (QEMU tells of both while there is one thread, and of one access that reads and writes later.)
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn atomic_access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_void) {
+    if kind & STORE_BIT.load(Relaxed) != 0 {
+        // SAFETY: as this function's.
+        unsafe { access(vcpu, kind, address, code) };
+    }
+}
+
 fn size_bytes(kind: u32) -> u64 {
     // SAFETY: QEMU's function, with what QEMU gave.
     QEMU.get()
@@ -153,7 +169,11 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             let code = Code::new(here, number, is_string_instruction(text));
             (qemu.register_vcpu_mem_cb)(
                 instruction,
-                access,
+                if is_atomic(text) {
+                    atomic_access
+                } else {
+                    access
+                },
                 NO_REGISTERS,
                 ALL_ACCESSES,
                 code.0 as *mut c_void,
@@ -169,12 +189,24 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
+fn is_prefix(byte: u8) -> bool {
+    matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
+}
+
+/// Has it a lock prefix, or is it `xchg`, which needs none?
+fn is_atomic(text: &[u8]) -> bool {
+    let mut opcode = text.iter().skip_while(|byte| is_prefix(**byte));
+    let locked = text
+        .iter()
+        .take_while(|byte| is_prefix(**byte))
+        .any(|byte| *byte == 0xf0);
+    locked || matches!(opcode.next(), Some(0x86 | 0x87))
+}
+
 /// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each round of those is a reference of
 /// its own, though the addresses follow each other.
 fn is_string_instruction(text: &[u8]) -> bool {
-    let opcode = text.iter().find(
-        |byte| !matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3),
-    );
+    let opcode = text.iter().find(|byte| !is_prefix(**byte));
     matches!(opcode, Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
 }
 
@@ -319,4 +351,29 @@ fn install<'a>(
         (qemu.register_atexit_cb)(id, exiting, std::ptr::null_mut());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_known_by_their_bytes() {
+        // lock inc, lock xadd with REX, xchg with memory.
+        for text in [
+            &b"\xf0\xff\x00"[..],
+            b"\xf0\x48\x0f\xc1\x07",
+            b"\x48\x87\x07",
+        ] {
+            assert!(is_atomic(text) && !is_string_instruction(text));
+        }
+        // rep movsb, stosq.
+        for text in [&b"\xf3\xa4"[..], b"\x48\xab"] {
+            assert!(is_string_instruction(text) && !is_atomic(text));
+        }
+        // inc, mov with an immediate that looks like a prefix.
+        for text in [&b"\xff\x00"[..], b"\xc6\x00\xf0", b""] {
+            assert!(!is_string_instruction(text) && !is_atomic(text));
+        }
+    }
 }

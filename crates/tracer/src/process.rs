@@ -91,7 +91,7 @@ impl Process {
             unmappings: Unmappings::default(),
             recording: AtomicBool::new(!setup.from_mark),
             serial: if setup.serial {
-                Some(SerialLog::create(folder, header.pid)?)
+                Some(SerialLog::create(folder, header.pid, header.start_ns)?)
             } else {
                 None
             },
@@ -189,12 +189,20 @@ impl Process {
         self.touched.forget(pages);
     }
 
-    /// The totals, at the end.
+    /// The end.
     pub fn finish(&self, thread: u32, virtual_time: u64) {
+        self.tell_counters(thread, virtual_time, None);
+    }
+
+    /// Writes the totals of threads that ended, and of one that has not.
+    pub fn tell_counters(&self, thread: u32, virtual_time: u64, running: Option<&[u64; COUNTERS]>) {
         if let Some(serial) = &self.serial {
             serial.flush();
         }
         let mut totals = *locked(&self.totals);
+        for (total, counter) in totals.iter_mut().zip(running.into_iter().flatten()) {
+            *total += counter;
+        }
         totals[Counter::RecordsDropped as usize] = self.output.dropped.load(Relaxed);
         totals[Counter::LeftLockstep as usize] = self.lockstep.left_out.load(Relaxed);
         self.output

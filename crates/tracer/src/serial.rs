@@ -1,7 +1,7 @@
 //! The log of `serial 1`: everything that the caches and TLBs were asked, in the order in which they
 //! were. Tests count it again with other code.
 //!
-//! `serial-PID.log`, entries of 24 bytes, little-endian: `u8` what ([`Step`]), `u8` 0, `u16` CPU position, `u32` thread, `u64` address, `u64`
+//! `serial-PID-START.log`, entries of 24 bytes, little-endian: `u8` what ([`Step`]), `u8` 0, `u16` CPU position, `u32` thread, `u64` address, `u64`
 //! instruction (of Flush, the first page beyond).
 
 use std::fs::File;
@@ -34,8 +34,8 @@ impl SerialLog {
     ///
     /// # Errors
     /// The folder can't be written to.
-    pub fn create(folder: &Path, pid: u32) -> std::io::Result<Self> {
-        let file = File::create(folder.join(format!("serial-{pid}.log")))?;
+    pub fn create(folder: &Path, pid: u32, start_ns: u64) -> std::io::Result<Self> {
+        let file = File::create(folder.join(format!("serial-{pid}-{start_ns}.log")))?;
         Ok(Self {
             turn: Mutex::new(()),
             file: Mutex::new(BufWriter::new(crate::system::out_of_the_way(file))),

@@ -1,13 +1,33 @@
 //! The few calls of the C library that Rust's has no name for.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
     fn gettid() -> c_int;
     fn fcntl(descriptor: c_int, command: c_int, ...) -> c_int;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn posix_fallocate(descriptor: c_int, offset: c_long, bytes: c_long) -> c_int;
+    fn mmap(
+        address: *mut c_void,
+        bytes: usize,
+        protection: c_int,
+        flags: c_int,
+        descriptor: c_int,
+        offset: c_long,
+    ) -> *mut c_void;
+    fn munmap(address: *mut c_void, bytes: usize) -> c_int;
+    fn access(path: *const c_char, mode: c_int) -> c_int;
+    fn execve(
+        path: *const c_char,
+        arguments: *const *const c_char,
+        environment: *const *const c_char,
+    ) -> c_int;
 }
 
 /// CLOCK_MONOTONIC.
@@ -26,7 +46,7 @@ pub fn thread_id() -> u32 {
 
 /// The same file under a descriptor that programs don't expect to be free, closed on `exec`; or the
 /// same descriptor where there is none.
-pub fn out_of_the_way(file: std::fs::File) -> std::fs::File {
+pub fn out_of_the_way(file: File) -> File {
     const F_DUPFD_CLOEXEC: c_int = 1030;
     for at_least in [1000, 200] {
         // SAFETY: it duplicates a descriptor that `file` owns.
@@ -44,4 +64,99 @@ pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is terminated; a null handle is the search of all that is loaded.
     let address = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     (!address.is_null()).then_some(address)
+}
+
+/// Memory of whole pages, and of a file where there is one: what is written to it then outlives the
+/// process.
+pub struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is the owner's alone, as a box is.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Zeros; the file's, which becomes that long, or nobody's. `None`: there is no room.
+    pub fn new(file: Option<&File>, bytes: usize) -> Option<Self> {
+        const READ_WRITE: c_int = 3;
+        const SHARED: c_int = 1;
+        const PRIVATE_ANONYMOUS: c_int = 0x22;
+        const FAILED: usize = usize::MAX;
+        let (flags, descriptor) = match file {
+            Some(file) => (SHARED, file.as_raw_fd()),
+            None => (PRIVATE_ANONYMOUS, -1),
+        };
+        // A store where the disk has no room is a signal.
+        // SAFETY: it concerns the file alone.
+        if file.is_some() && unsafe { posix_fallocate(descriptor, 0, bytes as c_long) } != 0 {
+            return None;
+        }
+        // SAFETY: a mapping at an address that is free.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                READ_WRITE,
+                flags,
+                descriptor,
+                0,
+            )
+        };
+        let start = NonNull::new(start.cast()).filter(|_| start.addr() != FAILED)?;
+        Some(Self { start, bytes })
+    }
+
+    /// Writes a word, after all that was written before. `offset`: a multiple of 8.
+    #[inline]
+    pub fn publish(&mut self, offset: usize, word: u64) {
+        if offset.is_multiple_of(8) && offset + 8 <= self.bytes {
+            // SAFETY: it is inside, aligned, and nobody else's while `self` is borrowed.
+            let place = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) };
+            place.store(word, Ordering::Release);
+        }
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: it is mapped, readable, and only `self` changes it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Memory {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and writable.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped it, and nobody has it any more.
+        unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// May the calling process run that file?
+pub fn may_run(path: &CStr) -> bool {
+    const EXECUTE: c_int = 1;
+    // SAFETY: the path is terminated.
+    (unsafe { access(path.as_ptr(), EXECUTE) }) == 0
+}
+
+/// Runs another program in this process's place; returns if that fails.
+pub fn run_instead(path: &CStr, arguments: &[CString], environment: &[CString]) {
+    let pointers = |words: &[CString]| -> Vec<*const c_char> {
+        let ends = std::iter::once(std::ptr::null());
+        words.iter().map(|word| word.as_ptr()).chain(ends).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: terminated strings, in lists that end with null.
+    unsafe { execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
 }

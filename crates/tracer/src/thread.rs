@@ -137,7 +137,8 @@ pub struct Thread {
     /// Stores and misses at the beginning of its turn.
     turn_began_with: (u64, u64),
     stream: Stream,
-    counters: [u64; COUNTERS],
+    /// What it counted, as far as [`Self::flush`] brought it.
+    pub counters: [u64; COUNTERS],
     /// Order of creation.
     pub number: u32,
     /// In the lockstep.
@@ -193,7 +194,7 @@ impl Thread {
             position,
             random: u64::from(birth.number) << 32 | 0x2545_f491,
             turn_began_with: (0, 0),
-            stream: Stream::new(birth.number, turn.time),
+            stream: Stream::new(&process.output, birth.number, turn.time)?,
             counters: [0; COUNTERS],
             number: birth.number,
             member: birth.member,
@@ -642,5 +643,6 @@ impl Thread {
         };
         self.process.output.event(self.number, time, &event);
         self.process.count(&mut self.counters);
+        self.stream.end();
     }
 }

@@ -33,7 +33,7 @@ pub enum Error {
     Random(io::Error),
     /// Built without the page.
     #[error(
-        "this nearpage was built without its page (--no-default-features); build it with Node 20 or later installed"
+        "this nearpage was built without its page (--no-default-features); build it with Node 18 or later installed"
     )]
     NoPage,
     /// A simulation's file.

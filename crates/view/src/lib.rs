@@ -34,6 +34,7 @@ pub mod point;
 pub mod pyramid;
 mod server;
 mod space;
+mod standalone;
 pub mod store;
 mod timeline;
 
@@ -110,7 +111,7 @@ fn simulation(path: &Path) -> Result<Value, Error> {
     };
     let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
-    match value.get("results").or(value.get("policies")) {
+    match value.get("results") {
         Some(Value::Array(_)) => Ok(value),
         _ => Err(refuse("it has no list of results".to_owned())),
     }

@@ -6,6 +6,7 @@ use nearpage_report::pattern_words;
 use serde_json::{Value, json};
 
 use crate::opened::{Opened, Stage};
+use crate::picture::Frame;
 
 /// Bins of the small picture of an object's pages.
 const STRIP_BINS: u32 = 48;
@@ -103,6 +104,32 @@ fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
             }))
         })
         .collect()
+}
+
+/// The window of the first instance, as the page first asks for it.
+pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Frame> {
+    let objects = &opened.recording.tables.objects;
+    let mut known = group
+        .samples
+        .iter()
+        .filter_map(|id| objects.get(id.0 as usize));
+    let (object, place) = known.find_map(|object| {
+        let place = opened.space.place(object.pid, object.address)?;
+        Some((object, place))
+    })?;
+    let page_bytes = opened.recording.machine.page_bytes.max(1);
+    let origin = place - object.address % page_bytes;
+    let duration_ns = u64::from(opened.scale.ticks) * opened.scale.tick_ns;
+    let since = |time_ns: u64| time_ns.saturating_sub(opened.scale.begin_ns);
+    let whole = u64::from(group.affinity.pages.max(1)) * group.affinity.page_bytes;
+    Some(Frame {
+        place_from: origin,
+        place_to: origin + whole,
+        from_ns: since(object.born_ns).min(duration_ns - 1),
+        to_ns: since(object.died_ns).min(duration_ns),
+        columns: 1,
+        rows: 1,
+    })
 }
 
 /// A pattern with the threads that it deals to.

@@ -13,6 +13,9 @@ mod built {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/index.html"));
     pub const SCRIPT: &str = include_str!(concat!(env!("OUT_DIR"), "/page.js"));
     pub const STYLE: &str = include_str!(concat!(env!("OUT_DIR"), "/page.css"));
+    /// Base64 of their SHA-256, for the policy of a file that has both inside.
+    pub const SCRIPT_SHA256: &str = env!("NEARPAGE_SCRIPT_SHA256");
+    pub const STYLE_SHA256: &str = env!("NEARPAGE_STYLE_SHA256");
 }
 
 #[cfg(not(has_page))]
@@ -20,9 +23,11 @@ mod built {
     pub const HTML: &str = "";
     pub const SCRIPT: &str = "";
     pub const STYLE: &str = "";
+    pub const SCRIPT_SHA256: &str = "";
+    pub const STYLE_SHA256: &str = "";
 }
 
-pub(crate) use built::{HTML, SCRIPT, STYLE};
+pub(crate) use built::{HTML, SCRIPT, SCRIPT_SHA256, STYLE, STYLE_SHA256};
 
 /// A file of the page.
 pub(crate) fn file(path: &str) -> Option<Answer> {

@@ -6,7 +6,7 @@ use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{Placement, Plan};
 use nearpage_policy::{
     FirstTouchBasis, Input, Outcome, Parameters, Policy, Prediction, Programs, decide, predict,
-    thread_nodes,
+    thread_nodes, traffic,
 };
 use nearpage_recording::Recording;
 use serde::Deserialize;
@@ -89,7 +89,10 @@ pub(crate) fn answer(
             Some(file.display().to_string())
         }
     };
-    let mut form = form(&plan, &predict(&plan, &input), machine);
+    let prediction = predict(&plan, &input);
+    let mut form = form(&plan, &prediction, machine);
+    let flows = traffic(&plan, &input, &prediction);
+    form["traffic"] = json!({ "first_touch": flows.first_touch, "plan": flows.plan });
     form["origin"] = json!(origin);
     form["misfits"] = json!(misfits);
     form["saved"] = json!(saved);
@@ -210,6 +213,7 @@ fn form(plan: &Plan, prediction: &Prediction, machine: &Machine) -> Value {
             let decision = object.decision.map(|first| &plan.decisions[first]);
             json!({
                 "name": object.name,
+                "object": object.group,
                 "size": object.size_bytes,
                 "accesses": object.accesses,
                 "cost_share": object.cost_share,

@@ -40,6 +40,13 @@
 //! A thread's frames are in its order. An event stands in the file before any frame written later by
 //! its own thread only: order events by their virtual time.
 //!
+//! # Unfinished frames
+//! While a thread fills a frame of records, that is in a file of its own beside the trace,
+//! `trace-PID-START.THREAD.open`, mapped, so that it outlives a process that is killed or runs
+//! another program. It is a frame with the checksum 0 whose `records` and `payload_bytes` say what is
+//! there so far (bytes beyond that may be anything). The thread removes it when it ends. Whoever
+//! started the program appends those that are left to their traces ([`finish_frame`]).
+//!
 //! # Records
 //! Predictors start afresh, all zero, in each frame: `successor`, by the instruction before, the
 //! instruction that came next; and by instruction, its last address, stride and
@@ -82,7 +89,8 @@
 //! | 6 Fork | child's pid (`u32`), virtual_time |
 //! | 7 Counters | `u16` how many, values in the order of [`Counter`] |
 //!
-//! Counters are written once, at the program's end: a file without them was cut short.
+//! Counters are written at the program's end, and before `exec` (should that fail, again at the end):
+//! the last ones count, and a file without them was cut short.
 
 use crate::checksum::crc32;
 
@@ -199,6 +207,8 @@ pub const FILE_HEADER_BYTES: usize = 64;
 pub const FRAME_MAGIC: [u8; 4] = *b"NPFT";
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 40;
+/// Where, in a frame, `records` and `payload_bytes` are: the low and the high half of one word.
+pub const FRAME_COUNTS_OFFSET: usize = 16;
 /// Largest payload that a writer makes; a header that claims more is damaged.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// No record takes more bytes.
@@ -295,21 +305,29 @@ impl FrameHeader {
         let Some(payload_bytes) = frame.len().checked_sub(FRAME_HEADER_BYTES) else {
             return;
         };
-        let mut out = Output::new(frame);
-        out.put(&FRAME_MAGIC);
-        out.u32(0);
-        out.u32(self.kind as u32);
-        out.u32(self.thread);
-        out.u32(self.records);
-        out.u32(payload_bytes as u32);
-        out.u64(self.virtual_time);
-        out.u64(self.time_ns);
+        self.write(&mut Output::new(frame), payload_bytes as u32);
         let sum = crc32(frame.get(8..).unwrap_or_default());
         Output {
             bytes: frame,
             at: 4,
         }
         .u32(sum);
+    }
+
+    /// Writes the header, its checksum 0, over the beginning of an unfinished frame.
+    pub fn begin(&self, frame: &mut [u8]) {
+        self.write(&mut Output::new(frame), self.payload_bytes);
+    }
+
+    fn write(&self, out: &mut Output, payload_bytes: u32) {
+        out.put(&FRAME_MAGIC);
+        out.u32(0);
+        out.u32(self.kind as u32);
+        out.u32(self.thread);
+        out.u32(self.records);
+        out.u32(payload_bytes);
+        out.u64(self.virtual_time);
+        out.u64(self.time_ns);
     }
 
     /// Reads the frame's header that `bytes` begin with; `None`: there is none, whole and sane.
@@ -345,6 +363,16 @@ impl FrameHeader {
             None => false,
         }
     }
+}
+
+/// Finishes a frame that its thread did not: seals what `file`, an `.open` file, says is there, and
+/// returns it; `None`: no record is.
+pub fn finish_frame(file: &mut [u8]) -> Option<&[u8]> {
+    let header = FrameHeader::from_bytes(file)?;
+    let bytes = FRAME_HEADER_BYTES + header.payload_bytes as usize;
+    let frame = file.get_mut(..bytes).filter(|_| header.records > 0)?;
+    header.seal(frame);
+    Some(frame)
 }
 
 /// Rows of each predictor table.
@@ -764,10 +792,12 @@ pub enum Counter {
     /// Programs started by `exec`: attempts, failed ones too.
     Execs,
     Forks,
+    /// Programs that `exec` was to begin and that could not be traced.
+    UntracedPrograms,
 }
 
 /// How many [`Counter`]s there are.
-pub const COUNTERS: usize = Counter::Forks as usize + 1;
+pub const COUNTERS: usize = Counter::UntracedPrograms as usize + 1;
 
 /// Something outside a thread's stream of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1384,6 +1414,44 @@ mod tests {
         assert_eq!(back.as_deref(), Ok(&events[..]));
         bytes.pop();
         assert_eq!(Events::new(&bytes).last(), Some(Err(Damaged)));
+    }
+
+    #[test]
+    fn an_unfinished_frame_is_finished_with_what_is_there() {
+        let records = [
+            (3, Record::Mark { begin: true }),
+            (4, Record::Move { cpu: 1 }),
+        ];
+        let payload = encoded(&records);
+        let header = FrameHeader {
+            kind: FrameKind::Records,
+            thread: 1,
+            records: 2,
+            payload_bytes: payload.len() as u32,
+            virtual_time: 7,
+            time_ns: 8,
+        };
+        // The room behind what counts holds something that does not.
+        let mut file = vec![0x55; 200];
+        header.begin(&mut file);
+        file[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + payload.len()].copy_from_slice(&payload);
+        let counts = u64::from_le_bytes(file[FRAME_COUNTS_OFFSET..][..8].try_into().unwrap());
+        assert_eq!(counts, (payload.len() as u64) << 32 | 2);
+
+        let mut sealed = [&[0; FRAME_HEADER_BYTES][..], &payload].concat();
+        header.seal(&mut sealed);
+        assert_eq!(finish_frame(&mut file.clone()), Some(&sealed[..]));
+        assert!(FrameHeader::intact(&sealed));
+
+        assert_eq!(finish_frame(&mut file[..FRAME_HEADER_BYTES + 1]), None);
+        assert_eq!(finish_frame(&mut [0; 100]), None);
+        let nothing = FrameHeader {
+            records: 0,
+            payload_bytes: 0,
+            ..header
+        };
+        nothing.begin(&mut file);
+        assert_eq!(finish_frame(&mut file), None);
     }
 
     #[test]

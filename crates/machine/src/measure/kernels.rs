@@ -32,6 +32,23 @@ pub fn chase(chain: &[u64], start: u64, steps: u64) -> u64 {
     black_box(at)
 }
 
+/// As [`chase`], with so many multiplications between two loads, which wait for one another.
+pub fn chase_computing(chain: &[u64], start: u64, steps: u64, computing: u32) -> u64 {
+    let nothing = black_box(0);
+    let mut at = start;
+    for _ in 0..steps {
+        let next = chain[at as usize];
+        let mut value = next;
+        for _ in 0..computing {
+            value = value
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+        }
+        at = next ^ (value & nothing);
+    }
+    black_box(at)
+}
+
 /// Loads every word once, in order.
 pub fn read(words: &[u64]) {
     let mut lanes = [0; 8];
@@ -110,6 +127,7 @@ mod tests {
             }
             prop_assert_eq!(at, 0);
             prop_assert_eq!(chase(&words, 0, lines as u64), 0);
+            prop_assert_eq!(chase_computing(&words, 0, lines as u64, 3), 0);
         }
 
         #[test]

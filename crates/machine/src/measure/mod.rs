@@ -20,6 +20,7 @@
 
 mod kernels;
 mod memory;
+mod placing;
 
 use std::fmt;
 use std::io;
@@ -32,6 +33,8 @@ use std::time::{Duration, Instant};
 use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
 use kernels::WORD_BYTES;
 use memory::Buffer;
+
+pub use placing::{PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us};
 
 /// Words that a thread goes through between two looks at the clock: 32 KiB.
 const BLOCK_WORDS: usize = 4096;

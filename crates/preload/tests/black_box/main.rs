@@ -4,4 +4,5 @@
 mod harness;
 mod log;
 mod observing;
+mod sampling;
 mod surviving;

@@ -311,6 +311,7 @@ fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
         end_ns: 0,
         source: "pmu".to_owned(),
         rate_hz: about.rate_hz,
+        rates: Vec::new(),
         thread_placement: "none".to_owned(),
         calibration: about.events.join(", "),
         notes: Vec::new(),

@@ -17,6 +17,7 @@ mod steps;
 mod survey;
 mod thin;
 mod traced;
+mod unfinished;
 
 use std::collections::BTreeMap;
 
@@ -33,6 +34,7 @@ pub use self::statistics::{
 pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{SharedTrace, Traced};
+pub use self::unfinished::finish as finish_frames;
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::Served;
 
@@ -104,6 +106,7 @@ const TOTALS: [&str; COUNTERS] = [
     "spun_quanta",
     "execs",
     "forks",
+    "untraced_programs",
 ];
 
 impl Tracing {

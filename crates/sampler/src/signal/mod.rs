@@ -250,3 +250,140 @@ impl Sampled {
         self.maps_at_ns = now_ns;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nearpage_wire::samples::{HEADER_BYTES, MAGIC, SLOT_BYTES, offset, slot};
+
+    use super::*;
+    use crate::record::{self, Body, Identifiers};
+
+    const SLOTS: usize = 16;
+
+    /// The ring of a process that begins at `start_ns`, with slots: kind, thread, time, missed.
+    fn ring(
+        folder: &Path,
+        pid: u32,
+        start_ns: u64,
+        forked: bool,
+        slots: &[(u32, u32, u64, u32)],
+    ) -> PathBuf {
+        let mut bytes = vec![0; HEADER_BYTES + SLOTS * SLOT_BYTES];
+        let mut put = |at: usize, value: u64, size: usize| {
+            bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+        };
+        put(0, u64::from_le_bytes(MAGIC), 8);
+        put(offset::PID, pid.into(), 4);
+        put(offset::PARENT, 1, 4);
+        put(offset::START_NS, start_ns, 8);
+        put(offset::SLOTS, SLOTS as u64, 4);
+        put(offset::SLOT_BYTES, SLOT_BYTES as u64, 4);
+        put(offset::FORKED, forked.into(), 4);
+        put(offset::HEAD, slots.len() as u64, 8);
+        put(offset::DROPPED, 5, 8);
+        for (number, (kind, tid, time_ns, missed)) in slots.iter().enumerate() {
+            let at = HEADER_BYTES + number * SLOT_BYTES;
+            put(at, number as u64 + 1, 8);
+            put(at + slot::KIND, (*kind).into(), 4);
+            put(at + slot::TID, (*tid).into(), 4);
+            put(at + slot::TIME_NS, *time_ns, 8);
+            put(at + slot::MISSED, (*missed).into(), 4);
+            put(at + slot::PERIOD_NS, 4_000_000, 8);
+            put(at + slot::INSTRUCTION, 0x1010, 8);
+            put(at + slot::THREAD_POINTER, 0x7000, 8);
+        }
+        let path = folder.join(format!("samples-{pid}-{start_ns}.ring"));
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn told(mut bytes: &[u8]) -> Vec<String> {
+        let mut told = Vec::new();
+        while !bytes.is_empty() {
+            let (one, rest) = bytes.split_at(record::length(bytes).unwrap());
+            bytes = rest;
+            let record = record::parse(one, &Identifiers::default()).unwrap();
+            let (tid, time_ns) = (record.origin.tid, record.origin.time_ns);
+            let what = match record.body {
+                Body::Sample(sample) => {
+                    assert_eq!(sample.thread_pointer::<16>(), Some(0x7000));
+                    assert_eq!((sample.ip, sample.period_ns), (0x1010, 4_000_000));
+                    "sample".to_owned()
+                }
+                Body::Fork { parent_pid, .. } => format!("fork of {parent_pid}"),
+                Body::Name { exec: true, .. } => "exec".to_owned(),
+                Body::Exit { .. } => "exit".to_owned(),
+                Body::Lost { records } => format!("lost {records}"),
+                Body::Map(map) => format!("map {:#x}", map.address),
+                other => panic!("{other:?}"),
+            };
+            told.push(format!("{tid} {time_ns} {what}"));
+        }
+        told
+    }
+
+    #[test]
+    fn rings_become_the_kernels_records() {
+        let samples = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: &str| root.path().join(pid);
+        fs::create_dir(process("70")).unwrap();
+        let maps = "1000-2000 r-xp 0 0:0 0 /bin/x\n3000-4000 rw-p 0 0:0 0 \n";
+        fs::write(process("70").join("maps"), maps).unwrap();
+        let mut signals = Signals::new(samples.path(), root.path(), 4_000_000);
+        signals.know(70);
+        let drain = |signals: &mut Signals, now_ns, end| {
+            let mut bytes = Vec::new();
+            signals.drain(now_ns, end, &mut bytes);
+            told(&bytes)
+        };
+        assert!(drain(&mut signals, 50, false).is_empty());
+        let slots = [
+            (2, 71, 110, 0),
+            (1, 70, 120, 0),
+            (1, 71, 130, 2),
+            (3, 71, 140, 0),
+        ];
+        let path = ring(samples.path(), 70, 100, false, &slots);
+        let expected = [
+            "70 100 exec",
+            "70 100 map 0x1000",
+            "70 100 map 0x3000",
+            "71 110 fork of 70",
+            "70 120 sample",
+            "71 130 lost 2",
+            "71 130 sample",
+            "71 140 exit",
+        ];
+        assert_eq!(drain(&mut signals, 200, false), expected);
+        assert!(drain(&mut signals, 300, false).is_empty());
+
+        // A child that is there only as a copy, of whose code its own copy of the mappings tells.
+        let copy = samples.path().join("samples-80-310.maps");
+        fs::write(&copy, "1000-2000 r-xp 0 0:0 0 /bin/x\n").unwrap();
+        ring(
+            samples.path(),
+            80,
+            310,
+            true,
+            &[(1, 80, 320, 0), (1, 80, 5_000, 0)],
+        );
+        signals.wanted_ns = 0..1_000;
+        let expected = [
+            "80 310 fork of 1",
+            "80 310 map 0x1000",
+            "80 320 sample",
+            "80 400 exit",
+        ];
+        assert_eq!(drain(&mut signals, 400, false), expected);
+        assert!(!copy.exists());
+        assert_eq!((signals.losses.dropped, signals.losses.blocked), (5, 2));
+
+        // Another program in the first one's process; then the end.
+        ring(samples.path(), 70, 500, false, &[]);
+        assert_eq!(drain(&mut signals, 600, false)[0], "70 500 exec");
+        assert!(!path.exists());
+        assert_eq!(drain(&mut signals, 700, true), ["70 700 exit"]);
+        assert_eq!(fs::read_dir(samples.path()).unwrap().count(), 0);
+    }
+}

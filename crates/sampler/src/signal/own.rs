@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
+use nearpage_wire::samples::THREAD_USER_CLOCK;
+
 /// Samples kept between two calls of [`OwnTimer::take`].
 const KEPT: usize = 4096;
 
@@ -134,8 +136,18 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     }
     let mut cpu = 0u32;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel writes one number.
-    unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, none, none) };
+    // SAFETY: the kernel writes one number, and a time for each of the thread's clocks.
+    unsafe {
+        libc::syscall(libc::SYS_getcpu, &raw mut cpu, none, none);
+        let mut time: libc::timespec = std::mem::zeroed();
+        for clock in [
+            libc::CLOCK_THREAD_CPUTIME_ID,
+            THREAD_USER_CLOCK,
+            THREAD_USER_CLOCK - 1,
+        ] {
+            libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time);
+        }
+    }
     REGISTERS[23].store(crate::sampler::now_ns(), Ordering::Relaxed);
     let at = COUNT.fetch_add(1, Ordering::Relaxed);
     if let Some(place) = PLACES.get(at) {

@@ -575,9 +575,9 @@ mod tests {
 
     #[test]
     fn thread_bases_and_vector_indices_are_told_apart() {
-        // mov rax,fs:[0]; vpgatherdd ymm0,[rax+ymm1*4],ymm2; ret
+        // mov rax,gs:[0]; vpgatherdd ymm0,[rax+ymm1*4],ymm2; ret
         let code: [&[u8]; 3] = [
-            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
+            &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
             &[0xc4, 0xe2, 0x6d, 0x90, 0x04, 0x88],
             &[0x90],
         ];
@@ -590,6 +590,27 @@ mod tests {
             program.judge(2, Side::Before),
             Verdict::Undecoded(Undecoded::VectorIndex)
         );
+    }
+
+    #[test]
+    fn thread_local_variables_are_relative_to_the_thread_pointer() {
+        // mov rax,fs:[-8]; mov rax,fs:[rdi+8]; mov rax,fs:[rdi+rcx*4+8]; mov eax,fs:[edi]; nop
+        let program = program(&[
+            &[0x64, 0x48, 0x8b, 0x04, 0x25, 0xf8, 0xff, 0xff, 0xff],
+            &[0x64, 0x48, 0x8b, 0x47, 0x08],
+            &[0x64, 0x48, 0x8b, 0x44, 0x8f, 0x08],
+            &[0x67, 0x64, 0x8b, 0x07],
+            &[0x90],
+        ]);
+        let registers = registers(&[(16, 0x7000), (DI, 0x20)]);
+        for (at, address) in [(1, 0x6ff8), (2, 0x7028)] {
+            let expected = [(at - 1, AccessKind::Load, address)];
+            assert_eq!(program.accesses(at, Side::Before, &registers), expected);
+        }
+        for at in [3, 4] {
+            let verdict = program.judge(at, Side::Before);
+            assert_eq!(verdict, Verdict::Undecoded(Undecoded::ThreadBase));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use nearpage_wire::trace::{
     COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader,
-    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served,
+    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served, finish_frame,
 };
 use nearpage_wire::tracer_setup::Setup;
 
@@ -77,10 +77,9 @@ impl Case {
         fs::create_dir(&out).expect("own folder");
         let setup_file = self.folder.join("setup");
         fs::write(&setup_file, setup).expect("own folder");
-        let mut library = std::env::current_exe().expect("path");
-        library.pop();
-        library.pop();
-        library.push("libnearpage_tracer.so");
+        // Beside the test itself: what a build put one folder higher may be older.
+        let library = std::env::current_exe().expect("path");
+        let library = library.with_file_name("libnearpage_tracer.so");
         let plugin = format!(
             "{},setup={},out={}",
             library.display(),
@@ -103,6 +102,15 @@ impl Case {
         let mut paths: Vec<PathBuf> = files.map(|file| file.expect("file").path()).collect();
         paths.retain(|path| path.extension().is_some_and(|kind| kind == "trace"));
         paths.iter().map(|path| Trace::read(path)).collect()
+    }
+
+    /// Frames that threads did not finish.
+    fn open_frames(&self) -> Vec<Option<Vec<u8>>> {
+        let files = fs::read_dir(self.folder.join("out")).expect("own folder");
+        let paths = files.map(|file| file.expect("file").path());
+        let open = paths.filter(|path| path.extension().is_some_and(|kind| kind == "open"));
+        open.map(|path| finish_frame(&mut fs::read(path).expect("frame")).map(<[u8]>::to_vec))
+            .collect()
     }
 
     fn trace(&self) -> Trace {
@@ -314,12 +322,8 @@ fn false_sharing_is_the_same_on_one_host_core_and_on_two() {
     );
 }
 
-#[test]
-fn counts_of_each_instruction_are_valgrinds() {
-    let case = Case::new("lackey", "plain", &["-static", "-fno-tree-vectorize"]);
-    let setup = format!("{SETUP}serial 1\n");
-    succeeded(&case.run(&[], &setup, &[]));
-
+/// Where the function `work` of a static program is.
+fn work(case: &Case) -> std::ops::Range<u64> {
     let symbols = Command::new("nm")
         .arg("-S")
         .arg(&case.program)
@@ -333,14 +337,127 @@ fn counts_of_each_instruction_are_valgrinds() {
     let number = |text: &str| u64::from_str_radix(text, 16).expect(text);
     let mut words = work.split(' ').map(number);
     let first = words.next().expect("address");
-    let range = first..first + words.next().expect("size");
+    first..first + words.next().expect("size")
+}
 
-    let mut ours: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
-    for entry in serial_log(&case) {
+/// Loads and stores of each instruction there, by the serial log.
+fn counts(case: &Case, range: &std::ops::Range<u64>) -> BTreeMap<u64, [u64; 2]> {
+    let mut counts: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
+    for entry in serial_log(case) {
         if entry.step < 2 && range.contains(&entry.words[1]) {
-            ours.entry(entry.words[1]).or_default()[usize::from(entry.step)] += 1;
+            counts.entry(entry.words[1]).or_default()[usize::from(entry.step)] += 1;
         }
     }
+    counts
+}
+
+#[test]
+fn an_atomic_change_of_memory_is_one_store() {
+    let case = Case::new("atomics", "atomics", &["-static"]);
+    for arguments in [&[][..], &["thread"]] {
+        succeeded(&case.run(&[], &format!("{SETUP}serial 1\n"), arguments));
+        let counts: Vec<_> = counts(&case, &work(&case)).into_values().collect();
+        // And the return.
+        let expected = [[0, 1000], [0, 1000], [0, 1000], [0, 1000], [1, 0]];
+        assert_eq!(counts, expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_spins_runs_on_and_is_counted() {
+    let case = Case::new("spins", "spins", &[]);
+    succeeded(&case.run(&[], SETUP, &[]));
+    assert!(case.trace().count(Counter::SpunQuanta) > 0);
+}
+
+/// Pages first touched, by address.
+fn touched(records: impl IntoIterator<Item = Record>) -> usize {
+    let touches = records.into_iter().filter_map(|record| match record {
+        Record::FirstTouch { address, .. } => Some(address / 4096),
+        _ => None,
+    });
+    touches.collect::<std::collections::BTreeSet<u64>>().len()
+}
+
+#[test]
+fn what_exec_runs_is_traced_too_and_nothing_before_it_is_lost() {
+    let case = Case::new("exec", "ends", &[]);
+    let program = case.program.to_str().expect("path");
+    let output = case.run(&[], SETUP, &["exec", program]);
+    succeeded(&output);
+    assert_eq!(output.stderr, b"");
+    let traces = case.traces();
+    assert_eq!(traces.len(), 2);
+    assert_eq!(traces.iter().map(|trace| trace.execs).sum::<u32>(), 1);
+    for trace in &traces {
+        assert_eq!(trace.count(Counter::UntracedPrograms), 0);
+        let touched = touched(trace.records().copied());
+        assert!(touched > 64, "{touched}");
+        assert_eq!(trace.count(Counter::FirstTouches), touched as u64);
+        let records: u64 = trace
+            .threads
+            .values()
+            .map(|stream| stream.len() as u64)
+            .sum();
+        assert_eq!(trace.count(Counter::Records), records);
+    }
+    // Its thread did not end, so its frame is still there, with nothing in it.
+    let open = case.open_frames();
+    assert_eq!(open.len(), 1);
+    assert_eq!(open[0], None);
+}
+
+#[test]
+fn what_a_killed_program_did_last_is_kept() {
+    let case = Case::new("kill", "ends", &[]);
+    let output = case.run(&[], SETUP, &["kill"]);
+    assert!(!output.status.success());
+    let trace = case.trace();
+    assert_eq!(trace.counters, None);
+    let open = case.open_frames();
+    let [Some(frame)] = &open[..] else {
+        panic!("{} frames", open.len())
+    };
+    assert!(FrameHeader::intact(frame));
+    let last = Decoder::new(&frame[FRAME_HEADER_BYTES..]).map(|record| record.expect("record").1);
+    let touched = touched(trace.records().copied().chain(last));
+    assert!(touched > 64, "{touched}");
+}
+
+/// Misses of each kind, by counter, that two runs of one program agree on.
+const MISSES: [Counter; 7] = [
+    Counter::Loads,
+    Counter::Stores,
+    Counter::DataL1Misses,
+    Counter::MemoryServed,
+    Counter::WriteBacks,
+    Counter::DataTlbMisses,
+    Counter::Instructions,
+];
+
+#[test]
+fn one_thread_makes_the_same_trace_every_time() {
+    let case = Case::new("repeat", "plain", &["-static"]);
+    let streams = [&["taskset", "-c", "0"][..], &[], &[]].map(|wrapper| {
+        succeeded(&case.run(wrapper, SETUP, &[]));
+        let trace = case.trace();
+        let mut records = trace.threads[&0].clone();
+        records.retain(|record| !matches!(record, Record::Clock { .. }));
+        (records, MISSES.map(|counter| trace.count(counter)))
+    });
+    assert!(streams[0].0.len() > 500, "{}", streams[0].0.len());
+    assert!(streams[0] == streams[1] && streams[1] == streams[2]);
+}
+
+#[test]
+fn counts_of_each_instruction_are_valgrinds() {
+    let case = Case::new("lackey", "plain", &["-static", "-fno-tree-vectorize"]);
+    let setup = format!("{SETUP}serial 1\n");
+    succeeded(&case.run(&[], &setup, &[]));
+
+    let number = |text: &str| u64::from_str_radix(text, 16).expect(text);
+    let range = work(&case);
+    let ours = counts(&case, &range);
 
     let log = case.folder.join("lackey.log");
     let valgrind = Command::new("valgrind")
@@ -399,11 +516,12 @@ fn programs_that_are_hard_on_it_run_as_ever() {
         let traces = case.traces();
         let parent = traces
             .iter()
-            .find(|trace| trace.parent == 0)
+            .find(|trace| trace.forked.len() == 2)
             .expect("parent");
-        // One by fork, one by system(), which runs a shell.
-        assert_eq!(parent.forked.len(), 2);
-        assert_eq!(traces.len(), 3);
+        // One by fork, one by system(), which then runs a shell.
+        assert_eq!(traces.len(), 4);
+        assert_eq!(traces.iter().filter(|trace| trace.parent == 0).count(), 2);
+        assert!(traces.iter().all(|trace| trace.counters.is_some()));
         assert_eq!(traces.iter().map(|trace| trace.execs).sum::<u32>(), 1);
         let mut starts = parent.starts.clone();
         starts.sort_unstable();

@@ -1,0 +1,233 @@
+//! The page in one file: with the answers to what it will ask, and pictures at one resolution.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use serde_json::{Map, Value};
+
+use crate::answer::Question;
+use crate::objects::instance_frame;
+use crate::picture::Frame;
+use crate::point::By;
+use crate::{Error, Session, page};
+
+/// Bytes of the file, at most, as far as pictures go: what comes last is left out.
+const FILE_BYTES_MAX: usize = 2_900_000;
+/// Bins of a picture.
+const COLUMNS: usize = 280;
+const ROWS: usize = 180;
+/// Objects with pictures, at most.
+const OBJECTS_MAX: usize = 24;
+const MATRIX_BINS: u32 = 256;
+
+impl Session {
+    /// The file's content: HTML that needs no server and no network.
+    ///
+    /// # Errors
+    /// [`Error::NoPage`].
+    pub fn standalone(&self) -> Result<String, Error> {
+        if page::HTML.is_empty() {
+            return Err(Error::NoPage);
+        }
+        let mut answers = Answers {
+            session: self,
+            embedded: Map::new(),
+            bytes: page::SCRIPT.len() + page::STYLE.len() + page::HTML.len(),
+        };
+        answers.embed("open", "open");
+        for number in 0..self.simulations.len() {
+            let question = format!("simulation?number={number}");
+            answers.embed(&question, &question);
+        }
+        for number in 0..self.recordings.len() {
+            for path in ["progress", "report", "threads", "plan"] {
+                let question = format!("{path}?recording={number}");
+                answers.embed(&question, &question);
+            }
+        }
+        for (number, opened) in self.recordings.iter().enumerate() {
+            let stage = opened.stage();
+            let colourings = colourings(opened);
+            let whole = Frame {
+                place_from: 0,
+                place_to: opened.space.bytes().max(1),
+                from_ns: 0,
+                to_ns: u64::from(opened.scale.ticks) * opened.scale.tick_ns,
+                columns: COLUMNS,
+                rows: ROWS,
+            };
+            let groups = stage.attribution.objects.iter().take(OBJECTS_MAX);
+            for (object, group) in groups.enumerate() {
+                let pages = group.affinity.pages;
+                let question = format!(
+                    "matrix?recording={number}&object={object}&from=0&to={pages}&bins={MATRIX_BINS}"
+                );
+                answers.embed(&question, &question);
+                for by in &colourings {
+                    if let Some(frame) = instance_frame(opened, group) {
+                        let frame = Frame {
+                            columns: COLUMNS,
+                            rows: ROWS,
+                            ..frame
+                        };
+                        let question = picture(number, *by, &frame);
+                        answers.embed(&question, &question);
+                    }
+                }
+                if object == 0 {
+                    for by in &colourings {
+                        let question = picture(number, *by, &whole);
+                        answers.embed(&question, &question);
+                        let histogram = question.replacen("picture", "histogram", 1);
+                        let short = format!("histogram?recording={number}&by={}", by.as_str());
+                        answers.embed(&short, &histogram);
+                    }
+                }
+            }
+        }
+        Ok(html(&answers.embedded))
+    }
+}
+
+/// What can differ in a recording, the most telling first.
+fn colourings(opened: &crate::Opened) -> Vec<By> {
+    let mut colourings = vec![By::Thread, By::Kind];
+    if opened.scale.nodes > 1 {
+        colourings.extend([By::CpuNode, By::Locality, By::PageNode]);
+    }
+    if opened.recording.metadata.source != "clock" {
+        colourings.extend([By::Level, By::Latency]);
+    }
+    colourings
+}
+
+fn picture(recording: usize, by: By, frame: &Frame) -> String {
+    let Frame {
+        place_from,
+        place_to,
+        from_ns,
+        to_ns,
+        columns,
+        rows,
+    } = frame;
+    format!(
+        "picture?recording={recording}&by={}&place_from={place_from}&place_to={place_to}\
+         &from_ns={from_ns}&to_ns={to_ns}&columns={columns}&rows={rows}",
+        by.as_str()
+    )
+}
+
+struct Answers<'a> {
+    session: &'a Session,
+    embedded: Map<String, Value>,
+    bytes: usize,
+}
+
+impl Answers<'_> {
+    /// Asks `question` and keeps what was answered under `name`, where there is room.
+    fn embed(&mut self, name: &str, question: &str) {
+        let answer = self.session.answer(&Question::parse(question));
+        if answer.status != 200 {
+            return;
+        }
+        let mut packed = DeflateEncoder::new(Vec::new(), Compression::best());
+        let packed = packed
+            .write_all(&answer.body)
+            .and_then(|()| packed.finish())
+            .expect("writing to memory");
+        let text = base64(&packed);
+        let bytes = name.len() + text.len() + 8;
+        if self.bytes + bytes <= FILE_BYTES_MAX {
+            self.bytes += bytes;
+            self.embedded.insert(name.to_owned(), Value::from(text));
+        }
+    }
+}
+
+fn html(answers: &Map<String, Value>) -> String {
+    let policy = format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data: blob:; \
+         base-uri 'none'; form-action 'none'",
+        page::SCRIPT_SHA256,
+        page::STYLE_SHA256
+    );
+    // Data in a script element ends where a tag seems to.
+    let answers = Value::from(answers.clone())
+        .to_string()
+        .replace('<', "\\u003c");
+    page::HTML
+        .replace(
+            "<meta charset=\"utf-8\">",
+            &format!(
+                "<meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">"
+            ),
+        )
+        .replace(
+            "<link rel=\"stylesheet\" href=\"page.css\">",
+            &format!("<style>{}</style>", page::STYLE),
+        )
+        .replace("<script src=\"page.js\" defer></script>\n", "")
+        .replace(
+            "</body>",
+            &format!(
+                "<script type=\"application/json\" id=\"answers\">{answers}</script>\n\
+                 <script>{}</script>\n</body>",
+                page::SCRIPT
+            ),
+        )
+}
+
+/// RFC 4648, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for part in bytes.chunks(3) {
+        let at = |position: usize| u32::from(part.get(position).copied().unwrap_or(0));
+        let bits = at(0) << 16 | at(1) << 8 | at(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            text.push(match digit <= part.len() {
+                true => DIGITS[value as usize].into(),
+                false => '=',
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_as_the_standard_has_it() {
+        let found =
+            ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
+        assert_eq!(
+            found,
+            [
+                "", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"
+            ]
+        );
+        assert_eq!(base64(&[0xff, 0xfe, 0xfb]), "//77");
+    }
+
+    #[cfg(has_page)]
+    #[test]
+    fn nothing_ends_the_data_early() {
+        let mut answers = Map::new();
+        answers.insert(
+            "</script><script>alert(1)</script>".to_owned(),
+            Value::from("x"),
+        );
+        let html = html(&answers);
+        assert_eq!(
+            html.matches("<script").count(),
+            2,
+            "data, and the page's own"
+        );
+        assert!(!html.contains("alert(1)</script>"));
+        assert!(html.contains("sha256-"));
+    }
+}

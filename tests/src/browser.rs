@@ -1,0 +1,266 @@
+//! A real browser without a window, driven over the DevTools protocol.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tungstenite::{Message, WebSocket, client};
+
+/// How long anything may take: a loaded machine is slow, and a test must not fail for that.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Chromium with one page.
+pub struct Browser {
+    process: Child,
+    profile: PathBuf,
+    socket: WebSocket<TcpStream>,
+    session: String,
+    messages: u64,
+    /// What the page wrote on its console, and exceptions nobody caught.
+    pub complaints: Vec<String>,
+}
+
+impl Browser {
+    /// Starts one whose profile and downloads are under `folder`.
+    pub fn start(folder: &Path) -> Browser {
+        let profile = folder.join("profile");
+        let mut command = Command::new("chromium");
+        command
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--no-first-run",
+                "--disable-extensions",
+                "--force-color-profile=srgb",
+            ])
+            .args([
+                "--remote-debugging-port=0",
+                "--window-size=1280,900",
+                "--hide-scrollbars",
+            ])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg("about:blank")
+            .env("HOME", folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut process = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("chromium: {error}; run tests/setup first"));
+        let stderr = process.stderr.take().expect("it is piped");
+        let mut said = String::new();
+        let mut lines = BufReader::new(stderr).lines();
+        let address = loop {
+            match lines.next() {
+                Some(Ok(line)) => match line.strip_prefix("DevTools listening on ") {
+                    Some(address) => break address.to_owned(),
+                    None => said.push_str(&(line + "\n")),
+                },
+                _ => panic!("chromium ended before it listened:\n{said}"),
+            }
+        };
+        // Whoever doesn't read lets it block.
+        std::thread::spawn(move || for _ in lines {});
+        let host = address
+            .trim_start_matches("ws://")
+            .split('/')
+            .next()
+            .unwrap_or_default();
+        let stream = TcpStream::connect(host).expect("chromium listens");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time limit");
+        let (socket, _) = client(&address, stream).expect("a DevTools socket");
+        let mut browser = Browser {
+            process,
+            profile,
+            socket,
+            session: String::new(),
+            messages: 0,
+            complaints: Vec::new(),
+        };
+        let downloads = folder.join("downloads");
+        fs::create_dir_all(&downloads).expect("the case's folder is writable");
+        browser.call(
+            "Browser.setDownloadBehavior",
+            json!({ "behavior": "allow", "downloadPath": downloads }),
+        );
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached = browser.call(
+            "Target.attachToTarget",
+            json!({ "targetId": target["targetId"], "flatten": true }),
+        );
+        browser.session = attached["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_owned();
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        browser.size(1280, 900);
+        browser
+    }
+
+    /// Size of the window, in pixels.
+    pub fn size(&mut self, width: u32, height: u32) {
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Calls a method of the protocol.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.messages += 1;
+        let number = self.messages;
+        let mut message = json!({ "id": number, "method": method, "params": parameters });
+        if !self.session.is_empty() {
+            message["sessionId"] = json!(self.session);
+        }
+        self.socket
+            .send(Message::text(message.to_string()))
+            .expect("chromium runs");
+        loop {
+            let message = self.socket.read();
+            let message = message.unwrap_or_else(|error| panic!("{method}: {error}"));
+            let Message::Text(text) = message else {
+                continue;
+            };
+            let message: Value = serde_json::from_str(&text).expect("JSON");
+            if message["id"] == json!(number) {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            let parameters = &message["params"];
+            match message["method"].as_str() {
+                Some("Runtime.exceptionThrown") => self
+                    .complaints
+                    .push(parameters["exceptionDetails"].to_string()),
+                Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
+                    self.complaints.push(parameters["entry"].to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes to an address.
+    pub fn open(&mut self, address: &str) {
+        self.call("Page.navigate", json!({ "url": address }));
+    }
+
+    /// Value of a JavaScript expression; a promise's once it is kept.
+    #[track_caller]
+    pub fn value(&mut self, expression: &str) -> Value {
+        let parameters = json!({
+            "expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true,
+        });
+        let found = self.call("Runtime.evaluate", parameters);
+        assert!(
+            found["exceptionDetails"].is_null(),
+            "{expression}: {}",
+            found["exceptionDetails"]
+        );
+        found["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    #[track_caller]
+    pub fn wait(&mut self, expression: &str) {
+        let started = Instant::now();
+        loop {
+            let parameters = json!({ "expression": expression, "returnByValue": true });
+            let found = self.call("Runtime.evaluate", parameters);
+            if found["result"]["value"] == json!(true) {
+                return;
+            }
+            if started.elapsed() > PATIENCE {
+                let text = self.value("document.body.innerText");
+                panic!(
+                    "never came true: {expression}\nthe page says: {text}\ncomplaints: {:?}",
+                    self.complaints
+                );
+            }
+            sleep(Duration::from_millis(40));
+        }
+    }
+
+    /// Waits until every picture of the page is drawn.
+    #[track_caller]
+    pub fn drawn(&mut self) {
+        self.wait(
+            "[...document.querySelectorAll('figure.plot')].every(plot => \
+             plot.dataset.ready && !plot.classList.contains('busy'))",
+        );
+    }
+
+    /// Moves the pointer.
+    pub fn point(&mut self, x: f64, y: f64) {
+        let at = json!({ "type": "mouseMoved", "x": x, "y": y });
+        self.call("Input.dispatchMouseEvent", at);
+    }
+
+    /// Presses and releases a key that types nothing.
+    pub fn key(&mut self, key: &str) {
+        let text = if key.len() == 1 { key } else { "" };
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({ "type": kind, "key": key, "text": if kind == "keyDown" { text } else { "" } });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// The page as PNG.
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let found = self.call("Page.captureScreenshot", json!({ "format": "png" }));
+        decoded(found["data"].as_str().expect("base64"))
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.profile);
+    }
+}
+
+/// Base64, of which the protocol's pictures are made.
+fn decoded(text: &str) -> Vec<u8> {
+    let digits = text.bytes().filter_map(|byte| match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    });
+    let digits: Vec<u8> = digits.collect();
+    let of = |part: &[u8]| {
+        let bits = part
+            .iter()
+            .fold(0u32, |bits, &digit| bits << 6 | u32::from(digit));
+        let bits = bits << (6 * (4 - part.len()));
+        bits.to_be_bytes()[1..part.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_decoded() {
+        assert_eq!(decoded("Zm9vYg=="), b"foob");
+        assert_eq!(decoded("Zm9vYmFy"), b"foobar");
+        assert_eq!(decoded("//77"), [0xff, 0xfe, 0xfb]);
+    }
+}

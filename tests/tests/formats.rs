@@ -1,0 +1,302 @@
+//! Other tools' files in and out: `import` and `export --to`.
+
+use std::fs;
+use std::process::Command;
+
+use nearpage_tests::{Case, Finished};
+use serde_json::Value;
+
+/// What `perf script` prints of three samples by two threads on two CPUs.
+const SCRIPT: &str = "# cpudesc : Some CPU @ 2.00GHz
+ perf-exec     0/0     [000]     0.000000: PERF_RECORD_COMM: perf-exec:100/100
+     solve   100/100   [000]     1.000010: PERF_RECORD_COMM exec: solve:100/100
+     solve   100/100   [000]     1.000011: PERF_RECORD_MMAP2 100/100: [0x400000(0x2000) @ 0 fe:00 1 2]: r-xp /nonexistent/solve
+     solve   100/100   [000]     1.000013: PERF_RECORD_MMAP2 100/100: [0x70000000(0x100000) @ 0 fe:00 1 3]: rw-s /dev/shm/grid, fine
+     solve   100/100   [000]     1.000014: PERF_RECORD_MMAP2 100/100: [0x71000000(0x100000) @ 0 00:00 0 0]: rw-p //anon
+     solve   100/100   [000]     1.000040: PERF_RECORD_FORK(100:101):(100:100)
+     solve   100/100   [000]     1.000050:   1000 cpu/mem-loads,ldlat=30/P:  70000010 [unknown] (/dev/shm/grid, fine)  1a00000002 |OP LOAD|LVL RAM hit|SNP N/A|TLB N/A|LCK N/A|BLK  N/A  300  401000 main (/nonexistent/solve)
+     solve   100/101   [001]     1.000060:   1000 cpu/mem-loads,ldlat=30/P:  70000010 [unknown] (/dev/shm/grid, fine)  3a00000002 |OP LOAD|LVL Remote RAM hit|SNP N/A|TLB N/A|LCK N/A|BLK  N/A  500  401000 main (/nonexistent/solve)
+     solve   100/101   [001]     1.000070:   1000 cpu/mem-stores/P:  70000020 [unknown] (/dev/shm/grid, fine)  200000004 |OP STORE|LVL L1 hit|SNP N/A|TLB N/A|LCK N/A|BLK  N/A  0  401010 main (/nonexistent/solve)
+     solve   100/101   [001]     1.000080: PERF_RECORD_EXIT(100:101):(100:100)
+";
+
+const MACHINE: &str = "name = \"two\"
+page_bytes = 4096
+distance = [[10, 20], [20, 10]]
+[[node]]
+id = 0
+cpus = \"0\"
+[[node]]
+id = 1
+cpus = \"1\"
+";
+
+fn imported(name: &str) -> Case {
+    let case = Case::new(name);
+    case.write("script.txt", SCRIPT);
+    case.write("two.toml", MACHINE);
+    case.nearpage([
+        "import",
+        "-q",
+        "script.txt",
+        "-o",
+        "r",
+        "--machine",
+        "two.toml",
+    ])
+    .success();
+    case
+}
+
+#[test]
+fn text_becomes_a_recording_like_any_other() {
+    let case = imported("import");
+    let report = case.nearpage(["report", "--json", "r"]).success();
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(report["accesses"], 3);
+    assert_eq!(report["objects"][0]["name"], "grid, fine");
+    // Times: 300 and 500 cycles at 2 GHz, a thousand times each.
+    assert_eq!(report["objects"][0]["cost"], 400_000.0);
+    case.nearpage(["plan", "r", "--machine", "opteron-4", "-o", "plan.toml"])
+        .success();
+}
+
+const CSV: &str = "\
+time_ns,pid,tid,thread,cpu,cpu_node,node,kind,level,address,object,object_kind,object_address,function,file,line,weight,cost_ns
+1000050000,100,100,solve,0,0,0,load,local memory,0x70000010,\"grid, fine\",mapping,0x70000000,solve+0x1000,,,1000,150000
+1000060000,100,101,solve,1,1,0,load,remote memory,0x70000010,\"grid, fine\",mapping,0x70000000,solve+0x1000,,,1000,250000
+1000070000,100,101,solve,1,1,,store,L1,0x70000020,\"grid, fine\",mapping,0x70000000,solve+0x1010,,,1000,0
+";
+
+#[test]
+fn profiles_are_labelled_with_object_node_and_level() {
+    let case = imported("profiles");
+    let export = |format: &str| {
+        let finished = case
+            .nearpage(["export", "r", "--to", format, "-o", format])
+            .success();
+        assert!(
+            finished.stderr.contains("3 accesses exported to"),
+            "{finished}"
+        );
+        fs::read(case.path(format)).unwrap()
+    };
+    assert_eq!(String::from_utf8(export("csv")).unwrap(), CSV);
+
+    let text = String::from_utf8(export("perf-script")).unwrap();
+    let sample: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.contains("100/101"))
+        .take(4)
+        .collect();
+    assert_eq!(
+        sample,
+        [
+            "           solve   100/101   [001]     1.000060000:       1000 nearpage/loads/:         70000010 grid, fine+0x10 (node 0)      3a00000002 |OP LOAD|LVL remote memory|SNP N/A|TLB N/A|LCK N/A|BLK  N/A              250",
+            "\t          401000 solve+0x1000 (solve)",
+            "\t               0 grid, fine (node 0, remote memory)",
+            "",
+        ]
+    );
+    // It reads its own.
+    case.nearpage([
+        "import",
+        "-q",
+        "perf-script",
+        "-o",
+        "again",
+        "--machine",
+        "two.toml",
+    ])
+    .success();
+    let again = case
+        .nearpage(["export", "again", "-q", "--to", "csv", "-o", "-"])
+        .success()
+        .stdout;
+    let columns = |csv: &str, but: usize| -> Vec<String> {
+        csv.lines()
+            .skip(1)
+            .map(|row| row.splitn(11, ',').take(but).collect::<Vec<_>>().join(","))
+            .collect()
+    };
+    assert_eq!(columns(&again, 10), columns(CSV, 10));
+    assert!(
+        again.lines().nth(2).unwrap().ends_with(",1000,250000"),
+        "{again}"
+    );
+
+    let json = |bytes: &[u8]| -> Value { serde_json::from_slice(bytes).unwrap() };
+    let firefox = json(&export("firefox"));
+    let threads = firefox["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 2);
+    assert_eq!(threads[1]["tid"], "101");
+    assert_eq!(threads[1]["samples"]["weight"], serde_json::json!([250, 1]));
+    let strings = firefox.to_string();
+    for word in [
+        "grid, fine",
+        "node 0",
+        "solve+0x1000",
+        "remote memory (load)",
+        "L1 (store)",
+    ] {
+        assert!(
+            strings.contains(&format!("\"{word}\"")),
+            "{word}: {strings}"
+        );
+    }
+
+    let perfetto = json(&export("perfetto"));
+    let events = perfetto["traceEvents"].as_array().unwrap();
+    let instants: Vec<&Value> = events.iter().filter(|event| event["ph"] == "i").collect();
+    assert_eq!(instants.len(), 3);
+    assert_eq!(
+        (&instants[1]["name"], &instants[1]["cat"]),
+        (&"grid, fine".into(), &"remote memory".into())
+    );
+    assert_eq!(
+        (&instants[1]["ts"], &instants[1]["args"]["node"]),
+        (&10.0.into(), &"node 0".into())
+    );
+    let lost: f64 = events
+        .iter()
+        .filter(|event| event["ph"] == "C")
+        .map(|event| event["args"]["ns"].as_f64().unwrap())
+        .sum();
+    assert_eq!(lost, 400_000.0);
+
+    assert_eq!(export("pprof")[..2], [0x1f, 0x8b]);
+    // Where Go is, its own reader.
+    let read = Command::new("go")
+        .args(["tool", "pprof", "-raw"])
+        .arg(case.path("pprof"))
+        .output();
+    if let Some(read) = read.ok().filter(|read| read.status.success()) {
+        let text = String::from_utf8_lossy(&read.stdout).into_owned();
+        for word in [
+            "accesses/count time/nanoseconds[dflt]",
+            "1000     250000: 1",
+            "object:[grid, fine]",
+            "level:[remote memory]",
+            "node:[node 0]",
+        ] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_left_out_is_said() {
+    let case = Case::new("thinned");
+    let sample = SCRIPT
+        .lines()
+        .find(|line| line.contains("100/100") && line.contains("|OP"))
+        .unwrap();
+    case.write("script.txt", format!("{sample}\n").repeat(1000));
+    case.nearpage(["import", "-q", "script.txt", "-o", "r"])
+        .success();
+    let thinned = case
+        .nearpage([
+            "export",
+            "r",
+            "--to",
+            "csv",
+            "--at-most",
+            "100",
+            "-o",
+            "t.csv",
+        ])
+        .success();
+    assert!(
+        thinned
+            .stderr
+            .contains("100 accesses exported to t.csv; 900 were left out"),
+        "{thinned}"
+    );
+    let csv = case.read("t.csv");
+    assert_eq!(csv.lines().count(), 101);
+    assert!(
+        csv.lines().skip(1).all(|row| row.contains(",10000,")),
+        "each stands for ten: {csv}"
+    );
+    let trace: Value = serde_json::from_str(
+        &case
+            .nearpage([
+                "export",
+                "r",
+                "-q",
+                "--to",
+                "perfetto",
+                "--at-most",
+                "7",
+                "-o",
+                "-",
+            ])
+            .success()
+            .stdout,
+    )
+    .unwrap();
+    assert!(
+        trace["otherData"]["thinned"]
+            .as_str()
+            .unwrap()
+            .contains("of every 143"),
+        "{trace}"
+    );
+    case.nearpage(["export", "r", "--to", "pprof", "--at-most", "7", "-o", "p"])
+        .exits(2);
+}
+
+#[track_caller]
+fn refuses(case: &Case, arguments: &[&str], words: &str) {
+    let finished: Finished = case.nearpage(arguments).exits(1);
+    assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
+    assert!(
+        finished.stderr.contains(words),
+        "expected {words:?}: {finished}"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_nothing_is_left() {
+    let case = Case::new("refused");
+    case.write("cut.data", b"PERFILE2\x68\0\0\0\0\0\0\0");
+    case.write("swapped.data", b"2ELIFREP\0\0\0\0\0\0\0\x68");
+    case.write("other", b"\x7fELF");
+    refuses(&case, &["import", "cut.data"], "cut.data: cut short");
+    refuses(
+        &case,
+        &["import", "swapped.data"],
+        "swapped.data: recorded on a big-endian machine",
+    );
+    refuses(
+        &case,
+        &["import", "other"],
+        "other: neither a perf.data file nor the text",
+    );
+    refuses(&case, &["import", "missing"], "missing: cannot open");
+    let left = fs::read_dir(case.folder()).unwrap().count();
+    assert_eq!(left, 3);
+}
+
+#[test]
+fn calibrating_says_what_there_is_to_place() {
+    let case = Case::new("calibrate");
+    let finished = case
+        .nearpage(["machine", "--calibrate", "--quick", "--json"])
+        .success();
+    let found: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let nodes = case.nearpage(["machine", "--json"]).success().stdout;
+    let nodes: Value = serde_json::from_str(&nodes).unwrap();
+    let points = found["placing"]["points"].as_array().unwrap().len();
+    let with_memory = nodes["node"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|node| node["memory_bytes"] != 0)
+        .count();
+    assert_eq!(points == 0, with_memory == 1, "{found}");
+    if let Some(rate_hz) = found["sampling"]["rate_hz"].as_f64() {
+        assert!((97.0..=997.0).contains(&rate_hz), "{found}");
+    }
+    case.nearpage(["machine", "--quick"]).exits(2);
+}
