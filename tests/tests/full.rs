@@ -273,6 +273,37 @@ fn scripts_are_traced_and_statuses_passed_on() {
 }
 
 #[test]
+fn what_a_shell_runs_is_in_the_recording() {
+    let case = Case::new("full_exec");
+    let triad = workload("triad").display().to_string();
+    let run = |words: &str, code: i32| {
+        let _ = std::fs::remove_dir_all(case.path("r"));
+        let record = "record --source full --machine flash-8 -q -o r -- /bin/sh -c".split(' ');
+        let finished = case.nearpage(record.chain([words])).exits(code);
+        assert_eq!(finished.stderr, "");
+        let left = std::fs::read_dir(case.path("r/trace")).unwrap();
+        let names = left.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let names: Vec<String> = names.collect();
+        let all_traces = names.iter().all(|name| name.ends_with(".trace"));
+        assert!(all_traces, "frames are finished: {names:?}");
+        (
+            json(&case.nearpage(["report", "r", "--json"]).success()),
+            names.len(),
+        )
+    };
+    let objects = |report: &Value| report["objects"].to_string();
+    // In a child, and in the shell's own process.
+    for words in [format!("{triad} 1 1; exit 3"), format!("exec {triad} 1 1")] {
+        let (report, traces) = run(&words, if words.ends_with('3') { 3 } else { 0 });
+        assert!(traces > 1, "{words}: {traces}");
+        assert!(objects(&report).contains("triad"), "{words}: {report:#}");
+    }
+    // A killed one: what it did up to then.
+    let (report, _) = run("kill -KILL $$", 137);
+    assert!(report["accesses"].as_u64().unwrap() > 100, "{report:#}");
+}
+
+#[test]
 fn what_cannot_be_traced_is_said_in_a_line() {
     let case = Case::new("full_bad");
     let full = ["record", "--source", "full", "--machine"];
@@ -319,6 +350,22 @@ fn what_cannot_be_traced_is_said_in_a_line() {
     assert!(
         !case.path("true.nearpage").exists(),
         "nothing is left behind"
+    );
+    // An emulator as the static packages have it.
+    let script = "#!/bin/sh\necho 'qemu-x86_64 version 10.0.2 (Debian)'\n";
+    std::fs::create_dir_all(case.path("static")).unwrap();
+    let emulator = case.write("static/qemu-x86_64", script);
+    let mut chmod = Command::new("chmod");
+    chmod.arg("+x").arg(&emulator);
+    case.run(chmod).success();
+    let mut without = case.command(nearpage_path());
+    without
+        .args(with("flash-8", &["--", "/bin/true"]))
+        .env("PATH", case.path("static"));
+    says(
+        case.run(without),
+        1,
+        &["qemu-x86_64", "10.0.2", "without plugins", "qemu-user 7.2"],
     );
 
     says(

@@ -9,6 +9,9 @@
 //! it have used theirs up. So a line that two threads write goes once there and once back in a
 //! quantum, however the host lets them run; threads that share much run one after the other.
 //!
+//! Which of two threads comes first within a quantum, to a lock or a barrier, is up to the host: the
+//! few instructions that depend on it differ between runs, and all else repeats.
+//!
 //! The emulator has locks of its own (while it translates, forks, or ends), and programs block in
 //! ways that no list of system calls knows. So a waiting thread looks now and then whether those
 //! it waits for are asleep on the host, and leaves them out until they call again: nothing that a
