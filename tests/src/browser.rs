@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tungstenite::{Message, WebSocket, client};
+
+use crate::socket::Socket;
 
 /// How long anything may take: a loaded machine is slow, and a test must not fail for that.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub struct Browser {
     process: Child,
     profile: PathBuf,
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     session: String,
     messages: u64,
     /// What the page wrote on its console, and exceptions nobody caught.
@@ -70,16 +70,7 @@ impl Browser {
         };
         // Whoever doesn't read lets it block.
         std::thread::spawn(move || for _ in lines {});
-        let host = address
-            .trim_start_matches("ws://")
-            .split('/')
-            .next()
-            .unwrap_or_default();
-        let stream = TcpStream::connect(host).expect("chromium listens");
-        stream
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a time limit");
-        let (socket, _) = client(&address, stream).expect("a DevTools socket");
+        let socket = Socket::open(&address, PATIENCE).expect("a DevTools socket");
         let mut browser = Browser {
             process,
             profile,
@@ -126,15 +117,12 @@ impl Browser {
             message["sessionId"] = json!(self.session);
         }
         self.socket
-            .send(Message::text(message.to_string()))
+            .send(&message.to_string())
             .expect("chromium runs");
         loop {
             let message = self.socket.read();
             let message = message.unwrap_or_else(|error| panic!("{method}: {error}"));
-            let Message::Text(text) = message else {
-                continue;
-            };
-            let message: Value = serde_json::from_str(&text).expect("JSON");
+            let message: Value = serde_json::from_str(&message).expect("JSON");
             if message["id"] == json!(number) {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
                 return message["result"].clone();

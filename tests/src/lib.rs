@@ -33,6 +33,7 @@ mod inspection;
 pub mod numa_maps;
 pub mod page_nodes;
 pub mod paused;
+mod socket;
 
 pub use browser::Browser;
 pub use case::{Case, Finished, nearpage_path, repository, target, workload};

@@ -1,8 +1,8 @@
 // Colours that colour-blind people can tell apart: Okabe and Ito's for a few things without order,
 // a ramp that grows in lightness (after cividis) for many things in order.
 
-const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a500"];
-const GREY = "#8a8a8a";
+const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a500", "#7f7f7f"];
+const GREY = "#bcbcbc";
 const CIVIDIS = ["#1b3b70", "#3e4e6c", "#5c616e", "#787776", "#959078", "#b4a971", "#d5c363", "#f2df45"];
 
 /** Position 0 to 1 on the ramp. */

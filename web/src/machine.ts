@@ -118,7 +118,7 @@ function map(title: string, machine: Machine, traffic: number[][]): Plot {
             g.strokeStyle = ink("--ink");
             g.lineWidth = 1;
             g.beginPath();
-            g.arc(x, y, 20 + 22 * Math.sqrt(share), 0, 2 * Math.PI);
+            g.arc(x, y, 27 + 18 * Math.sqrt(share), 0, 2 * Math.PI);
             g.fill();
             g.stroke();
             g.fillStyle = share > 0.55 ? "#000" : "#fff";

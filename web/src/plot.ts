@@ -54,7 +54,7 @@ export function redrawAll(): void {
 export class Plot {
   readonly element: HTMLElement;
   private canvas = h("canvas", { tabIndex: 0, role: "img" });
-  private readout = h("output", { className: "readout" });
+  private readout = h("output", { className: "readout" }, "Point at the picture, or use the arrow keys.");
   private legend = h("div", { className: "legend" });
   private note = h("p", { className: "note" });
   private content: Content | null = null;
@@ -347,7 +347,7 @@ function ticks(axis: Axis, most: number): { values: number[]; step: number } {
   if (base === 10) for (const part of [5, 2]) if (step / part >= wanted) { step /= part; break; }
   if (axis.unit === "pages" || axis.unit === "bytes" || axis.unit === "names") step = Math.max(step, 1);
   const values: number[] = [];
-  for (let value = Math.ceil(axis.from / step - 1e-9) * step; value <= axis.to + step * 1e-9; value += step) values.push(value);
+  for (let value = Math.ceil(axis.from / step - 1e-9) * step; value <= axis.to + step * 1e-9; value += step) values.push(value === 0 ? 0 : value);
   return { values, step };
 }
 
@@ -377,7 +377,7 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   g.font = "12px system-ui, sans-serif";
   g.textBaseline = "middle";
   g.textAlign = "right";
-  const rows = ticks(y, area.height / 26);
+  const rows = ticks(y, area.height / (y.unit === "names" ? 15 : 26));
   for (const value of rows.values) {
     const at = y.unit === "names" ? value + 0.5 : value;
     const py = toPixels(content, area, [x.from, at])[1];

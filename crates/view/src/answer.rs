@@ -76,7 +76,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn json(value: &Value) -> Self {
+    pub(crate) fn json(value: &Value) -> Self {
         Self {
             status: 200,
             content_type: "application/json",

@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `points.bin` | points of 20 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket and time |
+//! | `points.bin` | points of 20 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket |
 //! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
 //! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
 //!

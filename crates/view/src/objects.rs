@@ -10,6 +10,8 @@ use crate::picture::Frame;
 
 /// Bins of the small picture of an object's pages.
 const STRIP_BINS: u32 = 48;
+/// The costliest objects, whose instances can all be looked at; of the others the first one can.
+const OBJECTS_WITH_INSTANCES: usize = 100;
 /// Bins of the page × thread matrix, at most.
 const MATRIX_BINS_MAX: u32 = 1024;
 
@@ -61,7 +63,9 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
     attribution
         .objects
         .iter()
-        .map(|group| {
+        .enumerate()
+        .map(|(number, group)| {
+            let most = if number < OBJECTS_WITH_INSTANCES { usize::MAX } else { 1 };
             json!({
                 "kind": group.kind,
                 "words": pattern_words(&group.pattern, &attribution.teams, threads),
@@ -69,7 +73,7 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
                 "strip": strip(opened, group),
                 "page_bytes": group.affinity.page_bytes,
                 "pages": group.affinity.pages,
-                "instances": instances(opened, group),
+                "instances": instances(opened, group, most),
                 "placeable": matches!(group.kind, ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping),
             })
         })
@@ -77,7 +81,7 @@ pub(crate) fn objects(opened: &Opened, stage: &Stage) -> Vec<Value> {
 }
 
 /// The instances that are known by number: where they lie in the address space without its gaps.
-fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
+fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
     let begin_ns = opened.scale.begin_ns;
     let objects = &opened.recording.tables.objects;
     let known = group
@@ -85,6 +89,7 @@ fn instances(opened: &Opened, group: &ObjectGroup) -> Vec<Value> {
         .iter()
         .filter_map(|id| objects.get(id.0 as usize));
     known
+        .take(most)
         .enumerate()
         .filter_map(|(number, object)| {
             let place = opened.space.place(object.pid, object.address)?;

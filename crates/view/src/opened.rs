@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use nearpage_attribution::{AccessChunks, Attribution, Input, Options, attribute};
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
-use crate::Error;
 use crate::cache::Cache;
 use crate::picture::Sources;
 use crate::point::{Points, Scale};
@@ -16,6 +15,7 @@ use crate::pyramid::{self, Pyramid};
 use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
+use crate::{Answer, Error};
 
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
@@ -43,6 +43,8 @@ pub struct Stage {
     pub missing: Vec<String>,
     /// The report as JSON, once it was asked for.
     pub(crate) report: OnceLock<String>,
+    /// The plan as it was before anybody changed it, once it was asked for.
+    pub(crate) plan: OnceLock<Answer>,
 }
 
 /// A recording.
@@ -116,6 +118,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             report: OnceLock::new(),
+            plan: OnceLock::new(),
         };
         if !whole && let Some((store, sums)) = Cache::new(&recording, &scale).open(&scale) {
             stage.store = Arc::new(store);
@@ -216,6 +219,7 @@ impl Opened {
             elsewhere: pass.elsewhere,
             missing: pass.missing,
             report: OnceLock::new(),
+            plan: OnceLock::new(),
         };
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
 use crate::point::{By, Point, Scale};
-use crate::store::Window;
+use crate::store::{Window, bucket_shift};
 
 const ROWS_MAX: u32 = 1024;
 const COLUMNS_MAX: u32 = 512;
@@ -29,7 +29,9 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub fn new(scale: &Scale) -> Self {
-        let row_lines = scale.lines.div_ceil(ROWS_MAX);
+        // Whole buckets, so that points which come by bucket come by row.
+        let bucket = 1 << bucket_shift(scale.lines);
+        let row_lines = bucket * scale.lines.div_ceil(bucket).div_ceil(ROWS_MAX);
         let column_ticks = scale.ticks.div_ceil(COLUMNS_MAX);
         Self {
             row_lines,

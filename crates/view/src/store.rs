@@ -51,7 +51,7 @@ pub struct Store {
 }
 
 /// How many bits of a line say where in its bucket it is.
-fn bucket_shift(lines: u32) -> u32 {
+pub(crate) fn bucket_shift(lines: u32) -> u32 {
     (0..32)
         .find(|shift| lines.div_ceil(1 << shift) <= BUCKETS_MAX)
         .unwrap_or(31)
@@ -82,27 +82,35 @@ impl Builder {
         }
     }
 
-    /// Adds the points of a chunk, and puts them in order: by bucket, then time.
+    /// Adds the points of a chunk, and puts them in order of buckets; in a bucket they stay in the
+    /// order that they came in.
     ///
     /// # Errors
     /// Of the file.
-    pub fn add(&self, chunk: usize, points: &mut [Point]) -> io::Result<()> {
-        if points.is_empty() {
+    pub fn add(&self, chunk: usize, points: &mut Vec<Point>) -> io::Result<()> {
+        let Some(&first) = points.first() else {
             return Ok(());
-        }
+        };
         let bucket = |point: &Point| (point.line >> self.bucket_shift) as usize;
-        points.sort_unstable_by_key(|point| (bucket(point) as u64) << 32 | u64::from(point.tick));
         let mut starts = vec![0u32; self.buckets + 1];
+        let mut ticks = first.tick..first.tick;
         for point in points.iter() {
             starts[bucket(point) + 1] += 1;
+            ticks = ticks.start.min(point.tick)..ticks.end.max(point.tick);
         }
         for at in 0..self.buckets {
             starts[at + 1] += starts[at];
         }
-        let (mut first, mut last) = (u32::MAX, 0);
+        let mut next = starts.clone();
+        let mut sorted = vec![first; points.len()];
+        for point in points.iter() {
+            let place = &mut next[bucket(point)];
+            sorted[*place as usize] = *point;
+            *place += 1;
+        }
+        *points = sorted;
         let mut bytes = Vec::with_capacity(points.len() * Point::BYTES);
         for point in points.iter() {
-            (first, last) = (first.min(point.tick), last.max(point.tick));
             bytes.extend_from_slice(&point.to_bytes());
         }
         let bytes = match &self.file {
@@ -115,7 +123,7 @@ impl Builder {
         };
         let segment = Segment {
             chunk,
-            ticks: first..last.saturating_add(1),
+            ticks: ticks.start..ticks.end.saturating_add(1),
             starts,
             bytes,
         };
