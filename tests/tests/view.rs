@@ -124,6 +124,7 @@ fn recording(folder: &Path, machine: &Machine) {
         end_ns: 3_000_000_000,
         source: "pmu".to_owned(),
         rate_hz: 2500.0,
+        rates: Vec::new(),
         thread_placement: "compact".to_owned(),
         calibration: String::new(),
         notes: vec![],

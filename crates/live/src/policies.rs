@@ -78,10 +78,11 @@ impl Policy {
             return Some(Self::Watch);
         }
         if name == "traffic" {
-            let mut parameters = TrafficParameters::default();
-            // Threads are the scheduler's unless one is asked to move them.
-            parameters.clustering = 0;
-            return Some(Self::Traffic(parameters));
+            return Some(Self::Traffic(TrafficParameters {
+                // Threads are the scheduler's.
+                clustering: 0,
+                ..TrafficParameters::default()
+            }));
         }
         let monitor = Monitor::ALL
             .into_iter()

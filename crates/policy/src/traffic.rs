@@ -48,7 +48,7 @@ pub fn traffic(plan: &Plan, input: &Input, prediction: &Prediction) -> Traffic {
             Some(layout) => add(&context, group, &mut traffic.plan, |page| {
                 Some(layout.holder(u64::from(page) * unit + unit / 2))
             }),
-            None => add(&context, group, &mut traffic.plan, |page| first_touch(page)),
+            None => add(&context, group, &mut traffic.plan, first_touch),
         }
     }
     traffic

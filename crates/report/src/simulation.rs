@@ -290,7 +290,6 @@ mod tests {
             pages_max: 900,
             energy_j: None,
             signals_missing: 0,
-            threads_moved: 0,
             refilled_lines: 0,
             overcommitted: 0,
         }

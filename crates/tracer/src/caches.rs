@@ -60,7 +60,7 @@ impl Order {
             line & self.set_mask
         } else {
             // line mod sets: exact as long as line × sets is below 2^64.
-            let times = (u128::from(line) * u128::from(self.inverse) >> 64) as u64;
+            let times = ((u128::from(line) * u128::from(self.inverse)) >> 64) as u64;
             line - times * self.sets
         };
         let first = set as usize * self.ways;

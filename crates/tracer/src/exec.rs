@@ -88,8 +88,11 @@ fn read([path, words, environment]: [u64; 3], base: u64) -> Option<(Word, Vec<Wo
     };
     let list = |address: u64| {
         let mut list = Vec::new();
+        if address == 0 {
+            return Some(list);
+        }
         let mut at = address.wrapping_add(base);
-        while address != 0 {
+        loop {
             let mut pointer = [0; 8];
             memory.read_exact_at(&mut pointer, at).ok()?;
             match u64::from_le_bytes(pointer) {

@@ -78,7 +78,7 @@ fn a_trace_of_version_1_says_what_it_said() {
     for (number, (_, store)) in stores.iter().enumerate() {
         let line = (number % LINES) as u64;
         assert_eq!(store.address, stores[0].1.address + 64 * line);
-        assert_eq!(store.tlb_miss, line % 64 == 0);
+        assert_eq!(store.tlb_miss, line.is_multiple_of(64));
         assert_eq!(store.instruction >> 12, 0x401);
     }
     // All but those that L2 still has at the end, where code has two lines.

@@ -15,9 +15,12 @@ pub(crate) struct Process {
     pid: u32,
     start_ns: u64,
     threads: FxHashMap<u32, ()>,
-    /// Mappings told so far, by address: end, protection, offset, path.
-    mapped: BTreeMap<u64, (u64, u32, u64, Box<[u8]>)>,
+    /// Mappings told so far, by address.
+    mapped: BTreeMap<u64, Told>,
 }
+
+/// End, protection, offset and path of a mapping.
+type Told = (u64, u32, u64, Box<[u8]>);
 
 impl Process {
     /// A process whose ring was found; `known`: what began it was told already, so that this is an
