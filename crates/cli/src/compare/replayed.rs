@@ -34,13 +34,13 @@ pub fn replay(
         return Ok(None);
     }
     let _progress = Progress::new(format!("simulating {folder}"));
-    let trace = Replayed(recording.trace()?);
+    let trace = Replayed::new(recording, recording.trace()?);
     let mut jobs = vec![Job::new(
         Policy::from_name("first-touch").expect("it has that name"),
     )];
     let mut position = Vec::new();
     for (name, plans) in plans {
-        match Homes::of(plans, recording, &trace.0, machine) {
+        match Homes::of(plans, recording, &trace.trace, machine) {
             Ok(homes) => {
                 position.push(Some(jobs.len()));
                 jobs.push(Job::new(Policy::Homes {
