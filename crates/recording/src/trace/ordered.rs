@@ -57,7 +57,8 @@ impl Cursor<'_> {
         let traced = self.traced;
         let file = &traced.images.files[self.image];
         let clock = &traced.clocks[self.image];
-        (self.items.clear(), self.at = 0);
+        self.items.clear();
+        self.at = 0;
         while self.items.is_empty() {
             let Some(frame) = file.threads[self.number].frames.get(self.frame) else {
                 return Ok(None);
