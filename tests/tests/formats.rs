@@ -53,10 +53,10 @@ fn text_becomes_a_recording_like_any_other() {
     let case = imported("import");
     let report = case.nearpage(["report", "--json", "r"]).success();
     let report: Value = serde_json::from_str(&report.stdout).unwrap();
-    assert_eq!(report["accesses"], 3);
+    assert_eq!(report["accesses"].as_f64(), Some(3000.0));
     assert_eq!(report["objects"][0]["name"], "grid, fine");
     // Times: 300 and 500 cycles at 2 GHz, a thousand times each.
-    assert_eq!(report["objects"][0]["cost"], 400_000.0);
+    assert_eq!(report["objects"][0]["cost"].as_f64(), Some(400_000.0));
     case.nearpage(["plan", "r", "--machine", "opteron-4", "-o", "plan.toml"])
         .success();
 }
@@ -113,13 +113,14 @@ fn profiles_are_labelled_with_object_node_and_level() {
         .nearpage(["export", "again", "-q", "--to", "csv", "-o", "-"])
         .success()
         .stdout;
-    let columns = |csv: &str, but: usize| -> Vec<String> {
-        csv.lines()
-            .skip(1)
-            .map(|row| row.splitn(11, ',').take(but).collect::<Vec<_>>().join(","))
+    // But for the threads' names, which are in no record of theirs.
+    let columns = |csv: &str| -> Vec<String> {
+        let unnamed = csv.replace(",solve,", ",,");
+        let rows = unnamed.lines().skip(1);
+        rows.map(|row| row.splitn(11, ',').take(10).collect::<Vec<_>>().join(","))
             .collect()
     };
-    assert_eq!(columns(&again, 10), columns(CSV, 10));
+    assert_eq!(columns(&again), columns(CSV));
     assert!(
         again.lines().nth(2).unwrap().ends_with(",1000,250000"),
         "{again}"

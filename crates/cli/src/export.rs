@@ -51,24 +51,32 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file that appears whole or not at all.
+/// A file that appears whole or not at all. What is there and no file, such as `/dev/null` or a
+/// pipe, is written to and stays what it is.
 fn to_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<Written>,
 ) -> anyhow::Result<Written> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}", std::process::id()));
-    let beside = path.with_file_name(name);
+    let replaced = fs::metadata(path).map_or(true, |there| there.is_file());
+    let beside = if replaced {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(format!(".{}", std::process::id()));
+        path.with_file_name(name)
+    } else {
+        path.to_owned()
+    };
     let file =
         File::create(&beside).with_context(|| format!("{}: can't be written", path.display()))?;
     let mut out = BufWriter::new(file);
     let written = write(&mut out).and_then(|written| {
         out.flush()?;
-        fs::rename(&beside, path)?;
+        if replaced {
+            fs::rename(&beside, path)?;
+        }
         Ok(written)
     });
-    if written.is_err() {
+    if written.is_err() && replaced {
         let _ = fs::remove_file(&beside);
     }
     written.with_context(|| format!("{}: can't be written", path.display()))

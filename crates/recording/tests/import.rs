@@ -88,6 +88,9 @@ const REMOTE_LOAD: u64 = LOCAL_LOAD | 1 << 37;
 struct PerfData {
     records: Vec<u8>,
     sample_type: u64,
+    read_format: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
 }
 
 impl PerfData {
@@ -95,6 +98,9 @@ impl PerfData {
         Self {
             records: Vec::new(),
             sample_type: MEMORY,
+            read_format: 0,
+            branch_sample_type: 0,
+            sample_regs_user: 0,
         }
     }
 
@@ -181,8 +187,10 @@ impl PerfData {
                 .u64(config)
                 .u64(4000)
                 .u64(self.sample_type);
-            let mut bytes = bytes.u64(0).u64(flags).0;
+            let mut bytes = bytes.u64(self.read_format).u64(flags).0;
             bytes.resize(128, 0);
+            bytes[72..80].copy_from_slice(&self.branch_sample_type.to_le_bytes());
+            bytes[80..88].copy_from_slice(&self.sample_regs_user.to_le_bytes());
             bytes
         };
         let padded = |text: &str| {
@@ -409,6 +417,54 @@ fn reads_what_perf_mem_records() {
         metadata.calibration,
         "cpu/mem-loads,ldlat=30/P, cpu/mem-stores/P"
     );
+}
+
+/// `perf_event_open(2)`: what may stand between the period and the weight.
+#[test]
+fn what_stands_before_the_weight_is_stepped_over() {
+    let (read, call_chain, raw, branches, registers, stack) =
+        (1 << 4, 1 << 5, 1 << 10, 1 << 11, 1 << 12, 1 << 13);
+    for fields in 0..64u64 {
+        let has = |bit: u64| fields >> bit & 1 != 0;
+        let bits = [read, call_chain, raw, branches, registers, stack];
+        let asked = (0..6).filter(|bit| has(*bit)).map(|bit| bits[bit as usize]);
+        let mut file = PerfData {
+            sample_type: MEMORY | asked.sum::<u64>(),
+            // A group of values with times, ids and lost counts.
+            read_format: 0x1f,
+            branch_sample_type: 1 << 17,
+            sample_regs_user: 0b1011,
+            ..PerfData::new()
+        };
+        let mut body = Bytes::default().u64(LOADS).u64(0x40_1000).u32(100).u32(100);
+        body = body.u64(50).u64(0x7000_0010).u32(1).u32(0).u64(1000);
+        if has(0) {
+            body = body.u64(2).u64(5).u64(6).bytes(&[7; 2 * 3 * 8]);
+        }
+        if has(1) {
+            body = body.u64(3).bytes(&[7; 3 * 8]);
+        }
+        if has(2) {
+            body = body.u32(12).bytes(&[7; 12]);
+        }
+        if has(3) {
+            body = body.u64(2).u64(0).bytes(&[7; 2 * 24]);
+        }
+        if has(4) {
+            body = body.u64(2).bytes(&[7; 3 * 8]);
+        }
+        if has(5) {
+            body = body.u64(16).bytes(&[7; 16]).u64(16);
+        }
+        // Other latencies in the upper half, as PERF_SAMPLE_WEIGHT_STRUCT has them.
+        file = file.record(9, 2, body.u64(9 << 32 | 300).u64(REMOTE_LOAD));
+        let found = accesses(&imported(&file.bytes()));
+        assert_eq!(
+            (found.level[0], found.cost_ns[0], found.cpu[0]),
+            (Level::RemoteMemory, 150_000.0, CpuId(1)),
+            "{fields:#b}"
+        );
+    }
 }
 
 #[test]
