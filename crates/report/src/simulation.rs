@@ -288,6 +288,7 @@ mod tests {
             pages_max: 900,
             energy_j: None,
             signals_missing: 0,
+            threads_moved: 0,
             refilled_lines: 0,
             overcommitted: 0,
         }
