@@ -32,9 +32,7 @@ use crate::tlb::Tlb;
 /// slot in the directory.
 struct Order {
     sets: u64,
-    /// Sets − 1 where their number is a power of two; otherwise 0.
-    set_mask: u64,
-    /// ⌈2^64 ÷ sets⌉.
+    /// ⌈2^64 ÷ sets⌉; 0 where their number is a power of two.
     inverse: u64,
     ways: usize,
     /// Slot + 1; 0: nothing, behind all others of its set.
@@ -47,8 +45,11 @@ impl Order {
         let entries = sets as usize * shape.ways as usize;
         Self {
             sets,
-            set_mask: if sets.is_power_of_two() { sets - 1 } else { 0 },
-            inverse: u64::MAX / sets + 1,
+            inverse: if sets.is_power_of_two() {
+                0
+            } else {
+                u64::MAX / sets + 1
+            },
             ways: shape.ways as usize,
             slots: (0..entries).map(|_| AtomicU32::new(0)).collect(),
         }
@@ -56,8 +57,8 @@ impl Order {
 
     #[inline]
     fn set(&self, line: u64) -> &[AtomicU32] {
-        let set = if self.set_mask != 0 {
-            line & self.set_mask
+        let set = if self.inverse == 0 {
+            line & (self.sets - 1)
         } else {
             // line mod sets: exact as long as line × sets is below 2^64.
             let times = ((u128::from(line) * u128::from(self.inverse)) >> 64) as u64;
@@ -506,10 +507,16 @@ mod tests {
     /// it too, no modified line has a second holder, and directory and caches agree.
     #[test]
     fn many_threads_leave_the_caches_coherent() {
-        for l3 in ["", "l3 3072 3\n"] {
+        // The last one's directory has large sets, with hash chains.
+        let machines = [
+            ("1024 4", ""),
+            ("1024 4", "l3 3072 3\n"),
+            ("1024 16", "l3 3072 3\n"),
+        ];
+        for (l2, l3) in machines {
             let text = format!(
                 "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 256 2\n\
-                 l1_data 256 2\nl2 1024 4\n{l3}tlb 8 8 0\ncpu_nodes 0 0 1 1\nthread_cpus 0\n\
+                 l1_data 256 2\nl2 {l2}\n{l3}tlb 8 8 0\ncpu_nodes 0 0 1 1\nthread_cpus 0\n\
                  quantum 1000\n"
             );
             let setup = Setup::parse(&text).expect(&text);

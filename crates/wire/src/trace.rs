@@ -1041,7 +1041,8 @@ impl Room<'_> {
     /// The lowest `count` bytes.
     #[inline]
     fn bytes(&mut self, bytes: u64, count: usize) {
-        let at = self.at % (RECORD_BYTES_MAX - 7);
+        // Never so far: it keeps the index in the room.
+        let at = self.at.min(RECORD_BYTES_MAX - 8);
         if let Some(room) = self.bytes[at..].first_chunk_mut() {
             *room = bytes.to_le_bytes();
         }
