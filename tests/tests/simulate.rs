@@ -153,6 +153,7 @@ fn parameters_sources_and_schedules_change_what_happens() {
         &case,
         &["--schedule", "move.toml", "--policy", "first-touch"],
     )[0];
+    assert_eq!(moved["parameters"]["schedule"], "move.toml");
     assert_eq!(
         (&moved["estimated"], &moved["threads_moved"]),
         (&Value::Bool(true), &1.into())

@@ -534,6 +534,9 @@ impl Job {
         parameters.extend(move_ns.map(|ns| ("move_ns", ns.to_string())));
         parameters.extend(memory_pages.map(|pages| ("memory_pages", pages.to_string())));
         parameters.push(("slice_ns", slice_ns.to_string()));
+        if !self.schedule.file.is_empty() {
+            parameters.push(("schedule", self.schedule.file.clone()));
+        }
         parameters
     }
 
