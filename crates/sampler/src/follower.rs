@@ -30,7 +30,7 @@ pub struct UndecodedCounts {
     pub ambiguous: u64,
     /// Address registers had been overwritten.
     pub overwritten: u64,
-    /// Relative to FS or GS.
+    /// Relative to FS, where samples do not tell its base, or to GS.
     pub thread_base: u64,
     /// Vector gathers and scatters.
     pub vector_index: u64,
