@@ -551,14 +551,14 @@ mod tests {
                 "no source works here: clock: kernel.perf_event_paranoid is 2, which reserves the \
                  whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; pmu: \
                  the kernel names no PMU that samples memory accesses (virtual machines need one \
-                 passed through)",
+                 passed through); signal: the preload library is missing",
             ),
             (
                 machine(refused(1, libc::EPERM)),
                 "no source works here: clock: kernel.perf_event_paranoid is 1, which reserves the \
                  whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; pmu: \
                  cpu/mem-loads,ldlat=30/: kernel.perf_event_paranoid is 1, which reserves the \
-                 whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON",
+                 whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; signal: the preload library is missing",
             ),
             // Nothing but a filter refuses at these levels.
             (
@@ -569,7 +569,7 @@ mod tests {
                 "no source works here: clock: perf_event_open is forbidden (EPERM), as by the \
                  seccomp profiles of containers: allow it there, or add CAP_PERFMON; pmu: the \
                  kernel names no PMU that samples memory accesses (virtual machines need one \
-                 passed through)",
+                 passed through); signal: the preload library is missing",
             ),
             (machine(facts()), PMU),
             (
@@ -597,7 +597,7 @@ mod tests {
                     ..intel(libc::EMFILE)
                 },
                 "no source works here: clock: too many open files: raise ulimit -n; pmu: \
-                 cpu/mem-loads,ldlat=30/: too many open files: raise ulimit -n",
+                 cpu/mem-loads,ldlat=30/: too many open files: raise ulimit -n; signal: the preload library is missing",
             ),
             (
                 Facts {
@@ -607,7 +607,7 @@ mod tests {
                 },
                 "no source works here: clock: no memory may be locked for samples (ENOMEM): raise \
                  kernel.perf_event_mlock_kb or ulimit -l; pmu: the kernel names no PMU that samples \
-                 memory accesses (virtual machines need one passed through)",
+                 memory accesses (virtual machines need one passed through); signal: the preload library is missing",
             ),
             (
                 Facts {
@@ -616,7 +616,7 @@ mod tests {
                     ..intel(libc::ENOSYS)
                 },
                 "no source works here: clock: this kernel or sandbox has no perf events (ENOSYS); \
-                 pmu: cpu/mem-loads,ldlat=30/: this kernel or sandbox has no perf events (ENOSYS)",
+                 pmu: cpu/mem-loads,ldlat=30/: this kernel or sandbox has no perf events (ENOSYS); signal: the preload library is missing",
             ),
             (
                 with_library(refused(2, libc::EPERM)),
