@@ -137,6 +137,8 @@ fn recording(folder: &Path, machine: &Machine) {
         nodes: machine.node_ids(),
         redacted: false,
         rank: None,
+        attached: None,
+        rates: vec![],
         tracing: None,
     };
     Recording::write(folder, &metadata, machine, &tables, |writer| {

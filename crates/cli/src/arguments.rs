@@ -1,10 +1,12 @@
 //! What can be typed. Man pages and shell completions are generated from these definitions.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nearpage_machine::ThreadPlacement;
+use nearpage_sampler::Target;
 
 /// Put the pages of a program near the threads that use them.
 ///
@@ -171,7 +173,21 @@ pub enum Source {
     Full,
 }
 
+/// What `record` samples with a PMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SampledEvent {
+    /// Loads that take a while, and stores
+    Access,
+    /// Accesses for which no TLB had the page (needs a PMU)
+    DtlbMiss,
+}
+
 #[derive(Debug, Args)]
+#[command(
+    after_help = "With -p, --cgroup or --all, what is running already is observed, and goes on \
+    undisturbed when recording ends: at Ctrl-C, after --duration, or when it has ended. Without the preload \
+    library its heap objects are what /proc/PID/maps shows; static objects are known as always."
+)]
 pub struct Record {
     /// Folder to write [default: PROGRAM.nearpage, numbered where that exists]
     #[arg(short, long, value_name = "DIR")]
@@ -195,15 +211,34 @@ pub struct Record {
     /// With the PMU: events between two samples, instead of a rate
     #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(1..=0xffff_ffff))]
     pub period: Option<u64>,
+    /// Which accesses to sample
+    #[arg(long, value_enum, default_value = "access")]
+    pub event: SampledEvent,
+    /// Keep only accesses to these addresses (hexadecimal, the last one excluded)
+    #[arg(long, value_name = "START-END", value_parser = address_range)]
+    pub range: Vec<Range<u64>>,
+    /// Keep only accesses to this static object or mapping: a symbol, [heap], a file's path or name,
+    /// the name of named memory
+    #[arg(long, value_name = "NAME")]
+    pub object: Vec<String>,
     /// Pin threads while recording
     #[arg(long, value_enum, default_value = "none")]
     pub threads: Threads,
     /// Begin to sample this many seconds after the start
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub after: Option<f64>,
-    /// Sample for this many seconds (the command runs on)
-    #[arg(long = "for", value_name = "S", value_parser = seconds)]
+    /// Sample for this long, such as 10s (what is observed runs on)
+    #[arg(long = "for", visible_alias = "duration", value_name = "S", value_parser = seconds)]
     pub duration: Option<f64>,
+    /// Observe these running processes, and what they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["command", "cgroup", "all", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub pid: Vec<u32>,
+    /// Observe the processes of this control group (its folder, or its path in the hierarchy)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "all", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub cgroup: Option<PathBuf>,
+    /// Observe every process of the machine
+    #[arg(long, conflicts_with_all = ["command", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub all: bool,
     /// Log every allocation, not samples of the small ones
     #[arg(long)]
     pub all_allocations: bool,
@@ -232,11 +267,24 @@ pub struct Record {
     #[arg(short, long)]
     pub quiet: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present_any = ["pid", "cgroup", "all"], trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
 impl Record {
+    /// Whom to observe.
+    pub fn target(&self) -> Target {
+        if self.all {
+            Target::All
+        } else if let Some(path) = &self.cgroup {
+            Target::Cgroup(path.clone())
+        } else if self.pid.is_empty() {
+            Target::Command(self.command.clone())
+        } else {
+            Target::Processes(self.pid.clone())
+        }
+    }
+
     /// Options of the tracer mean nothing to other sources.
     pub fn refuse_tracing(&self) -> Result<(), crate::Usage> {
         let given = [
@@ -708,11 +756,34 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// `2`, `0.5`, `500ms`, `10s`, `3m`, `1h`.
 fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
-        _ => Err("expected seconds, such as 2 or 0.5".to_owned()),
+    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let unit = units
+        .iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
+    let (number, unit) = unit.unwrap_or((text, &1.0));
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number * unit),
+        _ => Err("expected seconds, such as 2, 0.5, 10s or 3m".to_owned()),
     }
+}
+
+/// `7f0000000000-7f0000200000`, with or without `0x`.
+fn address_range(text: &str) -> Result<Range<u64>, String> {
+    let address = |text: &str| {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let only_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        only_digits
+            .then(|| u64::from_str_radix(digits, 16).ok())
+            .flatten()
+    };
+    let range = text.split_once('-');
+    let range = range.and_then(|(start, end)| Some(address(start)?..address(end)?));
+    range.filter(|range| !range.is_empty()).ok_or_else(|| {
+        "expected two hexadecimal addresses, the smaller first, such as 7f0000000000-7f0000200000"
+            .to_owned()
+    })
 }
 
 fn cycles(text: &str) -> Result<f64, String> {
@@ -739,6 +810,41 @@ fn rate(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn seconds_have_units() {
+        for (text, seconds) in [
+            ("2", 2.0),
+            ("0.5", 0.5),
+            ("10s", 10.0),
+            ("3m", 180.0),
+            ("250ms", 0.25),
+        ] {
+            assert_eq!(super::seconds(text), Ok(seconds), "{text}");
+        }
+        for bad in ["", "s", "-1", "1d", "inf", "nan", "1e999s"] {
+            assert!(super::seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_hexadecimal() {
+        for text in ["1000-2000", "0x1000-0x2000", "0x1000-2000"] {
+            assert_eq!(super::address_range(text), Ok(0x1000..0x2000), "{text}");
+        }
+        for bad in [
+            "",
+            "1000",
+            "2000-1000",
+            "1000-1000",
+            "+1000-2000",
+            "g-h",
+            "-",
+            "1000-2000-3000",
+        ] {
+            assert!(super::address_range(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn definitions_are_consistent() {

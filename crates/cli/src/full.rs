@@ -339,6 +339,7 @@ fn metadata(
         rank: nearpage_wire::RANK_VARIABLES
             .into_iter()
             .find_map(|name| env::var(name).ok()?.parse().ok()),
+        attached: None,
         tracing: Some(tracing),
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use nearpage_sampler::Target;
 
 const LIBRARY: &str = "libnearpage_preload.so";
 
@@ -120,12 +121,27 @@ fn candidates(variable: &str, library: &str) -> anyhow::Result<Vec<PathBuf>> {
         .collect())
 }
 
+/// What a recording of the target is called.
+pub fn target_name(target: &Target) -> OsString {
+    let name = match target {
+        Target::Command(command) => command
+            .first()
+            .and_then(|name| Path::new(name).file_name())
+            .map(OsStr::to_owned),
+        Target::Processes(pids) => pids.first().and_then(|pid| {
+            let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+            // A name may contain anything; a folder's may not.
+            let name = String::from_utf8_lossy(&name).trim_end().replace('/', "_");
+            (!name.is_empty() && !name.starts_with('.')).then(|| name.into())
+        }),
+        Target::Cgroup(path) => path.file_name().map(OsStr::to_owned),
+        Target::All => Some("machine".into()),
+    };
+    name.unwrap_or_else(|| "recording".into())
+}
+
 /// `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where that exists.
-pub fn default_output(command: &[OsString]) -> PathBuf {
-    let program = command
-        .first()
-        .and_then(|name| Path::new(name).file_name())
-        .unwrap_or(OsStr::new("recording"));
+pub fn default_output(program: &OsStr) -> PathBuf {
     let name = |number: u32| {
         let mut name = program.to_owned();
         name.push(if number == 1 {

@@ -124,7 +124,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     })?;
     Ok(match summary.state {
         State::Ended(status) => ExitCode::from(status as u8),
-        State::Running | State::Detached => ExitCode::SUCCESS,
+        State::Running | State::Detached | State::TargetEnded => ExitCode::SUCCESS,
     })
 }
 

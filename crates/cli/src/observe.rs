@@ -1,5 +1,5 @@
-//! Runs a command and records it: the sampler's output and the preload library's log end in one
-//! recording.
+//! Records a command, or what is running already: the sampler's output and the preload library's log
+//! end in one recording.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,12 +11,12 @@ use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
-    AccessBatch, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts, Source, Status,
-    folder,
+    AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts, Source,
+    Status, elf::ElfFile, folder,
 };
 use nearpage_sampler::{
-    Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary,
-    UNMEASURED_RATE_HZ, calibrate, calibrate_signal, choose_source,
+    Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary, Target,
+    UNMEASURED_RATE_HZ, Wanted, calibrate, calibrate_signal, choose_source,
 };
 
 use crate::launch::PreloadLibrary;
@@ -32,6 +32,8 @@ pub struct Wish {
     pub replace: bool,
     pub source: SourceWish,
     pub pmu: PmuOptions,
+    /// Which accesses to keep.
+    pub wanted: Wanted,
     /// `None`: as many samples as cost little here.
     pub rate_hz: Option<f64>,
     /// The share of the program's time that sampling may take; `None`: as much as it takes.
@@ -44,7 +46,7 @@ pub struct Wish {
     pub thread_placement: &'static str,
     /// Variables that placement adds.
     pub environment: Vec<(OsString, OsString)>,
-    pub command: Vec<OsString>,
+    pub target: Target,
 }
 
 /// What came of it.
@@ -56,6 +58,8 @@ pub struct Observed {
     pub elapsed: Duration,
     pub notes: Vec<String>,
     pub finished: Finished,
+    /// It was not a command that was started for it.
+    pub attached: bool,
 }
 
 /// Appends to the recording's log. Where that fails (a full disk) the command must still run to its
@@ -73,7 +77,7 @@ impl ToLog {
         if self.failure.is_none()
             && let Err(failure) = write(&mut self.log)
         {
-            eprintln!("nearpage: recording stops here, the command goes on: {failure}");
+            eprintln!("nearpage: recording stops here, what is observed goes on: {failure}");
             self.failure = Some(failure);
         }
     }
@@ -99,40 +103,109 @@ pub fn preload_works<L, E>(found: Result<L, E>) -> Result<(), String> {
     found.map(drop).map_err(missing)
 }
 
-/// Records `wish.command` from start to end.
-pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
-    let search = SearchPaths::from_environment();
-    let program = wish.command.first().context("no command given")?;
-    resolve_command(program, &search)?;
-    let image = ProgramImage::load(program, &search).ok();
-    let machine = Machine::local(Path::new("/sys"))?;
+/// What is recorded, as its metadata has it.
+struct Program {
+    command: Vec<String>,
+    build_id: String,
+    attached_to: Option<String>,
+    /// What is preloaded into a command.
+    library: Option<PreloadLibrary>,
+    /// [`Options::preload`].
+    preload: Result<(), String>,
+}
 
-    let mut notes = Vec::new();
-    let library = match PreloadLibrary::find() {
-        Ok(library) => Some(library),
-        Err(error) => {
-            notes.push(format!("{error}: recorded without heap objects"));
-            None
+impl Program {
+    fn of(target: &Target, notes: &mut Vec<String>) -> anyhow::Result<Self> {
+        let attached = |to: String| {
+            Self {
+            command: Vec::new(),
+            build_id: String::new(),
+            attached_to: Some(to),
+            library: None,
+            preload: Err(
+                "it needs the preload library inside from the start: not where something runs already"
+                    .to_owned(),
+            ),
         }
-    };
-    if image.as_ref().is_some_and(|image| image.program.is_static) {
-        notes.push(format!(
-            "{} is statically linked: the preload library can't enter it, so its heap objects are not known and \
-             count as heap_unresolved; link it dynamically to see them",
-            Path::new(program).display()
-        ));
+        };
+        Ok(match target {
+            Target::Command(command) => Self::started(command, notes)?,
+            Target::Processes(pids) => {
+                let listed: Vec<String> = pids.iter().map(u32::to_string).collect();
+                let several = if pids.len() == 1 {
+                    "process"
+                } else {
+                    "processes"
+                };
+                let first = pids.first().copied().unwrap_or_default();
+                let words = fs::read(format!("/proc/{first}/cmdline")).unwrap_or_default();
+                let words = words
+                    .split(|byte| *byte == 0)
+                    .filter(|word| !word.is_empty());
+                let file = ElfFile::open(Path::new(&format!("/proc/{first}/exe"))).ok();
+                Self {
+                    command: words
+                        .map(|word| String::from_utf8_lossy(word).into_owned())
+                        .collect(),
+                    build_id: file.map(|file| file.build_id()).unwrap_or_default(),
+                    ..attached(format!("{several} {}", listed.join(", ")))
+                }
+            }
+            Target::Cgroup(path) => attached(format!("cgroup {}", path.display())),
+            Target::All => attached("all processes".to_owned()),
+        })
     }
 
-    let mut options = Options::new(wish.command.clone());
-    options.preload = match &image {
-        Some(image) if image.program.is_static => Err(format!(
-            "it needs the preload library, which can't enter the statically linked {}: link it dynamically",
-            Path::new(program).display()
-        )),
-        _ => preload_works(library.as_ref().ok_or(())),
-    };
+    fn started(command: &[OsString], notes: &mut Vec<String>) -> anyhow::Result<Self> {
+        let search = SearchPaths::from_environment();
+        let program = command.first().context("no command given")?;
+        resolve_command(program, &search)?;
+        let image = ProgramImage::load(program, &search).ok();
+        let library = match PreloadLibrary::find() {
+            Ok(library) => Some(library),
+            Err(error) => {
+                notes.push(format!("{error}: recorded without heap objects"));
+                None
+            }
+        };
+        if image.as_ref().is_some_and(|image| image.program.is_static) {
+            notes.push(format!(
+                "{} is statically linked: the preload library can't enter it, so its heap objects are not known and \
+                 count as heap_unresolved; link it dynamically to see them",
+                Path::new(program).display()
+            ));
+        }
+        let preload = match &image {
+            Some(image) if image.program.is_static => Err(format!(
+                "it needs the preload library, which can't enter the statically linked {}: link it dynamically",
+                Path::new(program).display()
+            )),
+            _ => preload_works(library.as_ref().ok_or(())),
+        };
+        let words = command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned());
+        Ok(Self {
+            command: words.collect(),
+            build_id: image.map_or_else(String::new, |image| image.program.build_id),
+            attached_to: None,
+            library,
+            preload,
+        })
+    }
+}
+
+/// Records `wish.target` from start, or from now, to end.
+pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
+    let machine = Machine::local(Path::new("/sys"))?;
+    let mut notes = Vec::new();
+    let program = Program::of(&wish.target, &mut notes)?;
+
+    let mut options = Options::new(wish.target.clone());
     options.source = wish.source;
     options.pmu = wish.pmu;
+    options.wanted = wish.wanted.clone();
+    options.preload = program.preload.clone();
     let calibration = match wish.source {
         SourceWish::Signal => calibrate_signal(),
         _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
@@ -146,7 +219,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         calibration?;
     }
     let place = OutputFolder::claim(&wish.output, wish.replace)?;
-    let metadata = metadata(wish, &options, &choice, image.as_ref(), &machine);
+    let metadata = metadata(wish, &options, &choice, &program, &machine);
     let log = LogWriter::create(&wish.output, metadata, &machine)?;
 
     options.max_overhead = wish.max_overhead;
@@ -154,7 +227,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     options.duration = wish.duration;
     options.page_nodes = machine.nodes.len() > 1;
     options.environment = wish.environment.clone();
-    if let Some(library) = &library {
+    if let Some(library) = &program.library {
         let folder = log
             .allocation_log_folder()
             .canonicalize()
@@ -195,6 +268,8 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         notes.push("--min-latency and --period are for the PMU and were left aside".to_owned());
     }
     notes.extend(sampler.notes().iter().cloned());
+    let attached = program.attached_to.zip(sampler.coverage());
+    let attached = attached.map(|(target, coverage)| Attached { target, coverage });
 
     let mut sink = ToLog { log, failure: None };
     let summary = sampler.run(&mut sink)?;
@@ -203,18 +278,25 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         return Err(anyhow::Error::new(failure).context("the recording is incomplete"));
     }
     let counts = counts(&summary);
+    for note in &summary.notes {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
     notes.extend(warnings(&summary, &counts));
     let metadata = log.metadata_mut();
     metadata.begin_ns = summary.begin_ns;
     metadata.rates = rates(&summary);
     metadata.counts = counts;
     metadata.notes = notes.clone();
+    let is_attached = attached.is_some();
+    metadata.attached = attached;
     // Another source than was expected, where someone took the PMU meanwhile.
     set_source(metadata, &options, &choice);
     let rate_hz = metadata.rate_hz;
     let exit_status = match summary.state {
         State::Ended(status) => Some(status),
-        State::Running | State::Detached => None,
+        State::Running | State::Detached | State::TargetEnded => None,
     };
     let finished = log.finish(exit_status, summary.end_ns)?;
     Ok(Observed {
@@ -224,6 +306,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
         elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),
         notes,
         finished,
+        attached: is_attached,
     })
 }
 
@@ -258,7 +341,7 @@ fn metadata(
     wish: &Wish,
     options: &Options,
     choice: &Choice,
-    image: Option<&ProgramImage>,
+    program: &Program,
     machine: &Machine,
 ) -> Metadata {
     let started = SystemTime::now()
@@ -268,12 +351,8 @@ fn metadata(
         version: folder::FORMAT_VERSION,
         status: Status::Incomplete,
         recorder: env!("CARGO_PKG_VERSION").to_owned(),
-        command: wish
-            .command
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
-        build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
+        command: program.command.clone(),
+        build_id: program.build_id.clone(),
         exit_status: None,
         started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
         begin_ns: 0,
@@ -294,6 +373,10 @@ fn metadata(
         rank: nearpage_wire::RANK_VARIABLES
             .into_iter()
             .find_map(|name| std::env::var(name).ok()?.parse().ok()),
+        attached: program.attached_to.clone().map(|target| Attached {
+            target,
+            coverage: String::new(),
+        }),
         tracing: None,
         rates: Vec::new(),
     };
@@ -363,6 +446,12 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
             summary.records.incomplete
         ));
     }
+    if summary.records.left_out > 0 {
+        warnings.push(format!(
+            "{} accesses that were not asked for (--range, --object, --event) were left out",
+            summary.records.left_out
+        ));
+    }
     if summary.counting_share < 0.99 {
         warnings.push(format!(
             "the hardware was counting {:.0} % of the time: its events took turns, or something else uses the PMU",
@@ -382,7 +471,7 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
     }
     if counts.samples == 0 {
         warnings.push(
-            "no samples: the command used too little CPU time; a higher --rate sees more"
+            "no samples: what was observed used too little CPU time; a higher --rate sees more"
                 .to_owned(),
         );
     }

@@ -13,7 +13,7 @@ use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
 use nearpage_policy::{Parameters, decide, predict};
-use nearpage_sampler::{PmuOptions, SourceWish, State};
+use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
 use serde_json::json;
 
 use crate::analysis::Analysis;
@@ -40,10 +40,10 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         chosen => chosen,
     };
     let machine = crate::machine::read(machine_name)?;
-    let output = arguments
-        .output
-        .clone()
-        .unwrap_or_else(|| launch::default_output(&arguments.command));
+    let output = arguments.output.clone().unwrap_or_else(|| {
+        let target = Target::Command(arguments.command.clone());
+        launch::default_output(&launch::target_name(&target))
+    });
     fs::create_dir_all(&output)
         .with_context(|| format!("{}: can't make the folder", output.display()))?;
     let say = |line: &str| eprintln!("nearpage: {line}");
@@ -200,6 +200,7 @@ fn record(
         replace: true,
         source: SourceWish::Auto,
         pmu: PmuOptions::default(),
+        wanted: Wanted::default(),
         rate_hz: arguments.rate,
         // Both runs are to cost the same.
         max_overhead: None,
@@ -213,12 +214,12 @@ fn record(
             "plan"
         },
         environment,
-        command: arguments.command.clone(),
+        target: Target::Command(arguments.command.clone()),
     })?;
     match observed.state {
         State::Ended(0) => {}
         State::Ended(status) => eprintln!("nearpage: the command ended with status {status}"),
-        State::Running | State::Detached => anyhow::bail!("interrupted"),
+        State::Running | State::Detached | State::TargetEnded => anyhow::bail!("interrupted"),
     }
     Ok(observed)
 }

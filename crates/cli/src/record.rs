@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_recording::Finished;
-use nearpage_sampler::{DEFAULT_MAX_OVERHEAD, PmuOptions, SourceWish, State};
+use nearpage_sampler::{
+    DEFAULT_MAX_OVERHEAD, PmuEvent, PmuOptions, SourceWish, State, Target, Wanted,
+};
 
 use crate::Usage;
-use crate::arguments::{Record, Source, Threads};
+use crate::arguments::{Record, SampledEvent, Source, Threads};
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::Placing;
 use crate::{full, launch};
@@ -17,21 +19,41 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = PmuOptions {
         min_latency_cycles: arguments.min_latency,
         period: arguments.period,
+        event: match arguments.event {
+            SampledEvent::Access => PmuEvent::Access,
+            SampledEvent::DtlbMiss => PmuEvent::DtlbMiss,
+        },
     };
     let without_pmu = [Source::Clock, Source::Signal, Source::Full];
     if without_pmu.contains(&arguments.source) && pmu != PmuOptions::default() {
-        let wording = "--min-latency and --period are for hardware samples: not with --source clock, signal or full";
+        let wording = "--min-latency, --period and --event are for hardware samples: not with --source clock, signal or full";
         return Err(Usage(wording.to_owned()).into());
     }
+    let wanted = Wanted {
+        ranges: arguments.range.clone(),
+        objects: arguments.object.clone(),
+    };
+    if arguments.source == Source::Full && !wanted.all() {
+        let wording = "--range and --object are for samples: --source full keeps every miss";
+        return Err(Usage(wording.to_owned()).into());
+    }
+    let target = arguments.target();
     let output = arguments
         .output
         .clone()
-        .unwrap_or_else(|| launch::default_output(&arguments.command));
+        .unwrap_or_else(|| launch::default_output(&launch::target_name(&target)));
     let source = match arguments.source {
+        // The clock knows of no TLB.
+        Source::Auto if pmu.event == PmuEvent::DtlbMiss => SourceWish::Pmu,
         Source::Auto => SourceWish::Auto,
         Source::Pmu => SourceWish::Pmu,
         Source::Clock => SourceWish::Clock,
         Source::Signal => SourceWish::Signal,
+        Source::Full if !matches!(target, Target::Command(_)) => {
+            let wording =
+                "--source full runs a command in emulation: it can't attach to what is running";
+            return Err(Usage(wording.to_owned()).into());
+        }
         Source::Full => return full::main(&arguments, &output),
     };
     arguments.refuse_tracing()?;
@@ -44,6 +66,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         replace: arguments.force,
         source,
         pmu,
+        wanted,
         rate_hz: arguments.rate,
         max_overhead: match arguments.max_overhead {
             Some(percent) => Some(percent / 100.0),
@@ -57,13 +80,17 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         redact: arguments.redact,
         thread_placement: arguments.threads.as_str(),
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
-        command: arguments.command,
+        target,
     };
     let observed = observe(&wish)?;
     if !arguments.quiet {
         say(&observed, &wish.output);
     }
-    Ok(exit_code(observed.state))
+    // What was attached to goes on, and that is how it should be.
+    Ok(match observed.attached {
+        true => ExitCode::SUCCESS,
+        false => exit_code(observed.state),
+    })
 }
 
 /// What was recorded, in a few lines on standard error, where it can't mix with the command's
@@ -92,7 +119,9 @@ fn say(observed: &Observed, output: &Path) {
         State::Ended(status) if status >= 128 => {
             eprintln!("nearpage: the command was ended by signal {}", status - 128);
         }
+        State::Running | State::Detached if observed.attached => {}
         State::Running | State::Detached => eprintln!("nearpage: interrupted; the command goes on"),
+        State::TargetEnded => eprintln!("nearpage: what was observed has ended"),
         State::Ended(_) => {}
     }
     let later = match observed.finished {
@@ -120,7 +149,7 @@ pub fn quoted(text: &str) -> String {
 pub fn exit_code(state: State) -> ExitCode {
     match state {
         State::Ended(status) => ExitCode::from(status.clamp(0, 255) as u8),
-        State::Running | State::Detached => ExitCode::from(130),
+        State::Running | State::Detached | State::TargetEnded => ExitCode::from(130),
     }
 }
 

@@ -241,7 +241,10 @@ impl Sink for Observer {
                     }
                 }
                 Event::Counts { thread, counts } => self.count(*thread, counts),
-                Event::Map { .. } | Event::FirstTouch { .. } | Event::Lost { .. } => (),
+                Event::Map { .. }
+                | Event::Unmap { .. }
+                | Event::FirstTouch { .. }
+                | Event::Lost { .. } => (),
             }
         }
         Ok(())

@@ -279,6 +279,7 @@ impl Synthetic {
             nodes: (0..NODES).map(|node| NodeId(node as u16)).collect(),
             redacted: false,
             rank: None,
+            attached: None,
             tracing: None,
         }
     }

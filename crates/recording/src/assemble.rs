@@ -68,12 +68,13 @@ impl Assembled {
     }
 }
 
-/// Assembles the tables. Call sites get their frames; names come later ([`crate::Symbols`]).
+/// Assembles the tables; `attached`: of programs that were running already. Call sites get their frames; names come later ([`crate::Symbols`]).
 pub(crate) fn assemble(
     log: &LogReader,
     image_logs: &[ImageLog],
     paths: &ModulePaths,
     page_bytes: u64,
+    attached: bool,
 ) -> Result<Assembled, Error> {
     let mut events: Vec<Event> = log.events.clone();
     events.sort_by_key(time_ns);
@@ -106,7 +107,15 @@ pub(crate) fn assemble(
         &mut objects,
     );
     statics::objects(&modules, &active, &mut objects);
-    areas::objects(&spaces, &modules, &threads, &logged, &events, &mut objects);
+    areas::objects(
+        &spaces,
+        &modules,
+        &threads,
+        &logged,
+        &events,
+        attached,
+        &mut objects,
+    );
 
     let mut first_touches = log.first_touches.clone();
     first_touches.sort_by_key(|touch| touch.time_ns);
@@ -176,6 +185,7 @@ fn marks(images: &[Image]) -> Vec<Mark> {
 fn time_ns(event: &Event) -> u64 {
     match event {
         Event::Map { time_ns, .. }
+        | Event::Unmap { time_ns, .. }
         | Event::Name { time_ns, .. }
         | Event::Fork { time_ns, .. }
         | Event::Exit { time_ns, .. }

@@ -87,7 +87,8 @@ pub(crate) fn from_logs(
     let mut log = LogReader::open(folder)?;
     let traced = Traced::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
-    let mut assembled = assemble(&log, &images, paths, machine.page_bytes)?;
+    let attached = metadata.attached.is_some();
+    let mut assembled = assemble(&log, &images, paths, machine.page_bytes, attached)?;
     assembled.complete(metadata);
     name_call_sites(&mut assembled, metadata, paths);
     if metadata.redacted {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `mem_lvl_num`, `mem_remote` and `mem_hops` say it better where a kernel (4.14 and later) fills
-//! them in; `mem_lvl` is a bit for each level that may have served the access. Snoops and TLBs are
-//! not kept: an access has no room for them.
+//! them in; `mem_lvl` is a bit for each level that may have served the access. Snoops are
+//! not kept, and of TLBs it is only looked whether they missed: an access has no room for them.
 
 use crate::{AccessKind, Level};
 
@@ -20,6 +20,12 @@ const OP_FETCH: u64 = 0x10;
 
 const LEVEL_HIT: u64 = 0x02;
 const LEVEL_MISS: u64 = 0x04;
+
+/// `mem_dtlb`.
+const TLB_NOT_AVAILABLE: u64 = 0x01;
+const TLB_HIT: u64 = 0x02;
+const TLB_MISS: u64 = 0x04;
+const TLB_WALKER: u64 = 0x20;
 
 /// `mem_lvl_num`, of those that say where the data was.
 #[expect(missing_docs, reason = "names of the kernel's header")]
@@ -45,6 +51,22 @@ const HOPS_SAME_NODE: u64 = 1;
 pub fn encode(store: bool, number: u64, remote: bool) -> u64 {
     let op = if store { OP_STORE } else { OP_LOAD };
     op | number << 33 | u64::from(remote) << 37
+}
+
+/// Did no TLB have the page? `None` where the source does not say.
+pub fn tlb_miss(data_src: u64) -> Option<bool> {
+    match data_src >> 26 & 0x7f {
+        tlb if tlb & TLB_NOT_AVAILABLE != 0 => None,
+        tlb if tlb & TLB_MISS != 0 => Some(true),
+        tlb if tlb & TLB_HIT != 0 => Some(false),
+        _ => None,
+    }
+}
+
+/// `mem_dtlb` of an access for which a page table was walked, or was not.
+pub fn encode_tlb(walked: bool) -> u64 {
+    let result = if walked { TLB_MISS } else { TLB_HIT };
+    (TLB_WALKER | result) << 26
 }
 
 /// What kind of access it was; `None` where the source does not say.
@@ -111,6 +133,22 @@ mod tests {
         ] {
             assert_eq!(level(data_src), expected, "{data_src:#x}");
             assert_eq!(kind(data_src), Some(AccessKind::Load), "{data_src:#x}");
+        }
+    }
+
+    #[test]
+    fn tlb_results() {
+        for (data_src, expected) in [
+            // As perf prints them: L1 or L2 hit, L2 miss, L1 or L2 hit, not available.
+            (0x102_6810_0142, Some(false)),
+            (0x104_5010_0442, Some(true)),
+            (0x118_6810_0242, Some(false)),
+            (0x508_0022, None),
+            (0, None),
+            (encode_tlb(true), Some(true)),
+            (encode_tlb(false), Some(false)),
+        ] {
+            assert_eq!(tlb_miss(data_src), expected, "{data_src:#x}");
         }
     }
 

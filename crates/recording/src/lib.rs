@@ -49,7 +49,7 @@ pub use recording::{ColumnSelection, Recording};
 pub use storage::TablesWriter;
 pub use symbols::Symbols;
 pub use tables::{
-    CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
+    Attached, CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
     ModuleMapping, Object, ObjectId, ObjectKind, RateChange, SampleCounts, Status, Tables, Thread,
     ThreadIndex,
 };

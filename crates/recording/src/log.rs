@@ -3,7 +3,7 @@
 //! A file that is only ever appended to, `log/recorder.log` in the folder of the recording. All
 //! integers are little-endian.
 //!
-//! # File (version 1)
+//! # File (version 2; version 1 had no Unmap)
 //! ```text
 //! offset size
 //!      0    8  magic "NPRECLOG"
@@ -34,7 +34,7 @@
 //! # Events
 //! Each a tag byte, then its fields in the order of [`crate::Event`]: integers at their width, a
 //! boolean a byte, a string a `u32` length and UTF-8 bytes. Tags: 1 Map, 2 Name (its boolean before
-//! the string), 3 Fork, 4 Exit, 5 FirstTouch, 6 Counts, 7 Lost.
+//! the string), 3 Fork, 4 Exit, 5 FirstTouch, 6 Counts, 7 Lost, 8 Unmap.
 
 mod accesses;
 mod events;
@@ -47,7 +47,7 @@ pub use writer::{Finished, LogWriter};
 /// First eight bytes of the file.
 const MAGIC: [u8; 8] = *b"NPRECLOG";
 /// Version of the layout above.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes before the first frame.
 const FILE_HEADER_BYTES: usize = 16;
 /// First four bytes of a frame.

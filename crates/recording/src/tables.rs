@@ -267,6 +267,17 @@ pub enum Event {
         /// GNU build-id, lower-case hexadecimal; empty: none or not known.
         build_id: String,
     },
+    /// Nothing is mapped here any more, as a recorder found that looked.
+    Unmap {
+        /// CLOCK_MONOTONIC.
+        time_ns: u64,
+        /// Process.
+        pid: u32,
+        /// First address.
+        address: u64,
+        /// Bytes.
+        length: u64,
+    },
     /// A thread's name; `exec`: the process began another program, all its mappings are gone.
     Name {
         /// CLOCK_MONOTONIC.
@@ -346,6 +357,15 @@ pub struct RateChange {
     pub rate_hz: f64,
 }
 
+/// How programs were observed that were running already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// `process 1234`, `processes 1, 2`, `cgroup PATH`, `all`.
+    pub target: String,
+    /// In one sentence, how its threads were covered.
+    pub coverage: String,
+}
+
 /// `recording.json`: what holds for the recording as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
@@ -402,6 +422,9 @@ pub struct Metadata {
     /// Number that an MPI launcher gave the recorder, where it ran under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// Of a recording of programs that were running already: whom it was attached to, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// Of a full recording: how it was traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracing: Option<crate::trace::Tracing>,

@@ -5,7 +5,9 @@ mod making;
 use std::path::Path;
 
 use making::{Block, access, exit, fork, map, name, record, segment};
-use nearpage_recording::{Access, Event, Object, ObjectKind, Recording};
+use nearpage_recording::{
+    Access, Attached, Event, LogWriter, Metadata, Object, ObjectKind, Recording,
+};
 use nearpage_wire::allocation_log::Kind;
 
 const CODE: u32 = 5;
@@ -378,6 +380,74 @@ fn a_static_program_is_known_from_events_alone() {
         recording.tables.threads[1].team, "openmp",
         "the program has an OpenMP runtime"
     );
+}
+
+#[test]
+fn what_was_running_already_has_the_kernels_objects() {
+    const MIB: u64 = 1 << 20;
+    let events = [
+        fork(0, 100, 100, 0, 100),
+        name(0, 100, 0, "server", false),
+        map(0, 100, 0x1000, 0x2000, DATA, "[heap]"),
+        map(0, 100, 0x10_0000, 2 * MIB, DATA, "//anon"),
+        map(0, 100, 0x30_0000, 0x1000, DATA, "//anon"),
+        map(0, 100, 0x40_0000, 0x1000, DATA, "[anon:buffer pool]"),
+        // An allocator's reserve holds nothing.
+        map(0, 100, 0x50_0000, 64 * MIB, 0, "//anon"),
+        // The heap grows, and half of the large mapping is found gone.
+        map(20, 100, 0x3000, 0x1000, DATA, "[heap]"),
+        Event::Unmap {
+            time_ns: 30,
+            pid: 100,
+            address: 0x28_0000,
+            length: MIB / 2,
+        },
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    let metadata = Metadata {
+        attached: Some(Attached {
+            target: "process 100".into(),
+            coverage: "1 thread".into(),
+        }),
+        ..making::metadata()
+    };
+    let mut log = LogWriter::create(&folder, metadata, &making::machine()).unwrap();
+    log.events(&events).unwrap();
+    drop(log);
+    let recording = Recording::open(&folder).unwrap();
+    let mut found: Vec<_> = of_kind(&recording, ObjectKind::Mapping)
+        .iter()
+        .map(|object| {
+            let life = (object.born_ns, object.died_ns);
+            (object.address, object.size_bytes, life, object.name.clone())
+        })
+        .collect();
+    found.sort();
+    let expected = [
+        (0x1000, 0x3000, (0, u64::MAX), "[heap]".to_owned()),
+        (
+            0x10_0000,
+            MIB * 3 / 2,
+            (0, u64::MAX),
+            "anonymous memory at 0x100000".to_owned(),
+        ),
+        (0x28_0000, MIB / 2, (0, 30), "anonymous memory".to_owned()),
+        (
+            0x30_0000,
+            0x1000,
+            (0, u64::MAX),
+            "anonymous memory".to_owned(),
+        ),
+        (
+            0x40_0000,
+            0x1000,
+            (0, u64::MAX),
+            "[anon:buffer pool]".to_owned(),
+        ),
+    ];
+    assert_eq!(found, expected);
+    assert!(of_kind(&recording, ObjectKind::HeapArea).is_empty());
 }
 
 #[test]

@@ -33,6 +33,12 @@ fn events() -> Vec<Event> {
                 ..Default::default()
             },
         },
+        Event::Unmap {
+            time_ns: 9,
+            pid: 100,
+            address: 0x7f00_0000_0000,
+            length: 4096,
+        },
         Event::Lost {
             time_ns: 6,
             records: 3,

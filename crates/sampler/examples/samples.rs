@@ -54,6 +54,7 @@ impl Sink for Tally {
                         .push((*address, *length, *file_offset, path.clone()));
                     "map"
                 }
+                Event::Unmap { .. } => "unmap",
                 Event::Name { .. } => "name",
                 Event::Fork { .. } => "fork",
                 Event::Exit { .. } => "exit",

@@ -107,11 +107,14 @@ impl AddressSpace {
     }
 }
 
+type PathAndBuildId = (Rc<str>, Rc<[u8]>);
+
 /// Code of all processes.
 pub(crate) struct Codes {
     side: Side,
     judge: Judge,
-    images: FxHashMap<Rc<str>, Option<Image>>,
+    /// By path and build-id: a path may be another file in another mount namespace.
+    images: FxHashMap<PathAndBuildId, Option<Image>>,
 }
 
 impl Codes {
@@ -132,13 +135,10 @@ impl Codes {
             Origin::File { path, build_id } => {
                 let image = self
                     .images
-                    .entry(Rc::clone(path))
-                    .or_insert_with(|| open(path, pid));
+                    .entry((Rc::clone(path), Rc::clone(build_id)))
+                    .or_insert_with(|| open(path, build_id, pid));
                 let at = map.file_offset.wrapping_add(ip - begin);
-                // A file that was replaced since it was mapped holds other code.
-                let same =
-                    |image: &&mut Image| build_id.is_empty() || *image.build_id == **build_id;
-                let Some(image) = image.as_mut().filter(same) else {
+                let Some(image) = image else {
                     return no_code;
                 };
                 (image.stretch(at), at)
@@ -167,10 +167,17 @@ impl Codes {
     }
 }
 
-fn open(path: &str, pid: u32) -> Option<Image> {
-    // The process may live in another mount namespace.
-    let inside = || Image::open(&PathBuf::from(format!("/proc/{pid}/root{path}")));
-    Image::open(path.as_ref()).or_else(inside)
+/// The file that a process sees at `path`, which may live in another mount namespace, or the one
+/// here where the process has gone. A file that was replaced since it was mapped holds other code.
+fn open(path: &str, build_id: &[u8], pid: u32) -> Option<Image> {
+    let same = |image: &Image| build_id.is_empty() || *image.build_id == *build_id;
+    let inside = Image::open(&file_inside(pid, path)).filter(same);
+    inside.or_else(|| Image::open(path.as_ref()).filter(same))
+}
+
+/// The file that a live process sees at `path`.
+pub(crate) fn file_inside(pid: u32, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root{path}"))
 }
 
 /// Copies memory of a live process; `None` once it has gone.

@@ -52,6 +52,34 @@ pub enum Error {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// There is no such process.
+    #[error("process {pid}: there is none with this number")]
+    NoProcess {
+        /// As it was given.
+        pid: u32,
+    },
+    /// It is there and cannot be observed.
+    #[error("process {pid}: {reason}")]
+    Unobservable {
+        /// As it was given.
+        pid: u32,
+        /// Why.
+        reason: String,
+    },
+    /// It was there, and then it was not.
+    #[error("process {pid} ended while nearpage attached to it: nothing was recorded")]
+    EndedMeanwhile {
+        /// The one that was given.
+        pid: u32,
+    },
+    /// The control group is not there, or is none.
+    #[error("cgroup {}: {reason}", path.display())]
+    Cgroup {
+        /// As it was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The list of CPUs could not be read.
     #[error("{}: expected a list of CPUs such as `0-3,8`: {reason}", path.display())]
     Cpus {

@@ -1,5 +1,5 @@
 //! Follows the program from record to record: threads, mappings, samples. Asks the kernel for
-//! nothing but code bytes.
+//! nothing but code bytes, and for what there was before the first record.
 
 use std::io;
 
@@ -8,7 +8,10 @@ use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpace, Codes, Origin};
 use crate::calibrate::Side;
-use crate::pmu::{Frequencies, MemorySample, Observation};
+use crate::discovery::Discovery;
+use crate::filter::Filter;
+use crate::pmu::{Frequencies, MemorySample, Observation, PmuEvent};
+use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Map, Record, Sample};
 use crate::threads::Threads;
 use crate::verdict::{GENERAL_REGISTERS, THREAD_POINTER, Template, Undecoded, Verdict};
@@ -61,6 +64,8 @@ pub struct RecordCounts {
     /// Stretches of hardware samples (Arm SPE) that are not whole: memory was full, or samples
     /// came too close to each other.
     pub incomplete: u64,
+    /// Accesses to other addresses than those that are wanted, or that were no such event.
+    pub left_out: u64,
     /// Bytes that were no records.
     pub malformed: u64,
     /// Out of order of time.
@@ -73,6 +78,7 @@ pub(crate) struct Hardware {
     pub frequencies: Frequencies,
     /// Loads quicker than this many cycles count as computation.
     pub min_latency_cycles: u32,
+    pub event: PmuEvent,
 }
 
 /// State of the program as of the last record.
@@ -80,7 +86,7 @@ pub(crate) struct Follower {
     pub threads: Threads,
     spaces: FxHashMap<u32, AddressSpace>,
     codes: Codes,
-    identifiers: Identifiers,
+    pub identifiers: Identifiers,
     /// How many of its periods a sample stands for, and since when: more than 1 where sampling
     /// pauses.
     pub periods_each: Vec<(u64, f32)>,
@@ -88,6 +94,11 @@ pub(crate) struct Follower {
     pub taken: u64,
     pub taken_ns: f64,
     pub hardware: Hardware,
+    /// Processes that were running already; none: there is only what was started to be observed.
+    pub discovery: Option<Discovery>,
+    /// Threads that are observed a part of the time: how many times their samples count.
+    pub weights: FxHashMap<u32, f32>,
+    pub filter: Filter,
     pub batch: AccessBatch,
     /// Process of each access in `batch`.
     pub batch_pids: Vec<u32>,
@@ -109,6 +120,9 @@ impl Follower {
             taken: 0,
             taken_ns: 0.0,
             hardware: Hardware::default(),
+            discovery: None,
+            weights: FxHashMap::default(),
+            filter: Filter::default(),
             batch: AccessBatch::default(),
             batch_pids: Vec::new(),
             events: Vec::new(),
@@ -137,6 +151,9 @@ impl Follower {
             self.records.malformed += 1;
             return;
         };
+        if !self.admits(&origin, &body) {
+            return;
+        }
         let time_ns = origin.time_ns;
         match body {
             Body::Sample(sample) => self.sample(origin, sample),
@@ -151,7 +168,7 @@ impl Follower {
                     address,
                 });
             }
-            Body::Map(map) => self.map(time_ns, map),
+            Body::Map(map) => self.map_record(time_ns, &map),
             Body::Name {
                 pid,
                 tid,
@@ -160,6 +177,10 @@ impl Follower {
             } => {
                 if exec {
                     self.spaces.remove(&pid);
+                    self.filter.clear(pid);
+                    if let Some(discovery) = &mut self.discovery {
+                        discovery.exec(pid);
+                    }
                 }
                 let thread = self.thread(time_ns, pid, tid);
                 let name = String::from_utf8_lossy(name).into_owned();
@@ -176,27 +197,37 @@ impl Follower {
                 tid,
                 parent_pid,
             } => {
+                if let Some(discovery) = &mut self.discovery {
+                    let found = self.threads.find(tid);
+                    if found.is_some_and(|thread| self.threads.pid(thread) == pid) {
+                        // It was met before its record came.
+                        return;
+                    }
+                    if pid != parent_pid && !discovery.fork(parent_pid, pid) {
+                        // Met when it does something.
+                        return;
+                    }
+                }
                 if pid != parent_pid {
+                    self.filter.fork(parent_pid, pid);
                     let space = self.spaces.get(&parent_pid).map(AddressSpace::forked);
                     self.spaces.insert(pid, space.unwrap_or_default());
                 }
                 self.begin(time_ns, pid, tid, parent_pid);
             }
             Body::Exit { pid, tid } => {
-                if let Some(thread) = self.threads.end(tid) {
-                    self.events.push(Event::Exit { time_ns, thread });
-                }
-                if !self.threads.is_live(pid) {
-                    self.spaces.remove(&pid);
-                }
+                self.end(time_ns, pid, tid);
             }
             Body::Lost { records } => {
                 self.records.lost = self.records.lost.saturating_add(records);
                 self.events.push(Event::Lost { time_ns, records });
                 // The kernel says which thread found the ring full, not whose records are gone.
-                let thread = self.thread(time_ns, origin.pid, origin.tid);
-                let lost = &mut self.threads.counts(thread).lost;
-                *lost = lost.saturating_add(records);
+                let admits = |discovery: &Discovery| discovery.admits(origin.pid);
+                if self.discovery.as_ref().is_none_or(admits) {
+                    let thread = self.thread(time_ns, origin.pid, origin.tid);
+                    let lost = &mut self.threads.counts(thread).lost;
+                    *lost = lost.saturating_add(records);
+                }
             }
             Body::Throttle => self.records.throttled += 1,
             Body::Other => (),
@@ -211,38 +242,171 @@ impl Follower {
         }
     }
 
-    fn map(&mut self, time_ns: u64, map: Map<'_>) {
-        let path = String::from_utf8_lossy(map.path);
-        let executable = map.protection & libc::PROT_EXEC as u32 != 0;
-        let origin = executable.then(|| {
-            if path.starts_with('/') && !path.starts_with("//") {
-                Origin::File {
-                    path: (*path).into(),
-                    build_id: map.build_id.into(),
-                }
-            } else {
-                Origin::Memory
+    /// A thread ended.
+    pub fn end(&mut self, time_ns: u64, pid: u32, tid: u32) {
+        if let Some(thread) = self.threads.end(tid) {
+            self.events.push(Event::Exit { time_ns, thread });
+        }
+        if !self.threads.is_live(pid) {
+            self.spaces.remove(&pid);
+            self.filter.clear(pid);
+            if let Some(discovery) = &mut self.discovery {
+                discovery.end(pid);
             }
+        }
+    }
+
+    /// Does a record count? Meets the process that it is of.
+    fn admits(&mut self, origin: &record::Origin, body: &Body<'_>) -> bool {
+        let Some(discovery) = &self.discovery else {
+            return true;
+        };
+        let pid = match body {
+            Body::Map(map) => map.pid,
+            Body::Name { pid, .. } | Body::Exit { pid, .. } => *pid,
+            Body::Fork { parent_pid, .. } => *parent_pid,
+            // Whoever found the ring full, records are gone.
+            Body::Lost { .. } | Body::Throttle | Body::Aux(_) | Body::Other => return true,
+            Body::Sample(_) | Body::Memory(_) | Body::Fault { .. } => origin.pid,
+        };
+        if !discovery.admits(pid) {
+            return false;
+        }
+        match body {
+            Body::Exit { .. } | Body::Name { exec: true, .. } => true,
+            _ => {
+                self.meet(pid);
+                self.discovery
+                    .as_ref()
+                    .is_some_and(|discovery| discovery.admits(pid))
+            }
+        }
+    }
+
+    /// A process that was running already: its threads, and what it has mapped, all of which was
+    /// there before.
+    pub fn meet(&mut self, pid: u32) {
+        let Some(mut discovery) = self.discovery.take() else {
+            return;
+        };
+        let found = discovery.meet(pid, |mapping, build_id| {
+            self.map(0, pid, &mapping, build_id)
         });
-        self.spaces.entry(map.pid).or_default().map(
-            map.address,
-            map.length,
-            map.file_offset,
-            origin,
-        );
-        self.events.push(Event::Map {
+        self.discovery = Some(discovery);
+        for thread in found {
+            self.found(0, pid, thread.tid, thread.name);
+        }
+    }
+
+    /// A thread was found running, unless it is known.
+    pub fn found(&mut self, time_ns: u64, pid: u32, tid: u32, name: String) {
+        let known = self.threads.find(tid);
+        if known.is_some_and(|thread| self.threads.pid(thread) == pid) {
+            return;
+        }
+        let thread = self.begin(time_ns, pid, tid, pid);
+        self.events.push(Event::Name {
             time_ns,
-            pid: map.pid,
-            address: map.address,
-            length: map.length,
+            pid,
+            thread,
+            name,
+            exec: false,
+        });
+    }
+
+    /// All threads that there were at `time_ns`, and the processes they are of; the others have ended.
+    pub fn only(&mut self, time_ns: u64, threads: &[(u32, u32)], processes: &Processes) {
+        let there: FxHashMap<u32, u32> = threads.iter().copied().collect();
+        let live: Vec<u32> = self.threads.live().collect();
+        for tid in live {
+            let thread = self.threads.find(tid);
+            let pid = thread.map_or(0, |thread| self.threads.pid(thread));
+            if there.get(&tid) != Some(&pid) {
+                self.end(time_ns, pid, tid);
+            }
+        }
+        for (tid, pid) in threads {
+            if self.threads.find(*tid).is_none() {
+                let name = processes.name(*pid, *tid).unwrap_or_default();
+                self.found(time_ns, *pid, *tid, name);
+            }
+        }
+    }
+
+    /// What a process had mapped at `time_ns`, by address. All records up to then have been followed.
+    pub fn mapped_now(&mut self, time_ns: u64, pid: u32, all: &[Mapping]) {
+        let Some(mut discovery) = self.discovery.take() else {
+            return;
+        };
+        let mut gone = Vec::new();
+        let mut new = Vec::new();
+        discovery.now(
+            pid,
+            all,
+            |mapping, build_id| new.push((mapping, build_id.to_vec())),
+            |range| gone.push(range),
+        );
+        for range in gone {
+            let length = range.end - range.start;
+            let space = self.spaces.entry(pid).or_default();
+            space.map(range.start, length, 0, None);
+            self.filter.unmap(pid, &range);
+            self.events.push(Event::Unmap {
+                time_ns,
+                pid,
+                address: range.start,
+                length,
+            });
+        }
+        for (mapping, build_id) in new {
+            self.map(time_ns, pid, &mapping, &build_id);
+        }
+        self.discovery = Some(discovery);
+    }
+
+    fn map_record(&mut self, time_ns: u64, map: &Map<'_>) {
+        let mapping = Mapping {
+            begin: map.address,
+            end: map.address.saturating_add(map.length),
             file_offset: map.file_offset,
             protection: map.protection,
-            path: path.into_owned(),
-            build_id: map
-                .build_id
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            path: String::from_utf8_lossy(map.path).into_owned(),
+        };
+        match self.discovery.take() {
+            None => self.map(time_ns, map.pid, &mapping, map.build_id),
+            Some(mut discovery) => {
+                discovery.map(map.pid, &mapping, |part| {
+                    self.map(time_ns, map.pid, &part, map.build_id);
+                });
+                self.discovery = Some(discovery);
+            }
+        }
+    }
+
+    fn map(&mut self, time_ns: u64, pid: u32, mapping: &Mapping, build_id: &[u8]) {
+        self.filter.map(pid, mapping, build_id);
+        let executable = mapping.protection & libc::PROT_EXEC as u32 != 0;
+        let origin = executable.then(|| match mapping.of_file() {
+            true => Origin::File {
+                path: mapping.path.as_str().into(),
+                build_id: build_id.into(),
+            },
+            false => Origin::Memory,
+        });
+        let length = mapping.end - mapping.begin;
+        self.spaces
+            .entry(pid)
+            .or_default()
+            .map(mapping.begin, length, mapping.file_offset, origin);
+        self.events.push(Event::Map {
+            time_ns,
+            pid,
+            address: mapping.begin,
+            length,
+            file_offset: mapping.file_offset,
+            protection: mapping.protection,
+            path: mapping.path.clone(),
+            build_id: build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         });
     }
 
@@ -289,15 +453,20 @@ impl Follower {
                 templates,
                 resolution,
             } => {
-                counts.accesses += 1;
-                let weight = periods / templates.len() as f32;
+                let turns = self.weights.get(&origin.tid).copied().unwrap_or(1.0);
+                let weight = periods * turns / templates.len() as f32;
+                let before = self.batch.len();
                 for template in templates {
+                    let address = template.address(&registers);
+                    if !self.filter.keeps(origin.pid, address) {
+                        continue;
+                    }
                     self.batch_pids.push(origin.pid);
                     self.batch.push(Access {
                         time_ns: origin.time_ns,
                         thread,
                         cpu: origin.cpu,
-                        address: template.address(&registers),
+                        address,
                         instruction: template.instruction,
                         kind: template.kind,
                         level: Level::Unknown,
@@ -307,6 +476,13 @@ impl Follower {
                         cost_ns: sample.period_ns as f32 * weight,
                         page_node: None,
                     });
+                }
+                match self.batch.len() == before {
+                    true => {
+                        counts.samples -= 1;
+                        self.records.left_out += 1;
+                    }
+                    false => counts.accesses += 1,
                 }
             }
         }
@@ -320,6 +496,10 @@ impl Follower {
         let counts = self.threads.counts(thread);
         if !sample.user {
             counts.kernel += 1;
+            return;
+        }
+        if self.hardware.event == PmuEvent::DtlbMiss && sample.tlb_miss != Some(true) {
+            self.records.left_out += 1;
             return;
         }
         counts.samples += 1;
@@ -345,8 +525,14 @@ impl Follower {
             counts.compute += 1;
             return;
         }
+        if !self.filter.keeps(origin.pid, address) {
+            counts.samples -= 1;
+            self.records.left_out += 1;
+            return;
+        }
         counts.accesses += 1;
-        let weight = sample.period as f32 * periods;
+        let turns = self.weights.get(&origin.tid).copied().unwrap_or(1.0);
+        let weight = sample.period as f32 * periods * turns;
         let latency_ns = self
             .hardware
             .frequencies
@@ -430,158 +616,4 @@ impl UndecodedCounts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::tests::{record, trailer};
-
-    fn words(words: &[u32]) -> Vec<u8> {
-        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-    }
-
-    fn fork(time_ns: u64, pid: u32, tid: u32, parent: u32) -> Vec<u8> {
-        let body = [
-            words(&[pid, parent, tid, parent, 0, 0]),
-            trailer(parent, parent, time_ns, 0),
-        ];
-        record(7, 0, &body.concat())
-    }
-
-    fn exit(time_ns: u64, pid: u32, tid: u32) -> Vec<u8> {
-        record(
-            4,
-            0,
-            &[
-                words(&[pid, pid, tid, pid, 0, 0]),
-                trailer(pid, tid, time_ns, 0),
-            ]
-            .concat(),
-        )
-    }
-
-    fn sample(time_ns: u64, pid: u32, tid: u32, user: bool) -> Vec<u8> {
-        let tids = u64::from(pid) | u64::from(tid) << 32;
-        let mut body: Vec<u8> = [0, 0x1234, tids, time_ns, 1, 1000, 2]
-            .iter()
-            .flat_map(|word: &u64| word.to_ne_bytes())
-            .collect();
-        body.extend([0; 8 * GENERAL_REGISTERS]);
-        record(9, if user { 2 } else { 1 }, &body)
-    }
-
-    #[test]
-    fn threads_are_numbered_and_every_sample_counted() {
-        let mut follower = Follower::new(Side::Before, Identifiers::default());
-        follower.begin(1, 10, 10, 1);
-        for bytes in [
-            fork(2, 10, 11, 10),
-            sample(3, 10, 11, true),
-            sample(4, 10, 11, false),
-            exit(5, 10, 11),
-            fork(6, 10, 11, 10),
-            sample(7, 10, 11, true),
-            // Its beginning was lost.
-            sample(8, 10, 12, true),
-            record(9, 2, &[0; 3]),
-        ] {
-            follower.follow(&bytes);
-        }
-        let counts: Vec<_> = follower
-            .threads
-            .all()
-            .iter()
-            .map(|t| (t.tid, t.counts.samples, t.counts.kernel))
-            .collect();
-        assert_eq!(counts, [(10, 0, 0), (11, 1, 1), (11, 1, 0), (12, 1, 0)]);
-        assert_eq!(
-            (follower.undecoded.no_code, follower.records.malformed),
-            (3, 1)
-        );
-        assert_eq!(follower.undecoded_places(1).len(), 1);
-        let forks = follower
-            .events
-            .iter()
-            .filter(|event| matches!(event, Event::Fork { .. }))
-            .count();
-        assert_eq!(forks, 4);
-    }
-
-    #[test]
-    fn hardware_samples_become_accesses_with_weight_and_cost() {
-        use crate::pmu::{Form, Precise};
-        let identifiers = Identifiers {
-            memory: vec![(7, Form::Precise(AccessKind::Load))],
-            ..Identifiers::default()
-        };
-        let mut follower = Follower::new(Side::Before, identifiers);
-        follower.hardware.min_latency_cycles = 30;
-        let load = Precise {
-            id: 7,
-            ip: 0x40_1000,
-            pid: 10,
-            tid: 11,
-            time_ns: 5,
-            address: 0x7f00,
-            cpu: 3,
-            period: 1000,
-            // 100 ns at the 2.5 GHz that are assumed.
-            latency_cycles: 250,
-            data_src: 0x102 | 0xd << 33 | 1 << 37,
-        };
-        let quick = Precise {
-            latency_cycles: 29,
-            ..load
-        };
-        let store = Precise {
-            latency_cycles: 0,
-            data_src: 0x104,
-            ..load
-        };
-        let nowhere = Precise { address: 0, ..load };
-        for (misc, sample) in [(2, load), (2, quick), (2, store), (2, nowhere), (1, load)] {
-            follower.follow(&record(9, misc, &sample.body()));
-        }
-        let counts = follower.threads.all()[0].counts;
-        assert_eq!((counts.samples, counts.accesses, counts.compute), (4, 2, 1));
-        assert_eq!((counts.undecoded, counts.kernel), (1, 1));
-        assert_eq!(follower.undecoded.no_address, 1);
-        assert_eq!(follower.batch.len(), 2);
-        let (load, store) = (follower.batch.get(0), follower.batch.get(1));
-        assert_eq!(
-            (load.address, load.instruction, load.cpu.0),
-            (0x7f00, 0x40_1000, 3)
-        );
-        assert_eq!((load.weight, load.cost_ns), (1000.0, 100_000.0));
-        assert_eq!(
-            (load.kind, load.level),
-            (AccessKind::Load, Level::RemoteMemory)
-        );
-        assert_eq!((store.kind, store.cost_ns), (AccessKind::Store, 0.0));
-    }
-
-    #[test]
-    fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
-        let mut follower = Follower::new(Side::Before, Identifiers::default());
-        let body = [vec![0xff; 16], trailer(10, 10, 1, 0)].concat();
-        follower.follow(&record(2, 0, &body));
-        follower.follow(&record(2, 0, &body));
-        assert_eq!(follower.records.lost, u64::MAX);
-    }
-
-    #[test]
-    fn what_a_sink_refuses_is_an_error() {
-        struct Full;
-        impl Sink for Full {
-            fn accesses(&mut self, _: &AccessBatch) -> io::Result<()> {
-                Ok(())
-            }
-            fn events(&mut self, _: &[Event]) -> io::Result<()> {
-                Err(io::Error::other("disk full"))
-            }
-        }
-        let mut follower = Follower::new(Side::Before, Identifiers::default());
-        assert!(follower.hand_over(&mut Full).is_ok());
-        follower.begin(1, 10, 10, 1);
-        assert!(follower.hand_over(&mut Full).is_err());
-        assert!(follower.events.is_empty());
-    }
-}
+mod tests;

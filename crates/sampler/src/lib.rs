@@ -1,11 +1,14 @@
-//! From `perf_event_open` to accesses: starts a command, samples all its threads, and says which
-//! memory each sample was waiting for.
+//! From `perf_event_open` to accesses: starts a command or attaches to what is running (a
+//! [`Target`]), samples all its threads, and says which memory each sample was waiting for.
 //!
 //! Samples come from the processor's PMU, which tells address, level and latency itself, or from
 //! the kernel's software clock; [`choose_source`] takes the best that works. Events are inherited by
 //! every thread and child process, with one ring per CPU. Where the kernel allows neither, the
 //! preload library samples inside the command, by timer signals, and the samples are read from its
 //! rings as if they were the clock's.
+//! Of what is running already, each thread
+//! gets events of its own, or CPUs and control groups as a whole are observed
+//! ([`Sampler::coverage`]); what there was before comes from `/proc`.
 //!
 //! A clock sample carries the general registers; the instruction that the clock interrupted, or the
 //! one just before it (which side is [measured](calibrate())), is decoded once per place and its
@@ -37,6 +40,53 @@
 //! println!("{} accesses in {} threads", count.0, summary.threads.len());
 //! # Ok::<(), nearpage_sampler::Error>(())
 //! ```
+//!
+//! # While it runs
+//!
+//! Who acts on accesses as they come calls [`Sampler::drain`] instead of [`Sampler::run`]: it waits
+//! for records at most as long as it is told, hands over batches, and says how the target stands. An
+//! access names its thread by index; [`Sampler::threads`] has process and thread id of each (so has
+//! [`Event::Fork`](nearpage_recording::Event::Fork), which comes before the thread's first access).
+//! With [`Options::page_nodes`], accesses carry the node that their page is on. Batches come in order
+//! of time, up to two calls late: records of all CPUs are merged first.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use nearpage_recording::{AccessBatch, Event};
+//! use nearpage_sampler::{Options, Sampler, Sink, State, Target};
+//!
+//! #[derive(Default)]
+//! struct Kept(AccessBatch);
+//! impl Sink for Kept {
+//!     fn accesses(&mut self, batch: &AccessBatch) -> std::io::Result<()> {
+//!         (0..batch.len()).for_each(|row| self.0.push(batch.get(row)));
+//!         Ok(())
+//!     }
+//!     fn events(&mut self, _: &[Event]) -> std::io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let mut options = Options::new(Target::Processes(vec![1234]));
+//! options.page_nodes = true;
+//! let mut sampler = Sampler::start(&options)?;
+//! let mut kept = Kept::default();
+//! let state = loop {
+//!     let state = sampler.drain(Duration::from_millis(100), &mut kept)?;
+//!     for row in 0..kept.0.len() {
+//!         let access = kept.0.get(row);
+//!         let thread = &sampler.threads()[access.thread.0 as usize];
+//!         println!("{} {} {:#x} {:?}", thread.pid, thread.tid, access.address, access.page_node);
+//!     }
+//!     kept.0.clear();
+//!     if state != State::Running {
+//!         break state;
+//!     }
+//! };
+//! sampler.finish(state, &mut kept)?;
+//! # Ok::<(), nearpage_sampler::Error>(())
+//! ```
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64/mod.rs"]
@@ -46,27 +96,37 @@ mod architecture;
 mod architecture;
 
 mod address_space;
+mod attached;
 mod calibrate;
+mod cgroup;
+mod coverage;
 mod cpus;
+mod discovery;
 mod error;
+mod filter;
 mod follower;
+mod found;
 #[doc(hidden)]
 pub mod fuzz;
 mod governor;
 mod image;
 mod interrupts;
 mod launch;
+mod mappings;
 mod merge;
+mod opening;
 mod overhead;
 mod page_nodes;
 mod perf_event;
 mod pmu;
 mod probe;
+mod processes;
 mod record;
 mod ring;
 mod sampler;
 mod signal;
 mod source;
+mod target;
 mod threads;
 mod verdict;
 
@@ -74,14 +134,16 @@ pub use calibrate::{
     Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,
 };
 pub use error::{Error, Refusal, paranoid_level};
+pub use filter::Wanted;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;
 pub use overhead::RateChange;
-pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
+pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 pub use probe::{Finding, probe};
 pub use sampler::{
     DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
 };
 pub use signal::SignalLosses;
 pub use source::{Choice, SourceWish};
+pub use target::Target;
 pub use threads::SampledThread;

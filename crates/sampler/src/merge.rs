@@ -42,6 +42,13 @@ impl Window {
         }
     }
 
+    /// Shows all records that have not been passed on, in no order.
+    pub fn each(&self, mut each: impl FnMut(&[u8])) {
+        for (_, offset, length) in &self.records {
+            each(&self.bytes[*offset as usize..][..usize::from(*length)]);
+        }
+    }
+
     /// Passes on all records older than `before_ns`, oldest first.
     pub fn take(&mut self, before_ns: u64, mut each: impl FnMut(&[u8])) {
         self.records.sort_unstable();

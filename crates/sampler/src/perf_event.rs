@@ -56,6 +56,7 @@ pub(crate) mod sample_type {
 pub(crate) mod flag {
     pub const DISABLED: u64 = 1;
     pub const INHERIT: u64 = 1 << 1;
+    pub const EXCLUDE_IDLE: u64 = 1 << 7;
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
     pub const EXCLUDE_HV: u64 = 1 << 6;
     pub const MMAP: u64 = 1 << 8;
@@ -140,6 +141,10 @@ pub(crate) enum Scope {
     ProcessOn(libc::pid_t, CpuId),
     /// The calling thread, wherever it runs.
     ThisThread,
+    /// Whatever runs on a CPU.
+    MachineOn(CpuId),
+    /// What runs on a CPU and is in the control group whose folder is open as this file.
+    CgroupOn(libc::c_int, CpuId),
 }
 
 /// An open event.
@@ -158,10 +163,14 @@ impl PerfEvent {
         scope: Scope,
         leader: Option<&PerfEvent>,
     ) -> io::Result<Self> {
+        const FLAG_PID_CGROUP: libc::c_ulong = 4;
         const FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-        let (pid, cpu) = match scope {
-            Scope::ProcessOn(pid, cpu) => (pid, cpu.0 as libc::c_int),
-            Scope::ThisThread => (0, -1),
+        let on = |cpu: CpuId| cpu.0 as libc::c_int;
+        let (pid, cpu, flags) = match scope {
+            Scope::ProcessOn(pid, cpu) => (pid, on(cpu), 0),
+            Scope::ThisThread => (0, -1, 0),
+            Scope::MachineOn(cpu) => (-1, on(cpu), 0),
+            Scope::CgroupOn(folder, cpu) => (folder, on(cpu), FLAG_PID_CGROUP),
         };
         // SAFETY: the attributes are a valid `perf_event_attr` whose size field says how long it
         // is; the kernel only reads them.
@@ -172,7 +181,7 @@ impl PerfEvent {
                 pid,
                 cpu,
                 leader.map_or(-1, PerfEvent::raw),
-                FLAG_FD_CLOEXEC,
+                flags | FLAG_FD_CLOEXEC,
             )
         };
         if fd < 0 {
@@ -216,6 +225,11 @@ impl PerfEvent {
             0.. => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Another file of the same event: the event lives as long as either.
+    pub fn again(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
     }
 
     pub fn raw(&self) -> libc::c_int {

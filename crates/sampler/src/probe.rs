@@ -103,7 +103,7 @@ fn source(
     preload: &Result<(), String>,
     proc_root: &Path,
 ) -> Finding {
-    let mut options = Options::new(Vec::new());
+    let mut options = Options::new(Vec::<std::ffi::OsString>::new());
     options.source = wish;
     options.preload.clone_from(preload);
     options.proc_root = proc_root.to_owned();

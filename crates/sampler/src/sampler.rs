@@ -1,31 +1,37 @@
-//! The sampler: one inherited event and ring per CPU, drained until the command ends.
+//! The sampler: events of the target's threads on every CPU, one ring per CPU, drained until the
+//! target ends.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nearpage_machine::CpuId;
 use nearpage_recording::Source;
 
-use crate::architecture::REGISTER_MASK;
-use crate::calibrate::{Calibration, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes};
+use crate::attached::Attached;
+use crate::calibrate::{
+    Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
+};
 use crate::cpus::online_cpus;
-use crate::error::{Error, Refusal};
+use crate::error::Error;
+use crate::filter::{Filter, Wanted};
 use crate::follower::{Follower, Hardware, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
+use crate::found::Found;
 use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
 use crate::merge::Window;
+use crate::opening::{CpuRing, Opening};
 use crate::overhead::{Overhead, RateChange, Turns};
 use crate::page_nodes;
-use crate::perf_event::{Attributes, Counted, PerfEvent, READ_TIMES, Scope, flag};
-use crate::pmu::{Frequencies, MemoryEvent, PmuOptions, spe};
-use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
-use crate::ring::Ring;
+use crate::perf_event::Scope;
+use crate::pmu::{Frequencies, PmuOptions};
+use crate::processes::Processes;
 use crate::signal::{self, SignalLosses, Signals};
-use crate::source::{Choice, Facts, Pmu, SourceWish, choose, errno};
+use crate::source::{Choice, Facts, Pmu, Reach, SourceWish, choose, errno};
+use crate::target::Target;
 use crate::threads::SampledThread;
 
 /// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
@@ -42,14 +48,16 @@ const RATE_MIN_HZ: f64 = 10.0;
 /// What to record, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Command and arguments; the command is looked for in PATH.
-    pub command: Vec<OsString>,
-    /// Variables added to the environment.
+    /// Whom to observe.
+    pub target: Target,
+    /// Variables added to the environment of a command.
     pub environment: Vec<(OsString, OsString)>,
     /// Where accesses come from.
     pub source: SourceWish,
     /// What to sample where that is the PMU.
     pub pmu: PmuOptions,
+    /// Which accesses to keep.
+    pub wanted: Wanted,
     /// Whether the preload library will be in the command, which the signal source needs; where it
     /// won't, why and what helps, for the user.
     pub preload: Result<(), String>,
@@ -61,7 +69,7 @@ pub struct Options {
     /// The share of the program's time that sampling may take: the rate is lowered to keep it.
     /// `None`: it stays as it is.
     pub max_overhead: Option<f64>,
-    /// Time after the start of the command when sampling begins.
+    /// Time after the start of the command, or after attaching, when sampling begins.
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
     pub duration: Option<Duration>,
@@ -78,13 +86,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults, for a command.
-    pub fn new(command: Vec<OsString>) -> Self {
+    /// The defaults, for a target (or a command).
+    pub fn new(target: impl Into<Target>) -> Self {
         Self {
-            command,
+            target: target.into(),
             environment: Vec::new(),
             source: SourceWish::default(),
             pmu: PmuOptions::default(),
+            wanted: Wanted::default(),
             preload: Err("it needs the preload library inside the command".to_owned()),
             samples_folder: PathBuf::new(),
             rate_hz: None,
@@ -103,11 +112,13 @@ impl Options {
 /// How a recording stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The command is running.
+    /// The target is running.
     Running,
-    /// It has ended, with this status as a shell shows it (128 + signal).
+    /// The command has ended, with this status as a shell shows it (128 + signal).
     Ended(i32),
-    /// Recording was interrupted; the command goes on without it.
+    /// Everybody who was attached to has ended; with what status, only their parents know.
+    TargetEnded,
+    /// Recording was interrupted, or the time for it is over; the target goes on without it.
     Detached,
 }
 
@@ -131,6 +142,8 @@ pub struct Summary {
     pub sample_ns: Option<f64>,
     /// What the signal source did not see.
     pub signal_losses: SignalLosses,
+    /// What could not be had, in sentences for the user.
+    pub notes: Vec<String>,
     /// The share of the time in which the hardware was counting, 0 to 1: less than 1 where events
     /// take turns or someone else uses the PMU. Weights are not scaled by it. 1 with the clock.
     pub counting_share: f64,
@@ -140,74 +153,16 @@ pub struct Summary {
     pub end_ns: u64,
 }
 
-struct CpuRing {
-    /// What is switched on and off; without the leaders of groups, which only have to be there, the
-    /// last in each group.
-    sampling: Vec<Sampling>,
-    /// Open for its records, which go to the same ring.
-    tracking: PerfEvent,
-    ring: Ring,
-    /// The event whose packets are in the ring's AUX area, and its period.
-    packets: Option<(u64, u64)>,
-    /// Time of the program on this CPU while sampling was on, and its time when it was switched on.
-    sampled_ns: u64,
-    on_since_ns: Option<u64>,
-}
-
-/// An event and its leader, or an event alone.
-struct Sampling(Vec<PerfEvent>);
-
-impl Sampling {
-    /// The one that samples.
-    fn event(&self) -> &PerfEvent {
-        self.0.last().expect("made with one or two")
-    }
-}
-
-impl CpuRing {
-    /// Where records go.
-    fn owner(&self) -> &PerfEvent {
-        self.sampling
-            .first()
-            .map_or(&self.tracking, Sampling::event)
-    }
-
-    /// Fails at worst where nothing is left to be switched.
-    fn switch(&mut self, on: bool) {
-        for event in self.sampling.iter().flat_map(|sampling| &sampling.0) {
-            let _ = if on { event.enable() } else { event.disable() };
-        }
-        let now_ns = self.tracking.running_ns().unwrap_or(0);
-        if on {
-            self.on_since_ns.get_or_insert(now_ns);
-        } else if let Some(since_ns) = self.on_since_ns.take() {
-            self.sampled_ns += now_ns.saturating_sub(since_ns);
-        }
-    }
-
-    /// Appends new records to `out`, packets as samples; says how many bytes were no packets.
-    fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
-        let begin = out.len();
-        self.ring.drain(out);
-        let Some((id, period)) = self.packets else {
-            return 0;
-        };
-        let (new, ring) = (begin..out.len(), &self.ring);
-        let mut end = None;
-        let bad = spe::append_samples(out, new, id, period, |stretch, packets| {
-            ring.read_aux(stretch.offset, stretch.bytes, packets);
-            end = Some(stretch.offset.wrapping_add(stretch.bytes));
-        });
-        if let Some(end) = end {
-            self.ring.release_aux(end);
-        }
-        bad
-    }
+/// Who is observed.
+#[expect(clippy::large_enum_variant, reason = "there is one")]
+enum Observed {
+    Command(Child),
+    Attached(Attached),
 }
 
 /// A running recording.
 pub struct Sampler {
-    child: Child,
+    observed: Observed,
     rings: Vec<CpuRing>,
     /// Instead of rings, with the signal source.
     signals: Option<Signals>,
@@ -236,8 +191,23 @@ pub struct Sampler {
 /// How long an interrupted command may take to end before it is left alone.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// What was opened for a target.
+struct Opened {
+    observed: Observed,
+    rings: Vec<CpuRing>,
+    window: Window,
+    follower: Follower,
+    notes: Vec<String>,
+    deferred: bool,
+    period_ns: u64,
+}
+
 impl Sampler {
-    /// Starts the command and samples it.
+    /// Starts the command, or attaches to what is running, and samples it.
+    ///
+    /// # Errors
+    /// Where the target is not there or may not be observed, where no source works, or where the
+    /// kernel refuses; nothing has been started or changed then.
     pub fn start(options: &Options) -> Result<Self, Error> {
         if let Some(rate_hz) = options.rate_hz
             && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
@@ -247,30 +217,66 @@ impl Sampler {
             )));
         }
         let cpus = online_cpus(&options.sys_root)?;
-        raise_open_files_limit();
+        let processes = Processes::new(&options.proc_root);
+        let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+        raise_open_files_limit(found.is_some());
+        if let Some(found) = &mut found {
+            let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
+            found.try_cgroup(&opening, cpus[0]);
+        }
+        let reach = reach(found.as_ref());
         let calibrated = options.calibration.map_or_else(
             || calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
             Ok,
         );
         let rate_hz = rate_hz(options, &calibrated);
-        let mut facts = facts(options, rate_hz)?;
+        let mut facts = facts(options, rate_hz, reach)?;
         let mut choice = choose(options.source, &facts)?;
-        let mut environment = options.environment.clone();
-        if choice.source == Source::Signal {
-            let slots = signal::slots(rate_hz, cpus.len());
-            environment.extend(signal::environment(&options.samples_folder, rate_hz, slots));
-        }
-        let mut child = Child::waiting(&options.command, &environment)?;
+        let side = |calibrated: &Result<Calibration, Error>| match calibrated {
+            Ok(calibration) => calibration.side,
+            Err(_) => Calibration::default().side,
+        };
         let interrupts = Interrupts::take();
-        let opened = Opening::all(options, choice.source, rate_hz, child.pid, &cpus);
-        let (opening, rings) = match opened {
+        let begin_ns = now_ns();
+        let mut open = |source| {
+            let opening = Opening::new(options, source, rate_hz)?;
+            let side = side(&calibrated);
+            match &options.target {
+                Target::Command(command) => {
+                    let mut environment = options.environment.clone();
+                    let signals = source == Source::Signal;
+                    if signals {
+                        let slots = signal::slots(rate_hz, cpus.len());
+                        let folder = &options.samples_folder;
+                        environment.extend(signal::environment(folder, rate_hz, slots));
+                    }
+                    let child = Child::waiting(command, &environment)?;
+                    let cpus = if signals { &[] } else { cpus.as_slice() };
+                    Opened::command(child, opening, cpus, side)
+                }
+                target => {
+                    // Looked for anew where it was tried once before.
+                    let found = match found.take() {
+                        Some(found) => found,
+                        None => {
+                            let found = Found::of(target, &processes, &options.proc_root)?;
+                            let mut found = found.expect("no command");
+                            found.try_cgroup(&opening, cpus[0]);
+                            found
+                        }
+                    };
+                    Opened::attached(found, opening, processes.clone(), &cpus, side)
+                }
+            }
+        };
+        let opened = match open(choice.source) {
             // Since it was tried, someone else took the PMU or its memory.
             Err(Error::PmuRefused { event, source }) => {
                 if let Pmu::Listed { opened, .. } = &mut facts.pmu {
                     *opened = Err((event, errno(&source)));
                 }
                 choice = choose(options.source, &facts)?;
-                Opening::all(options, choice.source, rate_hz, child.pid, &cpus)?
+                open(choice.source)?
             }
             opened => opened?,
         };
@@ -278,38 +284,47 @@ impl Sampler {
             Source::Clock => calibrated?,
             _ => calibrated.unwrap_or_default(),
         };
-        let identifiers = opening.identifiers;
-        let mut notes = opening.notes;
-        let mut follower = Follower::new(calibration.side, identifiers);
+        let Opened {
+            mut observed,
+            rings,
+            window,
+            mut follower,
+            mut notes,
+            deferred,
+            period_ns,
+        } = opened;
         if choice.source == Source::Pmu {
             let frequencies = Frequencies::read(&options.sys_root, &options.proc_root, &cpus);
             notes.extend(frequencies.note());
             follower.hardware = Hardware {
                 frequencies,
                 min_latency_cycles: options.pmu.min_latency_cycles(),
+                event: options.pmu.event,
             };
         }
-        let begin_ns = now_ns();
-        follower.begin(
-            begin_ns,
-            child.pid as u32,
-            child.pid as u32,
-            std::process::id(),
-        );
-        child.go()?;
-        let enable_at_ns = opening
-            .deferred
-            .then(|| begin_ns + nanoseconds(options.after));
+        follower.filter = Filter::new(options.wanted.clone());
+        match &mut observed {
+            Observed::Command(child) => {
+                let pid = child.pid as u32;
+                follower.begin(begin_ns, pid, pid, std::process::id());
+                child.go()?;
+            }
+            Observed::Attached(attached) => attached.introduce(&mut follower),
+        }
+        let enable_at_ns = deferred.then(|| begin_ns + nanoseconds(options.after));
         let disable_at_ns = options
             .duration
             .map(|duration| begin_ns + nanoseconds(options.after) + nanoseconds(duration));
-        let signals = (choice.source == Source::Signal).then(|| {
-            let folder = &options.samples_folder;
-            let mut signals = Signals::new(folder, &options.proc_root, opening.period_ns);
-            signals.know(child.pid as u32);
-            signals.wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
-            signals
-        });
+        let signals = match &observed {
+            Observed::Command(child) if choice.source == Source::Signal => {
+                let folder = &options.samples_folder;
+                let mut signals = Signals::new(folder, &options.proc_root, period_ns);
+                signals.know(child.pid as u32);
+                signals.wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
+                Some(signals)
+            }
+            _ => None,
+        };
         let overhead = options.max_overhead.map(|share| {
             // Perf events can pause, and not come more often than the threads inherited them.
             let most_hz = match choice.source {
@@ -323,10 +338,10 @@ impl Sampler {
             overhead,
             turns: Turns::new(begin_ns),
             wanted: enable_at_ns.is_none(),
-            child,
+            observed,
             rings,
             signals,
-            window: Window::default(),
+            window,
             follower,
             interrupts,
             calibration,
@@ -334,7 +349,7 @@ impl Sampler {
             notes,
             page_nodes: options.page_nodes,
             page_bytes: page_bytes(),
-            period_ns: opening.period_ns,
+            period_ns,
             begin_ns,
             enable_at_ns,
             disable_at_ns,
@@ -343,9 +358,27 @@ impl Sampler {
         })
     }
 
-    /// The command's process.
-    pub fn pid(&self) -> u32 {
-        self.child.pid as u32
+    /// The command's process; `None` where none was started.
+    pub fn pid(&self) -> Option<u32> {
+        match &self.observed {
+            Observed::Command(child) => Some(child.pid as u32),
+            Observed::Attached(_) => None,
+        }
+    }
+
+    /// Threads met so far, by [`ThreadIndex`](nearpage_recording::ThreadIndex): whose accesses a
+    /// [`Sink`] got.
+    pub fn threads(&self) -> &[SampledThread] {
+        self.follower.threads.all()
+    }
+
+    /// In one sentence, how the threads of a running target are covered; `None` for a command, all of
+    /// whose threads are.
+    pub fn coverage(&self) -> Option<String> {
+        match &self.observed {
+            Observed::Command(_) => None,
+            Observed::Attached(attached) => Some(attached.coverage.to_string()),
+        }
     }
 
     /// Time between two samples of a thread, in nanoseconds: the cost of each.
@@ -372,16 +405,26 @@ impl Sampler {
     /// until it no longer says [`State::Running`], then [`finish`](Self::finish).
     pub fn drain(&mut self, patience: Duration, sink: &mut dyn Sink) -> Result<State, Error> {
         self.wait(patience)?;
-        self.switch_clock();
-        let interrupted = self.forward_interrupts();
-        let status = self.child.status().map_err(Error::Wait)?;
+        let over = self.switch_clock();
+        let interrupted = self.interrupted();
+        let state = match &mut self.observed {
+            Observed::Command(child) => match child.status().map_err(Error::Wait)? {
+                Some(status) => State::Ended(status),
+                None if interrupted => State::Detached,
+                None => State::Running,
+            },
+            Observed::Attached(attached) => {
+                attached.look(&mut self.follower, &mut self.window, &mut self.rings)?;
+                match () {
+                    () if attached.ended(&self.follower) => State::TargetEnded,
+                    () if interrupted || over => State::Detached,
+                    () => State::Running,
+                }
+            }
+        };
         self.round(sink)?;
         self.govern(now_ns());
-        Ok(match status {
-            Some(status) => State::Ended(status),
-            None if interrupted => State::Detached,
-            None => State::Running,
-        })
+        Ok(state)
     }
 
     /// Ends the recording: stops the clock and hands over the rest. `state` is what the last
@@ -389,6 +432,9 @@ impl Sampler {
     pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
         self.rings.iter_mut().for_each(|ring| ring.switch(false));
         let counting_share = self.counting_share();
+        if let Observed::Attached(attached) = &self.observed {
+            self.notes.extend(attached.shortcomings(&self.follower));
+        }
         let end_ns = now_ns();
         self.round(sink)?;
         self.round_ns = u64::MAX;
@@ -414,6 +460,7 @@ impl Sampler {
             rates,
             sample_ns,
             signal_losses,
+            notes: self.notes,
             counting_share,
             begin_ns: self.begin_ns,
             end_ns,
@@ -427,10 +474,8 @@ impl Sampler {
         }
         let (mut counting_ns, mut wanted_ns) = (0, 0);
         for ring in &self.rings {
-            for sampling in &ring.sampling {
-                counting_ns += sampling.event().running_ns().unwrap_or(0);
-                wanted_ns += ring.sampled_ns;
-            }
+            let (counting, wanted) = ring.counting_ns();
+            (counting_ns, wanted_ns) = (counting_ns + counting, wanted_ns + wanted);
         }
         match wanted_ns {
             0 => 1.0,
@@ -454,17 +499,16 @@ impl Sampler {
             events: libc::POLLIN,
             revents: 0,
         };
-        let mut polled: Vec<_> = self
-            .rings
-            .iter()
-            .map(|ring| readable(ring.owner().raw()))
-            .collect();
-        polled.extend(
-            self.child
-                .ended
-                .as_ref()
-                .map(|ended| readable(ended.as_raw_fd())),
-        );
+        let mut polled: Vec<_> = self.rings.iter().map(|ring| readable(ring.raw())).collect();
+        match &self.observed {
+            Observed::Command(child) => {
+                let ended = child.ended.as_ref();
+                polled.extend(ended.map(|ended| readable(ended.as_raw_fd())));
+            }
+            Observed::Attached(attached) => {
+                polled.extend(attached.handles().into_iter().map(readable));
+            }
+        }
         let next_switch_ns = self
             .enable_at_ns
             .into_iter()
@@ -493,14 +537,16 @@ impl Sampler {
         }
     }
 
-    fn switch_clock(&mut self) {
+    /// Switches sampling on and off when it is time; true once it is over.
+    fn switch_clock(&mut self) -> bool {
         let now_ns = now_ns();
         let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
         let was_on = self.wanted && self.turns.is_on();
         if due(&mut self.enable_at_ns) {
             self.wanted = true;
         }
-        if due(&mut self.disable_at_ns) {
+        let over = due(&mut self.disable_at_ns);
+        if over {
             self.wanted = false;
         }
         self.turns.switch(now_ns);
@@ -509,6 +555,7 @@ impl Sampler {
             // Fails only where the process has gone.
             self.rings.iter_mut().for_each(|ring| ring.switch(on));
         }
+        over
     }
 
     /// Asks for another rate; with [`Options::max_overhead`], it is had as far as it is affordable.
@@ -523,10 +570,12 @@ impl Sampler {
         let Some(overhead) = &mut self.overhead else {
             return;
         };
-        let running_ns = |ring: &CpuRing| ring.tracking.running_ns().unwrap_or(0);
-        let program_ns = match &self.signals {
-            Some(_) => self.follower.taken_ns,
-            None => self.rings.iter().map(running_ns).sum::<u64>() as f64,
+        let program_ns = match (&self.signals, &self.observed) {
+            (None, Observed::Command(_)) => {
+                self.rings.iter().map(CpuRing::running_ns).sum::<u64>() as f64
+            }
+            // To read the events of thousands of threads would take longer than to sample them.
+            _ => self.follower.taken_ns,
         };
         let Some(rate_hz) = overhead.round(now_ns, program_ns, self.follower.taken) else {
             return;
@@ -541,12 +590,17 @@ impl Sampler {
         }
     }
 
-    /// Passes signals on to the command; true once it has had its time to end.
-    fn forward_interrupts(&mut self) -> bool {
+    /// Passes signals on to the command; true once it has had its time to end. What was running
+    /// already is left at once.
+    fn interrupted(&mut self) -> bool {
+        let count = self.interrupts.count();
+        let Observed::Command(child) = &mut self.observed else {
+            return count > 0;
+        };
         if let Some(signal) = self.interrupts.to_forward() {
-            self.child.signal(signal);
+            child.signal(signal);
         }
-        match self.interrupts.count() {
+        match count {
             0 => false,
             1 => {
                 let give_up_at_ns = *self
@@ -573,6 +627,9 @@ impl Sampler {
             window, follower, ..
         } = self;
         window.take(self.round_ns, |record| follower.follow(record));
+        if let Observed::Attached(attached) = &mut self.observed {
+            attached.settle(self.round_ns, follower);
+        }
         self.round_ns = began_ns;
         if self.page_nodes && !follower.batch.is_empty() {
             page_nodes::look_up(&mut follower.batch, &follower.batch_pids, self.page_bytes);
@@ -581,21 +638,89 @@ impl Sampler {
     }
 }
 
+impl Opened {
+    /// Events of a command's process on all CPUs; its threads and children inherit them.
+    fn command(
+        child: Child,
+        mut opening: Opening,
+        cpus: &[CpuId],
+        side: Side,
+    ) -> Result<Self, Error> {
+        let mut rings = Vec::new();
+        for cpu in cpus {
+            opening.open(&mut rings, *cpu, Scope::ProcessOn(child.pid, *cpu), 0)?;
+        }
+        Ok(Self {
+            observed: Observed::Command(child),
+            rings,
+            window: Window::default(),
+            follower: Follower::new(side, opening.identifiers),
+            notes: opening.notes,
+            deferred: opening.deferred,
+            period_ns: opening.period_ns,
+        })
+    }
+
+    fn attached(
+        found: Found,
+        opening: Opening,
+        processes: Processes,
+        cpus: &[CpuId],
+        side: Side,
+    ) -> Result<Self, Error> {
+        let (mut rings, mut window) = (Vec::new(), Window::default());
+        let cpus = cpus.to_vec();
+        let (mut attached, discovery) =
+            Attached::attach(found, opening, processes, cpus, &mut window, &mut rings)?;
+        let period_ns = attached.period_ns();
+        let mut follower = Follower::new(side, attached.identifiers().clone());
+        follower.discovery = Some(discovery);
+        Ok(Self {
+            notes: attached.notes(),
+            deferred: attached.deferred(),
+            observed: Observed::Attached(attached),
+            rings,
+            window,
+            follower,
+            period_ns,
+        })
+    }
+}
+
 /// Which source [`Sampler::start`] will take with `options`, as far as can be told before there is
 /// a command.
 ///
 /// # Errors
-/// [`Error::NoSource`] where the one asked for does not work, or none does.
+/// [`Error::NoSource`] where the one asked for does not work, or none does; where a target that
+/// should be running is not there or can't be observed, what is wrong with it.
 pub fn choose_source(options: &Options) -> Result<Choice, Error> {
     let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
-    choose(options.source, &facts(options, rate_hz)?)
+    let processes = Processes::new(&options.proc_root);
+    let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+    if let Some(found) = &mut found {
+        let cpus = online_cpus(&options.sys_root)?;
+        let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
+        found.try_cgroup(&opening, cpus[0]);
+    }
+    choose(
+        options.source,
+        &facts(options, rate_hz, reach(found.as_ref()))?,
+    )
 }
 
-fn facts(options: &Options, rate_hz: f64) -> Result<Facts, Error> {
+fn reach(found: Option<&Found>) -> Reach {
+    match found {
+        Some(found) if found.machine_wide() => Reach::Machine,
+        _ => Reach::Processes,
+    }
+}
+
+fn facts(options: &Options, rate_hz: f64, reach: Reach) -> Result<Facts, Error> {
     Facts::probe(
         &options.pmu,
         &options.preload,
         rate_hz,
+        reach,
         &options.sys_root,
         &options.proc_root,
     )
@@ -608,250 +733,27 @@ fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
     })
 }
 
-/// Opens events for one CPU after another, with what the first ones taught.
-struct Opening {
-    /// Those of the PMU; none: the clock.
-    memory: Vec<MemoryEvent>,
-    clock: Attributes,
-    tracking: Attributes,
-    pid: libc::pid_t,
-    ring_bytes: usize,
-    page_bytes: usize,
-    period_ns: u64,
-    /// The clock starts later than the command.
-    deferred: bool,
-    identifiers: Identifiers,
-    notes: Vec<String>,
-    proc_root: PathBuf,
-}
-
-impl Opening {
-    /// Opens the events of `source` on all CPUs.
-    fn all(
-        options: &Options,
-        source: Source,
-        rate_hz: f64,
-        pid: libc::pid_t,
-        cpus: &[CpuId],
-    ) -> Result<(Self, Vec<CpuRing>), Error> {
-        let mut opening = Self::new(options, rate_hz, pid);
-        if source == Source::Pmu {
-            let events = options
-                .pmu
-                .events(rate_hz, &options.sys_root, &options.proc_root);
-            opening.memory = events.map_err(Error::NoSource)?;
-            if options.pmu.period.is_some() {
-                // How many will come is not known.
-                opening.ring_bytes = RING_BYTES_MAX;
-            }
-        }
-        if source == Source::Signal {
-            return Ok((opening, Vec::new()));
-        }
-        let rings = cpus.iter().map(|cpu| opening.open(*cpu));
-        let rings = rings.collect::<Result<_, _>>()?;
-        Ok((opening, rings))
-    }
-
-    fn new(options: &Options, rate_hz: f64, pid: libc::pid_t) -> Self {
-        let page_bytes = page_bytes();
-        let period_ns = (1e9 / rate_hz).round() as u64;
-        let deferred = !options.after.is_zero();
-        let ring_bytes = ring_bytes(rate_hz, page_bytes);
-        let mut clock = Attributes::new(Counted::CpuClock);
-        clock.sample_period = period_ns;
-        clock.sample_type = CLOCK_SAMPLE;
-        clock.sample_regs_user = REGISTER_MASK;
-        clock.flags |= flag::INHERIT | flag::SAMPLE_ID_ALL | flag::WATERMARK;
-        if !deferred {
-            clock.flags |= flag::ENABLE_ON_EXEC;
-        }
-        clock.wakeup_watermark = (ring_bytes / 4) as u32;
-        // Mappings and threads are followed from the beginning, whenever the clock starts.
-        let mut tracking = Attributes::new(Counted::PageFaults);
-        tracking.sample_period = options.fault_period;
-        tracking.sample_type = FAULT_SAMPLE;
-        tracking.read_format = READ_TIMES;
-        tracking.flags |= flag::INHERIT
-            | flag::ENABLE_ON_EXEC
-            | flag::SAMPLE_ID_ALL
-            | flag::WATERMARK
-            | flag::MMAP
-            | flag::MMAP2
-            | flag::MMAP_DATA
-            | flag::COMM
-            | flag::COMM_EXEC
-            | flag::TASK
-            | flag::BUILD_ID;
-        tracking.wakeup_watermark = clock.wakeup_watermark;
-        Self {
-            memory: Vec::new(),
-            clock,
-            tracking,
-            pid,
-            ring_bytes,
-            page_bytes,
-            period_ns,
-            deferred,
-            identifiers: Identifiers::default(),
-            notes: Vec::new(),
-            proc_root: options.proc_root.clone(),
-        }
-    }
-
-    fn open(&mut self, cpu: CpuId) -> Result<CpuRing, Error> {
-        let scope = Scope::ProcessOn(self.pid, cpu);
-        let mut sampling = Vec::new();
-        let mut packets = None;
-        if self.memory.is_empty() {
-            sampling.push(Sampling(vec![self.open_clock(scope)?]));
-        }
-        for event in self.memory.iter().filter(|event| event.on(cpu)) {
-            let refused = |source| Error::PmuRefused {
-                event: event.name.clone(),
-                source,
-            };
-            let enable = self.clock.flags & flag::ENABLE_ON_EXEC;
-            let events = event
-                .open(scope, enable | flag::INHERIT | flag::SAMPLE_ID_ALL)
-                .map_err(refused)?;
-            let events = Sampling(events);
-            let id = events.event().id().map_err(refused)?;
-            let memory = &mut self.identifiers.memory;
-            let at = memory.partition_point(|(other, _)| *other < id);
-            memory.insert(at, (id, event.form));
-            if event.packets {
-                packets = Some((id, event.attributes.sample_period));
-            }
-            sampling.push(events);
-        }
-        let tracking = self.open_tracking(scope)?;
-        let owner = sampling.first().map_or(&tracking, Sampling::event);
-        let mut ring = self.map(owner)?;
-        if packets.is_some() {
-            self.map_aux(&mut ring, owner)?;
-        }
-        let refused = |error| refused(error, &self.proc_root);
-        for event in sampling.iter().skip(1).map(Sampling::event) {
-            event.write_to(owner).map_err(refused)?;
-        }
-        if !sampling.is_empty() {
-            tracking.write_to(owner).map_err(refused)?;
-        }
-        let id = tracking.id().map_err(refused)?;
-        let at = self.identifiers.faults.partition_point(|other| *other < id);
-        self.identifiers.faults.insert(at, id);
-        Ok(CpuRing {
-            sampling,
-            tracking,
-            ring,
-            packets,
-            sampled_ns: 0,
-            on_since_ns: (!self.deferred).then_some(0),
-        })
-    }
-
-    fn open_clock(&mut self, scope: Scope) -> Result<PerfEvent, Error> {
-        match PerfEvent::open(&self.clock, scope) {
-            Err(error) if denied(&error) && self.clock.flags & flag::EXCLUDE_KERNEL == 0 => {
-                self.clock.flags |= flag::EXCLUDE_KERNEL;
-                self.tracking.flags |= flag::EXCLUDE_KERNEL;
-                let event = PerfEvent::open(&self.clock, scope)
-                    .map_err(|error| refused(error, &self.proc_root))?;
-                self.notes.push(
-                    "time in the kernel is not sampled: kernel.perf_event_paranoid is 2 or more; \
-                     `sysctl kernel.perf_event_paranoid=1` or CAP_PERFMON allows it"
-                        .to_owned(),
-                );
-                Ok(event)
-            }
-            result => result.map_err(|error| refused(error, &self.proc_root)),
-        }
-    }
-
-    fn open_tracking(&mut self, scope: Scope) -> Result<PerfEvent, Error> {
-        match PerfEvent::open(&self.tracking, scope) {
-            Err(error) if denied(&error) && self.tracking.flags & flag::EXCLUDE_KERNEL == 0 => {
-                self.tracking.flags |= flag::EXCLUDE_KERNEL;
-                self.open_tracking(scope)
-            }
-            Err(error)
-                if error.raw_os_error() == Some(libc::EINVAL)
-                    && self.tracking.flags & flag::BUILD_ID != 0 =>
-            {
-                self.tracking.flags &= !flag::BUILD_ID;
-                self.open_tracking(scope)
-            }
-            result => result.map_err(|error| refused(error, &self.proc_root)),
-        }
-    }
-
-    /// Maps room for packets, less where the kernel won't lock as much.
-    fn map_aux(&self, ring: &mut Ring, event: &PerfEvent) -> Result<(), Error> {
-        let mut bytes = AUX_BYTES.max(2 * self.page_bytes);
-        loop {
-            match ring.map_aux(event, bytes) {
-                Err(error) if denied(&error) && bytes > 2 * self.page_bytes => bytes /= 2,
-                result => {
-                    return result.map_err(|source| Error::PmuRefused {
-                        event: "memory for packets of arm_spe".to_owned(),
-                        source,
-                    });
-                }
-            }
-        }
-    }
-
-    /// Maps the ring, a smaller one where the kernel won't lock as much.
-    fn map(&mut self, event: &PerfEvent) -> Result<Ring, Error> {
-        loop {
-            match Ring::map(event, self.page_bytes, self.ring_bytes) {
-                Err(error) if denied(&error) && self.ring_bytes > 4 * self.page_bytes => {
-                    self.ring_bytes /= 2
-                }
-                result => {
-                    return result.map_err(|source| Error::RingRefused {
-                        bytes: self.ring_bytes,
-                        source,
-                    });
-                }
-            }
-        }
-    }
-}
-
-/// Room for 16,384 packets of Arm's SPE, a second's and more.
-const AUX_BYTES: usize = 1 << 20;
-
-const RING_BYTES_MAX: usize = 8 << 20;
-
-/// Room for two seconds of samples, between 512 KiB (what the kernel locks for anybody) and 8 MiB.
-fn ring_bytes(rate_hz: f64, page_bytes: usize) -> usize {
-    const SAMPLE_BYTES: f64 = 200.0;
-    let wanted = (rate_hz * SAMPLE_BYTES * 2.0) as usize;
-    wanted
-        .next_power_of_two()
-        .clamp(512 << 10, RING_BYTES_MAX)
-        .max(page_bytes)
-}
-
-fn refused(error: io::Error, proc_root: &Path) -> Error {
-    Error::Refused(Refusal::explain(error, proc_root))
-}
-
-fn denied(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
-}
-
-/// Two descriptors per CPU are more than the usual limit on large machines.
-fn raise_open_files_limit() {
-    // SAFETY: zero is a valid rlimit; both calls read or write one.
+/// Two descriptors per CPU are more than the usual limit on large machines. Where each of many
+/// threads takes as many, the limit itself is raised if that is allowed (no child inherits it).
+fn raise_open_files_limit(attached: bool) {
+    const WANTED: u64 = 65_536;
+    // SAFETY: zero is a valid rlimit; the calls read or write one.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max.min(65_536).max(limit.rlim_cur);
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return;
         }
+        if attached && limit.rlim_max < WANTED {
+            let raised = libc::rlimit {
+                rlim_cur: WANTED,
+                rlim_max: WANTED,
+            };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
+                return;
+            }
+        }
+        limit.rlim_cur = limit.rlim_max.min(WANTED).max(limit.rlim_cur);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
     }
 }
 

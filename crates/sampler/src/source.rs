@@ -31,9 +31,30 @@ pub enum SourceWish {
 /// A refused call: its `errno`.
 pub(crate) type Errno = i32;
 
+/// How far events reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Processes, with what they start.
+    #[default]
+    Processes,
+    /// Whatever runs, on every CPU.
+    Machine,
+}
+
+impl Reach {
+    /// Of an event tried on `cpu`, in this process's name.
+    fn scope(self, cpu: CpuId) -> Scope {
+        match self {
+            Self::Processes => Scope::ProcessOn(0, cpu),
+            Self::Machine => Scope::MachineOn(cpu),
+        }
+    }
+}
+
 /// What the machine and the kernel allow, as found by trying.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
+    pub reach: Reach,
     /// `kernel.perf_event_paranoid`; `None` where it is not to be had.
     pub paranoid: Option<i32>,
     /// CPUs that are online.
@@ -245,6 +266,12 @@ fn no_memory(errno: Errno) -> String {
 /// Why `perf_event_open` failed, and the remedy.
 fn denial(errno: Errno, facts: &Facts) -> String {
     match (errno, facts.paranoid) {
+        (libc::EACCES | libc::EPERM, Some(level @ 1..)) if facts.reach == Reach::Machine => {
+            format!(
+                "kernel.perf_event_paranoid is {level}, which reserves the whole machine for \
+             administrators: set it to 0, or give nearpage CAP_PERFMON"
+            )
+        }
         (libc::EACCES | libc::EPERM, Some(level @ 3..)) => format!(
             "kernel.perf_event_paranoid is {level}, which reserves perf events for administrators: \
              set it to 2, or give nearpage CAP_PERFMON"
@@ -291,20 +318,22 @@ impl Facts {
         options: &PmuOptions,
         library: &Result<(), String>,
         rate_hz: f64,
+        reach: Reach,
         sys_root: &Path,
         proc_root: &Path,
     ) -> Result<Self, Error> {
         let cpus = crate::cpus::online_cpus(sys_root)?;
-        let clock = PerfEvent::open(&clock_attributes(), Scope::ThisThread);
+        let clock = PerfEvent::open(&clock_attributes(), reach.scope(cpus[0]));
         let ring = match &clock {
             Ok(event) => smallest_ring(event),
             Err(_) => Ok(0),
         };
         Ok(Self {
+            reach,
             paranoid: paranoid_level(proc_root),
             cpus: cpus.len(),
             open_files: open_files_limit(),
-            pmu: Pmu::of(options.events(rate_hz, sys_root, proc_root), &cpus),
+            pmu: Pmu::of(options.events(rate_hz, sys_root, proc_root), &cpus, reach),
             clock: match (supported(), clock) {
                 (Err(_), _) => Err(Refused::Architecture),
                 (_, Err(error)) => Err(Refused::Kernel(errno(&error))),
@@ -317,7 +346,7 @@ impl Facts {
 }
 
 impl Pmu {
-    fn of(events: Result<Vec<MemoryEvent>, String>, cpus: &[CpuId]) -> Self {
+    fn of(events: Result<Vec<MemoryEvent>, String>, cpus: &[CpuId], reach: Reach) -> Self {
         let events = match events {
             Ok(events) if events.is_empty() => return Self::None,
             Ok(events) => events,
@@ -327,10 +356,10 @@ impl Pmu {
             let here = events.iter().filter(|event| event.on(cpu));
             here.map(MemoryEvent::files).sum::<usize>()
         };
-        // Each on one of its CPUs, as it will be for the command.
+        // Each on one of its CPUs, as it will be for the target.
         let refused = events.iter().find_map(|event| {
             let cpu = cpus.iter().find(|cpu| event.on(**cpu))?;
-            let opened = event.open(Scope::ProcessOn(0, *cpu), flag::INHERIT);
+            let opened = event.open(reach.scope(*cpu), flag::INHERIT);
             Some((event.name.clone(), errno(&opened.err()?)))
         });
         Self::Listed {
@@ -399,7 +428,7 @@ fn smallest_ring(event: &PerfEvent) -> Result<usize, Errno> {
 }
 
 /// What the limit can be raised to; the sampler does.
-fn open_files_limit() -> u64 {
+pub(crate) fn open_files_limit() -> u64 {
     // SAFETY: zero is a valid rlimit, which the call fills in.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
@@ -429,6 +458,7 @@ mod tests {
     /// A machine with a PMU, where everything is allowed.
     fn facts() -> Facts {
         Facts {
+            reach: Reach::Processes,
             paranoid: Some(2),
             cpus: 64,
             open_files: 1024,
@@ -507,7 +537,87 @@ mod tests {
             signal: Ok(()),
             ..facts
         };
-        let rest: [(Facts, &str); 20] = [
+        let machine = |facts| Facts {
+            reach: Reach::Machine,
+            ..facts
+        };
+        let rest: [(Facts, &str); 30] = [
+            // `--all`, without CAP_PERFMON.
+            (
+                machine(Facts {
+                    pmu: Pmu::None,
+                    ..refused(2, libc::EACCES)
+                }),
+                "no source works here: clock: kernel.perf_event_paranoid is 2, which reserves the \
+                 whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; pmu: \
+                 the kernel names no PMU that samples memory accesses (virtual machines need one \
+                 passed through); signal: the preload library is missing",
+            ),
+            (
+                machine(refused(1, libc::EPERM)),
+                "no source works here: clock: kernel.perf_event_paranoid is 1, which reserves the \
+                 whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; pmu: \
+                 cpu/mem-loads,ldlat=30/: kernel.perf_event_paranoid is 1, which reserves the \
+                 whole machine for administrators: set it to 0, or give nearpage CAP_PERFMON; signal: the preload library is missing",
+            ),
+            // Nothing but a filter refuses at these levels.
+            (
+                machine(Facts {
+                    pmu: Pmu::None,
+                    ..refused(-1, libc::EPERM)
+                }),
+                "no source works here: clock: perf_event_open is forbidden (EPERM), as by the \
+                 seccomp profiles of containers: allow it there, or add CAP_PERFMON; pmu: the \
+                 kernel names no PMU that samples memory accesses (virtual machines need one \
+                 passed through); signal: the preload library is missing",
+            ),
+            (machine(facts()), PMU),
+            (
+                machine(Facts {
+                    pmu: Pmu::None,
+                    ..facts()
+                }),
+                NO_PMU,
+            ),
+            // A seccomp profile that lets the clock through, or the PMU alone.
+            (
+                intel(libc::EACCES),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/: kernel.perf_event_paranoid is 2, \
+                 and this event samples the kernel as well: set it to 1, or give nearpage \
+                 CAP_PERFMON",
+            ),
+            (
+                intel(libc::EAGAIN),
+                "source clock, not pmu: cpu/mem-loads,ldlat=30/ is in use by another profiler \
+                 (EBUSY): end that one to have it",
+            ),
+            (
+                Facts {
+                    clock: Err(Refused::Kernel(libc::EMFILE)),
+                    ..intel(libc::EMFILE)
+                },
+                "no source works here: clock: too many open files: raise ulimit -n; pmu: \
+                 cpu/mem-loads,ldlat=30/: too many open files: raise ulimit -n; signal: the preload library is missing",
+            ),
+            (
+                Facts {
+                    ring: Err(libc::ENOMEM),
+                    pmu: Pmu::None,
+                    ..facts()
+                },
+                "no source works here: clock: no memory may be locked for samples (ENOMEM): raise \
+                 kernel.perf_event_mlock_kb or ulimit -l; pmu: the kernel names no PMU that samples \
+                 memory accesses (virtual machines need one passed through); signal: the preload library is missing",
+            ),
+            (
+                Facts {
+                    paranoid: None,
+                    clock: Err(Refused::Kernel(libc::ENOSYS)),
+                    ..intel(libc::ENOSYS)
+                },
+                "no source works here: clock: this kernel or sandbox has no perf events (ENOSYS); \
+                 pmu: cpu/mem-loads,ldlat=30/: this kernel or sandbox has no perf events (ENOSYS); signal: the preload library is missing",
+            ),
             (
                 with_library(refused(2, libc::EPERM)),
                 "source signal, not clock: perf_event_open is forbidden (EPERM), as by the seccomp \
@@ -577,6 +687,7 @@ mod tests {
                  ulimit -n",
             ),
             (
+                // The clock and the PMU take as much.
                 Facts {
                     ring: Err(libc::EPERM),
                     ..facts()
@@ -685,12 +796,15 @@ mod tests {
         let events =
             |files| PmuOptions::default().events(97.0, fake(files).path(), Path::new("/proc"));
         let cpus = [CpuId(0), CpuId(16)];
-        let hybrid = Pmu::of(events(crate::pmu::ALDER_LAKE), &cpus);
+        let hybrid = Pmu::of(events(crate::pmu::ALDER_LAKE), &cpus, Reach::Processes);
         // Two events on either kind of core, one of them led by a third.
         assert!(matches!(hybrid, Pmu::Listed { files: 3, .. }), "{hybrid:?}");
-        assert!(matches!(Pmu::of(Ok(Vec::new()), &cpus), Pmu::None));
         assert!(matches!(
-            Pmu::of(Err(String::new()), &cpus),
+            Pmu::of(Ok(Vec::new()), &cpus, Reach::Processes),
+            Pmu::None
+        ));
+        assert!(matches!(
+            Pmu::of(Err(String::new()), &cpus, Reach::Processes),
             Pmu::Unusable(_)
         ));
     }

@@ -67,6 +67,16 @@ impl Threads {
         self.live_by_process.contains_key(&pid)
     }
 
+    /// Processes with live threads.
+    pub fn live_processes(&self) -> impl Iterator<Item = u32> {
+        self.live_by_process.keys().copied()
+    }
+
+    /// Live threads.
+    pub fn live(&self) -> impl Iterator<Item = u32> {
+        self.live.keys().copied()
+    }
+
     /// Process of a thread.
     pub fn pid(&self, thread: ThreadIndex) -> u32 {
         self.all[thread.0 as usize].pid

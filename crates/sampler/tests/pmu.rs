@@ -70,6 +70,7 @@ fn options(sys: &Path, source: SourceWish, min_latency_cycles: u32) -> Options {
     options.pmu = PmuOptions {
         min_latency_cycles: Some(min_latency_cycles),
         period: Some(1),
+        ..PmuOptions::default()
     };
     options
 }

@@ -468,6 +468,7 @@ mod tests {
             nodes: vec![],
             redacted: false,
             rank: None,
+            attached: None,
             tracing: None,
         };
         let machine = preset("opteron-4").expect("a preset");

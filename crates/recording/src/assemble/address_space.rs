@@ -2,6 +2,7 @@
 //! copies, `exec` and the end of a process clear.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -101,6 +102,19 @@ impl AddressSpaces {
                         spaces.map(live.entry(*pid).or_default(), region);
                     }
                 }
+                Event::Unmap {
+                    time_ns,
+                    pid,
+                    address,
+                    length,
+                } => {
+                    let end = address.saturating_add(*length);
+                    if let Some(live) = live.get_mut(pid)
+                        && *address < end
+                    {
+                        spaces.cut(live, *address..end, *time_ns);
+                    }
+                }
                 Event::Name {
                     time_ns,
                     pid,
@@ -179,48 +193,53 @@ impl AddressSpaces {
     }
 
     fn map(&mut self, live: &mut BTreeMap<u64, Region>, new: Region) {
+        self.cut(live, new.start..new.end, new.born_ns);
+        live.insert(new.start, new);
+    }
+
+    /// Ends what lies in `range`.
+    fn cut(&mut self, live: &mut BTreeMap<u64, Region>, range: Range<u64>, time_ns: u64) {
         let before = live
-            .range(..new.start)
+            .range(..range.start)
             .next_back()
-            .filter(|(_, region)| region.end > new.start);
+            .filter(|(_, region)| region.end > range.start);
         let mut overlapped: Vec<u64> = before.map(|(start, _)| *start).into_iter().collect();
-        overlapped.extend(live.range(new.start..new.end).map(|(start, _)| *start));
+        overlapped.extend(live.range(range.clone()).map(|(start, _)| *start));
         for start in overlapped {
             let Some(old) = live.remove(&start) else {
                 continue;
             };
-            if old.start < new.start {
+            if old.start < range.start {
                 live.insert(
                     old.start,
                     Region {
-                        end: new.start,
+                        end: range.start,
                         ..old.clone()
                     },
                 );
             }
-            if old.end > new.end {
-                let file_offset = old.file_offset.wrapping_add(new.end - old.start);
+            if old.end > range.end {
+                let file_offset = old.file_offset.wrapping_add(range.end - old.start);
                 live.insert(
-                    new.end,
+                    range.end,
                     Region {
-                        start: new.end,
+                        start: range.end,
                         file_offset,
                         ..old.clone()
                     },
                 );
             }
-            let start = old.start.max(new.start);
+            let start = old.start.max(range.start);
             let file_offset = old.file_offset.wrapping_add(start - old.start);
-            let end = old.end.min(new.end);
+            let end = old.end.min(range.end);
             self.regions.push(Region {
                 start,
                 end,
                 file_offset,
-                died_ns: new.born_ns,
+                died_ns: time_ns,
                 ..old
             });
         }
-        live.insert(new.start, new);
     }
 
     fn clear(&mut self, live: &mut FxHashMap<u32, BTreeMap<u64, Region>>, pid: u32, time_ns: u64) {

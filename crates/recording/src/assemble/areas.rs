@@ -11,6 +11,10 @@ use super::modules::Modules;
 use super::threads::Threads;
 use crate::{Event, Object, ObjectKind, ThreadIndex};
 
+/// Anonymous memory of so many bytes is an object with a name of its own where nothing tells who
+/// allocated it.
+const LARGE_BYTES: u64 = 1 << 20;
+
 /// The usual limit of a main thread's stack.
 const MAIN_STACK_BYTES: u64 = 8 << 20;
 /// The kernel maps the vDSO at most this far above the main stack (a page middle directory).
@@ -25,6 +29,7 @@ pub(super) fn objects(
     threads: &Threads,
     logged: &FxHashSet<u32>,
     events: &[Event],
+    attached: bool,
     objects: &mut Vec<Object>,
 ) {
     let has_stack: FxHashSet<u32> = objects
@@ -55,6 +60,9 @@ pub(super) fn objects(
             heap.entry((region.pid, spaces.end(region.pid, region.born_ns)))
                 .or_default()
                 .push(region);
+            continue;
+        } else if attached && region.anonymous() && region.protection & ACCESSIBLE == 0 {
+            // An allocator's reserve.
             continue;
         } else if region.path.starts_with("[stack") {
             (ObjectKind::Stack, format!("stack of {}", region.pid))
@@ -87,7 +95,7 @@ pub(super) fn objects(
                     .push(region);
                 continue;
             }
-            (ObjectKind::Mapping, "anonymous memory".to_owned())
+            (ObjectKind::Mapping, anonymous_name(region, attached))
         } else if region.path.starts_with('[') {
             (ObjectKind::Code, region.path.to_string())
         } else if module_paths.contains(&(region.pid, &*region.path))
@@ -104,8 +112,13 @@ pub(super) fn objects(
         }
         objects.push(object);
     }
-    for ((_, died_ns), regions) in heap {
-        heap_areas(regions, died_ns, objects);
+    for ((pid, died_ns), regions) in heap {
+        // Of a program that was running already, the heap as a whole is all there is to know.
+        let kind = match attached && !logged.contains(&pid) {
+            true => ObjectKind::Mapping,
+            false => ObjectKind::HeapArea,
+        };
+        heap_areas(kind, regions, died_ns, objects);
     }
     let with_stack: FxHashSet<u32> = spaces
         .regions
@@ -119,6 +132,20 @@ pub(super) fn objects(
         .iter()
         .filter(|region| &*region.path == "[vdso]" && !with_stack.contains(&region.pid));
     objects.extend(vdso.map(|region| stack_below_vdso(region, threads)));
+}
+
+/// `PROT_READ` and `PROT_WRITE`.
+const ACCESSIBLE: u32 = 3;
+
+/// What the program called it (`prctl`), where it did.
+fn anonymous_name(region: &Region, attached: bool) -> String {
+    if attached && region.path.starts_with("[anon") {
+        region.path.to_string()
+    } else if attached && region.end - region.start >= LARGE_BYTES {
+        format!("anonymous memory at {:#x}", region.start)
+    } else {
+        "anonymous memory".to_owned()
+    }
 }
 
 /// Is the region part of a module whose file was read? Its segments are objects already.
@@ -147,7 +174,12 @@ fn object(region: &Region, kind: ObjectKind, name: String) -> Object {
 
 /// Joins the allocator's regions, whenever they were mapped: it maps and unmaps all the time, and
 /// what else is mapped there meanwhile is another object and wins.
-fn heap_areas(mut regions: Vec<&Region>, died_ns: u64, objects: &mut Vec<Object>) {
+fn heap_areas(
+    kind: ObjectKind,
+    mut regions: Vec<&Region>,
+    died_ns: u64,
+    objects: &mut Vec<Object>,
+) {
     regions.sort_unstable_by_key(|region| region.start);
     let mut area: Option<Object> = None;
     for region in regions {
@@ -165,7 +197,7 @@ fn heap_areas(mut regions: Vec<&Region>, died_ns: u64, objects: &mut Vec<Object>
                 };
                 area = Some(Object {
                     died_ns,
-                    ..object(region, ObjectKind::HeapArea, name.to_owned())
+                    ..object(region, kind, name.to_owned())
                 });
             }
         }

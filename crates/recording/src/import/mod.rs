@@ -324,6 +324,7 @@ fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
         nodes: machine.node_ids(),
         redacted: false,
         rank: None,
+        attached: None,
         tracing: None,
     }
 }

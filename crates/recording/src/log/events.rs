@@ -12,6 +12,7 @@ const EXIT: u8 = 4;
 const FIRST_TOUCH: u8 = 5;
 const COUNTS: u8 = 6;
 const LOST: u8 = 7;
+const UNMAP: u8 = 8;
 
 /// Appends `event` to `out`.
 pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
@@ -96,6 +97,18 @@ pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
         Event::Lost { time_ns, records } => {
             out.u8(LOST).u64(*time_ns).u64(*records);
         }
+        Event::Unmap {
+            time_ns,
+            pid,
+            address,
+            length,
+        } => {
+            out.u8(UNMAP)
+                .u64(*time_ns)
+                .u32(*pid)
+                .u64(*address)
+                .u64(*length);
+        }
     }
 }
 
@@ -157,6 +170,12 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(Event)) -> Option<()> {
             LOST => Event::Lost {
                 time_ns: input.u64()?,
                 records: input.u64()?,
+            },
+            UNMAP => Event::Unmap {
+                time_ns: input.u64()?,
+                pid: input.u32()?,
+                address: input.u64()?,
+                length: input.u64()?,
             },
             _ => return None,
         });

@@ -120,7 +120,7 @@ impl LogReader {
             ));
         }
         let found = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-        if found != VERSION {
+        if !(1..=VERSION).contains(&found) {
             return Err(Error::Version {
                 file: self.path.clone(),
                 found,

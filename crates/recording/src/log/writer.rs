@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
@@ -30,6 +31,8 @@ pub struct LogWriter {
     accesses: u64,
     /// Full paths of what was mapped, for the tables: a redacted log has file names alone.
     paths: ModulePaths,
+    /// Modules that only processes of other mount namespaces see, kept open: `paths` leads to them.
+    elsewhere: Vec<File>,
 }
 
 /// What became of the log when the recording ended.
@@ -72,6 +75,7 @@ impl LogWriter {
             frame: Vec::new(),
             accesses: 0,
             paths,
+            elsewhere: Vec::new(),
         })
     }
 
@@ -128,8 +132,16 @@ impl LogWriter {
         self.begin_frame();
         for event in events {
             match event {
-                Event::Map { path, build_id, .. } if path.starts_with('/') => {
-                    let logged = self.remember(path, build_id);
+                Event::Map {
+                    pid,
+                    protection,
+                    path,
+                    build_id,
+                    ..
+                } if path.starts_with('/') => {
+                    const EXECUTABLE: u32 = 4;
+                    let executable = protection & EXECUTABLE != 0;
+                    let logged = self.remember(*pid, executable, path, build_id);
                     if self.metadata.redacted {
                         let mut event = event.clone();
                         if let Event::Map { path, .. } = &mut event {
@@ -167,7 +179,7 @@ impl LogWriter {
     }
 
     /// Notes a path; returns what a redacted log has in its place.
-    fn remember(&mut self, path: &str, build_id: &str) -> String {
+    fn remember(&mut self, pid: u32, executable: bool, path: &str, build_id: &str) -> String {
         let name = Path::new(path)
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -177,7 +189,17 @@ impl LogWriter {
             path.to_owned()
         };
         let key = (logged.clone(), build_id.to_owned());
-        self.paths.entry(key).or_insert_with(|| PathBuf::from(path));
+        if !self.paths.contains_key(&key) {
+            let real = match executable.then(|| file_elsewhere(pid, path)).flatten() {
+                None => PathBuf::from(path),
+                Some(file) => {
+                    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                    self.elsewhere.push(file);
+                    PathBuf::from(path)
+                }
+            };
+            self.paths.insert(key, real);
+        }
         logged
     }
 
@@ -199,4 +221,17 @@ impl LogWriter {
         self.frame[..FRAME_HEADER_BYTES].copy_from_slice(&header.to_bytes());
         self.file.write_all(&self.frame).at(&self.path, "write")
     }
+}
+
+/// The file that a live process sees at `path`, where it is another one than is seen here.
+fn file_elsewhere(pid: u32, path: &str) -> Option<File> {
+    let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
+    let identity = |path: &Path| {
+        let metadata = path.metadata().ok()?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    let there = identity(&inside).filter(|_| path.starts_with('/'))?;
+    (identity(Path::new(path)) != Some(there))
+        .then(|| File::open(&inside).ok())
+        .flatten()
 }

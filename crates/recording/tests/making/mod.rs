@@ -44,6 +44,7 @@ pub fn metadata() -> Metadata {
         nodes: vec![NodeId(0)],
         redacted: false,
         rank: None,
+        attached: None,
         tracing: None,
     }
 }

@@ -18,6 +18,17 @@ pub const DEFAULT_MIN_LATENCY_CYCLES: u32 = 30;
 /// Operations between two samples of Arm's SPE, which cannot be asked for a rate.
 const SPE_PERIOD: u64 = 1 << 20;
 
+/// Which accesses to sample with a PMU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PmuEvent {
+    /// All that are not too quick.
+    #[default]
+    Access,
+    /// Those for which no TLB had the page (Marathe §3.2: the second source of traces). Arm's SPE
+    /// can be told so; of Intel's and AMD's samples the recorder keeps these.
+    DtlbMiss,
+}
+
 /// What to sample with a PMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PmuOptions {
@@ -25,12 +36,17 @@ pub struct PmuOptions {
     pub min_latency_cycles: Option<u32>,
     /// Events between two samples; `None`: as many as make the rate.
     pub period: Option<u64>,
+    /// Which accesses.
+    pub event: PmuEvent,
 }
 
 impl PmuOptions {
     pub(crate) fn min_latency_cycles(&self) -> u32 {
-        self.min_latency_cycles
-            .unwrap_or(DEFAULT_MIN_LATENCY_CYCLES)
+        self.min_latency_cycles.unwrap_or(match self.event {
+            PmuEvent::Access => DEFAULT_MIN_LATENCY_CYCLES,
+            // Quick or not.
+            PmuEvent::DtlbMiss => 0,
+        })
     }
 
     /// The events of the machine for them; the error names one that makes no sense.
@@ -44,7 +60,8 @@ impl PmuOptions {
             Some(period) => Pace::Period(period),
             None => Pace::Rate(rate_hz.min(max_rate_hz(proc_root))),
         };
-        memory_events(&Device::all(sys_root), self.min_latency_cycles(), pace)
+        let devices = Device::all(sys_root);
+        memory_events(&devices, self.event, self.min_latency_cycles(), pace)
     }
 }
 
@@ -113,6 +130,7 @@ impl MemoryEvent {
 /// without leaving out stores, and by whoever reads the samples elsewhere.
 pub(crate) fn memory_events(
     devices: &[Device],
+    event: PmuEvent,
     min_latency_cycles: u32,
     pace: Pace,
 ) -> Result<Vec<MemoryEvent>, String> {
@@ -121,7 +139,7 @@ pub(crate) fn memory_events(
         if device.name == "ibs_op" {
             events.push(ibs(device, pace)?);
         } else if device.name.starts_with("arm_spe_") {
-            events.push(spe(device, pace)?);
+            events.push(spe(device, event, pace)?);
         } else {
             events.extend(precise(device, min_latency_cycles, pace)?);
         }
@@ -209,12 +227,16 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
 }
 
 /// Arm's SPE: loads and stores, at intervals that vary a little.
-fn spe(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
+fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, String> {
     let wanted = ["jitter", "load_filter", "store_filter"];
-    let terms: Vec<_> = wanted
+    let mut terms: Vec<_> = wanted
         .into_iter()
         .filter(|field| device.format.contains_key(*field))
         .collect();
+    if event == PmuEvent::DtlbMiss && device.format.contains_key("event_filter") {
+        // Bit 5 of a sample's events: a page table was walked.
+        terms.push("event_filter=0x20");
+    }
     let terms = terms.join(",");
     let mut attributes = attributes(device, device.config(&terms)?);
     attributes.sample_type = PRECISE_SAMPLE & !AUX_HAS_NONE;
@@ -349,7 +371,7 @@ pub(crate) mod tests {
     ];
 
     pub(crate) fn events(files: Files, pace: Pace) -> Result<Vec<MemoryEvent>, String> {
-        memory_events(&Device::all(sys(files).path()), 30, pace)
+        memory_events(&Device::all(sys(files).path()), PmuEvent::Access, 30, pace)
     }
 
     /// Name, type, configuration, period or rate.
@@ -464,6 +486,29 @@ pub(crate) mod tests {
         assert_eq!(spe.attributes.flags & flag::FREQUENCY, 0);
         let found = events(NEOVERSE, Pace::Period(10)).unwrap();
         assert_eq!(found[0].attributes.sample_period, 1024);
+    }
+
+    #[test]
+    fn misses_of_the_tlb_are_filtered_by_hardware_that_can() {
+        let options = PmuOptions {
+            event: PmuEvent::DtlbMiss,
+            ..PmuOptions::default()
+        };
+        let found = |files| {
+            options
+                .events(97.0, sys(files).path(), Path::new("/nowhere"))
+                .unwrap()
+        };
+        let spe = &found(NEOVERSE)[0];
+        assert_eq!(
+            spe.name,
+            "arm_spe_0/jitter,load_filter,store_filter,event_filter=0x20/"
+        );
+        assert_eq!(spe.attributes.configuration()[1], 0x20);
+        // Quick ones too.
+        assert_eq!(found(SKYLAKE)[0].name, "cpu/mem-loads,ldlat=3/");
+        assert_eq!(found(ZEN_3)[0].name, "ibs_op/cnt_ctl/");
+        assert_eq!(options.min_latency_cycles(), 0);
     }
 
     #[test]

@@ -25,6 +25,8 @@ const REMOTE_NODE: u64 = 1 << 4;
 /// IbsOpData3.
 const LOAD: u64 = 1;
 const STORE: u64 = 1 << 1;
+/// Both levels of TLBs missed.
+const TLB_MISS: u64 = 1 << 3;
 const MISS: u64 = 1 << 7;
 const UNCACHEABLE: u64 = 1 << 14;
 /// The line was already on its way.
@@ -64,6 +66,12 @@ pub(crate) fn observe(raw: &[u8], ip: u64) -> Result<Observation, Malformed> {
             false => 0,
         },
     })
+}
+
+/// Did no TLB have the page? `None` for an op that accesses no memory.
+pub(crate) fn tlb_miss(raw: &[u8]) -> Result<Option<bool>, Malformed> {
+    let data3 = u64_at(raw, 4 + 8 * 4)?;
+    Ok((data3 & (LOAD | STORE) != 0).then_some(data3 & TLB_MISS != 0))
 }
 
 fn level(caps: u32, data2: u64, data3: u64) -> Level {

@@ -5,8 +5,9 @@
 //! tested on bytes built from the kernel's and the vendors' documents and on values seen in perf's
 //! output.
 //!
-//! An access keeps its level and latency; TLB result, snoops, physical address and page size have no
-//! place in a recording yet and are not asked for.
+//! An access keeps its level and latency; snoops, physical address and page size have no place in a
+//! recording yet and are not asked for. Of the TLB's result it is only looked whether it was a miss,
+//! where those alone are wanted.
 
 mod devices;
 mod events;
@@ -15,7 +16,7 @@ mod ibs;
 mod sample;
 pub(crate) mod spe;
 
-pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuOptions};
+pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 
 pub(crate) use events::MemoryEvent;
 pub(crate) use frequency::Frequencies;

@@ -64,6 +64,8 @@ pub(crate) struct MemorySample {
     /// Events that it stands for.
     pub period: u64,
     pub user: bool,
+    /// Did no TLB have the page? `None` where the hardware does not say.
+    pub tlb_miss: Option<bool>,
     pub observation: Observation,
 }
 
@@ -87,17 +89,20 @@ pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample
                 cpu: CpuId(u32_at(body, 40)?),
                 period: u64_at(body, 48)?,
                 user,
+                tlb_miss: data_src::tlb_miss(data_src),
                 observation,
             })
         }
         Form::Ibs => {
             let size = u32_at(body, 48)? as usize;
             let raw = body.get(52..).and_then(|rest| rest.get(..size));
+            let raw = raw.ok_or(Malformed)?;
             Ok(MemorySample {
                 cpu: CpuId(u32_at(body, 32)?),
                 period: u64_at(body, 40)?,
                 user,
-                observation: ibs::observe(raw.ok_or(Malformed)?, ip)?,
+                tlb_miss: ibs::tlb_miss(raw)?,
+                observation: ibs::observe(raw, ip)?,
             })
         }
     }
@@ -184,6 +189,7 @@ pub(crate) mod tests {
             cpu: CpuId(3),
             period: 1009,
             user: true,
+            tlb_miss: Some(false),
             observation: Observation::Access {
                 ip: 0x40_1000,
                 address: 0x7f00,
@@ -225,6 +231,13 @@ pub(crate) mod tests {
         let body = ibs_body(8, &raw);
         let sample = decode(Form::Ibs, &body, true).unwrap();
         assert_eq!((sample.cpu, sample.period), (CpuId(3), 4000));
+        assert_eq!(sample.tlb_miss, Some(false));
+        // The second level of TLBs missed; the first alone; an op without memory.
+        for (data3, expected) in [(1 | 0xc, Some(true)), (2 | 4, Some(false)), (0xc, None)] {
+            let body = ibs_body(8, &ibs::tests::raw(0x3ff, 0, 3, data3));
+            let sample = decode(Form::Ibs, &body, true).unwrap();
+            assert_eq!(sample.tlb_miss, expected, "{data3:#x}");
+        }
         assert_eq!(
             sample.observation,
             Observation::Access {

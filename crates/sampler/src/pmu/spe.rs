@@ -45,6 +45,8 @@ pub(crate) struct Operation {
 mod event {
     pub const L1_ACCESS: u64 = 1 << 2;
     pub const L1_REFILL: u64 = 1 << 3;
+    pub const TLB_ACCESS: u64 = 1 << 4;
+    pub const TLB_WALK: u64 = 1 << 5;
     pub const LAST_LEVEL_ACCESS: u64 = 1 << 8;
     pub const LAST_LEVEL_MISS: u64 = 1 << 9;
     pub const REMOTE: u64 = 1 << 10;
@@ -67,7 +69,11 @@ impl Operation {
         } else {
             0
         };
-        data_src::encode(operation & 1 != 0, number, remote)
+        let tlb = match has(event::TLB_ACCESS | event::TLB_WALK) {
+            true => data_src::encode_tlb(has(event::TLB_WALK)),
+            false => 0,
+        };
+        data_src::encode(operation & 1 != 0, number, remote) | tlb
     }
 }
 

@@ -1,0 +1,453 @@
+//! Observes what was running already: who is meant, with what events, and what became of it since it
+//! was last looked at.
+
+use std::io;
+
+use nearpage_machine::CpuId;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::coverage::{Candidate, Coverage, Room, Turns, coverage, ended};
+use crate::discovery::{Discovery, Members};
+use crate::error::Error;
+use crate::follower::Follower;
+use crate::found::{Found, Root};
+use crate::merge::Window;
+use crate::opening::{CpuRing, Opening};
+use crate::perf_event::Scope;
+use crate::processes::{Mapping, Processes};
+use crate::record::{self, Body, Identifiers, Record};
+use crate::sampler::now_ns;
+use crate::source::open_files_limit;
+
+/// A target that was running already.
+pub(crate) struct Attached {
+    found: Found,
+    processes: Processes,
+    cpus: Vec<CpuId>,
+    opening: Opening,
+    pub coverage: Coverage,
+    /// Threads that have events, with those that inherited them.
+    observed: FxHashSet<u32>,
+    turns: Option<(Turns, FxHashMap<u32, u64>)>,
+    next_look_ns: u64,
+    /// What processes had mapped when they were looked at, until all records up to then are in.
+    looked: Vec<(u64, u32, Vec<Mapping>)>,
+}
+
+/// How many times the samples of a thread count.
+type Weights = FxHashMap<u32, f32>;
+
+/// Time between two looks at least, and times what a look takes: 1 % of a CPU.
+const LOOK_NS: u64 = 1_000_000_000;
+const LOOK_COST: u64 = 100;
+
+/// Rounds of listing and opening until nobody new turns up, at most.
+const LISTINGS_MAX: usize = 64;
+
+/// Files open for other things: standard streams, logs, folders.
+const OTHER_FILES: u64 = 64;
+
+impl Attached {
+    /// Opens the events of everybody who is meant, and tells `follower` who that is.
+    pub fn attach(
+        mut found: Found,
+        opening: Opening,
+        processes: Processes,
+        cpus: Vec<CpuId>,
+        window: &mut Window,
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<(Self, Discovery), Error> {
+        let mut members = found.members(&processes);
+        let coverage = match &found {
+            Found::All => Coverage::All,
+            Found::Cgroup(_, true) => Coverage::Cgroup,
+            Found::Processes(_) | Found::Cgroup(..) => {
+                let threads = members
+                    .iter()
+                    .map(|pid| processes.threads(*pid).len())
+                    .sum();
+                let room = Room {
+                    files: open_files_limit().saturating_sub(OTHER_FILES + cpus.len() as u64),
+                    files_per_thread: opening.files(&cpus),
+                    machine_wide: opening.machine_wide(cpus[0]).is_ok(),
+                };
+                coverage(threads, &room).ok_or_else(|| {
+                    Error::Options(format!(
+                        "{} open files are allowed, and a thread takes {}: raise ulimit -n",
+                        open_files_limit(),
+                        room.files_per_thread
+                    ))
+                })?
+            }
+        };
+        let mut attached = Self {
+            processes: processes.clone(),
+            cpus,
+            coverage,
+            observed: FxHashSet::default(),
+            turns: None,
+            next_look_ns: now_ns() + LOOK_NS,
+            looked: Vec::new(),
+            opening,
+            found: Found::All,
+        };
+        let mut filter = Members::All;
+        match coverage {
+            Coverage::EachThread { .. } => {
+                members = attached.open_threads(&found, window, rings)?;
+            }
+            Coverage::Turns { at_once, .. } => {
+                attached.opening.without_children();
+                attached.turns = Some((Turns::new(at_once), FxHashMap::default()));
+                attached.take_turns(&members, rings)?;
+            }
+            Coverage::Machine { .. } | Coverage::All | Coverage::Cgroup => {
+                attached.opening.for_the_machine();
+                for cpu in attached.cpus.clone() {
+                    let scope = match &found {
+                        Found::Cgroup(group, true) => Scope::CgroupOn(group.raw(), cpu),
+                        _ => Scope::MachineOn(cpu),
+                    };
+                    attached.opening.open(rings, cpu, scope, 0)?;
+                }
+                // Whoever was born meanwhile.
+                members = found.members(&processes);
+                if let Coverage::Machine { .. } = coverage {
+                    filter = Members::Processes(members.iter().copied().collect());
+                }
+            }
+        }
+        if let Found::Processes(roots) = &mut found {
+            let all_ended = Root::all_ended(roots, &processes);
+            if all_ended && members.iter().all(|pid| !processes.lives(*pid)) {
+                let pid = roots[0].pid;
+                return Err(Error::EndedMeanwhile { pid });
+            }
+        }
+        if let Coverage::Machine { .. } | Coverage::Turns { .. } = coverage {
+            attached.opening.notes.push(coverage.to_string());
+        }
+        if let Found::Cgroup(_, false) = found {
+            attached.opening.notes.push(
+                "the control group is observed process by process, and who joins it up to a second or \
+                 more later: kernel.perf_event_paranoid 0 or CAP_PERFMON, and a group of the unified \
+                 hierarchy, would allow more"
+                    .to_owned(),
+            );
+        }
+        attached.found = found;
+        Ok((attached, Discovery::new(processes, filter)))
+    }
+
+    pub fn period_ns(&self) -> u64 {
+        self.opening.period_ns
+    }
+
+    pub fn deferred(&self) -> bool {
+        self.opening.deferred
+    }
+
+    pub fn identifiers(&self) -> &Identifiers {
+        &self.opening.identifiers
+    }
+
+    pub fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.opening.notes)
+    }
+
+    /// Tells `follower` of everybody who is meant.
+    pub fn introduce(&self, follower: &mut Follower) {
+        for pid in self.found.members(&self.processes) {
+            follower.meet(pid);
+        }
+    }
+
+    /// Lists and opens until nobody new turns up. Who is born of a thread that has events has them
+    /// too; that shows in the records.
+    fn open_threads(
+        &mut self,
+        found: &Found,
+        window: &mut Window,
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<Vec<u32>, Error> {
+        let mut members = Vec::new();
+        for _ in 0..LISTINGS_MAX {
+            members = found.members(&self.processes);
+            if !self.open_new(&members, window, rings)? {
+                break;
+            }
+        }
+        if self.observed.is_empty()
+            && let Found::Processes(roots) = found
+        {
+            return Err(Error::EndedMeanwhile { pid: roots[0].pid });
+        }
+        Ok(members)
+    }
+
+    /// Opens events for threads that have none; says whether there were any.
+    fn open_new(
+        &mut self,
+        members: &[u32],
+        window: &mut Window,
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<bool, Error> {
+        let mut new = Vec::new();
+        for pid in members {
+            let threads = self.processes.threads(*pid);
+            let unknown = threads
+                .into_iter()
+                .filter(|tid| !self.observed.contains(tid));
+            new.extend(unknown.map(|tid| (*pid, tid)));
+        }
+        if new.is_empty() {
+            return Ok(false);
+        }
+        let births = births(window, rings);
+        // Creators first.
+        for (pid, tid) in &new {
+            self.observed.insert(*tid);
+            for cpu in self.cpus.clone() {
+                let inherited = births.get(tid).is_some_and(|(time_ns, creator)| {
+                    let ring = rings.iter().find(|ring| ring.cpu == cpu);
+                    let events = ring.and_then(|ring| ring.events.get(creator));
+                    events.is_some_and(|events| events.opened_ns < *time_ns)
+                        || births.contains_key(creator)
+                });
+                if inherited {
+                    continue;
+                }
+                if !self.open_one(*pid, *tid, cpu, rings)? {
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens the events of a thread on a CPU; false where it has ended, or may not be observed and
+    /// was not asked for.
+    fn open_one(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        cpu: CpuId,
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<bool, Error> {
+        let scope = Scope::ProcessOn(tid as libc::pid_t, cpu);
+        let Err(error) = self.opening.open(rings, cpu, scope, tid) else {
+            return Ok(true);
+        };
+        match errno(&error) {
+            Some(libc::ESRCH) => Ok(false),
+            Some(libc::EACCES | libc::EPERM) if !self.observed_any(rings) => {
+                Err(not_allowed(pid, &self.processes))
+            }
+            Some(libc::EACCES | libc::EPERM) => {
+                let note = format!(
+                    "process {pid} is not observed: it belongs to another user; run nearpage as root, \
+                     or give it CAP_PERFMON and CAP_SYS_PTRACE"
+                );
+                if !self.opening.notes.contains(&note) {
+                    self.opening.notes.push(note);
+                }
+                Ok(false)
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn observed_any(&self, rings: &[CpuRing]) -> bool {
+        rings.iter().any(|ring| !ring.events.is_empty())
+    }
+
+    /// Gives events to the threads whose turn it is, and takes those of the others; the weights of
+    /// their samples, and all threads there are.
+    fn take_turns(
+        &mut self,
+        members: &[u32],
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<(Weights, Vec<(u32, u32)>), Error> {
+        let Some((mut turns, mut running)) = self.turns.take() else {
+            return Ok(Default::default());
+        };
+        let mut process_of = Vec::new();
+        let mut candidates = Vec::new();
+        for pid in members {
+            for tid in self.processes.threads(*pid) {
+                let now_ns = self.processes.running_ns(*pid, tid).unwrap_or(0);
+                let before_ns = running.insert(tid, now_ns).unwrap_or(now_ns);
+                process_of.push((tid, *pid));
+                candidates.push(Candidate {
+                    tid,
+                    busy_ns: now_ns.saturating_sub(before_ns),
+                });
+            }
+        }
+        for tid in ended(running.keys().copied().collect::<Vec<_>>(), &candidates) {
+            running.remove(&tid);
+        }
+        let chosen: FxHashMap<u32, f32> = turns.next(&candidates).into_iter().collect();
+        self.turns = Some((turns, running));
+        for ring in rings.iter_mut() {
+            ring.events.retain(|tid, _| chosen.contains_key(tid));
+        }
+        self.observed.retain(|tid| chosen.contains_key(tid));
+        for (tid, pid) in &process_of {
+            if !chosen.contains_key(tid) || !self.observed.insert(*tid) {
+                continue;
+            }
+            for cpu in self.cpus.clone() {
+                if !self.open_one(*pid, *tid, cpu, rings)? {
+                    break;
+                }
+            }
+        }
+        Ok((chosen, process_of))
+    }
+
+    /// Looks at what records do not tell, now and then: what is no longer mapped, who else is meant,
+    /// whose turn it is.
+    pub fn look(
+        &mut self,
+        follower: &mut Follower,
+        window: &mut Window,
+        rings: &mut Vec<CpuRing>,
+    ) -> Result<(), Error> {
+        let began_ns = now_ns();
+        if began_ns < self.next_look_ns {
+            return Ok(());
+        }
+        let members = match (&self.coverage, &self.found) {
+            // Events are inherited, or everybody has them.
+            (Coverage::All | Coverage::Cgroup, _)
+            | (Coverage::EachThread { .. }, Found::Processes(_)) => Vec::new(),
+            _ => self.found.members(&self.processes),
+        };
+        match self.coverage {
+            Coverage::EachThread { .. } => {
+                while !members.is_empty() && self.open_new(&members, window, rings)? {}
+            }
+            Coverage::Machine { .. } => {
+                if let Some(discovery) = &mut follower.discovery {
+                    discovery.include(members.iter().copied());
+                }
+            }
+            Coverage::Turns { .. } => {
+                for ring in rings.iter_mut() {
+                    window.add(|bytes| {
+                        ring.drain(bytes);
+                    });
+                }
+                window.take(u64::MAX, |record| follower.follow(record));
+                let (weights, threads) = self.take_turns(&members, rings)?;
+                follower.weights = weights;
+                follower.only(began_ns, &threads, &self.processes);
+            }
+            Coverage::All | Coverage::Cgroup => {}
+        }
+        follower.identifiers = self.opening.identifiers.clone();
+        members.iter().for_each(|pid| follower.meet(*pid));
+        let seen = follower.discovery.as_mut().map(Discovery::take_seen);
+        for pid in seen.unwrap_or_default() {
+            let time_ns = now_ns();
+            if let Ok(mappings) = self.processes.mappings(pid)
+                && !mappings.is_empty()
+            {
+                self.looked.push((time_ns, pid, mappings));
+            }
+        }
+        let took_ns = now_ns() - began_ns;
+        self.next_look_ns = now_ns() + LOOK_NS.max(took_ns.saturating_mul(LOOK_COST));
+        Ok(())
+    }
+
+    /// All records before `time_ns` have been followed: what was looked at until then counts.
+    pub fn settle(&mut self, time_ns: u64, follower: &mut Follower) {
+        for (looked_ns, pid, mappings) in self.looked.extract_if(.., |looked| looked.0 <= time_ns) {
+            follower.mapped_now(looked_ns, pid, &mappings);
+        }
+    }
+
+    /// Is there nobody left who is meant?
+    pub fn ended(&mut self, follower: &Follower) -> bool {
+        let processes = &self.processes;
+        match &mut self.found {
+            Found::Processes(roots) => {
+                let all = Root::all_ended(roots, processes);
+                all && !follower
+                    .threads
+                    .live_processes()
+                    .any(|pid| processes.lives(pid))
+            }
+            Found::Cgroup(group, _) => !group.exists(),
+            Found::All => false,
+        }
+    }
+
+    /// Files that are readable once something has ended.
+    pub fn handles(&self) -> Vec<libc::c_int> {
+        match &self.found {
+            Found::Processes(roots) => roots.iter().filter_map(Root::handle).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What could not be had.
+    pub fn shortcomings(&self, follower: &Follower) -> Option<String> {
+        let unreadable = follower.discovery.as_ref()?.unreadable.len();
+        (unreadable > 0).then(|| {
+            format!(
+                "mappings may not be read ({unreadable} of the processes): objects there are unknown, but \
+                 for later ones; CAP_SYS_PTRACE allows it"
+            )
+        })
+    }
+}
+
+/// Births that records tell of: by thread, when and of whom.
+fn births(window: &mut Window, rings: &mut [CpuRing]) -> FxHashMap<u32, (u64, u32)> {
+    for ring in rings {
+        window.add(|bytes| {
+            ring.drain(bytes);
+        });
+    }
+    let mut births = FxHashMap::default();
+    let none = Identifiers::default();
+    window.each(|bytes| {
+        if let Ok(Record {
+            origin,
+            body: Body::Fork { tid, .. },
+        }) = record::parse(bytes, &none)
+        {
+            births.insert(tid, (origin.time_ns, origin.tid));
+        }
+    });
+    births
+}
+
+/// What the kernel said.
+fn errno(error: &Error) -> Option<i32> {
+    let source: &io::Error = match error {
+        Error::Refused(refusal) => &refusal.source,
+        Error::PmuRefused { source, .. } => source,
+        _ => return None,
+    };
+    source.raw_os_error()
+}
+
+/// Why a process may not be observed.
+fn not_allowed(pid: u32, processes: &Processes) -> Error {
+    let owner = match processes.process_and_owner(pid) {
+        Ok((_, 0)) => "it belongs to root".to_owned(),
+        Ok((_, owner)) => format!("it belongs to user {owner}"),
+        Err(_) => return Error::EndedMeanwhile { pid },
+    };
+    Error::Unobservable {
+        pid,
+        reason: format!(
+            "{owner}, and the kernel refuses: attaching takes the same user and no more privileges than \
+             nearpage has, or CAP_PERFMON and, for its mappings, CAP_SYS_PTRACE (run nearpage as root)"
+        ),
+    }
+}

@@ -1,0 +1,218 @@
+//! Processes that were there before they were observed: whether they are meant, and what they had
+//! mapped.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use nearpage_recording::elf::ElfFile;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::mappings::{Change, Mappings};
+use crate::processes::{Mapping, Processes};
+
+/// Whose records count.
+#[derive(Clone, Debug)]
+pub(crate) enum Members {
+    /// Of all that have any.
+    All,
+    /// These, and what they start.
+    Processes(FxHashSet<u32>),
+}
+
+/// What is known of a process.
+#[derive(Clone, Debug)]
+enum Known {
+    /// It is not meant: another one, or a thread of the kernel.
+    Other,
+    Member(Mappings),
+}
+
+/// A thread that was found running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoundThread {
+    pub tid: u32,
+    pub name: String,
+}
+
+/// Processes and what they have mapped.
+#[derive(Debug)]
+pub(crate) struct Discovery {
+    processes: Processes,
+    members: Members,
+    own_pid: u32,
+    known: FxHashMap<u32, Known>,
+    /// By device and inode.
+    build_ids: FxHashMap<(u64, u64), Vec<u8>>,
+    /// Processes of which samples came since they were last looked at.
+    seen: FxHashSet<u32>,
+    /// Processes whose mappings could not be read while they lived.
+    pub unreadable: FxHashSet<u32>,
+}
+
+impl Discovery {
+    pub fn new(processes: Processes, members: Members) -> Self {
+        Self {
+            processes,
+            members,
+            own_pid: std::process::id(),
+            known: FxHashMap::default(),
+            build_ids: FxHashMap::default(),
+            seen: FxHashSet::default(),
+            unreadable: FxHashSet::default(),
+        }
+    }
+
+    /// Do records of this process count?
+    pub fn admits(&self, pid: u32) -> bool {
+        // 0 idles, and a process that is being taken down has no number any more.
+        if pid == 0 || pid == u32::MAX || pid == self.own_pid {
+            return false;
+        }
+        match &self.members {
+            Members::All => !matches!(self.known.get(&pid), Some(Known::Other)),
+            Members::Processes(members) => members.contains(&pid),
+        }
+    }
+
+    /// Further processes are meant.
+    pub fn include(&mut self, pids: impl IntoIterator<Item = u32>) {
+        if let Members::Processes(members) = &mut self.members {
+            members.extend(pids);
+        }
+    }
+
+    /// The threads of a process that is met for the first time, and what it has mapped; nothing of
+    /// one that is known, or is not meant.
+    pub fn meet(&mut self, pid: u32, mapped: impl FnMut(Mapping, &[u8])) -> Vec<FoundThread> {
+        self.seen.insert(pid);
+        if self.known.contains_key(&pid) || !self.admits(pid) {
+            return Vec::new();
+        }
+        if self.processes.stat(pid).is_ok_and(|stat| stat.kernel) {
+            self.known.insert(pid, Known::Other);
+            return Vec::new();
+        }
+        self.known.insert(pid, Known::Member(Mappings::default()));
+        let threads = self.threads(pid);
+        match self.processes.mappings(pid) {
+            Ok(all) => self.now(pid, &all, mapped, |_| ()),
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && self.processes.lives(pid) =>
+            {
+                self.unreadable.insert(pid);
+            }
+            Err(_) => {}
+        }
+        threads
+    }
+
+    /// Threads of a process.
+    pub fn threads(&self, pid: u32) -> Vec<FoundThread> {
+        let threads = self.processes.threads(pid).into_iter();
+        threads
+            .map(|tid| FoundThread {
+                tid,
+                name: self.processes.name(pid, tid).unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// All that a process has mapped now: what is new, with its build-id, and what went.
+    pub fn now(
+        &mut self,
+        pid: u32,
+        all: &[Mapping],
+        mut mapped: impl FnMut(Mapping, &[u8]),
+        mut unmapped: impl FnMut(std::ops::Range<u64>),
+    ) {
+        let Some(Known::Member(mappings)) = self.known.get_mut(&pid) else {
+            return;
+        };
+        let (processes, build_ids) = (&self.processes, &mut self.build_ids);
+        mappings.now(all, |change| match change {
+            Change::Mapped(mapping) => {
+                let build_id = build_id(processes, build_ids, pid, &mapping);
+                mapped(mapping, build_id);
+            }
+            Change::Unmapped(range) => unmapped(range),
+        });
+    }
+
+    /// The kernel's record of a mapping: the parts that are new.
+    pub fn map(&mut self, pid: u32, mapping: &Mapping, mut mapped: impl FnMut(Mapping)) {
+        if let Some(Known::Member(mappings)) = self.known.get_mut(&pid) {
+            mappings.map(mapping, |change| {
+                if let Change::Mapped(part) = change {
+                    mapped(part);
+                }
+            });
+        }
+    }
+
+    /// A process was forked; false where its parent is not known.
+    pub fn fork(&mut self, parent_pid: u32, pid: u32) -> bool {
+        if let Members::Processes(members) = &mut self.members
+            && members.contains(&parent_pid)
+        {
+            members.insert(pid);
+        }
+        match self.known.get(&parent_pid) {
+            Some(Known::Member(mappings)) => {
+                let mappings = mappings.clone();
+                self.known.insert(pid, Known::Member(mappings));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A process began another program.
+    pub fn exec(&mut self, pid: u32) {
+        self.known.insert(pid, Known::Member(Mappings::default()));
+    }
+
+    /// A process ended; its number may be used again.
+    pub fn end(&mut self, pid: u32) {
+        self.known.remove(&pid);
+        self.seen.remove(&pid);
+        if let Members::Processes(members) = &mut self.members {
+            members.remove(&pid);
+        }
+    }
+
+    /// Members of which records came since the last call.
+    pub fn take_seen(&mut self) -> Vec<u32> {
+        let mut seen: Vec<u32> = self.seen.drain().collect();
+        seen.retain(|pid| matches!(self.known.get(pid), Some(Known::Member(_))));
+        seen.sort_unstable();
+        seen
+    }
+}
+
+/// Build-id of the file that a process has mapped to be executed; empty where there is none.
+fn build_id<'a>(
+    processes: &Processes,
+    known: &'a mut FxHashMap<(u64, u64), Vec<u8>>,
+    pid: u32,
+    mapping: &Mapping,
+) -> &'a [u8] {
+    const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
+    if mapping.protection & EXECUTABLE == 0 || !mapping.of_file() {
+        return &[];
+    }
+    let path = processes.file(pid, &mapping.path);
+    let Ok(metadata) = fs::metadata(&path) else {
+        return &[];
+    };
+    known
+        .entry((metadata.dev(), metadata.ino()))
+        .or_insert_with(|| {
+            let file = ElfFile::open(&path).ok();
+            let text = file.map(|file| file.build_id()).unwrap_or_default();
+            let digits = text.as_bytes().chunks_exact(2);
+            let byte =
+                |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+            digits.filter_map(byte).collect()
+        })
+}

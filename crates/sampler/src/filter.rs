@@ -1,0 +1,230 @@
+//! Which accesses are wanted: those to some addresses, or to some objects.
+//!
+//! No PMU that samples memory accesses can be told data addresses (Intel's PEBS, AMD's IBS and Arm's
+//! SPE sample first and see the address afterwards), so the recorder leaves the others out.
+
+use std::ops::Range;
+use std::path::Path;
+use std::rc::Rc;
+
+use nearpage_recording::elf::{ElfFile, Symbol, demangle};
+use rustc_hash::FxHashMap;
+
+use crate::address_space::file_inside;
+use crate::calibrate::page_bytes;
+use crate::processes::Mapping;
+
+/// Accesses to keep; both lists empty: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// To these addresses, in any process.
+    pub ranges: Vec<Range<u64>>,
+    /// To static objects and mappings of these names: a symbol, `[heap]`, the path or name of a
+    /// file, the NAME of memory that a program named (`[anon:NAME]`).
+    pub objects: Vec<String>,
+}
+
+impl Wanted {
+    /// Is every access wanted?
+    pub fn all(&self) -> bool {
+        self.ranges.is_empty() && self.objects.is_empty()
+    }
+
+    /// Is a mapping with this path wanted?
+    fn names(&self, path: &str) -> bool {
+        let file = path.starts_with('/') && !path.starts_with("//");
+        let file = file.then(|| path.rsplit('/').next()).flatten();
+        let memory = path.strip_prefix("[anon:");
+        let memory = memory.and_then(|name| name.strip_suffix(']'));
+        let names = [Some(path), file, memory];
+        self.objects
+            .iter()
+            .any(|object| names.contains(&Some(object)))
+    }
+
+    fn symbol(&self, name: &str) -> bool {
+        self.objects
+            .iter()
+            .any(|object| object == name || *object == demangle(name))
+    }
+}
+
+/// A file and the symbols in it that are wanted.
+type Found = Option<Rc<(ElfFile, Vec<Symbol>)>>;
+
+/// Says of addresses whether they are wanted, as objects come and go.
+#[derive(Debug, Default)]
+pub(crate) struct Filter {
+    wanted: Wanted,
+    /// Wanted mappings and symbols of each process.
+    mappings: FxHashMap<u32, Vec<Range<u64>>>,
+    symbols: FxHashMap<u32, Vec<Range<u64>>>,
+    /// By path and build-id.
+    files: FxHashMap<(String, Vec<u8>), Found>,
+}
+
+impl Filter {
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
+    pub fn keeps(&self, pid: u32, address: u64) -> bool {
+        let holds = |ranges: &Vec<Range<u64>>| ranges.iter().any(|range| range.contains(&address));
+        self.wanted.all()
+            || holds(&self.wanted.ranges)
+            || [&self.mappings, &self.symbols]
+                .iter()
+                .any(|all| all.get(&pid).is_some_and(holds))
+    }
+
+    /// Something was mapped.
+    pub fn map(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
+        if self.wanted.objects.is_empty() {
+            return;
+        }
+        let range = mapping.begin..mapping.end;
+        self.unmap(pid, &range);
+        if self.wanted.names(&mapping.path) {
+            self.mappings.entry(pid).or_default().push(range);
+        } else if mapping.protection & libc::PROT_EXEC as u32 != 0 && mapping.of_file() {
+            self.map_module(pid, mapping, build_id);
+        }
+    }
+
+    fn map_module(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
+        let key = (mapping.path.clone(), build_id.to_vec());
+        let found = self.files.entry(key).or_insert_with(|| {
+            let open = |path: &Path| ElfFile::open(path).ok();
+            let file =
+                open(&file_inside(pid, &mapping.path)).or_else(|| open(mapping.path.as_ref()))?;
+            let mut symbols = file.data_symbols();
+            symbols.retain(|symbol| self.wanted.symbol(&symbol.name));
+            (!symbols.is_empty()).then(|| Rc::new((file, symbols)))
+        });
+        let Some((file, symbols)) = found.as_deref() else {
+            return;
+        };
+        let page_bytes = page_bytes() as u64;
+        let Some(bias) = file.bias(mapping.begin, mapping.file_offset, true, page_bytes) else {
+            return;
+        };
+        let ranges = symbols.iter().map(|symbol| {
+            let begin = symbol.address.wrapping_add(bias);
+            begin..begin.saturating_add(symbol.size_bytes)
+        });
+        let known = self.symbols.entry(pid).or_default();
+        let new: Vec<_> = ranges.filter(|range| !known.contains(range)).collect();
+        known.extend(new);
+    }
+
+    /// Nothing of what was mapped there is any more.
+    pub fn unmap(&mut self, pid: u32, gone: &Range<u64>) {
+        if let Some(ranges) = self.mappings.get_mut(&pid) {
+            let rest = |range: &Range<u64>| {
+                let before = range.start..range.end.min(gone.start);
+                let after = range.start.max(gone.end)..range.end;
+                [before, after].into_iter().filter(|part| !part.is_empty())
+            };
+            *ranges = ranges.iter().flat_map(rest).collect();
+        }
+    }
+
+    /// A process was forked.
+    pub fn fork(&mut self, parent_pid: u32, pid: u32) {
+        for all in [&mut self.mappings, &mut self.symbols] {
+            if let Some(ranges) = all.get(&parent_pid).cloned() {
+                all.insert(pid, ranges);
+            }
+        }
+    }
+
+    /// The memory of a process went.
+    pub fn clear(&mut self, pid: u32) {
+        self.mappings.remove(&pid);
+        self.symbols.remove(&pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(begin: u64, end: u64, path: &str) -> Mapping {
+        Mapping {
+            begin,
+            end,
+            file_offset: 0,
+            protection: 3,
+            path: path.to_owned(),
+        }
+    }
+
+    fn wanting(objects: &[&str]) -> Filter {
+        Filter::new(Wanted {
+            ranges: Vec::new(),
+            objects: objects.iter().map(|name| (*name).to_owned()).collect(),
+        })
+    }
+
+    #[test]
+    fn ranges_hold_in_any_process() {
+        let filter = Filter::new(Wanted {
+            ranges: vec![0x1000..0x2000, 0x5000..0x5001],
+            objects: Vec::new(),
+        });
+        for (address, kept) in [
+            (0xfff, false),
+            (0x1000, true),
+            (0x1fff, true),
+            (0x2000, false),
+            (0x5000, true),
+        ] {
+            assert_eq!(filter.keeps(7, address), kept, "{address:#x}");
+        }
+        assert!(Filter::default().keeps(7, 0));
+    }
+
+    #[test]
+    fn mappings_are_wanted_by_name_as_long_as_they_are_there() {
+        let mut filter = wanting(&["[heap]", "data.bin", "big array"]);
+        for (begin, path) in [
+            (0x1000, "[heap]"),
+            (0x3000, "/tmp/data.bin"),
+            (0x5000, "[anon:big array]"),
+            (0x7000, "//anon"),
+        ] {
+            filter.map(7, &mapping(begin, begin + 0x1000, path), &[]);
+        }
+        let kept =
+            |filter: &Filter, pid| [0x1000, 0x3000, 0x5000, 0x7000].map(|at| filter.keeps(pid, at));
+        assert_eq!(kept(&filter, 7), [true, true, true, false]);
+        assert_eq!(kept(&filter, 8), [false; 4]);
+        filter.fork(7, 8);
+        filter.unmap(8, &(0x800..0x1800));
+        assert!(!filter.keeps(8, 0x1000) && filter.keeps(8, 0x1800) && filter.keeps(7, 0x1000));
+        filter.map(8, &mapping(0x3000, 0x4000, "//anon"), &[]);
+        assert!(!filter.keeps(8, 0x3000));
+        filter.clear(7);
+        assert_eq!(kept(&filter, 7), [false; 4]);
+        assert!(filter.keeps(8, 0x5000));
+    }
+
+    #[unsafe(no_mangle)]
+    static NEARPAGE_FILTER_TEST: [u8; 64] = [7; 64];
+
+    #[test]
+    fn symbols_are_wanted_where_their_module_is() {
+        let pid = std::process::id();
+        let processes = crate::processes::Processes::new(Path::new("/proc"));
+        let mut filter = wanting(&["NEARPAGE_FILTER_TEST"]);
+        for mapping in processes.mappings(pid).unwrap() {
+            filter.map(pid, &mapping, &[]);
+        }
+        let begin = std::hint::black_box(&raw const NEARPAGE_FILTER_TEST) as u64;
+        let kept = [begin - 1, begin, begin + 63, begin + 64].map(|at| filter.keeps(pid, at));
+        assert_eq!(kept, [false, true, true, false]);
+    }
+}

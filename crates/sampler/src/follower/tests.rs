@@ -1,0 +1,332 @@
+use super::*;
+use crate::record::tests::{record, trailer};
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn fork(time_ns: u64, pid: u32, tid: u32, parent: u32) -> Vec<u8> {
+    let body = [
+        words(&[pid, parent, tid, parent, 0, 0]),
+        trailer(parent, parent, time_ns, 0),
+    ];
+    record(7, 0, &body.concat())
+}
+
+fn exit(time_ns: u64, pid: u32, tid: u32) -> Vec<u8> {
+    record(
+        4,
+        0,
+        &[
+            words(&[pid, pid, tid, pid, 0, 0]),
+            trailer(pid, tid, time_ns, 0),
+        ]
+        .concat(),
+    )
+}
+
+fn sample(time_ns: u64, pid: u32, tid: u32, user: bool) -> Vec<u8> {
+    let tids = u64::from(pid) | u64::from(tid) << 32;
+    let mut body: Vec<u8> = [0, 0x1234, tids, time_ns, 1, 1000, 2]
+        .iter()
+        .flat_map(|word: &u64| word.to_ne_bytes())
+        .collect();
+    body.extend([0; 8 * GENERAL_REGISTERS]);
+    record(9, if user { 2 } else { 1 }, &body)
+}
+
+#[test]
+fn threads_are_numbered_and_every_sample_counted() {
+    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    follower.begin(1, 10, 10, 1);
+    for bytes in [
+        fork(2, 10, 11, 10),
+        sample(3, 10, 11, true),
+        sample(4, 10, 11, false),
+        exit(5, 10, 11),
+        fork(6, 10, 11, 10),
+        sample(7, 10, 11, true),
+        // Its beginning was lost.
+        sample(8, 10, 12, true),
+        record(9, 2, &[0; 3]),
+    ] {
+        follower.follow(&bytes);
+    }
+    let counts: Vec<_> = follower
+        .threads
+        .all()
+        .iter()
+        .map(|t| (t.tid, t.counts.samples, t.counts.kernel))
+        .collect();
+    assert_eq!(counts, [(10, 0, 0), (11, 1, 1), (11, 1, 0), (12, 1, 0)]);
+    assert_eq!(
+        (follower.undecoded.no_code, follower.records.malformed),
+        (3, 1)
+    );
+    assert_eq!(follower.undecoded_places(1).len(), 1);
+    let forks = follower
+        .events
+        .iter()
+        .filter(|event| matches!(event, Event::Fork { .. }))
+        .count();
+    assert_eq!(forks, 4);
+}
+
+#[test]
+fn hardware_samples_become_accesses_with_weight_and_cost() {
+    use crate::pmu::{Form, Precise};
+    let identifiers = Identifiers {
+        memory: vec![(7, Form::Precise(AccessKind::Load))],
+        ..Identifiers::default()
+    };
+    let mut follower = Follower::new(Side::Before, identifiers);
+    follower.hardware.min_latency_cycles = 30;
+    let load = Precise {
+        id: 7,
+        ip: 0x40_1000,
+        pid: 10,
+        tid: 11,
+        time_ns: 5,
+        address: 0x7f00,
+        cpu: 3,
+        period: 1000,
+        // 100 ns at the 2.5 GHz that are assumed.
+        latency_cycles: 250,
+        data_src: 0x102 | 0xd << 33 | 1 << 37,
+    };
+    let quick = Precise {
+        latency_cycles: 29,
+        ..load
+    };
+    let store = Precise {
+        latency_cycles: 0,
+        data_src: 0x104,
+        ..load
+    };
+    let nowhere = Precise { address: 0, ..load };
+    for (misc, sample) in [(2, load), (2, quick), (2, store), (2, nowhere), (1, load)] {
+        follower.follow(&record(9, misc, &sample.body()));
+    }
+    let counts = follower.threads.all()[0].counts;
+    assert_eq!((counts.samples, counts.accesses, counts.compute), (4, 2, 1));
+    assert_eq!((counts.undecoded, counts.kernel), (1, 1));
+    assert_eq!(follower.undecoded.no_address, 1);
+    assert_eq!(follower.batch.len(), 2);
+    let (load, store) = (follower.batch.get(0), follower.batch.get(1));
+    assert_eq!(
+        (load.address, load.instruction, load.cpu.0),
+        (0x7f00, 0x40_1000, 3)
+    );
+    assert_eq!((load.weight, load.cost_ns), (1000.0, 100_000.0));
+    assert_eq!(
+        (load.kind, load.level),
+        (AccessKind::Load, Level::RemoteMemory)
+    );
+    assert_eq!((store.kind, store.cost_ns), (AccessKind::Store, 0.0));
+}
+
+#[test]
+fn only_what_is_wanted_is_kept() {
+    use crate::filter::Wanted;
+    use crate::pmu::{Form, Precise};
+    let identifiers = Identifiers {
+        memory: vec![(7, Form::Precise(AccessKind::Load))],
+        ..Identifiers::default()
+    };
+    let load = |address, data_src| {
+        let precise = Precise {
+            id: 7,
+            pid: 10,
+            tid: 10,
+            time_ns: 5,
+            address,
+            period: 100,
+            latency_cycles: 250,
+            data_src,
+            ..Precise::default()
+        };
+        record(9, 2, &precise.body())
+    };
+    // TLB hit, TLB miss, not known.
+    let (hit, miss, silent) = (0x102_6810_0142, 0x104_5010_0442, 0x508_0022);
+    let followed = |wanted: Wanted, event| {
+        let mut follower = Follower::new(Side::Before, identifiers.clone());
+        follower.filter = Filter::new(wanted);
+        follower.hardware.event = event;
+        for data_src in [hit, miss, silent] {
+            for address in [0x1000, 0x2000] {
+                follower.follow(&load(address, data_src));
+            }
+        }
+        let counts = follower.threads.all()[0].counts;
+        assert_eq!(counts.samples, counts.accesses);
+        assert_eq!(counts.accesses, follower.batch.len() as u64);
+        (counts.accesses, follower.records.left_out)
+    };
+    let range = Wanted {
+        ranges: std::iter::once(0x1800..0x2001).collect(),
+        objects: Vec::new(),
+    };
+    assert_eq!(followed(Wanted::default(), PmuEvent::Access), (6, 0));
+    assert_eq!(followed(range.clone(), PmuEvent::Access), (3, 3));
+    assert_eq!(followed(Wanted::default(), PmuEvent::DtlbMiss), (2, 4));
+    assert_eq!(followed(range, PmuEvent::DtlbMiss), (1, 5));
+}
+
+/// A process that `/proc` knows, met by its records.
+#[test]
+fn what_was_running_is_met_when_its_records_come() {
+    use crate::discovery::{Discovery, Members};
+    let proc_root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = proc_root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("10/stat", "10 (app) S 1 10 10 0 -1 0\n");
+    write("10/task/10/comm", "app\n");
+    write("10/task/11/comm", "worker\n");
+    write("10/maps", "1000-3000 rw-p 00000000 00:00 0 [heap]\n");
+    write("2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984\n");
+    let following = |members| {
+        let mut follower = Follower::new(Side::Before, Identifiers::default());
+        let processes = Processes::new(proc_root.path());
+        follower.discovery = Some(Discovery::new(processes, members));
+        for bytes in [
+            // Idle, a thread of the kernel, one that is being taken down.
+            sample(1, 0, 0, false),
+            sample(2, 2, 2, false),
+            sample(3, u32::MAX, u32::MAX, true),
+            sample(4, 10, 11, true),
+            // Its record comes after it was met.
+            fork(5, 10, 11, 10),
+            fork(6, 20, 20, 10),
+            sample(7, 20, 20, true),
+            fork(8, 31, 31, 30),
+            exit(9, 20, 20),
+        ] {
+            follower.follow(&bytes);
+        }
+        follower
+    };
+    let mut follower = following(Members::All);
+    let threads = |follower: &Follower| -> Vec<_> {
+        let all = follower.threads.all().iter();
+        all.map(|thread| (thread.pid, thread.tid, thread.counts.samples))
+            .collect()
+    };
+    let mut found = threads(&follower);
+    found.sort_unstable();
+    assert_eq!(found, [(10, 10, 0), (10, 11, 1), (20, 20, 1), (31, 31, 0)]);
+    let first = follower.events.first();
+    assert!(
+        matches!(
+            first,
+            Some(Event::Map {
+                time_ns: 0,
+                pid: 10,
+                address: 0x1000,
+                ..
+            })
+        ),
+        "{first:?}"
+    );
+    // Looked at again: half of it is gone, something was named.
+    follower.events.clear();
+    let now = |path: &str, begin, end| Mapping {
+        begin,
+        end,
+        file_offset: 0,
+        protection: 3,
+        path: path.to_owned(),
+    };
+    let all = [
+        now("[heap]", 0x1000, 0x2000),
+        now("[anon:big]", 0x8000, 0x9000),
+    ];
+    follower.mapped_now(50, 10, &all);
+    follower.mapped_now(60, 10, &all);
+    assert!(
+        matches!(
+            follower.events.as_slice(),
+            [
+                Event::Unmap {
+                    time_ns: 50,
+                    pid: 10,
+                    address: 0x2000,
+                    length: 0x1000
+                },
+                Event::Map {
+                    time_ns: 50,
+                    address: 0x8000,
+                    ..
+                },
+            ]
+        ),
+        "{:?}",
+        follower.events
+    );
+    // Of the whole machine only a process and what it starts.
+    let none = following(Members::Processes(std::iter::once(30).collect()));
+    assert_eq!(threads(&none), [(31, 31, 0)]);
+    let started = following(Members::Processes(std::iter::once(10).collect()));
+    assert_eq!(threads(&started).len(), 3);
+}
+
+#[test]
+fn samples_of_threads_that_take_turns_stand_for_more() {
+    use crate::pmu::{Form, Precise};
+    let identifiers = Identifiers {
+        memory: vec![(7, Form::Precise(AccessKind::Load))],
+        ..Identifiers::default()
+    };
+    let mut follower = Follower::new(Side::Before, identifiers);
+    follower.weights.insert(11, 8.0);
+    for tid in [11, 12] {
+        let precise = Precise {
+            id: 7,
+            pid: 10,
+            tid,
+            address: 0x1000,
+            period: 100,
+            latency_cycles: 250,
+            ..Precise::default()
+        };
+        follower.follow(&record(9, 2, &precise.body()));
+    }
+    let of = |row: usize| {
+        (
+            follower.batch.get(row).weight,
+            follower.batch.get(row).cost_ns,
+        )
+    };
+    assert_eq!(of(0), (800.0, 80_000.0));
+    assert_eq!(of(1), (100.0, 10_000.0));
+}
+
+#[test]
+fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
+    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    let body = [vec![0xff; 16], trailer(10, 10, 1, 0)].concat();
+    follower.follow(&record(2, 0, &body));
+    follower.follow(&record(2, 0, &body));
+    assert_eq!(follower.records.lost, u64::MAX);
+}
+
+#[test]
+fn what_a_sink_refuses_is_an_error() {
+    struct Full;
+    impl Sink for Full {
+        fn accesses(&mut self, _: &AccessBatch) -> io::Result<()> {
+            Ok(())
+        }
+        fn events(&mut self, _: &[Event]) -> io::Result<()> {
+            Err(io::Error::other("disk full"))
+        }
+    }
+    let mut follower = Follower::new(Side::Before, Identifiers::default());
+    assert!(follower.hand_over(&mut Full).is_ok());
+    follower.begin(1, 10, 10, 1);
+    assert!(follower.hand_over(&mut Full).is_err());
+    assert!(follower.events.is_empty());
+}

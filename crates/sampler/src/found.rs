@@ -1,0 +1,148 @@
+//! Whom a target means, found to be there.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use nearpage_machine::CpuId;
+
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::opening::Opening;
+use crate::perf_event::Scope;
+use crate::processes::Processes;
+use crate::target::Target;
+
+/// Whom to observe, found to be there.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Processes(Vec<Root>),
+    /// Whether the kernel lets a control group be observed as such.
+    Cgroup(Cgroup, bool),
+    All,
+}
+
+/// A process that was asked for.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub pid: u32,
+    /// Readable once it has ended; absent before Linux 5.3.
+    handle: Option<OwnedFd>,
+    ended: bool,
+}
+
+impl Found {
+    /// Looks for the target; `None` for a command, which is not there yet.
+    pub fn of(
+        target: &Target,
+        processes: &Processes,
+        proc_root: &Path,
+    ) -> Result<Option<Self>, Error> {
+        Ok(Some(match target {
+            Target::Command(_) => return Ok(None),
+            Target::Processes(pids) if pids.is_empty() => {
+                return Err(Error::Options("no process given".to_owned()));
+            }
+            Target::Processes(pids) => {
+                let roots = pids.iter().map(|pid| Root::find(*pid, processes));
+                Self::Processes(roots.collect::<Result<_, _>>()?)
+            }
+            Target::Cgroup(path) => Self::Cgroup(Cgroup::find(path, proc_root)?, false),
+            Target::All => Self::All,
+        }))
+    }
+
+    /// Lets the kernel say whether a control group may be observed as such.
+    pub fn try_cgroup(&mut self, opening: &Opening, cpu: CpuId) {
+        if let Self::Cgroup(group, allowed) = self {
+            *allowed = opening.try_scope(Scope::CgroupOn(group.raw(), cpu)).is_ok();
+        }
+    }
+
+    /// Is it observed by events of the machine, and not of threads?
+    pub fn machine_wide(&self) -> bool {
+        matches!(self, Self::All | Self::Cgroup(_, true))
+    }
+
+    /// The processes that are meant now, but for this one.
+    pub fn members(&self, processes: &Processes) -> Vec<u32> {
+        let mut members = match self {
+            Self::Processes(roots) => {
+                let roots: Vec<u32> = roots.iter().map(|root| root.pid).collect();
+                processes.with_descendants(&roots)
+            }
+            Self::Cgroup(group, _) => group.processes(),
+            Self::All => processes.all(),
+        };
+        members.retain(|pid| *pid != std::process::id());
+        members
+    }
+}
+
+impl Root {
+    fn find(pid: u32, processes: &Processes) -> Result<Self, Error> {
+        let unobservable = |reason: String| Err(Error::Unobservable { pid, reason });
+        let (Ok(stat), Ok((process, _))) = (processes.stat(pid), processes.process_and_owner(pid))
+        else {
+            return Err(Error::NoProcess { pid });
+        };
+        if process != pid {
+            return unobservable(format!(
+                "it is a thread of process {process}: attach to that one"
+            ));
+        } else if pid == std::process::id() {
+            return unobservable("it is nearpage itself".to_owned());
+        } else if stat.kernel {
+            return unobservable(format!(
+                "it is a thread of the kernel ({}), which has no memory of its own",
+                stat.name
+            ));
+        } else if stat.ended() {
+            return unobservable(
+                "it has ended, and only waits for its parent (a zombie)".to_owned(),
+            );
+        }
+        // SAFETY: no pointers; the descriptor it returns is ours.
+        let handle = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int;
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+        };
+        Ok(Self {
+            pid,
+            handle,
+            ended: false,
+        })
+    }
+
+    /// A file that is readable once it has ended, while it has not.
+    pub fn handle(&self) -> Option<libc::c_int> {
+        let handle = self.handle.as_ref().filter(|_| !self.ended)?;
+        Some(handle.as_raw_fd())
+    }
+
+    /// Have they all? Asks each, so that none is waited for that has.
+    pub fn all_ended(roots: &mut [Self], processes: &Processes) -> bool {
+        for root in roots.iter_mut() {
+            root.check(processes);
+        }
+        roots.iter().all(|root| root.ended)
+    }
+
+    /// Has it ended? Its number may be another's since, its handle not.
+    fn check(&mut self, processes: &Processes) {
+        if self.ended {
+            return;
+        }
+        self.ended = match &self.handle {
+            None => !processes.lives(self.pid),
+            Some(handle) => {
+                let mut polled = libc::pollfd {
+                    fd: handle.as_raw_fd(),
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                // SAFETY: one element that outlives the call.
+                unsafe { libc::poll(&mut polled, 1, 0) > 0 }
+            }
+        };
+    }
+}

@@ -1,0 +1,329 @@
+//! Running processes, as `/proc` shows them (`proc(5)`).
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// `/proc`, or what stands for it in tests.
+#[derive(Clone, Debug)]
+pub(crate) struct Processes {
+    root: PathBuf,
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// `comm`.
+    pub name: String,
+    pub state: char,
+    pub parent: u32,
+    /// A thread of the kernel.
+    pub kernel: bool,
+}
+
+impl Stat {
+    /// Has it ended, but for being waited for?
+    pub fn ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    /// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`; the name may contain anything.
+    fn parse(text: &str) -> Option<Self> {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let (begin, end) = (text.find('(')?, text.rfind(')')?);
+        let mut fields = text.get(end + 1..)?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let flags: u64 = fields.nth(4)?.parse().ok()?;
+        Some(Self {
+            name: text.get(begin + 1..end)?.to_owned(),
+            state,
+            parent,
+            kernel: flags & PF_KTHREAD != 0,
+        })
+    }
+}
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub begin: u64,
+    pub end: u64,
+    pub file_offset: u64,
+    /// `PROT_…` bits.
+    pub protection: u32,
+    /// As the kernel's records have it: a path, `[heap]`, `[anon:NAME]`…; `//anon` where the line
+    /// has none.
+    pub path: String,
+}
+
+impl Mapping {
+    /// Is it (a part of) a file?
+    pub fn of_file(&self) -> bool {
+        self.path.starts_with('/') && !self.path.starts_with("//")
+    }
+
+    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
+    fn parse(line: &str) -> Option<Self> {
+        let mut rest = line;
+        let mut field = || {
+            let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
+            rest = after;
+            field
+        };
+        let (begin, end) = field().split_once('-')?;
+        let permissions = field();
+        let file_offset = u64::from_str_radix(field(), 16).ok()?;
+        let (_device, _inode) = (field(), field());
+        let bits = [
+            ('r', libc::PROT_READ),
+            ('w', libc::PROT_WRITE),
+            ('x', libc::PROT_EXEC),
+        ];
+        let bits = bits
+            .iter()
+            .filter(|(letter, _)| permissions.contains(*letter));
+        let path = rest.trim_start_matches(' ');
+        Some(Self {
+            begin: u64::from_str_radix(begin, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            file_offset,
+            protection: bits.fold(0, |all, (_, bit)| all | *bit as u32),
+            // The kernel writes a newline in octal.
+            path: match path {
+                "" => "//anon".to_owned(),
+                path => path.replace("\\012", "\n"),
+            },
+        })
+        .filter(|mapping| mapping.begin < mapping.end)
+    }
+}
+
+impl Processes {
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
+    fn path(&self, pid: u32, name: &str) -> PathBuf {
+        self.root.join(pid.to_string()).join(name)
+    }
+
+    /// State of a process; an error where there is none.
+    pub fn stat(&self, pid: u32) -> io::Result<Stat> {
+        let text = fs::read(self.path(pid, "stat"))?;
+        let stat = Stat::parse(&String::from_utf8_lossy(&text));
+        stat.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Is there such a process, and has it not ended?
+    pub fn lives(&self, pid: u32) -> bool {
+        self.stat(pid).is_ok_and(|stat| !stat.ended())
+    }
+
+    /// The process that the thread `tid` belongs to, and its owner.
+    pub fn process_and_owner(&self, tid: u32) -> io::Result<(u32, u32)> {
+        let text = fs::read_to_string(self.path(tid, "status"))?;
+        let number = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_ascii_whitespace().next()?.parse().ok()
+        };
+        let both = number("Tgid:").zip(number("Uid:"));
+        both.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Threads of a process in order of creation; none where it has ended.
+    pub fn threads(&self, pid: u32) -> Vec<u32> {
+        numbers(&self.path(pid, "task"))
+    }
+
+    /// Name of a thread.
+    pub fn name(&self, pid: u32, tid: u32) -> Option<String> {
+        let name = fs::read(self.path(pid, &format!("task/{tid}/comm"))).ok()?;
+        Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+    }
+
+    /// Nanoseconds that a thread was on a CPU; `None` where it has ended, or the kernel does not count
+    /// them.
+    pub fn running_ns(&self, pid: u32, tid: u32) -> Option<u64> {
+        let text = fs::read_to_string(self.path(pid, &format!("task/{tid}/schedstat"))).ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// All processes that have not ended.
+    pub fn all(&self) -> Vec<u32> {
+        let mut all = numbers(&self.root);
+        all.retain(|pid| self.lives(*pid));
+        all
+    }
+
+    /// `roots` and all that descends from them, roots first.
+    pub fn with_descendants(&self, roots: &[u32]) -> Vec<u32> {
+        let mut children: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+        for pid in numbers(&self.root) {
+            if let Ok(stat) = self.stat(pid)
+                && !stat.ended()
+            {
+                children.entry(stat.parent).or_default().push(pid);
+            }
+        }
+        let mut found: Vec<u32> = Vec::new();
+        let mut seen: FxHashSet<u32> = FxHashSet::default();
+        found.extend(roots.iter().filter(|pid| seen.insert(**pid)));
+        let mut next = 0;
+        while let Some(pid) = found.get(next) {
+            let children = children.get(pid).into_iter().flatten();
+            let new: Vec<u32> = children.copied().filter(|pid| seen.insert(*pid)).collect();
+            found.extend(new);
+            next += 1;
+        }
+        found
+    }
+
+    /// What is mapped in a process, by address; empty for a thread of the kernel.
+    pub fn mappings(&self, pid: u32) -> io::Result<Vec<Mapping>> {
+        let text = fs::read(self.path(pid, "maps"))?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(text.lines().filter_map(Mapping::parse).collect())
+    }
+
+    /// The file that process `pid` sees at `path`, which may live in another mount namespace.
+    pub fn file(&self, pid: u32, path: &str) -> PathBuf {
+        self.path(pid, "root").join(path.trim_start_matches('/'))
+    }
+}
+
+/// Names of entries that are numbers, in the folder's order.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A `/proc` with these files.
+    pub(crate) fn proc_with(files: &[(&str, &str)]) -> (tempfile::TempDir, Processes) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let processes = Processes::new(root.path());
+        (root, processes)
+    }
+
+    #[test]
+    fn states_are_read_whatever_the_name() {
+        let stat = Stat::parse("12 (a) b (c) S 7 12 12 0 -1 4194560 1 2\n").unwrap();
+        assert_eq!((stat.name.as_str(), stat.parent), ("a) b (c", 7));
+        assert!(!stat.ended() && !stat.kernel);
+        assert!(
+            Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0\n")
+                .unwrap()
+                .kernel
+        );
+        assert!(Stat::parse("9 (x) Z 1 9 9 0 -1 4227084\n").unwrap().ended());
+        for bad in ["", "12 (x", "12 x) S", "12 (x) S 1", ") ("] {
+            assert_eq!(Stat::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn mappings_are_read_with_their_names() {
+        let text = "\
+55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000001000 r-xp 00002000 fe:01 1234                       /usr/lib/a b.so (deleted)
+7f0000002000-7f0000003000 rw-p 00000000 00:00 0 
+7f0000004000-7f0000005000 ---p 00000000 00:00 0                          [anon:two words]
+nonsense
+";
+        let (_root, processes) = proc_with(&[("7/maps", text)]);
+        let found = processes.mappings(7).unwrap();
+        let shape: Vec<_> = found
+            .iter()
+            .map(|mapping| {
+                (
+                    mapping.protection,
+                    mapping.file_offset,
+                    mapping.path.as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            shape,
+            [
+                (3, 0, "[heap]"),
+                (5, 0x2000, "/usr/lib/a b.so (deleted)"),
+                (3, 0, "//anon"),
+                (0, 0, "[anon:two words]")
+            ]
+        );
+        assert_eq!(
+            (found[2].begin, found[2].end),
+            (0x7f00_0000_2000, 0x7f00_0000_3000)
+        );
+        assert!(processes.mappings(8).is_err());
+    }
+
+    #[test]
+    fn descendants_come_after_their_ancestors() {
+        let stat = |parent: u32, state: char| format!("1 (x) {state} {parent} 1 1 0 -1 0\n");
+        let files = [
+            ("10/stat", stat(1, 'S')),
+            ("30/stat", stat(20, 'S')),
+            ("20/stat", stat(10, 'R')),
+            ("21/stat", stat(10, 'Z')),
+            ("40/stat", stat(1, 'S')),
+            // As where numbers were used again meanwhile.
+            ("50/stat", stat(51, 'S')),
+            ("51/stat", stat(50, 'S')),
+        ];
+        let files: Vec<_> = files
+            .iter()
+            .map(|(path, text)| (*path, text.as_str()))
+            .collect();
+        let (_root, processes) = proc_with(&files);
+        assert_eq!(processes.with_descendants(&[10, 10]), [10, 20, 30]);
+        assert_eq!(processes.with_descendants(&[50]), [50, 51]);
+        assert!(processes.lives(20) && !processes.lives(21) && !processes.lives(99));
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let processes = Processes::new(Path::new("/proc"));
+        let own = std::process::id();
+        let here = (&raw const OTHER) as u64;
+        let mappings = processes.mappings(own).unwrap();
+        assert!(mappings.is_sorted_by_key(|mapping| mapping.begin));
+        assert!(
+            mappings
+                .iter()
+                .any(|mapping| (mapping.begin..mapping.end).contains(&here))
+        );
+        assert!(processes.threads(own).contains(&own));
+        assert_eq!(processes.process_and_owner(own).unwrap().0, own);
+        assert!(processes.file(own, "/proc/self").exists());
+    }
+
+    static OTHER: u8 = 7;
+
+    proptest! {
+        #[test]
+        fn any_line_is_read_or_not(line in "[0-9a-f]{0,17}-?[0-9a-f]{0,17} ?.{0,40}") {
+            if let Some(mapping) = Mapping::parse(&line) {
+                prop_assert!(mapping.begin < mapping.end && !mapping.path.is_empty());
+            }
+            let _ = Stat::parse(&line);
+        }
+    }
+}
