@@ -138,7 +138,6 @@ fn recording(folder: &Path, machine: &Machine) {
         redacted: false,
         rank: None,
         attached: None,
-        rates: vec![],
         tracing: None,
     };
     Recording::write(folder, &metadata, machine, &tables, |writer| {

@@ -75,6 +75,19 @@ pub enum Command {
     memory than before. Otherwise its pages move back, and it is left alone for a growing while."
 )]
 pub struct Live {
+    /// Look after these running processes, and what they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["command", "cgroup", "all"], help_heading = "Instead of a command")]
+    pub pid: Vec<u32>,
+    /// Look after the processes of this control group (its folder, or its path in the hierarchy)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "all"], help_heading = "Instead of a command")]
+    pub cgroup: Option<PathBuf>,
+    /// Look after every process of the machine
+    #[arg(
+        long,
+        conflicts_with = "command",
+        help_heading = "Instead of a command"
+    )]
+    pub all: bool,
     /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local,
     /// watch
     #[arg(long, value_name = "POLICY", default_value = "traffic")]
@@ -122,8 +135,25 @@ pub struct Live {
     #[arg(short, long)]
     pub quiet: bool,
     /// The command and its arguments
-    #[arg(required_unless_present_any = ["replay"], trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required_unless_present_any = ["replay", "pid", "cgroup", "all"], trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+impl Live {
+    /// Whom to look after.
+    pub fn target(&self) -> Target {
+        target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
+    }
+}
+
+/// Whom to observe; at most one of these was given.
+fn target(all: bool, cgroup: Option<&PathBuf>, pids: &[u32], command: &[OsString]) -> Target {
+    match cgroup {
+        _ if all => Target::All,
+        Some(path) => Target::Cgroup(path.clone()),
+        None if pids.is_empty() => Target::Command(command.to_vec()),
+        None => Target::Processes(pids.to_vec()),
+    }
 }
 
 /// How threads are pinned.
@@ -274,15 +304,7 @@ pub struct Record {
 impl Record {
     /// Whom to observe.
     pub fn target(&self) -> Target {
-        if self.all {
-            Target::All
-        } else if let Some(path) = &self.cgroup {
-            Target::Cgroup(path.clone())
-        } else if self.pid.is_empty() {
-            Target::Command(self.command.clone())
-        } else {
-            Target::Processes(self.pid.clone())
-        }
+        target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
     }
 
     /// Options of the tracer mean nothing to other sources.

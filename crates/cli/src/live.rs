@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nearpage_live::{
-    Caution, Daemon, Error, Kernel, Limits, Linux, Metrics, MetricsServer, Policy, Report,
-    Settings, append, replay, text, watch,
+    Caution, Claim, Daemon, Error, Identity, Kernel, Limits, Linux, Metrics, MetricsServer, Policy,
+    Report, Settings, append, replay, text, watch,
 };
 use nearpage_machine::Machine;
 use nearpage_recording::Source;
-use nearpage_sampler::{Options, Sampler, State, calibrate};
+use nearpage_sampler::{Options, Sampler, State, Target, calibrate};
 
 use crate::arguments::Live;
 use crate::{Usage, terminal};
@@ -59,7 +59,10 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(line) = kernel_balances() {
         say(line);
     }
-    let mut options = Options::new(arguments.command.clone());
+    let target = arguments.target();
+    // Before anything is opened, so that a second daemon disturbs nobody.
+    refuse_taken(&target, dry_run)?;
+    let mut options = Options::new(target);
     options.fault_period = 0;
     options.page_nodes = true;
     let calibration = calibrate();
@@ -126,6 +129,23 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         State::Ended(status) => ExitCode::from(status as u8),
         State::Running | State::Detached | State::TargetEnded => ExitCode::SUCCESS,
     })
+}
+
+/// Processes that were named are this daemon's alone; those that it comes across besides are left to
+/// whoever has them.
+fn refuse_taken(target: &Target, dry_run: bool) -> anyhow::Result<()> {
+    let Target::Processes(pids) = target else {
+        return Ok(());
+    };
+    for &pid in pids {
+        let Some(started) = Linux.started(pid) else {
+            continue; // The sampler says so.
+        };
+        if !dry_run && Claim::on(Identity { pid, started }).is_none() {
+            return Err(Error::Taken { pid }.into());
+        }
+    }
+    Ok(())
 }
 
 /// What is asked for where the policy does not say: as much as tells pages apart within a few decisions.

@@ -153,12 +153,21 @@ struct Output {
 impl Output {
     fn new(path: PathBuf) -> anyhow::Result<Self> {
         let output = Self { path };
+        if output.is_no_file() {
+            return Ok(output);
+        }
         // Tried and undone: a folder that is not there, or not ours, shows now.
         let beside = output.beside();
         fs::File::create(&beside)
             .and_then(|_| fs::remove_file(&beside))
             .with_context(|| format!("{}: can't be written", output.path.display()))?;
         Ok(output)
+    }
+
+    /// There is something that is no file, such as `/dev/null` or a pipe: it is written to, and stays
+    /// what it is.
+    fn is_no_file(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|there| !there.is_file())
     }
 
     fn beside(&self) -> PathBuf {
@@ -169,6 +178,10 @@ impl Output {
     }
 
     fn write(&self, text: &str) -> anyhow::Result<()> {
+        if self.is_no_file() {
+            return fs::write(&self.path, text)
+                .with_context(|| format!("{}: can't be written", self.path.display()));
+        }
         let beside = self.beside();
         let written = fs::File::create(&beside)
             .and_then(|mut file| {

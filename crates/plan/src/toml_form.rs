@@ -533,7 +533,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(read)
 }
 
-/// Writes beside `path` and renames, so that a reader sees the old file or the new one.
+/// Writes beside `path` and renames, so that a reader sees the old file or the new one. What is there
+/// and no file, such as `/dev/null` or a pipe, is written to and stays what it is.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let fault = |source| Error::Write {
         path: path.to_owned(),
@@ -542,6 +543,9 @@ pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
     let name = path
         .file_name()
         .ok_or_else(|| fault(std::io::Error::other("it names no file")))?;
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return fs::write(path, content).map_err(fault);
+    }
     let mut beside = std::ffi::OsString::from(".");
     beside.push(name);
     beside.push(format!(".{}", unique()));
