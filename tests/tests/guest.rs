@@ -20,6 +20,10 @@ impl InGuest {
     }
 }
 
+/// Intervals long enough for thousands of samples in an emulator.
+const LIVE: &str = "live -q --policy migrate --rate 3000 --interval 2s";
+/// Three arrays of 2 MiB, for some twenty intervals.
+const LIVE_TRIAD: &str = "2 4000";
 const CG: &str = "100000 16 10";
 const CLUSTER: &str = "100000 40 4";
 const LU: &str = "64 16 8 2 5";
@@ -94,6 +98,28 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} 100000 16 60 >optimized.json\n"
         ),
         format!("{team} {nearpage} run -- {cg} 100000 16 60 >kept.out 2>kept.err || true\n"),
+        // Pages that move while the program runs.
+        Inspection::command(
+            "triad_live",
+            &format!("{bound} {nearpage} {LIVE} --log live.log -- {triad} {LIVE_TRIAD}"),
+        ),
+        format!("{nearpage} live --replay live.log >replayed.txt\n"),
+        Inspection::command(
+            "triad_alone",
+            &format!(
+                "{bound} {nearpage} {LIVE} --log alone.log -- {triad} --parallel-init {LIVE_TRIAD}"
+            ),
+        ),
+        // A daemon that is killed, and another one in its place.
+        format!(
+            "{bound} {triad} {LIVE_TRIAD} >unattended.out\n\
+             {bound} {triad} {LIVE_TRIAD} >killed.out & target=$!\n\
+             {nearpage} {LIVE} -p $target --log killed.log & daemon=$!\n\
+             until [ -s killed.log ] && [ $(wc -l <killed.log) -ge 4 ]; do sleep 0.2; done\n\
+             {nearpage} live -q -p $target >second.out 2>second.err && exit 41\n\
+             kill -9 $daemon\n\
+             wait $target\n"
+        ),
         format!("{nearpage} machine --toml >machine.toml\n{nearpage} doctor --json >doctor.json\n"),
     ];
     let output = guest
@@ -277,4 +303,69 @@ fn the_machine_is_read_as_it_is() {
     assert_eq!(machine.matches("[[node]]").count(), 4, "{machine}");
     let doctor = IN_GUEST.case.read("doctor.json");
     assert!(doctor.contains("4 nodes, 4 CPUs"), "{doctor}");
+}
+
+/// A log of `nearpage live`: its entries.
+fn live_log(name: &str) -> Vec<serde_json::Value> {
+    let text = IN_GUEST.case.read(name);
+    let entries = text.lines().skip(1);
+    // The last line of a daemon that was killed may be cut short.
+    entries
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// Pages that a log says have moved.
+fn moved(log: &[serde_json::Value]) -> u64 {
+    let processes = log
+        .iter()
+        .flat_map(|entry| entry["processes"].as_array().unwrap());
+    processes
+        .map(|process| process["outcomes"]["moved"].as_u64().unwrap())
+        .sum()
+}
+
+#[test]
+fn live_brings_pages_to_their_threads() {
+    let there = &*IN_GUEST;
+    let log = live_log("live.log");
+    let placed = there.inspection("triad_live");
+    for object in ["a", "b", "c"] {
+        let share = placed.in_blocks(object, &there.guest);
+        assert!(
+            share >= 0.9,
+            "{object}: {share}: {:?}, {} pages moved in {} intervals",
+            placed.pages[object].count(),
+            moved(&log),
+            log.len()
+        );
+    }
+    let first = &log[0]["processes"][0];
+    let local = first["local_per_1000"].as_u64().unwrap();
+    assert!((150..=400).contains(&local), "at first: {first}");
+    let replayed = there.case.read("replayed.txt");
+    assert!(replayed.contains("made again: all the same"), "{replayed}");
+}
+
+#[test]
+fn live_leaves_alone_what_is_well_placed() {
+    assert!(moved(&live_log("alone.log")) <= 20);
+}
+
+#[test]
+fn a_killed_daemon_leaves_the_program_to_itself() {
+    let checksum = |name: &str| {
+        let text = IN_GUEST.case.read(name);
+        let (checksum, _) = text
+            .split_once(" compute ")
+            .unwrap_or_else(|| panic!("{name}: {text}"));
+        checksum.to_owned()
+    };
+    assert_eq!(checksum("killed.out"), checksum("unattended.out"));
+    assert!(moved(&live_log("killed.log")) > 0);
+    let second = IN_GUEST.case.read("second.err");
+    assert!(
+        second.contains("is looked after by another nearpage live"),
+        "{second}"
+    );
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use nearpage_tests::{Case, nearpage_path, workload};
 use serde_json::Value;
@@ -293,7 +292,7 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
     says(&["tenth"], 1, &samples);
     says(&["full", "tenth"], 1, &samples);
 
-    let mut copy = Command::new("cp");
+    let mut copy = case.command("cp");
     copy.args(["-r", "full", "short"]);
     case.run(copy).success();
     for file in fs::read_dir(case.path("short/trace")).unwrap() {

@@ -307,7 +307,7 @@ fn strangers_are_refused() {
     }
     // A form on another page may post without an origin; the page itself never does.
     let post = format!("POST /{}/plan?recording=0", viewed.token());
-    let (head, _) = viewed.ask(&post, &format!("{host}Content-Length: 2\r\n"));
+    let (head, _) = viewed.ask(&post, &format!("{host}Content-Length: 0\r\n"));
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
     let (head, body) = viewed.ask(
         &format!("GET /{}/picture?recording=0", viewed.token()),

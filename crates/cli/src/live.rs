@@ -67,7 +67,11 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     options.page_nodes = true;
     let calibration = calibrate();
     options.calibration = calibration.as_ref().ok().copied();
-    options.rate_hz = arguments.rate;
+    options.rate_hz = arguments.rate.or_else(|| {
+        // As many as can be afforded by what a sample costs now; the governor corrects it later.
+        let cost_ns = options.calibration?.sample_cost_ns?;
+        Some((arguments.max_overhead / 100.0 * 1e9 / cost_ns).clamp(RATE_LEAST_HZ, RATE_WANTED_HZ))
+    });
     options.max_overhead = match arguments.rate {
         Some(_) => None,
         None => Some(arguments.max_overhead / 100.0),
@@ -150,6 +154,8 @@ fn refuse_taken(target: &Target, dry_run: bool) -> anyhow::Result<()> {
 
 /// What is asked for where the policy does not say: as much as tells pages apart within a few decisions.
 const RATE_WANTED_HZ: f64 = 4000.0;
+/// The least to begin with.
+const RATE_LEAST_HZ: f64 = 97.0;
 
 /// What an access to memory takes where the machine does not say.
 const MEMORY_LATENCY_NS: f64 = 100.0;

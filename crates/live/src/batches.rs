@@ -5,6 +5,10 @@
 //! CPU of the program does. How long a page takes is not known before, so it is measured: a batch is
 //! as large as fits into half of the longest stall at the dearest cost of a page that was seen
 //! lately. The first batch is one page.
+//!
+//! Where a call takes longer than that whatever it moves (the kernel asks all CPUs for their lists of
+//! pages first, and an emulated CPU answers late), small batches spare nobody anything: there a batch
+//! may take twice as long as the quickest call of late.
 
 /// What moving may cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +29,8 @@ const PAGES_MAX: usize = 4096;
 /// What is left of the dearest cost after each batch that was cheaper, so that one slow batch is
 /// forgotten after some thirty.
 const MEMORY: f64 = 0.9;
+/// The quickest call counts for less with each further one, so that one lucky call is forgotten.
+const QUICKEST_GROWTH: f64 = 1.05;
 
 /// Sizes of batches; no clock of its own.
 #[derive(Clone, Debug)]
@@ -32,6 +38,10 @@ pub struct Batches {
     limits: Limits,
     /// The dearest cost of a page lately; `None`: nothing has moved yet.
     page_ns: Option<f64>,
+    /// The quickest call lately.
+    quickest_ns: f64,
+    /// Pages that a call may have where even the quickest takes too long.
+    slow_most: usize,
     last: usize,
     /// Bytes that may move at `at_ns`; below zero after a large batch.
     allowance: f64,
@@ -44,6 +54,8 @@ impl Batches {
         Self {
             limits,
             page_ns: None,
+            quickest_ns: f64::INFINITY,
+            slow_most: 1,
             last: 0,
             allowance: 0.0,
             at_ns: now_ns,
@@ -60,6 +72,7 @@ impl Batches {
         self.at_ns = now_ns;
         let by_stall = match self.page_ns {
             None => 1,
+            Some(_) if self.quickest_ns > self.limits.stall_ns as f64 => self.slow_most,
             Some(page_ns) => {
                 (PLANNED_SHARE * self.limits.stall_ns as f64 / page_ns.max(1.0)) as usize
             }
@@ -84,6 +97,11 @@ impl Batches {
         }
         self.last = pages;
         self.allowance -= pages as f64 * page_bytes as f64;
+        self.quickest_ns = (self.quickest_ns * QUICKEST_GROWTH).min(elapsed_ns as f64);
+        self.slow_most = match elapsed_ns as f64 <= 2.0 * self.quickest_ns {
+            true => self.slow_most.max(pages * GROWTH),
+            false => (pages / GROWTH).max(1),
+        };
         let page_ns = elapsed_ns as f64 / pages as f64;
         self.page_ns = Some(match self.page_ns {
             Some(dearest) => page_ns.max(dearest * MEMORY),
@@ -131,6 +149,23 @@ mod tests {
         let mut batches = Batches::new(limits(1_000_000), 0);
         batches.done(1, PAGE, 30_000_000);
         assert_eq!(batches.next(PAGE, 1_000_000_000).0, 1);
+    }
+
+    #[test]
+    fn calls_that_are_slow_whatever_they_move_get_larger_all_the_same() {
+        let mut batches = Batches::new(limits(20_000_000), 0);
+        let (mut now_ns, mut sizes) = (1_000_000_000, Vec::new());
+        for round in 0..20u64 {
+            let (pages, wait_ns) = batches.next(PAGE, now_ns);
+            // 60 to 100 ms a call, and 100 µs a page.
+            let elapsed_ns = 60_000_000 + round % 5 * 10_000_000 + 100_000 * pages as u64;
+            now_ns += wait_ns + elapsed_ns;
+            batches.done(pages, PAGE, elapsed_ns);
+            sizes.push(pages);
+        }
+        assert!(sizes.iter().any(|&pages| pages >= 128), "{sizes:?}");
+        // Pages take at most as long as the call itself then.
+        assert!(sizes.iter().all(|&pages| pages <= 1024), "{sizes:?}");
     }
 
     #[test]

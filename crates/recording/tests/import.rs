@@ -516,7 +516,7 @@ fn what_the_real_file_says() {
         .iter()
         .map(|module| (module.path.as_str(), module.build_id.len()))
         .collect();
-    assert_eq!(modules, [("/tmp/demo/touch", 40), ("[vdso]", 0)]);
+    assert_eq!(modules, [("/tmp/demo/touch", 40), ("[vdso]", 40)]);
     assert_eq!(recording.machine.nodes[0].cpus.len(), 2);
     assert_eq!(recording.metadata.command[..2], ["/usr/bin/perf", "record"]);
 }

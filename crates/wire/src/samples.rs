@@ -152,6 +152,7 @@ impl Header {
     /// Reads the first [`HEADER_BYTES`] of a file of `file_bytes`; `None` where they are none, or not
     /// of this version, or the file is shorter than they say.
     pub fn parse(bytes: &[u8], file_bytes: u64) -> Option<Self> {
+        let bytes = bytes.get(..HEADER_BYTES)?;
         let slots = u32_at(bytes, offset::SLOTS)?;
         let usable = bytes.get(..8)? == MAGIC
             && u32_at(bytes, offset::SLOT_BYTES)? as usize == SLOT_BYTES

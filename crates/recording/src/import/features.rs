@@ -127,12 +127,12 @@ pub(super) fn machine(topology: &[u8], description: Option<&str>) -> Option<Mach
 /// Nominal frequency in a processor's name: `… CPU @ 2.70GHz`.
 pub(super) fn ghz(description: &str) -> Option<f32> {
     let figure = description.split('@').nth(1)?.trim();
-    let (figure, scale) = match (figure.strip_suffix("GHz"), figure.strip_suffix("MHz")) {
+    let (figure, per_ghz) = match (figure.strip_suffix("GHz"), figure.strip_suffix("MHz")) {
         (Some(figure), _) => (figure, 1.0),
-        (_, Some(figure)) => (figure, 1e-3),
+        (_, Some(figure)) => (figure, 1000.0),
         _ => return None,
     };
-    let ghz = figure.trim().parse::<f32>().ok()? * scale;
+    let ghz = figure.trim().parse::<f32>().ok()? / per_ghz;
     (0.1..=20.0).contains(&ghz).then_some(ghz)
 }
 
