@@ -196,7 +196,7 @@ fn the_marked_stable_phase_counts_alone() {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|object| object["size"] == 616 << 20)
+        .filter(|object| object["size"] == 64 << 20)
         .collect();
     assert_eq!(
         large.len(),

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn dear_pages_move_one_by_one() {
         let mut batches = Batches::new(limits(1_000_000), 0);
-        batches.done(1, PAGE, 30_000_000);
+        batches.done(1, PAGE, 800_000);
         assert_eq!(batches.next(PAGE, 1_000_000_000).0, 1);
     }
 
@@ -164,8 +164,8 @@ mod tests {
             sizes.push(pages);
         }
         assert!(sizes.iter().any(|&pages| pages >= 128), "{sizes:?}");
-        // Pages take at most as long as the call itself then.
-        assert!(sizes.iter().all(|&pages| pages <= 1024), "{sizes:?}");
+        // 2,048 pages take some three times as long as a call without any.
+        assert!(sizes.iter().all(|&pages| pages <= 2048), "{sizes:?}");
     }
 
     #[test]
