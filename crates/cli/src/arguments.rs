@@ -247,7 +247,7 @@ pub struct Record {
     /// Keep only accesses to these addresses (hexadecimal, the last one excluded)
     #[arg(long, value_name = "START-END", value_parser = address_range)]
     pub range: Vec<Range<u64>>,
-    /// Keep only accesses to this static object or mapping: a symbol, [heap], a file's path or name,
+    /// Keep only accesses to this static object or mapping: a symbol, `[heap]`, a file's path or name,
     /// the name of named memory
     #[arg(long, value_name = "NAME")]
     pub object: Vec<String>,

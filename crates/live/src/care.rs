@@ -63,7 +63,7 @@ pub enum Stage {
     Holding,
 }
 
-/// Thresholds of [`Care`].
+/// Thresholds of `Care`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caution {
     /// Samples of a process before its loss is known.

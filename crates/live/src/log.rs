@@ -21,7 +21,7 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// [`VERSION`].
+    /// `VERSION`.
     pub nearpage_live: u32,
     /// Name of the policy.
     pub policy: String,

@@ -9,15 +9,15 @@
 //! # A set
 //! Whole host cache lines, each of eight words. Word 0: bit 0 the lock, then either
 //!
-//! - up to [`SMALL`] slots: a bit for each slot that is taken. They are searched one by one from the
+//! - up to `SMALL` slots: a bit for each slot that is taken. They are searched one by one from the
 //!   lowest, and the lowest free one is taken first: what few CPUs have stays in the lock's host
 //!   cache line;
 //! - more: bits 1–31 how many slots were ever taken, 32–63 the first free one of those + 1. The
 //!   heads of hash chains follow, one to a bucket and two to a word (slot + 1), then each slot's
 //!   successor likewise.
 //!
-//! Then the slots: word 0 is the line's number above [`LINE_SHIFT`], whether an L3 has the line
-//! modified, the state in the L2s that have it (2 bits), and the holders' first [`FIRST_BITS`] bits;
+//! Then the slots: word 0 is the line's number above `LINE_SHIFT`, whether an L3 has the line
+//! modified, the state in the L2s that have it (2 bits), and the holders' first `FIRST_BITS` bits;
 //! further words have 64 more each.
 
 use std::cell::Cell;

@@ -262,7 +262,7 @@ pub trait OnlinePolicy {
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>);
 
     /// A page that will soon be observed: a hint to have its counters brought into the caches
-    /// ([`fetch_ahead`]), without any effect on decisions.
+    /// ([`fetch_ahead()`]), without any effect on decisions.
     #[inline]
     fn fetch_ahead(&self, page: u32) {
         let _ = page;

@@ -79,7 +79,7 @@ pub struct PushPullParameters {
     pub factor: f64,
     /// Time between checks.
     pub check_ns: u64,
-    /// The factor follows how the access pattern changes: see [`PushPull::adapt`].
+    /// The factor follows how the access pattern changes: see `PushPull::adapt`.
     pub adaptive: bool,
 }
 

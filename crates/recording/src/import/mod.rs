@@ -1,8 +1,8 @@
 //! Other tools' records of memory accesses, made into a recording: `perf.data` files and what
 //! `perf script` prints of them.
 //!
-//! A reader turns its file into [`Record`]s in order of time: [`perf_data`] (with [`attributes`] for
-//! how samples are laid out and [`features`] for the machine) and [`perf_script`]. The [`follow`]er
+//! A reader turns its file into `Record`s in order of time: `perf_data` (with `attributes` for
+//! how samples are laid out and `features` for the machine) and `perf_script`. The `follow`er
 //! makes of these what a recorder would have appended to its log; from there on it is a recording
 //! like any other. Objects are what the kernel's mappings show, as for programs without the preload
 //! library.

@@ -1,10 +1,10 @@
 //! Traffic management: Carrefour (Dashti et al., ASPLOS 2013), §3.
 //!
 //! Once a second, from what was counted and sampled since: threads that share data are brought
-//! together ([`clustering`]); for each application, four steps say which mechanisms are on
-//! ([`global`], of [`counters`]); each page that was sampled often enough is co-located, interleaved
-//! ([`interleaving`]) or replicated ([`page_local`], of [`profile`]); and how often to sample until
-//! the next decision follows from how much there was to do ([`rate`]).
+//! together (`clustering`); for each application, four steps say which mechanisms are on
+//! (`global`, of `counters`); each page that was sampled often enough is co-located, interleaved
+//! (`interleaving`) or replicated (`page_local`, of `profile`); and how often to sample until
+//! the next decision follows from how much there was to do (`rate`).
 //!
 //! Left open by the paper and chosen here: a page is decided by the application whose thread was
 //! first sampled on it; pages that are replicated already count towards the 500 that replication
