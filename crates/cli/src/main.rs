@@ -26,6 +26,7 @@ mod simulate;
 mod terminal;
 mod thin;
 mod view;
+mod whole_file;
 
 use std::process::ExitCode;
 

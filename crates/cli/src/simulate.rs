@@ -1,7 +1,6 @@
 //! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use crate::homes;
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::replayed::Replayed;
+use crate::whole_file::WholeFile;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
@@ -129,7 +129,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         false => simulation_text(&simulation, terminal::width()),
     })?;
     if let Some(path) = &arguments.html {
-        write_page(path, &simulation_html(&simulation))?;
+        WholeFile::write(path, simulation_html(&simulation).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -182,20 +182,6 @@ fn schedule(path: &Path) -> anyhow::Result<Schedule> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
     Ok(Schedule::from_toml(&text, &file)?)
-}
-
-/// Writes a page; what cannot be written whole is not left behind.
-fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
-    let file = path.display();
-    let mut output =
-        std::fs::File::create(path).with_context(|| format!("{file}: cannot be written"))?;
-    output.write_all(page.as_bytes()).map_err(|error| {
-        // A device such as /dev/full stays.
-        if path.is_file() {
-            let _ = std::fs::remove_file(path);
-        }
-        anyhow::Error::from(error).context(format!("{file}: cannot be written"))
-    })
 }
 
 /// Refuses a recording that was made for other caches, with the command that makes one.
