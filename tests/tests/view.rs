@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use nearpage_machine::{CpuId, Machine, NodeId, preset};
 use nearpage_recording::{
@@ -113,32 +113,19 @@ fn recording(folder: &Path, machine: &Machine) {
         ..SampleCounts::default()
     };
     let metadata = Metadata {
-        version: 1,
         status: Status::Complete,
         recorder: "0".to_owned(),
         command: vec!["/opt/solver".to_owned(), "big".to_owned()],
         build_id: "ab".repeat(20),
         exit_status: Some(0),
-        started_unix_ns: 1,
         begin_ns: 1_000_000_000,
         end_ns: 3_000_000_000,
         source: "pmu".to_owned(),
         rate_hz: 2500.0,
-        rates: Vec::new(),
         thread_placement: "compact".to_owned(),
-        calibration: String::new(),
-        notes: vec![],
         counts,
         allocations: 3,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: vec![],
-        nodes: machine.node_ids(),
-        redacted: false,
-        rank: None,
-        attached: None,
-        tracing: None,
+        ..Metadata::begun(UNIX_EPOCH, machine.node_ids())
     };
     Recording::write(folder, &metadata, machine, &tables, |writer| {
         let mut batch = AccessBatch::default();

@@ -387,6 +387,7 @@ fn pass(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::UNIX_EPOCH;
 
     use nearpage_machine::{CpuId, preset};
     use nearpage_recording::{
@@ -444,32 +445,12 @@ mod tests {
             ..Tables::default()
         };
         let metadata = Metadata {
-            version: 1,
             status: Status::Complete,
-            recorder: String::new(),
-            command: vec![],
-            build_id: String::new(),
-            exit_status: None,
-            started_unix_ns: 0,
             begin_ns: 1,
             end_ns: CHUNKS * ROWS * 1000,
             source: "clock".to_owned(),
             rate_hz: 1.0,
-            rates: Vec::new(),
-            thread_placement: String::new(),
-            calibration: String::new(),
-            notes: vec![],
-            counts: SampleCounts::default(),
-            allocations: 0,
-            small_unlogged: 0,
-            stacks_omitted: 0,
-            damaged_blocks: 0,
-            marks: vec![],
-            nodes: vec![],
-            redacted: false,
-            rank: None,
-            attached: None,
-            tracing: None,
+            ..Metadata::begun(UNIX_EPOCH, Vec::new())
         };
         let machine = preset("opteron-4").expect("a preset");
         Recording::write(folder, &metadata, &machine, &tables, |writer| {
