@@ -42,7 +42,7 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
         } else {
             let mut file = WholeFile::create(&arguments.output)?;
             let written = write_profile(&recording, format, at_most, &mut file)
-                .with_context(|| format!("{}: can't be written", arguments.output.display()))?;
+                .with_context(|| arguments.output.display().to_string())?;
             file.finish()?;
             written
         }
