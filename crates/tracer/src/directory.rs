@@ -53,14 +53,26 @@ pub struct Directory {
     begin: usize,
 }
 
-/// Which cache of those that have a line: CPUs by position, then the nodes' L3s.
-type Holder = usize;
+/// A cache that may have a line: a bit in one of an entry's words.
+#[derive(Clone, Copy)]
+pub struct Holder {
+    word: usize,
+    mask: u64,
+}
 
-#[inline]
-fn place(holder: Holder) -> (usize, u64) {
-    match holder.checked_sub(FIRST_BITS) {
-        None => (0, 1 << holder),
-        Some(further) => (1 + further / 64, 1 << (further % 64)),
+impl Holder {
+    /// CPUs by position, then the nodes' L3s.
+    pub fn new(number: usize) -> Self {
+        match number.checked_sub(FIRST_BITS) {
+            None => Self {
+                word: 0,
+                mask: 1 << number,
+            },
+            Some(further) => Self {
+                word: 1 + further / 64,
+                mask: 1 << (further % 64),
+            },
+        }
     }
 }
 
@@ -92,10 +104,15 @@ impl Directory {
     }
 
     #[inline]
+    fn first_word(&self, line: u64) -> usize {
+        self.begin + (line & self.set_mask) as usize * self.set_words
+    }
+
+    #[inline]
     fn words(&self, line: u64) -> &[AtomicU64] {
-        let first = self.begin + (line & self.set_mask) as usize * self.set_words;
-        let words = self.words.get(first..first + self.set_words);
-        words.unwrap_or_default()
+        let first = self.first_word(line);
+        // SAFETY: `new` made `set_words` for each set after `begin`, and nothing changes these.
+        unsafe { self.words.get_unchecked(first..first + self.set_words) }
     }
 
     /// Asks the host for the beginning of the line's set, to be written.
@@ -103,9 +120,12 @@ impl Directory {
     pub fn expect(&self, line: u64) {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            use std::arch::asm;
+            let first = self.words.as_ptr().wrapping_add(self.first_word(line));
+            // The intrinsic asks for reading where the compiler is not told that processors know
+            // better; those that don't take this for nothing.
             // SAFETY: a prefetch reads and writes nothing that a program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.words(line).as_ptr().cast()) };
+            unsafe { asm!("prefetchw [{}]", in(reg) first, options(nostack, preserves_flags)) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;
@@ -206,13 +226,12 @@ impl Set<'_> {
         } else {
             self.add_to_chain(line)
         };
-        let (number, mask) = place(holder);
         let word = line << LINE_SHIFT | state << STATE_SHIFT;
-        if number == 0 {
-            self.put(self.slot(slot), word | mask);
+        if holder.word == 0 {
+            self.put(self.slot(slot), word | holder.mask);
         } else {
             self.put(self.slot(slot), word);
-            self.put(self.slot(slot) + number, mask);
+            self.put(self.slot(slot) + holder.word, holder.mask);
         }
         slot
     }
@@ -221,21 +240,15 @@ impl Set<'_> {
     /// the L2s that still have it.
     #[inline]
     pub fn give_up(&self, slot: usize, holder: Holder, state: u64) {
-        let (number, mask) = place(holder);
+        self.clear(slot, holder);
         let first = self.slot(slot);
-        let mut left = self.get(first);
-        if number == 0 {
-            left &= !mask;
-        } else {
-            self.put(first + number, self.get(first + number) & !mask);
-        }
-        let others = (1..self.directory.slot_words).any(|number| self.get(first + number) != 0);
-        if left & FIRST_MASK != 0 || others {
+        let left = self.get(first);
+        let others = 1..self.directory.slot_words;
+        if left & FIRST_MASK != 0 || others.into_iter().any(|word| self.get(first + word) != 0) {
             self.put(first, left & !STATE_MASK | state << STATE_SHIFT);
         } else if self.small() {
             self.head.set(self.head.get() & !(2 << slot));
         } else {
-            self.put(first, left);
             self.take_from_chain(slot, left >> LINE_SHIFT);
         }
     }
@@ -260,6 +273,7 @@ impl Set<'_> {
         self.put(1 + number / 2, kept | (value as u64) << shift);
     }
 
+    #[inline(never)]
     fn add_to_chain(&self, line: u64) -> usize {
         let head = self.head.get();
         let (ever, free) = (head >> 1 & 0x7fff_ffff, head >> 32);
@@ -280,6 +294,7 @@ impl Set<'_> {
         slot
     }
 
+    #[inline(never)]
     fn take_from_chain(&self, slot: usize, line: u64) {
         let mut before = self.bucket(line);
         while self.link(before) != slot + 1 {
@@ -318,29 +333,26 @@ impl Set<'_> {
     /// Has that cache got it?
     #[inline]
     pub fn has(&self, slot: usize, holder: Holder) -> bool {
-        let (number, mask) = place(holder);
-        self.get(self.slot(slot) + number) & mask != 0
+        self.get(self.slot(slot) + holder.word) & holder.mask != 0
     }
 
     /// That cache has it from now on.
     #[inline]
     pub fn set(&self, slot: usize, holder: Holder) {
-        let (number, mask) = place(holder);
-        let word = self.slot(slot) + number;
-        self.put(word, self.get(word) | mask);
+        let word = self.slot(slot) + holder.word;
+        self.put(word, self.get(word) | holder.mask);
     }
 
     /// That cache has it no more, but another has.
     #[inline]
     pub fn clear(&self, slot: usize, holder: Holder) {
-        let (number, mask) = place(holder);
-        let word = self.slot(slot) + number;
-        self.put(word, self.get(word) & !mask);
+        let word = self.slot(slot) + holder.word;
+        self.put(word, self.get(word) & !holder.mask);
     }
 
-    /// All caches that have it now; what changes meanwhile in those passed does not matter.
+    /// Numbers of all caches that have it now; what changes meanwhile in those passed does not matter.
     #[inline]
-    pub fn holders(&self, slot: usize) -> impl Iterator<Item = Holder> {
+    pub fn holders(&self, slot: usize) -> impl Iterator<Item = usize> {
         let word = self.slot(slot);
         let mut left = self.get(word) & FIRST_MASK;
         let (mut number, mut offset) = (0, 0);
