@@ -79,7 +79,7 @@ impl Policy {
         }
         if name == "traffic" {
             return Some(Self::Traffic(TrafficParameters {
-                // Threads are the scheduler's.
+                // Threads are the scheduler's, unless someone asks.
                 clustering: 0,
                 ..TrafficParameters::default()
             }));
@@ -115,6 +115,17 @@ impl Policy {
             Self::PushPull { monitor, .. } => monitor.as_str(),
             Self::Traffic(_) => "traffic",
             Self::Watch => "watch",
+        }
+    }
+
+    /// Lets it cluster threads; `false`: it says nothing about threads.
+    pub fn clusters_threads(&mut self) -> bool {
+        match self {
+            Self::Traffic(parameters) => {
+                parameters.clustering = 1;
+                true
+            }
+            _ => false,
         }
     }
 
