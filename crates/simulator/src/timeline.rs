@@ -99,9 +99,7 @@ impl Timeline {
     /// Takes what was `counted` up to `now`; events come in order of time.
     pub(crate) fn take(&mut self, now: u64, counted: Part) {
         let last = self.parts.last_mut().expect("there is always one");
-        let since = last
-            .each_mut()
-            .zip(counted.each().zip(self.before.each()));
+        let since = last.each_mut().zip(counted.each().zip(self.before.each()));
         for (sum, (after, before)) in since {
             *sum += after.saturating_sub(before);
         }
