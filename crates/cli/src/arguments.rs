@@ -702,6 +702,9 @@ pub struct Simulate {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// In the JSON: movements of pages that are kept for each policy, at most
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub movements: usize,
     /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

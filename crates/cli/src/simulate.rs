@@ -121,6 +121,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let simulation = Simulation {
         machine: &machine.name,
         recordings: &folders,
+        page_bytes: traces[0].trace.pages().page_bytes(),
         outcomes: &outcomes,
         notes: &notes,
     };
@@ -223,6 +224,9 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
         })?;
         let mut job = Job::new(policy);
         job.initial = arguments.initial.map(Initial::from);
+        if arguments.json {
+            job.options.movements_max = arguments.movements;
+        }
         jobs.push(job);
     }
     for setting in &arguments.set {
@@ -302,6 +306,7 @@ mod tests {
             initial: None,
             schedule: None,
             json: false,
+            movements: 0,
             html: None,
         })
     }

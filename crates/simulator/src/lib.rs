@@ -40,6 +40,7 @@
 mod block_naive;
 mod error;
 mod figures;
+mod movements;
 mod options;
 mod outcome;
 mod pages;
@@ -51,6 +52,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod timeline;
 mod tournament;
 mod trace;
 
@@ -64,10 +66,12 @@ use nearpage_policy::online::{
 };
 
 pub use error::Error;
+pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{Copy, Flush, Halves, Information, Job, NUMBERS, Options, Policy};
 pub use outcome::{Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
+pub use timeline::{Part, Timeline};
 pub use trace::{FilePage, MemoryTrace, ThreadSteps, Trace};
 
 use figures::Figures;

@@ -295,6 +295,9 @@ pub struct Options {
     pub slice_ns: u64,
     /// Start of a policy's random draws.
     pub seed: u64,
+    /// Movements of pages that are kept, at most, and with them what happened over time; 0: none of
+    /// it. Results do not depend on it.
+    pub movements_max: usize,
 }
 
 impl Default for Options {
@@ -322,6 +325,7 @@ impl Default for Options {
             memory_pages: None,
             slice_ns,
             seed,
+            movements_max: 0,
         }
     }
 }

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use crate::{Job, MemoryTrace, Outcome, Policy, simulate};
 
+mod movements;
 mod policies;
 
 fn machine(nodes: usize, more: &str) -> Machine {

@@ -75,9 +75,10 @@ impl AccessKind {
 
     /// How much: 1 to 16.
     pub fn size_bytes(self) -> u64 {
-        // SAFETY: QEMU's function, with what QEMU gave.
         QEMU.get().map_or(1, |qemu| {
-            1 << (unsafe { (qemu.mem_size_shift)(self.0) } & 7)
+            // SAFETY: QEMU's function, with what QEMU gave.
+            let shift = unsafe { (qemu.mem_size_shift)(self.0) };
+            1 << (shift & 7)
         })
     }
 }
