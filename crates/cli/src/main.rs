@@ -19,6 +19,7 @@ mod placing;
 mod plan;
 mod progress;
 mod record;
+mod replay_judge;
 mod replayed;
 mod report;
 mod run;

@@ -3,8 +3,8 @@
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
 use nearpage_policy::online::{
-    Action, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy, ParameterError, PushPull,
-    PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
+    Action, Auto, AutoParameters, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy,
+    ParameterError, PushPull, PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
 };
 
 /// A policy with its parameters.
@@ -26,6 +26,8 @@ pub enum Policy {
     },
     /// Carrefour (§3).
     Traffic(TrafficParameters),
+    /// nearpage's own.
+    Auto(AutoParameters),
     /// Decides nothing: for machines on which there is nothing to decide.
     Watch,
 }
@@ -53,6 +55,11 @@ const HOLD_SAMPLES: u64 = 1;
 /// information. A cycle is a nanosecond here.
 const CHECK_NS: u64 = 1_000_000_000;
 const RESET_CYCLES: u64 = 10_000_000_000;
+
+/// What a sample of a remote access is taken to save: some tenths of the milliseconds of waiting that
+/// it stands for, as far as memory elsewhere takes longer. What moving a page costs on a stock kernel.
+const REMOTE_SAMPLE_NS: u64 = 500_000;
+const MOVE_NS: u64 = 10_000;
 
 impl Policy {
     /// The policy of that name, with parameters for samples.
@@ -84,6 +91,14 @@ impl Policy {
                 ..TrafficParameters::default()
             }));
         }
+        if name == "auto" {
+            return Some(Self::Auto(AutoParameters {
+                check_ns: CHECK_NS,
+                remote_ns: REMOTE_SAMPLE_NS,
+                cost_ns: MOVE_NS,
+                ..AutoParameters::default()
+            }));
+        }
         let monitor = Monitor::ALL
             .into_iter()
             .find(|monitor| monitor.as_str() == name)?;
@@ -99,7 +114,7 @@ impl Policy {
 
     /// All names.
     pub fn names() -> Vec<&'static str> {
-        let mut names = vec!["traffic", "migrate", "migrate-replicate"];
+        let mut names = vec!["traffic", "auto", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
         names.push("watch");
         names
@@ -114,6 +129,7 @@ impl Policy {
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
             Self::Traffic(_) => "traffic",
+            Self::Auto(_) => "auto",
             Self::Watch => "watch",
         }
     }
@@ -138,6 +154,7 @@ impl Policy {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
             Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Auto(parameters) => parameters.set(name, value),
             Self::Watch => Ok(false),
         }
     }
@@ -154,6 +171,11 @@ impl Policy {
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
             Self::Traffic(parameters) => parameters
+                .values()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
+            Self::Auto(parameters) => parameters
                 .values()
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.to_string()))
@@ -183,6 +205,7 @@ impl Policy {
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
             Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
+            Self::Auto(parameters) => Box::new(Auto::new(parameters, setting, None)?),
             Self::Watch => Box::new(Watch),
         })
     }
