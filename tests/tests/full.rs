@@ -102,7 +102,15 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
 
     let plan = json(
         &case
-            .nearpage(["plan", "full", "--machine", "opteron-4", "--json"])
+            .nearpage([
+                "plan",
+                "full",
+                "--machine",
+                "opteron-4",
+                "--policy",
+                "object",
+                "--json",
+            ])
             .success(),
     );
     let plan = &plan["plans"][0];

@@ -168,6 +168,8 @@ fn plan_on_the_host(case: &Case) {
         "lu.toml",
         "--machine",
         "opteron-4",
+        "--policy",
+        "object",
     ])
     .success();
 }

@@ -98,6 +98,44 @@ fn policies_are_tried_on_a_recording() {
     ] {
         assert!(text.contains(words), "{words}:\n{text}");
     }
+    // What `plan` decides of the very recording, and `auto` as it decides meanwhile: neither may be
+    // slower than first touch, but for what its budget allows.
+    let auto = results(
+        &case,
+        &["--policy", "first-touch,plan:auto,plan:uniform,auto"],
+    );
+    let [first_touch_ns, planned_ns, uniform_ns, online_ns] =
+        [0, 1, 2, 3].map(|at| figure(&auto[at], "time_ns"));
+    assert_eq!(auto[1]["policy"], "plan:auto");
+    assert!(
+        planned_ns <= first_touch_ns && planned_ns <= uniform_ns,
+        "{auto:#?}"
+    );
+    assert!(online_ns <= 1.01 * first_touch_ns, "{auto:#?}");
+    // A plan of the other policies' alternatives, and what it promises is what a replay finds.
+    let words = [
+        "plan",
+        "full",
+        "--machine",
+        "flash-8",
+        "--threads",
+        "none",
+        "--replicas",
+    ];
+    let json_of = |more: &[&str]| -> Value {
+        let finished = case.nearpage([&words[..], more].concat()).success();
+        serde_json::from_str(&finished.stdout).unwrap()
+    };
+    let promised = json_of(&["-o", "auto.toml", "--json"]);
+    let time = &promised["plans"][0]["time"];
+    assert_eq!(time["replayed"], true, "{promised:#}");
+    let found = &results(&case, &["--policy", "plan:auto.toml"])[0];
+    assert_eq!(
+        time["plan_ns"].as_f64(),
+        found["time_ns"].as_f64(),
+        "{promised:#}"
+    );
+    assert_eq!(time["first_touch_ns"].as_f64(), Some(first_touch_ns));
     // The network of workstations has the same caches.
     let now = results(&case, &["--machine", "now-8", "--policy", "round-robin"]);
     assert_eq!(figure(&now[0], "remote_latency_ns"), 3000.0);

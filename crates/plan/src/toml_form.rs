@@ -72,7 +72,7 @@ impl Plan {
         let mut text = format!(
             "# A nearpage plan: where the pages of each object go. The first [[object]] that fits wins.\n\
              # placement: block, block-cyclic:20M, interleave, interleave:0,2-3, interleave:0=3,1=1,\n\
-             #   thread:2, node:1, runs, first-touch; block@TEAM for another team than the first.\n\
+             #   thread:2, node:1, runs, replicate, first-touch; block@TEAM for another team than the first.\n\
              version = {VERSION}\npolicy = {}\nmachine = {}\npage_bytes = {}\n",
             quote(&self.policy),
             quote(&self.machine),

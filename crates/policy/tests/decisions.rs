@@ -812,6 +812,33 @@ fn auto_leaves_alone_what_it_cannot_improve_or_does_not_know() {
     assert_eq!(plan.decisions, []);
 }
 
+/// Pages that any thread reads, with a sample or two each: a run for each page fits what was seen, and
+/// nothing else.
+#[test]
+fn auto_does_not_take_chance_for_affinity() {
+    let cells: Vec<(u32, u32, f32)> = (0..600).map(|page| (page, page * 7919 % 8, 1.0)).collect();
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 600, Pattern::Mixed, &cells)
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let uniform = recording.decide(Policy::Uniform, &opteron());
+    assert!(matches!(only(&uniform).placement, Placement::Runs(_)));
+    for decision in recording.decide(Policy::Auto, &opteron()).decisions {
+        assert!(
+            !matches!(decision.placement, Placement::Runs(_)),
+            "{decision:?}"
+        );
+    }
+    // With fifty samples to a page they are no chance.
+    let cells: Vec<(u32, u32, f32)> = cells.iter().map(|cell| (cell.0, cell.1, 50.0)).collect();
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 600, Pattern::Mixed, &cells)
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let auto = recording.decide(Policy::Auto, &opteron());
+    assert!(matches!(only(&auto).placement, Placement::Runs(_)));
+}
+
 #[test]
 fn auto_goes_by_patterns_on_a_machine_of_one_node() {
     let recording = master_initialised(8, block(), &block_cells());

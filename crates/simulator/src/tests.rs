@@ -7,7 +7,7 @@ use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, T
 use nearpage_recording::{AccessKind, ThreadIndex};
 use proptest::prelude::*;
 
-use crate::{Job, MemoryTrace, Outcome, Policy, simulate};
+use crate::{Home, Job, MemoryTrace, Outcome, Policy, simulate};
 
 mod movements;
 mod policies;
@@ -910,7 +910,7 @@ proptest! {
         };
         let best = (0..81u32)
             .map(|code| {
-                let homes = (0..4).map(|page| Some(crate::Home::Node((code / 3u32.pow(page) % 3) as u16))).collect();
+                let homes = (0..4).map(|page| Some(Home::Node((code / 3u32.pow(page) % 3) as u16))).collect();
                 stall(Job::new(Policy::Homes { name: "brute force".to_owned(), homes }))
             })
             .fold(f64::INFINITY, f64::min);

@@ -48,6 +48,8 @@ struct Choice {
     kind: Kind,
     /// None: it is left to first touch.
     decisions: Vec<Decision>,
+    /// What it owes to chance, in nanoseconds of the program's time.
+    chance_ns: f64,
 }
 
 /// An object of the recording with its choices.
@@ -128,6 +130,14 @@ impl<'a> Alternatives<'a> {
         self.sampling_errors_ns[object]
     }
 
+    /// What the choices of a selection owe to chance: they were made by what they are judged by.
+    pub fn chance_ns(&self, selection: &Selection) -> f64 {
+        let objects = self.objects.iter().enumerate();
+        objects
+            .map(|(number, object)| object.choices[selection.choice(number)].chance_ns)
+            .sum()
+    }
+
     /// Everything is left alone.
     pub fn nothing(&self) -> Selection {
         Selection(vec![0; self.objects.len()])
@@ -187,7 +197,9 @@ fn choices(
     let mut choices = vec![Choice {
         kind: Kind::Left,
         decisions: Vec::new(),
+        chance_ns: 0.0,
     }];
+    let sample_ns = sample_ns(context, group);
     let mut offer = |kind, decisions: Vec<Decision>| {
         let same = |choice: &Choice| {
             let placements = |decisions: &[Decision]| -> Vec<_> {
@@ -200,7 +212,15 @@ fn choices(
         };
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
-            choices.push(Choice { kind, decisions });
+            let runs = decisions.iter().map(|decision| match &decision.placement {
+                Placement::Runs(runs) => runs.len(),
+                _ => 0,
+            });
+            choices.push(Choice {
+                kind,
+                chance_ns: runs.sum::<usize>() as f64 * sample_ns,
+                decisions,
+            });
         }
     };
     let by = |policy| crate::plan::decide_group(policy, context, group, subject, parameters);
@@ -301,15 +321,19 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
     (nodes.len() > 1).then_some(Placement::Interleave { nodes })
 }
 
-/// Two standard errors of the time that moving all of a group's pages can save, were all of its
-/// accesses on the farthest node: counts of samples vary as their square root.
-fn sampling_error_ns(context: &Context, group: &ObjectGroup) -> f64 {
-    let (accesses, _) = context.part(group);
-    let weight = group.affinity.sample_weight.max(1.0);
+/// What placing the accesses of one sample well can save of the program's time, were they on the
+/// farthest node.
+fn sample_ns(context: &Context, group: &ObjectGroup) -> f64 {
     let weights = context.weights.iter().flatten();
     let most = weights.clone().copied().fold(0.0, f64::max);
     let least = weights.copied().fold(f64::MAX, f64::min);
     let threads = group.threads.len().max(1) as f64;
-    let misses = super::model::misses_an_access(context, group);
-    2.0 * (accesses * weight).sqrt() * misses * (most - least) / threads
+    let weight = group.affinity.sample_weight.max(1.0);
+    weight * super::model::misses_an_access(context, group) * (most - least) / threads
+}
+
+/// Two standard errors of what placing a group can save: a count of samples varies as its square root.
+fn sampling_error_ns(context: &Context, group: &ObjectGroup) -> f64 {
+    let samples = context.part(group).0 / group.affinity.sample_weight.max(1.0);
+    2.0 * samples.sqrt() * sample_ns(context, group)
 }

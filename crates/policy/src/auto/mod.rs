@@ -12,7 +12,13 @@
 //! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
 //! each is passed over only for one that is faster by more than what is uncertain about the
 //! prediction: two standard errors of the samples that it rests on, and a share of the time that says
-//! how far the judge is trusted ([`Margins`]).
+//! how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
+//! judged by: each run is taken to owe one sample to chance, so that pages with a sample each, which a
+//! run each would suit perfectly, are left alone.
+//!
+//! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
+//! the master thread initialises what others use. Where longer runs are to be placed, mark the stable
+//! phase (`nearpage_begin`), or decide by pattern.
 //!
 //! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.
@@ -79,7 +85,19 @@ struct Judged<'a, 'i, J> {
 }
 
 impl<J: Judge> Judged<'_, '_, J> {
+    /// Times, with what choices owe to chance added.
     fn times_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+        let times = self.judged_ns(selections)?;
+        let by_chance = |selection| self.alternatives.chance_ns(selection);
+        let by_chance = selections.iter().map(by_chance);
+        Ok(times
+            .into_iter()
+            .zip(by_chance)
+            .map(|(time, chance)| time + chance)
+            .collect())
+    }
+
+    fn judged_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
         let is_known = |known: &[(Selection, f64)], selection: &Selection| {
             known
                 .iter()
@@ -146,14 +164,14 @@ pub fn choose<J: Judge>(
     if first_touch_ns - planned_ns <= margins.plan * first_touch_ns {
         selection = nothing;
     }
-    let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+    let planned_ns = judged.judged_ns(std::slice::from_ref(&selection))?[0];
     // What each decision is worth, given the others.
     let mut worth = Vec::new();
     for object in 0..alternatives.objects() {
         worth.push(match selection.choice(object) {
             0 => 0.0,
             _ if object >= objects_max => f64::NAN,
-            _ => judged.times_ns(&[selection.with(object, 0)])?[0] - planned_ns,
+            _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
         });
     }
     Ok(Chosen {

@@ -7,6 +7,8 @@
 //!   it will save, and moving pays once that exceeds the cost (the rule for renting skis: never more
 //!   than twice the best that could be done knowing the future). When the time that has passed has
 //!   doubled, what was seen before counts half.
+//! - **Price.** A move holds up the thread that makes it, and at the next barrier all that wait for
+//!   that one: it is priced as if every running thread lost the time.
 //! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
 //!   exceed the cost. Each further move of the same page costs twice as much as the one before, so
 //!   that pages that go back and forth soon stay.
@@ -97,7 +99,9 @@ pub struct Auto {
     counts: Vec<u16>,
     epochs: u32,
     era: u8,
-    /// What moves may still cost.
+    /// Threads that ran in the last epoch.
+    running: f64,
+    /// What moves may still cost, of all running threads' time.
     purse_ns: f64,
 }
 
@@ -185,6 +189,7 @@ impl Auto {
             counts: vec![0; setting.pages * nodes],
             epochs: 0,
             era: 0,
+            running: 1.0,
             purse_ns: 0.0,
         })
     }
@@ -270,8 +275,9 @@ impl Auto {
                 rule: "reads by a node without a copy would have paid for one, and no store was seen of late",
             }
         });
-        migrations
-            .chain(copy)
+        // Of equal ones the last: a page that one node uses moves.
+        copy.into_iter()
+            .chain(migrations)
             .max_by(|a, b| a.saved_ns.total_cmp(&b.saved_ns))
     }
 
@@ -284,11 +290,12 @@ impl Auto {
             variance,
             rule,
         } = self.propose(page, node, copies)?;
-        let cost = self.cost_ns * f64::from(1u32 << doublings.min(DOUBLINGS_MAX));
-        if saved_ns - self.errors * variance.sqrt() <= cost || self.purse_ns < self.cost_ns {
+        let price = self.cost_ns * self.running;
+        let least = price * f64::from(1u32 << doublings.min(DOUBLINGS_MAX));
+        if saved_ns - self.errors * variance.sqrt() <= least || self.purse_ns < price {
             return None;
         }
-        self.purse_ns -= self.cost_ns;
+        self.purse_ns -= price;
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if kind != ActionKind::Replicate {
             // The load goes with it.
@@ -389,6 +396,8 @@ impl OnlinePolicy for Auto {
         self.era = self.epochs.ilog2() as u8;
         let busy: u64 = epoch.threads.iter().map(|thread| thread.busy_ns).sum();
         self.purse_ns += self.budget * busy as f64;
+        let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
+        self.running = (running.count() as f64).max(1.0);
         let scale = self.check_ns as f64 / epoch.duration_ns.max(1) as f64;
         for (sum, &requests) in self.requests.iter_mut().zip(epoch.controller_requests) {
             *sum = requests as f64 * scale;
@@ -405,7 +414,7 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.purse_ns -= self.cost_ns;
+        self.purse_ns -= self.cost_ns * self.running;
     }
 }
 
@@ -527,6 +536,18 @@ mod tests {
             );
         }
         assert!(policy.purse_ns >= 20_000.0);
+    }
+
+    #[test]
+    fn a_move_is_priced_as_if_all_threads_waited_for_it() {
+        let (alone, ..) = acts(&mut rich(), AccessKind::Store).expect("it pays");
+        let mut crowded = Auto {
+            running: 4.0,
+            ..rich()
+        };
+        let (later, ..) = acts(&mut crowded, AccessKind::Store).expect("it pays");
+        assert!(later >= 3 * alone, "{alone} {later}");
+        assert_eq!(crowded.purse_ns, 1e9 - 80_000.0);
     }
 
     #[test]

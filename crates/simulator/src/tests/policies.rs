@@ -29,6 +29,19 @@ pub(super) fn eager() -> Vec<Job> {
         ("tick_ns", "2000"),
     ];
     jobs.push(job("kernel-balancing", &linux));
+    let spending = [
+        ("check_ns", "2000"),
+        ("budget_permille", "1000"),
+        ("cost_ns", "1"),
+        ("errors", "0"),
+        ("every", "2"),
+    ];
+    jobs.push(job("auto", &spending));
+    let copied = (0..12).map(|page| (page % 2 == 0).then_some(Home::Copies));
+    jobs.push(Job::new(Policy::Homes {
+        name: "copies".to_owned(),
+        homes: copied.collect(),
+    }));
     jobs.push(job("replicate-on-first-touch", &[]));
     jobs.push(job("block-naive", &[]));
     let adaptive = [
@@ -323,5 +336,99 @@ fn online_policies_need_memory_on_two_nodes() {
                 assert!(online && error.to_string().starts_with(&start), "{error}");
             }
         }
+    }
+}
+
+#[test]
+fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
+    let machine = machine(4, &format!("{CLOCK}[moves]\nfixed_ns = 20000\n"));
+    let trace = remote_reader();
+    let first_touch = one(&trace, &machine, job("first-touch", &[]));
+    // 5000 references to each page, 100 ns farther than they need be: 500 µs for 20 µs.
+    let outcome = one(&trace, &machine, job("auto", &[("budget_permille", "100")]));
+    assert_eq!((outcome.migrated, outcome.replicated), (4, 0));
+    assert!(outcome.time_ns < 0.7 * first_touch.time_ns, "{outcome:?}");
+    assert!(
+        outcome
+            .parameters
+            .contains(&("source", "sampled-cache".to_owned()))
+    );
+    // Nothing to spend: nothing is moved, and nothing is lost.
+    let outcome = one(&trace, &machine, job("auto", &[("budget_permille", "0")]));
+    assert_eq!((outcome.migrated, outcome.replicated), (0, 0));
+    assert_eq!(outcome.time_ns, first_touch.time_ns);
+    // A move that costs more than all of it could save.
+    let dear = job(
+        "auto",
+        &[("budget_permille", "1000"), ("move_ns", "1000000")],
+    );
+    assert_eq!(one(&trace, &machine, dear).migrated, 0);
+}
+
+#[test]
+fn a_plan_can_ask_for_copies() {
+    let machine = machine(4, CLOCK);
+    let trace = touched_by_first(2, vec![(4, reads(2, 50)), (8, reads(2, 50))]);
+    let plan = Job::new(Policy::Homes {
+        name: "plan".to_owned(),
+        homes: vec![Some(Home::Copies), Some(Home::Node(3))],
+    });
+    let outcome = one(&trace, &machine, plan);
+    // The first page on both readers' nodes, the second on neither's.
+    assert_eq!((outcome.replicated, outcome.migrated), (2, 0));
+    assert_eq!(outcome.local, 2 * 49);
+    // Stores take copies away, and after some of them there are no more.
+    let mut written = vec![load(0, 0), store(0, 0)].repeat(50);
+    written.push(load(0, 1));
+    let trace = touched_by_first(2, vec![(4, written)]);
+    let plan = Job::new(Policy::Homes {
+        name: "plan".to_owned(),
+        homes: vec![Some(Home::Copies)],
+    });
+    assert_eq!(one(&trace, &machine, plan).replicated, 6);
+}
+
+#[test]
+fn every_policy_runs_where_a_node_has_no_cpus_and_nothing_says_what_links_there_are() {
+    let text = "name = \"tiers\"\npage_bytes = 4096\n\
+        latency_ns = [[100, 200, 300], [200, 100, 300], [nan, nan, 300]]\n\
+        [[node]]\nid = 0\ncpus = \"0-3\"\n[[node]]\nid = 1\ncpus = \"4-7\"\n[[node]]\nid = 2\ncpus = \"\"\n";
+    let machine = Machine::from_toml(text, "tiers").expect("machine");
+    let trace = touched_by_first(6, vec![(4, reads(6, 500))]);
+    for name in Policy::NAMES {
+        let outcome = one(&trace, &machine, job(name, &[]));
+        assert_eq!(outcome.misses, 3000, "{name}");
+        assert!(outcome.link_use.is_empty(), "{name}");
+    }
+    let spread = one(&trace, &machine, job("round-robin", &[]));
+    assert_eq!(spread.controller_load, [1000; 3]);
+}
+
+#[test]
+fn thresholds_that_contradict_each_other_are_told_in_a_line() {
+    let trace = each(1, &[0], &[load(0, 0)]);
+    let machine = machine(2, CLOCK);
+    for (name, settings, message) in [
+        (
+            "migrate-replicate",
+            [("hold", "128"), ("trigger", "128")],
+            "hold=128 is not below trigger=128",
+        ),
+        (
+            "traffic",
+            [("fast_cycles", "100"), ("slow_cycles", "99")],
+            "slow_cycles=99 is below fast_cycles=100",
+        ),
+        (
+            "kernel-balancing",
+            [("scan_period_min_ms", "10"), ("scan_period_max_ms", "9")],
+            "scan_period_max_ms=9 is below scan_period_min_ms=10",
+        ),
+    ] {
+        let error = simulate(&trace, &machine, &[job(name, &settings)], 1)
+            .expect_err(name)
+            .to_string();
+        assert!(error.starts_with(message), "{error}");
+        assert_eq!(error.lines().count(), 1);
     }
 }
