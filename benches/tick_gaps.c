@@ -1,18 +1,18 @@
-/* tick_gaps SECONDS: reads the clock for so many seconds of its own time, and prints the usual length of
- * the gaps that ticks leave, in nanoseconds, and how many gaps there were a second.
+/* tick_gaps SECONDS: reads the clock for so many seconds of its own time, and prints the lower quartile
+ * of the gaps that ticks leave, in nanoseconds, and how many there were a second. (What else the machine
+ * does makes gaps longer.)
  *
- * Gaps below SHORTEST_NS are other CPUs' calls, of which there are more; the usual length is the mode, as
- * the half of the gaps that lie closest together, the half of those, and so on (Robertson and Cryer, "An
- * iterative procedure for estimating the mode", 1974): what else the machine does makes gaps longer, the
- * mode hardly. */
+ * Ticks are the gaps that begin at the same time after a multiple of the tick's period, give or take a
+ * BINSth of it; others are other CPUs' calls, and other programs that had their turn. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { GAPS_MAX = 1 << 20 };
-static const uint64_t SHORTEST_NS = 5000;
-static uint64_t gaps_ns[GAPS_MAX];
+enum { GAPS_MAX = 1 << 20, BINS = 64 };
+static const uint64_t SHORTEST_NS = 1000, LONGEST_NS = 200000;
+static uint64_t lengths_ns[GAPS_MAX];
+static uint8_t bins[GAPS_MAX];
 
 static uint64_t now_ns(clockid_t clock) {
     struct timespec time;
@@ -27,27 +27,29 @@ static int ascending(const void *a, const void *b) {
 
 int main(int count, char **words) {
     double seconds = count > 1 ? atof(words[1]) : 10;
-    size_t gaps = 0;
+    struct timespec resolution;
+    clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
+    uint64_t tick_ns = resolution.tv_nsec, in_bin[BINS] = {0};
+    size_t gaps = 0, kept = 0;
     uint64_t before = now_ns(CLOCK_MONOTONIC);
     for (uint64_t reads = 1; gaps < GAPS_MAX; reads++) {
         uint64_t now = now_ns(CLOCK_MONOTONIC), gap = now - before;
+        if (gap >= SHORTEST_NS && gap <= LONGEST_NS) {
+            lengths_ns[gaps] = gap;
+            in_bin[bins[gaps++] = before % tick_ns * BINS / tick_ns]++;
+        }
         before = now;
-        if (gap >= SHORTEST_NS) gaps_ns[gaps++] = gap;
         if (reads % (1 << 20) == 0) {
             if (now_ns(CLOCK_THREAD_CPUTIME_ID) > 1e9 * seconds) break;
             before = now_ns(CLOCK_MONOTONIC);
         }
     }
-    if (!gaps) return 1;
-    double per_second = gaps / seconds;
-    qsort(gaps_ns, gaps, sizeof *gaps_ns, ascending);
-    const uint64_t *from = gaps_ns;
-    while (gaps > 2) {
-        size_t half = (gaps + 1) / 2, best = 0;
-        for (size_t at = 1; at + half <= gaps; at++)
-            if (from[at + half - 1] - from[at] < from[best + half - 1] - from[best]) best = at;
-        from += best;
-        gaps = half;
-    }
-    printf("%llu %.0f\n", (unsigned long long)((from[0] + from[gaps - 1]) / 2), per_second);
+    int fullest = 0;
+    for (int bin = 0; bin < BINS; bin++)
+        if (in_bin[bin] > in_bin[fullest]) fullest = bin;
+    for (size_t gap = 0; gap < gaps; gap++)
+        if ((bins[gap] - fullest + BINS + 1) % BINS <= 2) lengths_ns[kept++] = lengths_ns[gap];
+    if (!kept) return 1;
+    qsort(lengths_ns, kept, sizeof *lengths_ns, ascending);
+    printf("%llu %.0f\n", (unsigned long long)lengths_ns[kept / 4], kept / seconds);
 }
