@@ -551,8 +551,10 @@ fn the_machine_and_a_control_group() {
     let mut recorder = case.command(nearpage_path());
     recorder.args(["record", "-o", "out", "--cgroup", &name]);
     let mut recorder = recorder.spawn().unwrap();
-    until("it is attached", || {
-        case.path("out/recording.json").exists()
+    // It is observed for a while by then.
+    until("samples are written", || {
+        let log = fs::metadata(case.path("out/log/recorder.log"));
+        log.is_ok_and(|log| log.len() > 8192)
     });
     let back = fs::write(Path::new(mount).join("cgroup.procs"), running.pid());
     until("it is empty", || fs::remove_dir(&group).is_ok());

@@ -40,58 +40,6 @@ fn every_matrix(machine: &Value) -> [&Value; 4] {
 }
 
 #[test]
-fn matrices_that_cannot_be_are_refused_in_a_line() {
-    let case = Case::new("bad_machine");
-    let sample = "w 1/1 1.5: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9 401000 m (/w)\n";
-    case.write("samples", sample);
-    let head = "name = \"bad\"\npage_bytes = 4096\n";
-    let nodes = "[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
-    for (matrix, words) in [
-        (
-            "distance = [[10, 20], [20]]",
-            "row 1 of `distance` has 1 numbers; expected 2",
-        ),
-        (
-            "distance = [[10, 20]]",
-            "`distance` has 1 rows; expected 2",
-        ),
-        ("distance = [[10, -20], [20, 10]]", "line 3: "),
-        (
-            "distance = [[20, 10], [10, 20]]",
-            "`distance`[0][1] is 10, nearer than the node itself (20)",
-        ),
-        (
-            "latency_ns = [[80, -130], [130, 80]]",
-            "`latency_ns`[0][1] is -130; expected a positive number",
-        ),
-        (
-            "bandwidth.read_bytes_per_s = [[1e9, 2e9], [2e9]]",
-            "row 1 of `bandwidth.read_bytes_per_s` has 1 numbers",
-        ),
-    ] {
-        case.write("bad.toml", format!("{head}{matrix}\n{nodes}"));
-        for command in [
-            &["machine", "--machine", "bad.toml"][..],
-            &["machine", "--machine", "bad.toml", "-o", "out"],
-            &["import", "samples", "--machine", "bad.toml", "-o", "out"],
-        ] {
-            let finished = case.nearpage(command.iter().copied()).exits(1);
-            assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
-            assert!(finished.stderr.contains("bad.toml: "), "{finished}");
-            assert!(finished.stderr.contains(words), "{words}: {finished}");
-            assert!(!case.path("out").exists(), "{finished}");
-        }
-    }
-    // Both ways need not be equally far (ACPI 6.5 §5.2.17; Marathe's Table 2 is not symmetric either).
-    case.write(
-        "good.toml",
-        format!("{head}distance = [[10, 20], [30, 10]]\n{nodes}"),
-    );
-    case.nearpage(["machine", "--machine", "good.toml"])
-        .success();
-}
-
-#[test]
 fn a_measured_machine_prints_and_reads_back() {
     let case = Case::new("measured");
     let measured = case
@@ -217,7 +165,17 @@ fn impossible_matrices_have_one_line() {
             format!("name = \"m\"\npage_bytes = 4096\n{matrix}\n{nodes}"),
         );
         one_line(case.nearpage(["machine", "--machine", "m.toml"]), message);
+        let written = case.nearpage(["machine", "--machine", "m.toml", "-o", "out"]);
+        one_line(written, message);
+        assert!(!case.path("out").exists());
     }
+    // Both ways need not be equally far (ACPI 6.5 §5.2.17; nor are they in Marathe's Table 2).
+    let matrix = "distance = [[10, 20], [30, 10]]";
+    case.write(
+        "m.toml",
+        format!("name = \"m\"\npage_bytes = 4096\n{matrix}\n{nodes}"),
+    );
+    case.nearpage(["machine", "--machine", "m.toml"]).success();
 }
 
 #[track_caller]
