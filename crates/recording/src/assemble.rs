@@ -22,9 +22,7 @@ use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
 use crate::log::LogReader;
-use crate::{
-    AccessBatch, Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables,
-};
+use crate::{AccessBatch, Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables};
 
 /// What the logs add up to.
 #[derive(Debug, Default)]

@@ -241,16 +241,32 @@ mod tests {
 
     #[test]
     fn states_are_read_whatever_the_name() {
-        let stat = Stat::parse("12 (a) b (c) S 7 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 9 9\n").unwrap();
-        assert_eq!((stat.name.as_str(), stat.parent, stat.started), ("a) b (c", 7, 777));
+        let stat =
+            Stat::parse("12 (a) b (c) S 7 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 9 9\n")
+                .unwrap();
+        assert_eq!(
+            (stat.name.as_str(), stat.parent, stat.started),
+            ("a) b (c", 7, 777)
+        );
         assert!(!stat.ended() && !stat.kernel);
         assert!(
             Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
                 .unwrap()
                 .kernel
         );
-        assert!(Stat::parse("9 (x) Z 1 9 9 0 -1 4227084 0 0 0 0 0 0 0 0 20 0 1 0 3\n").unwrap().ended());
-        for bad in ["", "12 (x", "12 x) S", "12 (x) S 1", "12 (x) S 7 12 12 0 -1 4194560 1 2", ") ("] {
+        assert!(
+            Stat::parse("9 (x) Z 1 9 9 0 -1 4227084 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
+                .unwrap()
+                .ended()
+        );
+        for bad in [
+            "",
+            "12 (x",
+            "12 x) S",
+            "12 (x) S 1",
+            "12 (x) S 7 12 12 0 -1 4194560 1 2",
+            ") (",
+        ] {
             assert_eq!(Stat::parse(bad), None, "{bad}");
         }
     }

@@ -95,7 +95,14 @@ impl OwnTimer {
     /// Sends the thread its signal.
     pub fn send(&self) {
         // SAFETY: no pointers; the signal has a handler as long as `self` lives.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), self.signal) };
+        unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                libc::getpid(),
+                libc::gettid(),
+                self.signal,
+            )
+        };
     }
 
     /// Where the samples since the last call were, as far as they were kept.
