@@ -109,7 +109,7 @@ pub fn trace_file<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
         parent_pid: 0,
     };
     let mut trace = header.to_bytes().to_vec();
-    let mut frame = |trace: &mut Vec<u8>, kind, thread, payload: &[u8]| {
+    let frame = |trace: &mut Vec<u8>, kind, thread, payload: &[u8]| {
         let mut frame = vec![0; FRAME_HEADER_BYTES];
         frame.extend_from_slice(payload);
         let time = trace.len() as u64;
@@ -128,7 +128,12 @@ pub fn trace_file<'a>(pieces: impl Iterator<Item = (u8, &'a [u8])>) -> Vec<u8> {
         match tag {
             tag if tag & RAW != 0 => trace.extend_from_slice(payload),
             tag if tag & 1 != 0 => frame(&mut trace, FrameKind::Events, 0, payload),
-            tag => frame(&mut trace, FrameKind::Records, u32::from(tag >> 1 & 3), payload),
+            tag => frame(
+                &mut trace,
+                FrameKind::Records,
+                u32::from(tag >> 1 & 3),
+                payload,
+            ),
         }
     }
     let mut totals = vec![0; EVENT_BYTES_MAX];

@@ -5,16 +5,14 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/preload/src/place/pieces.rs"]
-pub mod pieces;
 /// Where the plan's own source looks for it.
 mod place {
-    pub use super::pieces;
+    pub use nearpage_wire::pieces;
 }
 #[path = "../../crates/preload/src/plan.rs"]
 mod plan;
 
-use pieces::{Extent, Pattern, Pieces};
+use nearpage_wire::pieces::{Extent, Pattern, Pieces};
 use plan::{Identity, Plan};
 
 fuzz_target!(|data: &[u8]| {

@@ -364,6 +364,35 @@ fn what_cannot_be_attached_to_is_refused_in_a_line() {
     running.ends_as_always(&case);
 }
 
+/// Either there is a recording that can be read, or one line that has all of `words`.
+#[track_caller]
+fn whole_or_refused(case: &Case, finished: Finished, words: &[&str]) {
+    if finished.code == Some(0) {
+        report(case);
+        fs::remove_dir_all(case.path("out")).unwrap();
+    } else {
+        refused(case, finished, words);
+    }
+}
+
+/// At whichever moment that is.
+#[test]
+fn a_process_that_ends_while_it_is_attached_to_leaves_nothing_half_written() {
+    let case = Case::new("attach_ending");
+    for delay_ms in [0, 100, 300, 600, 1000] {
+        let mut process = Command::new("sleep")
+            .arg((f64::from(delay_ms) / 1e3).to_string())
+            .spawn()
+            .unwrap();
+        let pid = process.id().to_string();
+        // Whoever waits for it lets its number go.
+        let waiting = std::thread::spawn(move || process.wait().unwrap());
+        let finished = record(&case, &["-p", &pid]);
+        waiting.join().unwrap();
+        whole_or_refused(&case, finished, &[&format!("process {pid}")]);
+    }
+}
+
 #[test]
 fn without_permission_the_capability_is_named() {
     if !root() {
@@ -500,8 +529,21 @@ fn the_machine_and_a_control_group() {
         eprintln!("no group can be made here");
         return running.ends_as_always(&case);
     }
-    let joined = fs::write(group.join("cgroup.procs"), running.pid());
+    // It goes away while it is attached to, at whichever moment that is.
     fs::remove_dir_all(case.path("out")).unwrap();
+    for delay_ms in [0, 100, 300, 600, 1000] {
+        let _ = fs::create_dir(&group);
+        let going = group.clone();
+        let removing = std::thread::spawn(move || {
+            sleep(Duration::from_millis(delay_ms));
+            until("the group is gone", || fs::remove_dir(&going).is_ok());
+        });
+        let finished = record(&case, &["--cgroup", &name]);
+        removing.join().unwrap();
+        whole_or_refused(&case, finished, &["cgroup", &name]);
+    }
+    fs::create_dir(&group).unwrap();
+    let joined = fs::write(group.join("cgroup.procs"), running.pid());
     let recorded = record(&case, &["--cgroup", &name, "--duration", "2s"]);
     let found = recorded.code.map(|_| report(&case));
     // It goes away while it is observed.
@@ -509,8 +551,10 @@ fn the_machine_and_a_control_group() {
     let mut recorder = case.command(nearpage_path());
     recorder.args(["record", "-o", "out", "--cgroup", &name]);
     let mut recorder = recorder.spawn().unwrap();
-    until("it is attached", || {
-        case.path("out/recording.json").exists()
+    // It is observed for a while by then.
+    until("samples are written", || {
+        let log = fs::metadata(case.path("out/log/recorder.log"));
+        log.is_ok_and(|log| log.len() > 8192)
     });
     let back = fs::write(Path::new(mount).join("cgroup.procs"), running.pid());
     until("it is empty", || fs::remove_dir(&group).is_ok());

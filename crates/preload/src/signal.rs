@@ -37,10 +37,6 @@ const MAPS_BYTES_MAX: usize = 4 << 20;
 const DEFAULT_PERIOD_NS: u64 = 10_000_000;
 const DEFAULT_SLOTS: u64 = 4096;
 const CLOCK_MONOTONIC: i32 = 1;
-/// `CLOCK_THREAD_CPUTIME_ID`.
-const THREAD_CLOCK: i32 = 3;
-/// `CPUCLOCK_PROF` of the calling thread.
-const THREAD_TICKS_CLOCK: i32 = !0 << 3 | 4;
 /// Timers of that clock are not bound to ticks.
 const MONOTONIC_STEP_NS: u64 = 1_000;
 /// How often a new thread yields to the one that makes the ring.
@@ -48,35 +44,26 @@ const YIELDS_MAX: u32 = 1_000;
 /// `MADV_DONTFORK`.
 const ADVICE_DONT_FORK: usize = 10;
 
-/// The clocks of a thread, in nanoseconds.
+/// What a thread used, in nanoseconds: its time on a CPU, divided by the kernel as the ticks found it.
+/// Ticks alone miss much of a thread that others wait behind: it is often taken off its CPU before.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Clocks {
-    /// Time on a CPU.
-    running: u64,
-    /// Time in user mode, and in all, in whole ticks, each for the mode that it found. A thread that
-    /// others are waiting behind is often taken off its CPU before the tick, so this is less.
-    user: u64,
-    used: u64,
+pub struct Used {
+    user_ns: u64,
+    kernel_ns: u64,
 }
 
-impl Clocks {
+impl Used {
     fn now() -> Self {
-        Self {
-            running: sys::clock_of(THREAD_CLOCK),
-            user: sys::clock_of(THREAD_USER_CLOCK),
-            used: sys::clock_of(THREAD_TICKS_CLOCK),
-        }
+        let (user_ns, kernel_ns) = sys::thread_usage_ns();
+        Self { user_ns, kernel_ns }
     }
 
-    /// Time in user mode since `before`: the share of the ticks, of the time on a CPU.
+    /// Time in user mode since `before`. What ticks find changes how the time before them is divided,
+    /// by no more than the time since.
     fn user_ns_since(&self, before: &Self) -> u64 {
-        let running = self.running.saturating_sub(before.running);
-        let user = self.user.saturating_sub(before.user);
-        let used = self.used.saturating_sub(before.used).max(user);
-        match used {
-            0 => 0,
-            _ => (u128::from(running) * u128::from(user) / u128::from(used)) as u64,
-        }
+        let user_ns = self.user_ns.saturating_sub(before.user_ns);
+        let all_ns = self.user_ns.saturating_add(self.kernel_ns);
+        user_ns.min(all_ns.saturating_sub(before.user_ns.saturating_add(before.kernel_ns)))
     }
 }
 
@@ -197,7 +184,7 @@ pub fn thread_begins(thread: &mut Thread) {
     if !sys::action(signal).is_ok_and(|action| action.handler == on_signal as *const () as usize) {
         return give_way(signal);
     }
-    thread.clocks = Clocks::now();
+    thread.used = Used::now();
     match make_timer(signal, thread) {
         Some(place) => thread.timer = place,
         None => {
@@ -282,10 +269,10 @@ fn note_blocked(thread: &mut Thread) {
     }
     let ring = RING.load(Ordering::Acquire);
     if ring >= ring::ADDRESS {
-        let now = Clocks::now();
-        let blocked_ns = now.user_ns_since(&thread.clocks);
+        let now = Used::now();
+        let blocked_ns = now.user_ns_since(&thread.used);
         word(ring, offset::BLOCKED_NS).fetch_add(blocked_ns, Ordering::Relaxed);
-        thread.clocks = now;
+        thread.used = now;
     }
 }
 
@@ -470,9 +457,9 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
     say_begin(unsafe { &(*Thread::current()).begin_unsaid }, tid);
     // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
     let stands_for_ns = unsafe {
-        let clocks = &raw mut (*Thread::current()).clocks;
-        let now = Clocks::now();
-        let before = clocks.replace(now);
+        let used = &raw mut (*Thread::current()).used;
+        let now = Used::now();
+        let before = used.replace(now);
         now.user_ns_since(&before) / (1 + u64::from(missed))
     };
     write(Kind::Sample, tid, |at| {
@@ -689,19 +676,28 @@ mod tests {
     }
 
     #[test]
-    fn time_in_user_mode_is_a_share_of_the_time_on_a_cpu() {
-        let at = |running, user, used| Clocks {
-            running,
-            user,
-            used,
-        };
-        let since = |now: Clocks| now.user_ns_since(&at(1_000, 400, 400));
-        assert_eq!(since(at(1_000, 400, 400)), 0);
-        assert_eq!(since(at(9_000, 800, 800)), 8_000);
-        assert_eq!(since(at(9_000, 800, 1_200)), 4_000);
-        assert_eq!(since(at(9_000, 400, 1_200)), 0);
-        assert_eq!(since(at(0, 0, 0)), 0);
-        assert_eq!(since(at(u64::MAX, u64::MAX, 0)), u64::MAX - 1_000);
+    fn time_in_user_mode_is_at_most_the_time_on_a_cpu() {
+        let at = |user_ns, kernel_ns| Used { user_ns, kernel_ns };
+        let since = |now: Used| now.user_ns_since(&at(1_000, 400));
+        assert_eq!(since(at(1_000, 400)), 0);
+        assert_eq!(since(at(9_000, 400)), 8_000);
+        assert_eq!(since(at(9_000, 900)), 8_000);
+        assert_eq!(since(at(1_000, 900)), 0);
+        // The time before was divided otherwise.
+        assert_eq!(since(at(2_000, 300)), 900);
+        assert_eq!(since(at(900, 2_000)), 0);
+        assert_eq!(since(at(0, 0)), 0);
+        assert_eq!(since(at(u64::MAX, u64::MAX)), u64::MAX - 1_400);
+    }
+
+    #[test]
+    fn a_thread_uses_time() {
+        let before = Used::now();
+        let mut now = before;
+        while now.user_ns + now.kernel_ns == before.user_ns + before.kernel_ns {
+            now = Used::now();
+        }
+        assert!(now.user_ns + now.kernel_ns > before.user_ns + before.kernel_ns);
     }
 
     #[test]

@@ -75,8 +75,8 @@ pub struct Thread {
     pub announced: bool,
     /// [`crate::large`]: where it stands at busy call sites; 0: nowhere yet.
     pub gaps: usize,
-    /// [`crate::signal`]: its clocks at its last sample.
-    pub clocks: crate::signal::Clocks,
+    /// [`crate::signal`]: what it had used at its last sample.
+    pub used: crate::signal::Used,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
     /// [`crate::signal`]: the ring was not there yet to say that it begins.

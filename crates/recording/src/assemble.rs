@@ -17,11 +17,12 @@ use self::address_space::AddressSpaces;
 use self::call_sites::CallSites;
 use self::images::Image;
 use self::modules::Modules;
+use self::statics::Touched;
 use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
 use crate::log::LogReader;
-use crate::{Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables};
+use crate::{AccessBatch, Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables};
 
 /// What the logs add up to.
 #[derive(Debug, Default)]
@@ -106,7 +107,11 @@ pub(crate) fn assemble(
         &mut call_sites,
         &mut objects,
     );
-    statics::objects(&modules, &active, &mut objects);
+    let touched = match attached {
+        true => Some(touched(log, &threads)?),
+        false => None,
+    };
+    statics::objects(&modules, &active, touched.as_ref(), &mut objects);
     areas::objects(
         &spaces,
         &modules,
@@ -152,6 +157,19 @@ pub(crate) fn assemble(
             first_touches,
         },
     })
+}
+
+/// The pages that were accessed.
+fn touched(log: &LogReader, threads: &Threads) -> Result<Touched, Error> {
+    let mut batch = AccessBatch::default();
+    let mut touched = Touched::default();
+    for chunk in 0..log.chunks() {
+        log.read_chunk(chunk, &mut batch)?;
+        let threads = batch.thread.iter().map(|thread| threads.get(*thread));
+        let places = threads.zip(&batch.address);
+        touched.add(places.filter_map(|(thread, address)| Some((thread?.pid, *address))));
+    }
+    Ok(touched)
 }
 
 /// `operator new` of another allocator than the C library's calls no function that the preload

@@ -573,11 +573,21 @@ fn reads_what_perf_script_prints() {
         .filter(|line| !line.contains("PERF_RECORD"))
         .map(|line| format!("{line}\n"))
         .collect();
-    let notes = imported(samples.as_bytes()).metadata.notes;
+    let recording = imported(samples.as_bytes());
+    let notes = recording.metadata.notes;
     assert!(
         notes.iter().any(|note| note.contains("--show-mmap-events")),
         "{notes:?}"
     );
+    // Names stand before the samples.
+    let threads = recording.tables.threads.iter();
+    let names: Vec<_> = threads
+        .map(|thread| (thread.tid, thread.name.as_str()))
+        .collect();
+    assert_eq!(names, [(100, "my solve"), (101, "my solve")]);
+    let renamed = chain.replace("solve", "worker").replace("1.5", "1.6");
+    let renamed = imported((chain.to_owned() + &renamed).as_bytes());
+    assert_eq!(renamed.tables.threads[0].name, "worker");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use making::{access, fork, name, record};
 use nearpage_recording::elf::ElfFile;
-use nearpage_recording::{Event, Module, Object, ObjectKind, Recording, Symbols};
+use nearpage_recording::{
+    Attached, Event, LogWriter, Metadata, Module, Object, ObjectKind, Recording, Symbols,
+};
 
 const SOURCE: &str = "\
 #include <stdlib.h>
@@ -37,8 +39,8 @@ fn build(folder: &Path, output: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// Records `program` mapped at `base` and opens the recording.
-fn recording_of(folder: &Path, program: &Path, base: u64) -> Recording {
+/// What a process does that maps `program` at `base`.
+fn events_of(program: &Path, base: u64) -> [Event; 3] {
     let file = ElfFile::open(program).unwrap();
     let text = file
         .segments()
@@ -46,7 +48,7 @@ fn recording_of(folder: &Path, program: &Path, base: u64) -> Recording {
         .find(|segment| segment.executable)
         .unwrap();
     let page = !0xfff;
-    let events = [
+    [
         fork(1, 100, 100, 0, 1),
         name(2, 100, 0, "program", true),
         Event::Map {
@@ -59,7 +61,12 @@ fn recording_of(folder: &Path, program: &Path, base: u64) -> Recording {
             path: program.to_str().unwrap().into(),
             build_id: file.build_id(),
         },
-    ];
+    ]
+}
+
+/// Records `program` mapped at `base` and opens the recording.
+fn recording_of(folder: &Path, program: &Path, base: u64) -> Recording {
+    let events = events_of(program, base);
     drop(record(folder, &events, &[access(10, 0, 0x1000)]));
     Recording::open(folder).unwrap()
 }
@@ -118,6 +125,34 @@ fn static_symbols_are_found_position_independent_or_not() {
                 .any(|object| object.kind == ObjectKind::Code)
         );
     }
+}
+
+#[test]
+fn of_what_was_running_already_only_accessed_pages_have_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "-no-pie", &["-no-pie", "-fno-pie"]);
+    let all = recording_of(&folder.path().join("all"), &program, 0);
+    let table = static_object(&all, "table");
+    let metadata = Metadata {
+        attached: Some(Attached {
+            target: "all processes".into(),
+            coverage: "the whole machine".into(),
+        }),
+        ..making::metadata()
+    };
+    let output = folder.path().join("attached");
+    let mut log = LogWriter::create(&output, metadata, &making::machine()).unwrap();
+    log.accesses(&making::batch(&[access(10, 0, table.address)]))
+        .unwrap();
+    log.events(&events_of(&program, 0)).unwrap();
+    drop(log);
+    let attached = Recording::open(&output).unwrap();
+    assert_eq!(static_object(&attached, "table"), table);
+    let objects = &attached.tables.objects;
+    let kinds = |kind| objects.iter().filter(|object| object.kind == kind).count();
+    assert_eq!(kinds(ObjectKind::Code), 0);
+    assert!(objects.iter().all(|object| object.name != "constants"));
+    assert!(objects.len() < all.tables.objects.len());
 }
 
 #[test]

@@ -108,7 +108,9 @@ impl Attached {
                         Found::Cgroup(group, true) => Scope::CgroupOn(group.raw(), cpu),
                         _ => Scope::MachineOn(cpu),
                     };
-                    attached.opening.open(rings, cpu, scope, 0)?;
+                    let opened = attached.opening.open(rings, cpu, scope, 0);
+                    // That it is gone explains any error.
+                    opened.map_err(|error| found.still_there().err().unwrap_or(error))?;
                 }
                 // Whoever was born meanwhile.
                 members = found.members(&processes);
@@ -124,6 +126,7 @@ impl Attached {
                 return Err(Error::EndedMeanwhile { pid });
             }
         }
+        found.still_there()?;
         if let Coverage::Machine { .. } | Coverage::Turns { .. } = coverage {
             attached.opening.notes.push(coverage.to_string());
         }

@@ -2,9 +2,7 @@
 //! here, not assumed.
 
 use std::fmt;
-use std::hint::black_box;
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -17,6 +15,7 @@ use crate::error::{Error, Refusal};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
+use crate::sample_cost::{SLICES, cost_ns};
 use crate::signal::own::OwnTimer;
 
 /// Where the instruction that a sample stands for is.
@@ -132,41 +131,43 @@ impl fmt::Display for Calibration {
 const SAMPLES_WANTED: u32 = 60;
 /// Longest wait for them; emulators need it.
 const SIDE_TIME_MAX: Duration = Duration::from_millis(100);
-const PERIOD_NS: u64 = 100_000;
+pub(crate) const PERIOD_NS: u64 = 100_000;
 const CHAIN_BYTES: usize = 4 << 20;
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Runs two loops in the calling thread: a chain of pointers, to see where its samples stand, and
 /// one that works in its CPU's cache, without and with samples in turn. Takes about 60 ms, on a
 /// busy or emulated machine up to 150.
 pub fn calibrate() -> Result<Calibration, Error> {
     supported()?;
-    calibrate_with(&mut Clock::open()?)
-}
-
-/// The same with timer signals instead of perf events, for the signal source. Its timers expire
-/// with a tick that comes anyway; these interrupt by themselves, so the cost is an upper bound.
-pub fn calibrate_signal() -> Result<Calibration, Error> {
-    supported()?;
-    calibrate_with(&mut OwnTimer::new(PERIOD_NS).map_err(no_timer)?)
-}
-
-fn calibrate_with(samples: &mut dyn Samples) -> Result<Calibration, Error> {
-    let mut sampled = Sampled(samples);
-    let side = sampled.side()?;
+    let mut clock = Clock::open()?;
+    let side = side(&mut clock)?;
     Ok(Calibration {
         // Optional, so what the kernel has against it is no matter.
-        sample_cost_ns: sampled.cost_ns(SLICES).ok().flatten(),
+        sample_cost_ns: cost_ns(&mut clock, SLICES),
         ..side
     })
 }
 
-/// What a sample costs now, as [`Calibration::sample_cost_ns`] was measured, in about 8 ms; of the
-/// signal source, or of the clock. `None` where that could not be told.
-pub(crate) fn measure_cost_ns(source: Source) -> Option<f64> {
+/// The same for the signal source: the side with timers that interrupt by themselves; the cost with
+/// signals that are sent, since its own timers expire with ticks that come anyway.
+pub fn calibrate_signal() -> Result<Calibration, Error> {
+    supported()?;
+    let mut timer = OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?;
+    let side = side(&mut timer)?;
+    drop(timer);
+    Ok(Calibration {
+        sample_cost_ns: measure_cost_ns(Source::Signal, SLICES),
+        ..side
+    })
+}
+
+/// What a sample of the signal source, or of the clock, costs now: [`Calibration::sample_cost_ns`],
+/// from so many slices. `None` where that could not be told.
+pub(crate) fn measure_cost_ns(source: Source, slices: usize) -> Option<f64> {
     match source {
-        Source::Signal => Sampled(&mut OwnTimer::new(PERIOD_NS).ok()?).median_cost_ns(),
-        _ => Sampled(&mut Clock::open().ok()?).median_cost_ns(),
+        Source::Signal => cost_ns(&mut Sent(OwnTimer::by_ticks().ok()?, false), slices),
+        _ => cost_ns(&mut Clock::open().ok()?, slices),
     }
 }
 
@@ -175,10 +176,32 @@ fn no_timer(error: io::Error) -> Error {
 }
 
 /// Samples of the calling thread.
-trait Samples {
+pub(crate) trait Samples {
     fn switch(&mut self, on: bool) -> Result<(), Error>;
     /// Instruction pointers of the samples since the last call.
     fn take(&mut self) -> Vec<u64>;
+    /// A window of work begins.
+    fn begin_window(&mut self) {}
+}
+
+/// Signals that the thread sends itself, one in every window while they are switched on.
+struct Sent(OwnTimer, bool);
+
+impl Samples for Sent {
+    fn switch(&mut self, on: bool) -> Result<(), Error> {
+        self.1 = on;
+        Ok(())
+    }
+
+    fn take(&mut self) -> Vec<u64> {
+        self.0.take()
+    }
+
+    fn begin_window(&mut self) {
+        if self.1 {
+            self.0.send();
+        }
+    }
 }
 
 impl Samples for OwnTimer {
@@ -257,123 +280,23 @@ impl Clock {
     }
 }
 
-/// The loops, and what samples them.
-struct Sampled<'a>(&'a mut dyn Samples);
-
-impl Sampled<'_> {
-    fn side(&mut self) -> Result<Calibration, Error> {
-        let chain = chain();
-        let mut pointer = chain.as_ptr().cast();
-        let mut tally = Tally::default();
-        let began = Instant::now();
-        self.0.switch(true)?;
-        while tally.total() < SAMPLES_WANTED && began.elapsed() < SIDE_TIME_MAX {
-            let places;
-            (pointer, places) = chase::run(pointer, 20_000);
-            self.0
-                .take()
-                .into_iter()
-                .for_each(|ip| tally.add(ip, places));
-        }
-        self.0.switch(false)?;
-        Ok(tally.calibration())
+/// Runs a chain of pointers and sees where its samples stand.
+fn side(samples: &mut dyn Samples) -> Result<Calibration, Error> {
+    let chain = chain();
+    let mut pointer = chain.as_ptr().cast();
+    let mut tally = Tally::default();
+    let began = Instant::now();
+    samples.switch(true)?;
+    while tally.total() < SAMPLES_WANTED && began.elapsed() < SIDE_TIME_MAX {
+        let places;
+        (pointer, places) = chase::run(pointer, 20_000);
+        samples
+            .take()
+            .into_iter()
+            .for_each(|ip| tally.add(ip, places));
     }
-
-    fn cost_ns(&mut self, slices: usize) -> Result<Option<f64>, Error> {
-        self.costs_ns(slices).map(cost_ns)
-    }
-
-    fn median_cost_ns(&mut self) -> Option<f64> {
-        let mut costs_ns = self.costs_ns(SLICES_AGAIN).ok()?;
-        costs_ns.sort_by(f64::total_cmp);
-        let median_ns = *costs_ns.get(costs_ns.len() / 2)?;
-        PLAUSIBLE_COST_NS.contains(&median_ns).then_some(median_ns)
-    }
-
-    /// What a sample costs, in nanoseconds: the same work timed without samples and with, in turn.
-    fn costs_ns(&mut self, slices: usize) -> Result<Vec<f64>, Error> {
-        let mut work = Work::new();
-        work.slice();
-        self.0.take();
-        let mut costs_ns = Vec::new();
-        let began = Instant::now();
-        while costs_ns.len() < slices && began.elapsed() < COST_TIME_MAX {
-            let bare = work.slice();
-            self.0.switch(true)?;
-            let with_samples = work.slice();
-            self.0.switch(false)?;
-            let samples = self.0.take().len();
-            if samples > 0 {
-                let gained_ns = with_samples.as_nanos() as f64 - bare.as_nanos() as f64;
-                costs_ns.push(gained_ns / samples as f64);
-            }
-        }
-        Ok(costs_ns)
-    }
-}
-
-/// Pairs of slices that are compared. About a millisecond each, so that what else the machine does
-/// spoils few, and as often one as the other.
-const SLICES: usize = 21;
-/// … and while recording.
-const SLICES_AGAIN: usize = 3;
-/// Fewer than these say nothing.
-const SLICES_MIN: usize = 7;
-const COST_TIME_MAX: Duration = Duration::from_millis(50);
-/// An interrupt takes longer than the one, and samples that took longer than the other would leave
-/// the loop no time at all.
-const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=PERIOD_NS as f64;
-
-/// What two thirds of the slices found at most, if there are enough and it can be true. On a quiet
-/// machine that is close to the median; on a busy one rather too few samples than too many.
-fn cost_ns(mut costs_ns: Vec<f64>) -> Option<f64> {
-    if costs_ns.len() < SLICES_MIN {
-        return None;
-    }
-    costs_ns.sort_by(f64::total_cmp);
-    Some(costs_ns[costs_ns.len() * 2 / 3]).filter(|cost_ns| PLAUSIBLE_COST_NS.contains(cost_ns))
-}
-
-/// Work whose data fill most of a CPU's own cache, looked up at random, several at a time: what
-/// the interrupt and whoever handles it threw out has to be fetched again, as in the gathers of a
-/// sparse matrix.
-struct Work {
-    table: Vec<[u64; LINE_BYTES / 8]>,
-    state: u64,
-}
-
-impl Work {
-    /// A mebibyte of them. A power of two.
-    const LINES: usize = (1 << 20) / LINE_BYTES;
-    const LOOKUPS: u32 = 500_000;
-
-    fn new() -> Self {
-        Self {
-            // Not zero, so that each page is memory of its own.
-            table: vec![[1; LINE_BYTES / 8]; Self::LINES],
-            state: 1,
-        }
-    }
-
-    /// A line at random: the upper bits of Knuth's MMIX generator.
-    fn next_line(&mut self) -> usize {
-        self.state = self
-            .state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.state >> 40) as usize % Self::LINES
-    }
-
-    fn slice(&mut self) -> Duration {
-        let began = Instant::now();
-        let mut sum = 0u64;
-        for _ in 0..Self::LOOKUPS {
-            let line = self.next_line();
-            sum = sum.wrapping_add(self.table[line][0]);
-        }
-        black_box(sum);
-        began.elapsed()
-    }
+    samples.switch(false)?;
+    Ok(tally.calibration())
 }
 
 fn refused(error: io::Error) -> Error {
@@ -497,19 +420,6 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_plausible_or_none() {
-        let of = |values: &[f64]| cost_ns(values.to_vec());
-        // Slices in which the machine did something else.
-        let spoilt = [9e3, 8e3, -4e6, 7e3, 9e6, 8e3, 8e3];
-        assert_eq!(of(&spoilt), Some(8e3));
-        assert_eq!(of(&spoilt[..SLICES_MIN - 1]), None);
-        assert_eq!(of(&[]), None);
-        for absurd in [-5e3, 0.0, 100.0, 2e5, f64::NAN, f64::INFINITY] {
-            assert_eq!(of(&[absurd; SLICES]), None, "{absurd}");
-        }
-    }
-
-    #[test]
     fn a_calibration_reads_well() {
         let mut calibration = Tally {
             begin: 0,
@@ -524,13 +434,5 @@ mod tests {
             calibration.to_string(),
             "before (97 % of 64 samples), 8.3 µs a sample"
         );
-    }
-
-    #[test]
-    fn work_touches_all_of_its_data() {
-        let mut work = Work::new();
-        let mut seen = vec![false; Work::LINES];
-        (0..Work::LOOKUPS).for_each(|_| seen[work.next_line()] = true);
-        assert!(seen.iter().all(|seen| *seen));
     }
 }

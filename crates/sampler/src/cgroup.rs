@@ -63,6 +63,14 @@ impl Cgroup {
         self.path.join(PROCESSES_FILE).exists()
     }
 
+    /// What to say where it is not.
+    pub fn vanished(&self) -> Error {
+        Error::Cgroup {
+            path: self.path.clone(),
+            reason: "it was removed while nearpage attached to it: nothing was recorded".to_owned(),
+        }
+    }
+
     /// Processes in it and in the groups in it.
     pub fn processes(&self) -> Vec<u32> {
         let mut found = Vec::new();

@@ -63,6 +63,14 @@ impl Found {
         matches!(self, Self::All | Self::Cgroup(_, true))
     }
 
+    /// Fails where a control group has gone since it was found.
+    pub fn still_there(&self) -> Result<(), Error> {
+        match self {
+            Self::Cgroup(group, _) if !group.exists() => Err(group.vanished()),
+            _ => Ok(()),
+        }
+    }
+
     /// The processes that are meant now, but for this one.
     pub fn members(&self, processes: &Processes) -> Vec<u32> {
         let mut members = match self {
@@ -144,5 +152,30 @@ impl Root {
                 unsafe { libc::poll(&mut polled, 1, 0) > 0 }
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_goes_is_missed() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("job");
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(group.join("cgroup.procs"), "").unwrap();
+        let target = Target::Cgroup(group.clone());
+        let processes = Processes::new(root.path());
+        let found = Found::of(&target, &processes, root.path());
+        let found = found.unwrap().unwrap();
+        assert!(found.still_there().is_ok());
+        std::fs::remove_dir_all(&group).unwrap();
+        let line = found.still_there().unwrap_err().to_string();
+        let expected = format!(
+            "cgroup {}: it was removed while nearpage attached to it: nothing was recorded",
+            group.display()
+        );
+        assert_eq!(line, expected);
     }
 }

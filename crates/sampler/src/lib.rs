@@ -123,6 +123,7 @@ mod probe;
 mod processes;
 mod record;
 mod ring;
+mod sample_cost;
 mod sampler;
 mod signal;
 mod source;
@@ -140,6 +141,7 @@ pub use governor::DEFAULT_MAX_OVERHEAD;
 pub use overhead::RateChange;
 pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 pub use probe::{Finding, probe};
+pub use processes::process_started;
 pub use sampler::{
     DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options, Sampler, State, Summary, choose_source,
 };

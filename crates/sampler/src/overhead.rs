@@ -11,6 +11,7 @@ use nearpage_recording::Source;
 
 use crate::calibrate::{Calibration, measure_cost_ns};
 use crate::governor::{Governor, Interval};
+use crate::sample_cost::SLICES_AGAIN;
 
 /// The cost of a sample is measured again after so long.
 const MEASURE_EVERY_NS: u64 = 10_000_000_000;
@@ -84,7 +85,7 @@ impl Overhead {
     pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
         if now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS {
             self.measured_at_ns = now_ns;
-            if let Some(newest_ns) = measure_cost_ns(self.source) {
+            if let Some(newest_ns) = measure_cost_ns(self.source, SLICES_AGAIN) {
                 self.inside_ns += NEWEST * (newest_ns - self.inside_ns);
             }
         }

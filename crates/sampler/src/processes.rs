@@ -21,6 +21,8 @@ pub(crate) struct Stat {
     pub parent: u32,
     /// A thread of the kernel.
     pub kernel: bool,
+    /// When it began, in clock ticks since the system started.
+    pub started: u64,
 }
 
 impl Stat {
@@ -29,7 +31,8 @@ impl Stat {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`; the name may contain anything.
+    /// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, and field 22 is when it began; the name
+    /// may contain anything.
     fn parse(text: &str) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let (begin, end) = (text.find('(')?, text.rfind(')')?);
@@ -37,13 +40,22 @@ impl Stat {
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
         let flags: u64 = fields.nth(4)?.parse().ok()?;
+        let started = fields.nth(12)?.parse().ok()?;
         Some(Self {
             name: text.get(begin + 1..end)?.to_owned(),
             state,
             parent,
             kernel: flags & PF_KTHREAD != 0,
+            started,
         })
     }
+}
+
+/// When a process began, in clock ticks since the system started: a number that is used again is
+/// another process's. `None`: there is no such process.
+pub fn process_started(pid: u32) -> Option<u64> {
+    let stat = Processes::new(Path::new("/proc")).stat(pid).ok()?;
+    Some(stat.started)
 }
 
 /// A line of `/proc/PID/maps`.
@@ -63,6 +75,12 @@ impl Mapping {
     /// Is it (a part of) a file?
     pub fn of_file(&self) -> bool {
         self.path.starts_with('/') && !self.path.starts_with("//")
+    }
+
+    /// What is mapped according to `text`, `/proc/PID/maps`; lines that make no sense are left out.
+    pub fn all(text: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        let lines = text.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| Self::parse(&String::from_utf8_lossy(line)))
     }
 
     /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
@@ -186,8 +204,7 @@ impl Processes {
     /// What is mapped in a process, by address; empty for a thread of the kernel.
     pub fn mappings(&self, pid: u32) -> io::Result<Vec<Mapping>> {
         let text = fs::read(self.path(pid, "maps"))?;
-        let text = String::from_utf8_lossy(&text);
-        Ok(text.lines().filter_map(Mapping::parse).collect())
+        Ok(Mapping::all(&text).collect())
     }
 
     /// The file that process `pid` sees at `path`, which may live in another mount namespace.
@@ -224,16 +241,32 @@ mod tests {
 
     #[test]
     fn states_are_read_whatever_the_name() {
-        let stat = Stat::parse("12 (a) b (c) S 7 12 12 0 -1 4194560 1 2\n").unwrap();
-        assert_eq!((stat.name.as_str(), stat.parent), ("a) b (c", 7));
+        let stat =
+            Stat::parse("12 (a) b (c) S 7 12 12 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 777 9 9\n")
+                .unwrap();
+        assert_eq!(
+            (stat.name.as_str(), stat.parent, stat.started),
+            ("a) b (c", 7, 777)
+        );
         assert!(!stat.ended() && !stat.kernel);
         assert!(
-            Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0\n")
+            Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
                 .unwrap()
                 .kernel
         );
-        assert!(Stat::parse("9 (x) Z 1 9 9 0 -1 4227084\n").unwrap().ended());
-        for bad in ["", "12 (x", "12 x) S", "12 (x) S 1", ") ("] {
+        assert!(
+            Stat::parse("9 (x) Z 1 9 9 0 -1 4227084 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
+                .unwrap()
+                .ended()
+        );
+        for bad in [
+            "",
+            "12 (x",
+            "12 x) S",
+            "12 (x) S 1",
+            "12 (x) S 7 12 12 0 -1 4194560 1 2",
+            ") (",
+        ] {
             assert_eq!(Stat::parse(bad), None, "{bad}");
         }
     }
@@ -246,7 +279,8 @@ mod tests {
 7f0000002000-7f0000003000 rw-p 00000000 00:00 0 
 7f0000004000-7f0000005000 ---p 00000000 00:00 0                          [anon:two words]
 nonsense
-";
+10-5 r--p 0 00:00 0
+7f10-7f";
         let (_root, processes) = proc_with(&[("7/maps", text)]);
         let found = processes.mappings(7).unwrap();
         let shape: Vec<_> = found
@@ -277,7 +311,9 @@ nonsense
 
     #[test]
     fn descendants_come_after_their_ancestors() {
-        let stat = |parent: u32, state: char| format!("1 (x) {state} {parent} 1 1 0 -1 0\n");
+        let stat = |parent: u32, state: char| {
+            format!("1 (x) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
+        };
         let files = [
             ("10/stat", stat(1, 'S')),
             ("30/stat", stat(20, 'S')),
@@ -304,6 +340,9 @@ nonsense
         let own = std::process::id();
         let here = (&raw const OTHER) as u64;
         let mappings = processes.mappings(own).unwrap();
+        let text = fs::read("/proc/self/maps").unwrap();
+        let lines = text.iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(Mapping::all(&text).count(), lines);
         assert!(mappings.is_sorted_by_key(|mapping| mapping.begin));
         assert!(
             mappings
@@ -320,7 +359,7 @@ nonsense
     proptest! {
         #[test]
         fn any_line_is_read_or_not(line in "[0-9a-f]{0,17}-?[0-9a-f]{0,17} ?.{0,40}") {
-            if let Some(mapping) = Mapping::parse(&line) {
+            for mapping in Mapping::all(line.as_bytes()) {
                 prop_assert!(mapping.begin < mapping.end && !mapping.path.is_empty());
             }
             let _ = Stat::parse(&line);

@@ -225,10 +225,11 @@ impl Sampler {
             found.try_cgroup(&opening, cpus[0]);
         }
         let reach = reach(found.as_ref());
-        let calibrated = options.calibration.map_or_else(
-            || calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
-            Ok,
-        );
+        let calibrated = match (options.calibration, options.source) {
+            (Some(calibration), _) => Ok(calibration),
+            (None, SourceWish::Signal) => calibrate_signal(),
+            (None, _) => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+        };
         let rate_hz = rate_hz(options, &calibrated);
         let mut facts = facts(options, rate_hz, reach)?;
         let mut choice = choose(options.source, &facts)?;

@@ -1,14 +1,47 @@
 //! Static objects and code: what the modules of a process bring with them.
 
+use std::cell::OnceCell;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::modules::Modules;
 use crate::elf::{ElfFile, Symbol, demangle};
 use crate::{ModuleId, Object, ObjectKind};
 
+/// What a loader maps is whole pages of this size at the least.
+const PAGE_BYTES: u64 = 4096;
+
+/// Pages that were accessed, each with its process.
+#[derive(Debug, Default)]
+pub(super) struct Touched(Vec<(u32, u64)>);
+
+impl Touched {
+    /// Adds processes and addresses.
+    pub(super) fn add(&mut self, accessed: impl Iterator<Item = (u32, u64)>) {
+        self.0
+            .extend(accessed.map(|(pid, address)| (pid, address / PAGE_BYTES)));
+        self.0.sort_unstable();
+        self.0.dedup();
+    }
+
+    /// Was any page accessed that holds a part of this?
+    fn any(&self, pid: u32, address: u64, size_bytes: u64) -> bool {
+        let last = address.saturating_add(size_bytes.max(1) - 1) / PAGE_BYTES;
+        let first = (pid, address / PAGE_BYTES);
+        let at = self.0.partition_point(|page| *page < first);
+        self.0.get(at).is_some_and(|page| *page <= (pid, last))
+    }
+}
+
 /// Appends the symbols, data sections and segments of every module of every process in `active`,
-/// largest around smallest: an access belongs to the smallest that holds it.
-pub(super) fn objects(modules: &Modules, active: &FxHashSet<u32>, objects: &mut Vec<Object>) {
+/// largest around smallest: an access belongs to the smallest that holds it. With `touched`, only
+/// those on pages in it: a whole machine's processes have millions of symbols that nobody accessed.
+pub(super) fn objects(
+    modules: &Modules,
+    active: &FxHashSet<u32>,
+    touched: Option<&Touched>,
+    objects: &mut Vec<Object>,
+) {
     let mut instances: FxHashMap<(u32, ModuleId, u64), (u64, u64)> = FxHashMap::default();
     for mapping in modules
         .mappings()
@@ -26,17 +59,25 @@ pub(super) fn objects(modules: &Modules, active: &FxHashSet<u32>, objects: &mut 
 
     let mut pieces: Option<(ModuleId, Vec<Piece>)> = None;
     for ((pid, module, bias), (born_ns, died_ns)) in instances {
+        let Some(file) = modules.file(module) else {
+            continue;
+        };
+        let wanted = |piece: &Piece| {
+            let address = piece.symbol.address.wrapping_add(bias);
+            touched.is_none_or(|touched| touched.any(pid, address, piece.symbol.size_bytes))
+        };
+        // Before its symbols are looked for.
+        if !segments_of(file, "").iter().any(wanted) {
+            continue;
+        }
         if pieces.as_ref().is_none_or(|(of, _)| *of != module) {
-            let found = modules
-                .file(module)
-                .map(|file| pieces_of(file, modules.name(module)))
-                .unwrap_or_default();
-            pieces = Some((module, found));
+            pieces = Some((module, pieces_of(file, modules.name(module))));
         }
         let Some((_, pieces)) = &pieces else { continue };
-        objects.extend(pieces.iter().map(|piece| Object {
+        let wanted = pieces.iter().filter(|piece| wanted(piece));
+        objects.extend(wanted.map(|piece| Object {
             kind: piece.kind,
-            name: piece.symbol.name.clone(),
+            name: piece.name().to_owned(),
             pid,
             address: piece.symbol.address.wrapping_add(bias),
             size_bytes: piece.symbol.size_bytes,
@@ -55,44 +96,83 @@ pub(super) fn objects(modules: &Modules, active: &FxHashSet<u32>, objects: &mut 
 struct Piece {
     kind: ObjectKind,
     symbol: Symbol,
+    /// As people write it.
+    name: OnceCell<String>,
 }
 
-fn pieces_of(file: &ElfFile, module: &str) -> Vec<Piece> {
-    /// What a loader maps is whole pages of this size at the least.
-    const PAGE_BYTES: u64 = 4096;
-    let mut pieces = Vec::new();
-    for segment in file.segments() {
+impl Piece {
+    fn named(kind: ObjectKind, name: String, symbol: Symbol) -> Self {
+        Self {
+            kind,
+            symbol,
+            name: name.into(),
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.name.get_or_init(|| demangle(&self.symbol.name))
+    }
+}
+
+fn segments_of(file: &ElfFile, module: &str) -> Vec<Piece> {
+    let segments = file.segments().into_iter().map(|segment| {
         let address = segment.address & !(PAGE_BYTES - 1);
         let size_bytes = (segment.address.saturating_add(segment.size_bytes) - address)
             .checked_next_multiple_of(PAGE_BYTES)
             .unwrap_or(u64::MAX);
-        let kind = if segment.executable {
-            ObjectKind::Code
-        } else {
-            ObjectKind::Static
+        let kind = match segment.executable {
+            true => ObjectKind::Code,
+            false => ObjectKind::Static,
         };
-        pieces.push(Piece {
-            kind,
-            symbol: Symbol {
-                name: module.to_owned(),
-                address,
-                size_bytes,
-            },
-        });
-    }
-    for section in file.data_sections() {
+        let symbol = Symbol {
+            name: String::new(),
+            address,
+            size_bytes,
+        };
+        Piece::named(kind, module.to_owned(), symbol)
+    });
+    segments.collect()
+}
+
+fn pieces_of(file: &ElfFile, module: &str) -> Vec<Piece> {
+    let mut pieces = segments_of(file, module);
+    let sections = file.data_sections().into_iter().map(|section| {
         let name = format!("{module} {}", section.name);
-        pieces.push(Piece {
-            kind: ObjectKind::Static,
-            symbol: Symbol { name, ..section },
-        });
-    }
-    for symbol in file.data_symbols() {
-        let name = demangle(&symbol.name);
-        pieces.push(Piece {
-            kind: ObjectKind::Static,
-            symbol: Symbol { name, ..symbol },
-        });
-    }
+        Piece::named(ObjectKind::Static, name, section)
+    });
+    pieces.extend(sections);
+    let symbols = file.data_symbols().into_iter().map(|symbol| Piece {
+        kind: ObjectKind::Static,
+        symbol,
+        name: OnceCell::new(),
+    });
+    pieces.extend(symbols);
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_accessed_is_known_by_its_pages() {
+        let mut touched = Touched::default();
+        touched.add([(7, 0x5008), (9, 0x1000)].into_iter());
+        touched.add([(7, 0x5ff0)].into_iter());
+        assert_eq!(touched.0.len(), 2);
+        for (pid, address, size_bytes, expected) in [
+            (7, 0x5000, 8, true),
+            (7, 0x4ff8, 8, false),
+            (7, 0x4ff8, 9, true),
+            (7, 0x6000, u64::MAX, false),
+            (7, 0, 0x5000, false),
+            (7, 0, u64::MAX, true),
+            (7, 0x5fff, 0, true),
+            (8, 0, u64::MAX, false),
+            (9, 0x1fff, 1, true),
+        ] {
+            let found = touched.any(pid, address, size_bytes);
+            assert_eq!(found, expected, "{pid} {address:#x} {size_bytes}");
+        }
+    }
 }

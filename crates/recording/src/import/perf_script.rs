@@ -5,7 +5,8 @@
 //!     solve  412/414  [003]  1016.746629:  1009 cpu/mem-loads/P:  7f12 68100142 |OP LOAD|…|BLK  N/A  310  40117a main+0x9 (/bin/x)
 //! ```
 //!
-//! Fields in perf's order, columns apart by blanks; times with micro- or nanoseconds (`--ns`).
+//! Fields in perf's order, columns apart by blanks; times with micro- or nanoseconds (`--ns`). Threads
+//! have the name that stands before their samples.
 //! What was mapped comes from lines of `--show-mmap-events` and `--show-task-events`, with
 //! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
 //! the instruction is the chain's first. Comments and empty lines are skipped.
@@ -13,6 +14,7 @@
 use super::{About, EventKind, Map, Record, Sample, What};
 use crate::Error;
 use nearpage_machine::CpuId;
+use rustc_hash::FxHashMap;
 
 /// From here on the kernel's addresses.
 const KERNEL: u64 = 1 << 63;
@@ -90,6 +92,8 @@ impl<'a> PerfScript<'a> {
     ) -> Result<(), Error> {
         // A sample waits for its call chain, whose first line has the instruction.
         let mut waiting: Option<(u64, Sample)> = None;
+        // By process and thread, as far as told.
+        let mut names: FxHashMap<(u32, u32), &str> = FxHashMap::default();
         let record = |(time_ns, sample)| Record {
             time_ns,
             what: What::Sample(sample),
@@ -105,15 +109,35 @@ impl<'a> PerfScript<'a> {
                 }
                 Line::Record(other) => {
                     waiting.take().map(record).map_or(Ok(()), &mut *each)?;
+                    // The name is looked at again: it is another thread's, or another name.
+                    match &other.what {
+                        What::Name { pid, tid, .. }
+                        | What::Fork { pid, tid, .. }
+                        | What::Exit { pid, tid } => drop(names.remove(&(*pid, *tid))),
+                        What::Map(_) | What::Lost(_) | What::Sample(_) => {}
+                    }
                     each(other)?;
                 }
                 Line::Sample {
-                    time_ns, sample, ..
+                    time_ns,
+                    name,
+                    sample,
+                    ..
                 } => {
                     waiting
                         .replace((time_ns, sample))
                         .map(record)
                         .map_or(Ok(()), &mut *each)?;
+                    let Sample { pid, tid, .. } = sample;
+                    if !name.is_empty() && names.insert((pid, tid), name) != Some(name) {
+                        let what = What::Name {
+                            pid,
+                            tid,
+                            name: name.to_owned(),
+                            exec: false,
+                        };
+                        each(Record { time_ns, what })?;
+                    }
                 }
             }
         }
@@ -130,6 +154,8 @@ enum Line<'a> {
     Record(Record),
     Sample {
         time_ns: u64,
+        /// Of the thread; empty: not printed.
+        name: &'a str,
         event: &'a str,
         sample: Sample,
     },
@@ -164,6 +190,7 @@ impl<'a> Line<'a> {
 
 /// The beginning of a line, up to its time.
 struct Head<'a> {
+    name: &'a str,
     pid: u32,
     tid: u32,
     cpu: Option<CpuId>,
@@ -189,9 +216,12 @@ impl<'a> Head<'a> {
                 let (pid, tid) = threads.split_once('/').unwrap_or((threads, threads));
                 // The idle task has neither: -1.
                 let number = |text: &str| text.parse::<i64>().ok().map(|number| number as u32);
+                let (pid, tid) = (number(pid)?, number(tid)?);
+                let name_bytes = threads.as_ptr() as usize - line.as_ptr() as usize;
                 return Some(Self {
-                    pid: number(pid)?,
-                    tid: number(tid)?,
+                    name: line[..name_bytes].trim(),
+                    pid,
+                    tid,
                     cpu: cpu.and_then(|cpu| cpu.parse().ok()).map(CpuId),
                     time_ns,
                     rest: rest.trim_start(),
@@ -240,6 +270,7 @@ impl<'a> Head<'a> {
         let ip = hexadecimal(ip).unwrap_or(0);
         Ok(Line::Sample {
             time_ns: self.time_ns,
+            name: self.name,
             event,
             sample: Sample {
                 pid: self.pid,

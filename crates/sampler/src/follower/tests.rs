@@ -183,11 +183,17 @@ fn what_was_running_is_met_when_its_records_come() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    write("10/stat", "10 (app) S 1 10 10 0 -1 0\n");
+    write(
+        "10/stat",
+        "10 (app) S 1 10 10 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
+    );
     write("10/task/10/comm", "app\n");
     write("10/task/11/comm", "worker\n");
     write("10/maps", "1000-3000 rw-p 00000000 00:00 0 [heap]\n");
-    write("2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984\n");
+    write(
+        "2/stat",
+        "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
+    );
     let following = |members| {
         let mut follower = Follower::new(Side::Before, Identifiers::default());
         let processes = Processes::new(proc_root.path());

@@ -6,7 +6,6 @@
 //! `/proc/PID/maps`, read when a process is met, when a sample's code is unknown, and now and then;
 //! where the process has gone, from the copy that it left. Page faults are not seen.
 
-mod maps;
 pub(crate) mod own;
 mod records;
 mod ring;

@@ -30,7 +30,16 @@ pub(crate) struct OwnTimer {
 }
 
 impl OwnTimer {
-    pub fn new(period_ns: u64) -> io::Result<Self> {
+    /// One of the thread's time in user mode, which is not going to expire: what the signal source
+    /// has between two samples.
+    pub fn by_ticks() -> io::Result<Self> {
+        let timer = Self::new(THREAD_USER_CLOCK, 1 << 50)?;
+        timer.enable()?;
+        Ok(timer)
+    }
+
+    /// One that expires every `period_ns` of `clock`, from when it is enabled on.
+    pub fn new(clock: libc::clockid_t, period_ns: u64) -> io::Result<Self> {
         let taken = TAKEN
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -53,7 +62,7 @@ impl OwnTimer {
             event.sigev_notify_thread_id = libc::gettid();
             let made = libc::syscall(
                 libc::SYS_timer_create,
-                libc::CLOCK_MONOTONIC,
+                clock,
                 &raw mut event,
                 &raw mut timer,
             );
@@ -81,6 +90,19 @@ impl OwnTimer {
     pub fn disable(&self) -> io::Result<()> {
         PERIOD_NS.store(0, Ordering::Relaxed);
         set(self.timer, 0)
+    }
+
+    /// Sends the thread its signal.
+    pub fn send(&self) {
+        // SAFETY: no pointers; the signal has a handler as long as `self` lives.
+        unsafe {
+            libc::syscall(
+                libc::SYS_tgkill,
+                libc::getpid(),
+                libc::gettid(),
+                self.signal,
+            )
+        };
     }
 
     /// Where the samples since the last call were, as far as they were kept.
@@ -134,19 +156,10 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     for (to, from) in REGISTERS.iter().zip(registers) {
         to.store(*from as u64, Ordering::Relaxed);
     }
-    let mut cpu = 0u32;
-    let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel writes one number, and a time for each of the thread's clocks.
+    // SAFETY: the kernel writes one structure.
     unsafe {
-        libc::syscall(libc::SYS_getcpu, &raw mut cpu, none, none);
-        let mut time: libc::timespec = std::mem::zeroed();
-        for clock in [
-            libc::CLOCK_THREAD_CPUTIME_ID,
-            THREAD_USER_CLOCK,
-            THREAD_USER_CLOCK - 1,
-        ] {
-            libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time);
-        }
+        let mut used: libc::rusage = std::mem::zeroed();
+        libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut used);
     }
     REGISTERS[23].store(crate::sampler::now_ns(), Ordering::Relaxed);
     let at = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nearpage_wire::samples::{Header, Kind, Slot};
 use rustc_hash::FxHashMap;
 
-use super::maps::{Line, lines};
+use crate::processes::Mapping;
 use crate::record::{self, RecordOf};
 
 /// What is known of a process while its ring is read.
@@ -16,11 +16,8 @@ pub(crate) struct Process {
     start_ns: u64,
     threads: FxHashMap<u32, ()>,
     /// Mappings told so far, by address.
-    mapped: BTreeMap<u64, Told>,
+    mapped: BTreeMap<u64, Mapping>,
 }
-
-/// End, protection, offset and path of a mapping.
-type Told = (u64, u32, u64, Box<[u8]>);
 
 impl Process {
     /// A process whose ring was found; `known`: what began it was told already, so that this is an
@@ -67,8 +64,8 @@ impl Process {
         const EXECUTABLE: u32 = 4;
         let map = self.mapped.range(..=slot.instruction).next_back();
         slot.kind != Kind::Sample
-            || map.is_some_and(|(_, (end, protection, ..))| {
-                slot.instruction < *end && protection & EXECUTABLE != 0
+            || map.is_some_and(|(_, map)| {
+                slot.instruction < map.end && map.protection & EXECUTABLE != 0
             })
     }
 
@@ -100,36 +97,19 @@ impl Process {
 
     /// Appends the mappings in `text` (`/proc/PID/maps`) that are new, as of `time_ns`.
     pub fn map(&mut self, time_ns: u64, text: &[u8], out: &mut Vec<u8>) {
-        for line in lines(text) {
-            let Line {
-                begin,
-                end,
-                protection,
-                file_offset,
-                path,
-            } = line;
-            let known = self.mapped.get(&begin).is_some_and(|known| {
-                (known.0, known.1, known.2, &*known.3) == (end, protection, file_offset, path)
-            });
-            if known {
+        for mapping in Mapping::all(text) {
+            if self.mapped.get(&mapping.begin) == Some(&mapping) {
                 continue;
             }
-            self.mapped
-                .insert(begin, (end, protection, file_offset, path.into()));
-            // Anonymous memory has a name in the kernel's records.
-            let path = if path.is_empty() {
-                &b"//anon"[..]
-            } else {
-                path
-            };
             let map = RecordOf::Map {
-                address: begin,
-                length: end - begin,
-                file_offset,
-                protection,
-                path,
+                address: mapping.begin,
+                length: mapping.end - mapping.begin,
+                file_offset: mapping.file_offset,
+                protection: mapping.protection,
+                path: mapping.path.as_bytes(),
             };
             record::append_of(out, self.pid, self.pid, time_ns, map);
+            self.mapped.insert(mapping.begin, mapping);
         }
     }
 
