@@ -2,11 +2,12 @@
 //! loop that hits, one thread. Each figure is the best of many short stretches, so that a busy
 //! machine changes it little.
 //!
-//! `cargo bench -p nearpage-tracer`
+//! `cargo bench -p nearpage-tracer [-- LOOP]`
 
 use std::time::Instant;
 
 use nearpage_tracer::process::Process;
+use nearpage_tracer::qemu::AccessKind;
 use nearpage_tracer::thread::{Code, Run, Thread};
 use nearpage_wire::tracer_setup::Setup;
 
@@ -22,6 +23,9 @@ thread_cpus 0 1 2 3 4 5 6 7
 quantum 10000
 sample_period 100003
 ";
+
+const LOAD: AccessKind = AccessKind::LOAD_AND_STORE[0];
+const STORE: AccessKind = AccessKind::LOAD_AND_STORE[1];
 
 /// References in a stretch.
 const STRETCH: u64 = 4_000;
@@ -42,14 +46,14 @@ fn main() {
         random ^= random >> 7;
         random ^= random << 17;
         let read = |thread: &mut Thread, address: u64, number: usize| {
-            thread.access(address, Code::new(0x40_1000, number, false), || 8);
+            thread.access(address, Code::new(0x40_1000, number, false), LOAD);
         };
         thread.block(Run::new(0x40_1000, 16, 2));
         read(thread, (1 << 30) + 0x3000 + element * 8, 1);
         read(thread, (2 << 30) + 0x5000 + element * 8, 3);
         read(thread, (4 << 30) + random % (1 << 20) * 8, 9);
-        let store = Code(Code::new(0x40_1000, 14, false).0 | Code::STORE);
-        thread.access((3 << 30) + 0x6000 + element * 8, store, || 8);
+        let store = Code::new(0x40_1000, 14, false);
+        thread.access((3 << 30) + 0x6000 + element * 8, store, STORE);
         element = (element + 1) % (1 << 20);
     };
     time("triad and gather", &mut thread, 4, gather);
@@ -59,10 +63,10 @@ fn main() {
         thread.block(Run::new(0x40_2000, 8, 1));
         for number in 0..3 {
             let address = (5 << 30) + (at + number as u64 * 1024) % 16_384;
-            thread.access(address, Code::new(0x40_2000, number, false), || 8);
+            thread.access(address, Code::new(0x40_2000, number, false), LOAD);
         }
-        let store = Code(Code::new(0x40_2000, 3, false).0 | Code::STORE);
-        thread.access((6 << 30) + at % 4096, store, || 8);
+        let store = Code::new(0x40_2000, 3, false);
+        thread.access((6 << 30) + at % 4096, store, STORE);
         at += 8;
     };
     time("hits", &mut thread, 4, hits);
@@ -70,6 +74,10 @@ fn main() {
 }
 
 fn time(name: &str, thread: &mut Thread, references: u64, mut round: impl FnMut(&mut Thread)) {
+    let mut wanted = std::env::args().skip(1).filter(|word| word != "--bench");
+    if wanted.next().is_some_and(|word| !name.starts_with(&word)) {
+        return;
+    }
     let mut best = f64::INFINITY;
     let stretches = std::env::var("STRETCHES")
         .ok()

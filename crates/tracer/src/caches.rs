@@ -24,8 +24,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use nearpage_wire::trace::Served;
 use nearpage_wire::tracer_setup::{Cache, Setup};
 
-use crate::directory::{self, Directory};
+use crate::directory::{self, Directory, Holder};
 use crate::l1::{EXCLUSIVE, L1, MODIFIED, SHARED};
+use crate::sets::Sets;
 use crate::tlb::Tlb;
 
 /// The order of use in the sets of an L2 or L3, the most recent line first. A line is known by its
@@ -34,15 +35,13 @@ struct Order {
     sets: u64,
     /// ⌈2^64 ÷ sets⌉; 0 where their number is a power of two.
     inverse: u64,
-    ways: usize,
     /// Slot + 1; 0: nothing, behind all others of its set.
-    slots: Box<[AtomicU32]>,
+    slots: Sets<AtomicU32>,
 }
 
 impl Order {
     fn new(shape: &Cache, line_bytes: u32) -> Self {
         let sets = shape.sets(line_bytes);
-        let entries = sets as usize * shape.ways as usize;
         Self {
             sets,
             inverse: if sets.is_power_of_two() {
@@ -50,22 +49,18 @@ impl Order {
             } else {
                 u64::MAX / sets + 1
             },
-            ways: shape.ways as usize,
-            slots: (0..entries).map(|_| AtomicU32::new(0)).collect(),
+            slots: Sets::new(sets, shape.ways as usize),
         }
     }
 
     #[inline]
     fn set(&self, line: u64) -> &[AtomicU32] {
-        let set = if self.inverse == 0 {
-            line & (self.sets - 1)
-        } else {
-            // line mod sets: exact as long as line × sets is below 2^64.
-            let times = ((u128::from(line) * u128::from(self.inverse)) >> 64) as u64;
-            line - times * self.sets
-        };
-        let first = set as usize * self.ways;
-        self.slots.get(first..first + self.ways).unwrap_or_default()
+        if self.inverse == 0 {
+            return self.slots.of(line);
+        }
+        // line mod sets: exact as long as line × sets is below 2^64.
+        let times = ((u128::from(line) * u128::from(self.inverse)) >> 64) as u64;
+        self.slots.of(line - times * self.sets)
     }
 
     /// Makes the line in that slot the most recent of its set. Returns the slot of the one that had
@@ -115,7 +110,13 @@ pub struct Cpu {
     pub tlb_second: Option<Tlb>,
     /// How many of the process's unmappings its TLBs have followed.
     pub unmappings_seen: AtomicU64,
+    /// Its position.
+    number: usize,
+    /// The same, to the directory.
+    holder: Holder,
     node: usize,
+    /// Its node's L3, whether there is one or not.
+    l3_holder: Holder,
     l2: Order,
 }
 
@@ -141,10 +142,8 @@ pub struct Outcome {
     pub served: Served,
     /// Copies taken away from other CPUs.
     pub invalidations: u32,
-    /// Lines written back to memory, the first `write_back_count` of these.
-    pub write_backs: [u64; 4],
-    /// How many.
-    pub write_back_count: usize,
+    write_backs: [u64; 4],
+    write_back_count: usize,
 }
 
 impl Default for Outcome {
@@ -159,6 +158,14 @@ impl Default for Outcome {
 }
 
 impl Outcome {
+    /// Lines written back to memory.
+    #[inline]
+    pub fn write_backs(&self) -> &[u64] {
+        let written = self.write_backs.get(..self.write_back_count);
+        written.unwrap_or_default()
+    }
+
+    #[inline]
     fn write_back(&mut self, line: u64) {
         if let Some(place) = self.write_backs.get_mut(self.write_back_count) {
             *place = line;
@@ -169,9 +176,9 @@ impl Outcome {
 
 /// A reference that L1 could not serve.
 #[derive(Clone, Copy)]
-pub struct Miss {
+pub struct Miss<'a> {
     /// Its CPU.
-    pub position: usize,
+    pub cpu: &'a Cpu,
     /// The line.
     pub line: u64,
     /// It is an instruction fetch.
@@ -195,6 +202,7 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
+    conflicts: u64,
 }
 
 impl Caches {
@@ -205,14 +213,18 @@ impl Caches {
         let node_count = nodes.iter().max().map_or(0, |last| last + 1);
         let cpus: Box<[Cpu]> = nodes
             .iter()
-            .map(|node| Cpu {
+            .enumerate()
+            .map(|(number, node)| Cpu {
                 l1_fetch: L1::new(&setup.l1_fetch, line_bytes),
                 l1_data: L1::new(&setup.l1_data, line_bytes),
                 tlb: Tlb::new(&setup.tlb),
                 tlb_fetch: setup.tlb_fetch.as_ref().map(Tlb::new),
                 tlb_second: setup.tlb_second.as_ref().map(Tlb::new),
                 unmappings_seen: AtomicU64::new(0),
+                number,
+                holder: Holder::new(number),
                 node: *node,
+                l3_holder: Holder::new(nodes.len() + node),
                 l2: Order::new(&setup.l2, line_bytes),
             })
             .collect();
@@ -227,7 +239,14 @@ impl Caches {
         });
         let l3_nodes = if setup.l3.is_some() { node_count } else { 0 };
         let lines_of_set = ((l2_lines + l3_lines) / sets) as usize;
+        let own = [&setup.l1_fetch, &setup.l1_data, &setup.l2];
+        let own = own.map(|cache| cache.sets(line_bytes));
         Self {
+            conflicts: if own.iter().all(|sets| sets.is_power_of_two()) {
+                own.iter().min().map_or(0, |sets| sets - 1)
+            } else {
+                0
+            },
             directory: Directory::new(sets, lines_of_set, cpus.len() + l3_nodes),
             l3: (0..l3_nodes)
                 .filter_map(|_| setup.l3.as_ref())
@@ -247,64 +266,77 @@ impl Caches {
         &self.cpus
     }
 
+    /// Bits of a line's number that it shares with each line whose place in an L1 or L2 it can take.
+    pub fn conflicts(&self) -> u64 {
+        self.conflicts
+    }
+
     /// Somebody may ask for the line in a moment: the host may fetch what that takes.
     #[inline]
     pub fn expect(&self, line: u64) {
         self.directory.expect(line);
     }
 
-    /// Serves a reference that L1 could not. `None`: it would change what another CPU has, and that
-    /// is not allowed yet; nothing happened.
-    pub fn miss(&self, miss: Miss) -> Option<Outcome> {
+    /// Serves a reference that L1 could not, and says in `outcome` how. `false`: it would change what
+    /// another CPU has, and that is not allowed yet; nothing happened.
+    #[inline]
+    pub fn miss(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
+        if self.directory.is_simple() && self.l3.is_empty() {
+            self.serve::<true>(miss, outcome)
+        } else {
+            self.serve::<false>(miss, outcome)
+        }
+    }
+
+    /// `SIMPLE`: the directory is, and there is no L3.
+    fn serve<const SIMPLE: bool>(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         let Miss {
-            position,
-            line,
-            store,
-            ..
-        } = miss;
-        let cpu = self.cpus.get(position)?;
+            cpu, line, store, ..
+        } = *miss;
         let l1 = if miss.fetch {
             &cpu.l1_fetch
         } else {
             &cpu.l1_data
         };
-        let mut outcome = Outcome::default();
-        let set = self.directory.lock(line);
-        let l3_bit = self.cpus.len() + cpu.node;
+        outcome.invalidations = 0;
+        outcome.write_back_count = 0;
+        let set = self.directory.lock::<SIMPLE>(line);
         let (slot, state) = match set.find(line) {
             None => {
                 outcome.served = Served::Memory;
                 let state = if store { MODIFIED } else { EXCLUSIVE };
-                (set.add(line, state, position), state)
+                (set.add(line, state, cpu.holder), state)
             }
             Some(slot) => {
                 let state = set.entry(slot).state();
-                let own = set.has(slot, position);
+                let own = set.has(slot, cpu.holder);
                 if own && !(store && state == SHARED) {
                     // It concerns nobody else.
                     let state = if store { MODIFIED } else { state };
-                    if store && l1.has(line) {
-                        outcome.served = Served::L1;
-                    }
+                    outcome.served = if store && l1.has(line) {
+                        Served::L1
+                    } else {
+                        Served::L2
+                    };
                     set.set_state(slot, state);
                     cpu.l2.put(line, slot);
                     l1.fill(line, state);
-                    return Some(outcome);
+                    return true;
                 }
                 if !miss.allowed
                     && (store || state == MODIFIED)
                     && set
                         .holders(slot)
-                        .any(|holder| holder != position && holder < self.cpus.len())
+                        .any(|holder| holder != cpu.number && holder < self.cpus.len())
                 {
-                    return None;
+                    return false;
                 }
-                let others = self.ask_others(&set, slot, &miss, cpu, &mut outcome);
+                let others = self.ask_others(&set, slot, miss, outcome);
                 outcome.served = if own {
                     Served::Upgrade
                 } else if others.modified {
                     Served::OtherCache
-                } else if set.has(slot, l3_bit) {
+                } else if set.has(slot, cpu.l3_holder) {
                     Served::L3
                 } else {
                     Served::Memory
@@ -315,53 +347,53 @@ impl Caches {
                     (false, false) => EXCLUSIVE,
                 };
                 set.set_state(slot, state);
-                set.set(slot, position);
+                set.set(slot, cpu.holder);
                 (slot, state)
             }
         };
-        if let Some(l3) = self.l3.get(cpu.node)
+        if !SIMPLE
+            && let Some(l3) = self.l3.get(cpu.node)
             && outcome.served != Served::Upgrade
         {
             let evicted = l3.put(line, slot);
-            set.set(slot, l3_bit);
-            self.evicted_from_l3(&set, evicted, l3_bit, &mut outcome);
+            set.set(slot, cpu.l3_holder);
+            self.evicted_from_l3(&set, evicted, cpu, outcome);
         }
         if let Some(evicted) = cpu.l2.put(line, slot) {
-            self.evicted_from_l2(&set, evicted, position, cpu, &mut outcome);
+            self.evicted_from_l2(&set, evicted, cpu, outcome);
         }
         l1.fill(line, state);
-        Some(outcome)
+        true
     }
 
     /// Takes the line from all others, for a store, or has them share it.
-    #[inline]
-    fn ask_others(
+    #[inline(never)]
+    fn ask_others<const SIMPLE: bool>(
         &self,
-        set: &directory::Set,
+        set: &directory::Set<SIMPLE>,
         slot: usize,
         miss: &Miss,
-        cpu: &Cpu,
         outcome: &mut Outcome,
     ) -> Others {
+        let cpu = miss.cpu;
         let entry = set.entry(slot);
         let state = entry.state();
         let mut others = Others {
             modified: state == MODIFIED,
             have_it: false,
         };
-        let own_l3_bit = self.cpus.len() + cpu.node;
         if entry.l3_modified() {
             // For a store, the CPU's L2 will have it modified instead.
-            let own = set.has(slot, own_l3_bit);
+            let own = set.has(slot, cpu.l3_holder);
             others.modified |= !own;
             set.set_l3_modified(slot, own && !miss.store);
         }
-        for holder in set.holders(slot) {
-            if holder == miss.position || holder == own_l3_bit {
+        for number in set.holders(slot) {
+            if number == cpu.number || number == self.cpus.len() + cpu.node {
                 continue;
             }
             others.have_it |= !miss.store;
-            if let Some(other) = self.cpus.get(holder) {
+            if let Some(other) = self.cpus.get(number) {
                 if miss.store {
                     other.l2.remove(miss.line, slot);
                     other.change(miss.line, 0);
@@ -369,24 +401,23 @@ impl Caches {
                 } else if state != SHARED {
                     other.change(miss.line, SHARED);
                 }
-            } else if let Some(l3) = self.l3.get(holder - self.cpus.len())
+            } else if let Some(l3) = self.l3.get(number - self.cpus.len())
                 && miss.store
             {
                 l3.remove(miss.line, slot);
             }
             if miss.store {
-                set.clear(slot, holder);
+                set.clear(slot, Holder::new(number));
             }
         }
         others
     }
 
     #[inline]
-    fn evicted_from_l2(
+    fn evicted_from_l2<const SIMPLE: bool>(
         &self,
-        set: &directory::Set,
+        set: &directory::Set<SIMPLE>,
         slot: usize,
-        position: usize,
         cpu: &Cpu,
         outcome: &mut Outcome,
     ) {
@@ -394,27 +425,26 @@ impl Caches {
         let line = entry.line();
         cpu.change(line, 0);
         if entry.state() == MODIFIED {
-            match self.l3.get(cpu.node) {
+            match self.l3.get(cpu.node).filter(|_| !SIMPLE) {
                 None => outcome.write_back(line),
                 Some(l3) => {
-                    let l3_bit = self.cpus.len() + cpu.node;
                     let evicted = l3.put(line, slot);
-                    set.set(slot, l3_bit);
+                    set.set(slot, cpu.l3_holder);
                     set.set_l3_modified(slot, true);
-                    self.evicted_from_l3(set, evicted, l3_bit, outcome);
+                    self.evicted_from_l3(set, evicted, cpu, outcome);
                 }
             }
         }
         // Whoever else has it, shares it.
-        set.give_up(slot, position, SHARED);
+        set.give_up(slot, cpu.holder, SHARED);
     }
 
     #[inline]
-    fn evicted_from_l3(
+    fn evicted_from_l3<const SIMPLE: bool>(
         &self,
-        set: &directory::Set,
+        set: &directory::Set<SIMPLE>,
         slot: Option<usize>,
-        l3_bit: usize,
+        cpu: &Cpu,
         outcome: &mut Outcome,
     ) {
         let Some(slot) = slot else { return };
@@ -423,7 +453,7 @@ impl Caches {
             set.set_l3_modified(slot, false);
             outcome.write_back(entry.line());
         }
-        set.give_up(slot, l3_bit, entry.state());
+        set.give_up(slot, cpu.l3_holder, entry.state());
     }
 
     /// Stops everything and looks whether the caches are coherent; says what is not.
@@ -431,7 +461,7 @@ impl Caches {
     pub fn incoherence(&self) -> Option<String> {
         use std::collections::HashMap;
         let sets: Vec<_> = (0..self.directory.sets())
-            .map(|set| self.directory.lock(set))
+            .map(|set| self.directory.lock::<false>(set))
             .collect();
         // What the directory tells of each line: its set, slot, holders.
         let mut told = HashMap::new();
@@ -448,11 +478,11 @@ impl Caches {
         let mut held: HashMap<u64, Vec<usize>> = HashMap::new();
         let orders = self.cpus.iter().map(|cpu| &cpu.l2).chain(&self.l3);
         for (holder, order) in orders.enumerate() {
-            for (number, place) in order.slots.iter().enumerate() {
+            for (number, place) in order.slots.all().iter().enumerate() {
                 let Some(slot) = place.load(Relaxed).checked_sub(1) else {
                     continue;
                 };
-                let own_set = (number / order.ways) as u64;
+                let own_set = (number / order.slots.ways()) as u64;
                 let set = &sets[(own_set % self.directory.sets()) as usize];
                 let line = set.entry(slot as usize).line();
                 if line % order.sets != own_set {
@@ -535,13 +565,14 @@ mod tests {
                         cpu.l1_data.quick::<false>(line) || cpu.l1_data.access::<false>(line)
                     };
                     if !hit {
-                        caches.miss(Miss {
-                            position,
+                        let miss = Miss {
+                            cpu,
                             line,
                             fetch: false,
                             store,
                             allowed: true,
-                        });
+                        };
+                        assert!(caches.miss(&miss, &mut Outcome::default()));
                     }
                 }
             };

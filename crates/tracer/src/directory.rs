@@ -53,14 +53,26 @@ pub struct Directory {
     begin: usize,
 }
 
-/// Which cache of those that have a line: CPUs by position, then the nodes' L3s.
-type Holder = usize;
+/// A cache that may have a line: a bit in one of an entry's words.
+#[derive(Clone, Copy)]
+pub struct Holder {
+    word: usize,
+    mask: u64,
+}
 
-#[inline]
-fn place(holder: Holder) -> (usize, u64) {
-    match holder.checked_sub(FIRST_BITS) {
-        None => (0, 1 << holder),
-        Some(further) => (1 + further / 64, 1 << (further % 64)),
+impl Holder {
+    /// CPUs by position, then the nodes' L3s.
+    pub fn new(number: usize) -> Self {
+        match number.checked_sub(FIRST_BITS) {
+            None => Self {
+                word: 0,
+                mask: 1 << number,
+            },
+            Some(further) => Self {
+                word: 1 + further / 64,
+                mask: 1 << (further % 64),
+            },
+        }
     }
 }
 
@@ -92,10 +104,15 @@ impl Directory {
     }
 
     #[inline]
+    fn first_word(&self, line: u64) -> usize {
+        self.begin + (line & self.set_mask) as usize * self.set_words
+    }
+
+    #[inline]
     fn words(&self, line: u64) -> &[AtomicU64] {
-        let first = self.begin + (line & self.set_mask) as usize * self.set_words;
-        let words = self.words.get(first..first + self.set_words);
-        words.unwrap_or_default()
+        let first = self.first_word(line);
+        // SAFETY: `new` made `set_words` for each set after `begin`, and nothing changes these.
+        unsafe { self.words.get_unchecked(first..first + self.set_words) }
     }
 
     /// Asks the host for the beginning of the line's set, to be written.
@@ -103,17 +120,27 @@ impl Directory {
     pub fn expect(&self, line: u64) {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            use std::arch::asm;
+            let first = self.words.as_ptr().wrapping_add(self.first_word(line));
+            // The intrinsic asks for reading where the compiler is not told that processors know
+            // better; those that don't take this for nothing.
             // SAFETY: a prefetch reads and writes nothing that a program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.words(line).as_ptr().cast()) };
+            unsafe { asm!("prefetchw [{}]", in(reg) first, options(nostack, preserves_flags)) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = line;
     }
 
+    /// May its sets be locked as `Set<true>`? That is so of small sets whose entries have one word, as
+    /// most machines' are.
+    #[inline]
+    pub fn is_simple(&self) -> bool {
+        self.buckets == 0 && self.slot_words == 1
+    }
+
     /// The line's set, for nobody else until it is dropped.
     #[inline]
-    pub fn lock(&self, line: u64) -> Set<'_> {
+    pub fn lock<const SIMPLE: bool>(&self, line: u64) -> Set<'_, SIMPLE> {
         let words = self.words(line);
         let head = words.first().map_or(0, lock::take);
         Set {
@@ -130,15 +157,15 @@ impl Directory {
     }
 }
 
-/// A set, locked.
-pub struct Set<'a> {
+/// A set, locked. `SIMPLE`: the directory is, and less has to be looked at.
+pub struct Set<'a, const SIMPLE: bool> {
     directory: &'a Directory,
     words: &'a [AtomicU64],
     /// Word 0, written back in the end.
     head: Cell<u64>,
 }
 
-impl Drop for Set<'_> {
+impl<const SIMPLE: bool> Drop for Set<'_, SIMPLE> {
     #[inline]
     fn drop(&mut self) {
         if let Some(word) = self.words.first() {
@@ -147,7 +174,7 @@ impl Drop for Set<'_> {
     }
 }
 
-impl Set<'_> {
+impl<const SIMPLE: bool> Set<'_, SIMPLE> {
     #[inline]
     fn get(&self, number: usize) -> u64 {
         self.words.get(number).map_or(0, |word| word.load(Relaxed))
@@ -162,12 +189,24 @@ impl Set<'_> {
 
     #[inline]
     fn slot(&self, slot: usize) -> usize {
+        if SIMPLE {
+            return 1 + slot;
+        }
         self.directory.first + slot * self.directory.slot_words
+    }
+
+    /// The entry's word that has the holder's bit.
+    #[inline]
+    fn word_of(&self, slot: usize, holder: Holder) -> usize {
+        if SIMPLE {
+            return 1 + slot;
+        }
+        self.slot(slot) + holder.word
     }
 
     #[inline]
     fn small(&self) -> bool {
-        self.directory.buckets == 0
+        SIMPLE || self.directory.buckets == 0
     }
 
     /// The slot of that line.
@@ -206,13 +245,12 @@ impl Set<'_> {
         } else {
             self.add_to_chain(line)
         };
-        let (number, mask) = place(holder);
         let word = line << LINE_SHIFT | state << STATE_SHIFT;
-        if number == 0 {
-            self.put(self.slot(slot), word | mask);
+        if SIMPLE || holder.word == 0 {
+            self.put(self.slot(slot), word | holder.mask);
         } else {
             self.put(self.slot(slot), word);
-            self.put(self.slot(slot) + number, mask);
+            self.put(self.slot(slot) + holder.word, holder.mask);
         }
         slot
     }
@@ -221,21 +259,15 @@ impl Set<'_> {
     /// the L2s that still have it.
     #[inline]
     pub fn give_up(&self, slot: usize, holder: Holder, state: u64) {
-        let (number, mask) = place(holder);
+        self.clear(slot, holder);
         let first = self.slot(slot);
-        let mut left = self.get(first);
-        if number == 0 {
-            left &= !mask;
-        } else {
-            self.put(first + number, self.get(first + number) & !mask);
-        }
-        let others = (1..self.directory.slot_words).any(|number| self.get(first + number) != 0);
-        if left & FIRST_MASK != 0 || others {
+        let left = self.get(first);
+        let others = || (1..self.directory.slot_words).any(|word| self.get(first + word) != 0);
+        if left & FIRST_MASK != 0 || !SIMPLE && others() {
             self.put(first, left & !STATE_MASK | state << STATE_SHIFT);
         } else if self.small() {
             self.head.set(self.head.get() & !(2 << slot));
         } else {
-            self.put(first, left);
             self.take_from_chain(slot, left >> LINE_SHIFT);
         }
     }
@@ -260,6 +292,7 @@ impl Set<'_> {
         self.put(1 + number / 2, kept | (value as u64) << shift);
     }
 
+    #[inline(never)]
     fn add_to_chain(&self, line: u64) -> usize {
         let head = self.head.get();
         let (ever, free) = (head >> 1 & 0x7fff_ffff, head >> 32);
@@ -280,6 +313,7 @@ impl Set<'_> {
         slot
     }
 
+    #[inline(never)]
     fn take_from_chain(&self, slot: usize, line: u64) {
         let mut before = self.bucket(line);
         while self.link(before) != slot + 1 {
@@ -318,29 +352,26 @@ impl Set<'_> {
     /// Has that cache got it?
     #[inline]
     pub fn has(&self, slot: usize, holder: Holder) -> bool {
-        let (number, mask) = place(holder);
-        self.get(self.slot(slot) + number) & mask != 0
+        self.get(self.word_of(slot, holder)) & holder.mask != 0
     }
 
     /// That cache has it from now on.
     #[inline]
     pub fn set(&self, slot: usize, holder: Holder) {
-        let (number, mask) = place(holder);
-        let word = self.slot(slot) + number;
-        self.put(word, self.get(word) | mask);
+        let word = self.word_of(slot, holder);
+        self.put(word, self.get(word) | holder.mask);
     }
 
     /// That cache has it no more, but another has.
     #[inline]
     pub fn clear(&self, slot: usize, holder: Holder) {
-        let (number, mask) = place(holder);
-        let word = self.slot(slot) + number;
-        self.put(word, self.get(word) & !mask);
+        let word = self.word_of(slot, holder);
+        self.put(word, self.get(word) & !holder.mask);
     }
 
-    /// All caches that have it now; what changes meanwhile in those passed does not matter.
+    /// Numbers of all caches that have it now; what changes meanwhile in those passed does not matter.
     #[inline]
-    pub fn holders(&self, slot: usize) -> impl Iterator<Item = Holder> {
+    pub fn holders(&self, slot: usize) -> impl Iterator<Item = usize> {
         let word = self.slot(slot);
         let mut left = self.get(word) & FIRST_MASK;
         let (mut number, mut offset) = (0, 0);

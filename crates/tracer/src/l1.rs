@@ -3,9 +3,11 @@
 //! Its own CPU's thread looks it up without a lock and alone fills it; what others take away or
 //! share, they change tag by tag, and only if the tag is still what they saw.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nearpage_wire::tracer_setup::Cache;
+
+use crate::sets::Sets;
 
 /// Low bits of a tag; the line's number is above them. 0: the entry is empty.
 pub const SHARED: u64 = 1;
@@ -16,33 +18,31 @@ pub const MODIFIED: u64 = 3;
 
 /// The cache.
 pub struct L1 {
-    set_mask: u64,
+    /// Of each set the way used last, then the tags, then (where there are more than two ways: of two
+    /// it is the other) when each was used last, but for the most recent one. Only the tags are
+    /// known to others than its own CPU's thread.
+    sets: Sets<AtomicU64>,
     ways: usize,
-    tags: Box<[AtomicU64]>,
-    /// Of each set, the way used last. Only its own CPU's thread knows this and the next two.
-    recent: Box<[AtomicU8]>,
-    /// When each way was last used, but for the most recent one.
-    used: Box<[AtomicU64]>,
     clock: AtomicU64,
     /// Lines that others have taken away.
     taken: AtomicU64,
 }
 
-fn words(count: usize) -> Box<[AtomicU64]> {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
+/// A set.
+struct Set<'a> {
+    recent: &'a AtomicU64,
+    tags: &'a [AtomicU64],
+    used: &'a [AtomicU64],
 }
 
 impl L1 {
     /// An empty one.
     pub fn new(shape: &Cache, line_bytes: u32) -> Self {
-        let sets = shape.sets(line_bytes) as usize;
         let ways = shape.ways as usize;
+        let words = if ways > 2 { 1 + 2 * ways } else { 1 + ways };
         Self {
-            set_mask: sets as u64 - 1,
+            sets: Sets::new(shape.sets(line_bytes), words),
             ways,
-            tags: words(sets * ways),
-            recent: (0..sets).map(|_| AtomicU8::new(0)).collect(),
-            used: words(sets * ways),
             clock: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         }
@@ -59,25 +59,27 @@ impl L1 {
     }
 
     #[inline]
-    fn first(&self, line: u64) -> (usize, usize) {
-        let set = (line & self.set_mask) as usize;
-        (set, set * self.ways)
-    }
-
-    #[inline]
-    fn set(&self, line: u64) -> &[AtomicU64] {
-        let (_, first) = self.first(line);
-        self.tags.get(first..first + self.ways).unwrap_or_default()
+    fn set(&self, line: u64) -> Set<'_> {
+        // `Sets` has none without words.
+        match self.sets.of(line) {
+            [recent, rest @ ..] => {
+                let (tags, used) = rest.split_at(self.ways.min(rest.len()));
+                Set { recent, tags, used }
+            }
+            [] => Set {
+                recent: &self.clock,
+                tags: &[],
+                used: &[],
+            },
+        }
     }
 
     /// Is the line in the way used last, good enough for this? `false`: ask [`Self::access`].
     #[inline]
     pub fn quick<const STORE: bool>(&self, line: u64) -> bool {
-        let (set, first) = self.first(line);
-        let Some(recent) = self.recent.get(set) else {
-            return false;
-        };
-        match self.tags.get(first + usize::from(recent.load(Relaxed))) {
+        let words = self.sets.of(line);
+        let recent = words.first().map_or(0, |way| way.load(Relaxed));
+        match words.get(1 + recent as usize) {
             Some(tag) => Self::serves::<STORE>(tag.load(Relaxed), line),
             None => false,
         }
@@ -86,9 +88,10 @@ impl L1 {
     /// Uses the line if it is here and good enough.
     #[inline]
     pub fn access<const STORE: bool>(&self, line: u64) -> bool {
-        for (way, tag) in self.set(line).iter().enumerate() {
+        let set = self.set(line);
+        for (way, tag) in set.tags.iter().enumerate() {
             if Self::serves::<STORE>(tag.load(Relaxed), line) {
-                self.use_now(line, way);
+                self.use_now(&set, way);
                 return true;
             }
         }
@@ -104,55 +107,43 @@ impl L1 {
     /// Is the line here, in whatever state?
     #[inline]
     pub fn has(&self, line: u64) -> bool {
-        let mut tags = self.set(line).iter();
+        let mut tags = self.set(line).tags.iter();
         tags.any(|tag| Self::serves::<false>(tag.load(Relaxed), line))
     }
 
     #[inline]
-    fn use_now(&self, line: u64, way: usize) {
-        let (set, first) = self.first(line);
-        let Some(recent) = self.recent.get(set) else {
-            return;
-        };
-        let before = usize::from(recent.load(Relaxed));
+    fn use_now(&self, set: &Set, way: usize) {
+        let before = set.recent.load(Relaxed) as usize;
         if before != way {
-            // The order in which ways cease to be the most recent is that of their last uses.
-            let now = self.clock.load(Relaxed) + 1;
-            self.clock.store(now, Relaxed);
-            if let Some(used) = self.used.get(first + before) {
+            if let Some(used) = set.used.get(before) {
+                // The order in which ways cease to be the most recent is that of their last uses.
+                let now = self.clock.load(Relaxed) + 1;
+                self.clock.store(now, Relaxed);
                 used.store(now, Relaxed);
             }
-            recent.store(way as u8, Relaxed);
+            set.recent.store(way as u64, Relaxed);
         }
     }
 
     /// Puts the line here, or changes its state. For its own thread.
     #[inline]
     pub fn fill(&self, line: u64, state: u64) {
-        let (set, first) = self.first(line);
-        let used = self.used.get(first..first + self.ways).unwrap_or_default();
-        let recent = self.recent.get(set).map_or(0, |way| way.load(Relaxed));
-        let (mut best, mut best_rank) = (0, u64::MAX);
-        for (way, (tag, used)) in self.set(line).iter().zip(used).enumerate() {
+        let set = self.set(line);
+        let mut found = None;
+        for (way, tag) in set.tags.iter().enumerate().rev() {
             let tag = tag.load(Relaxed);
             if Self::serves::<false>(tag, line) {
-                best = way;
+                found = Some(way);
                 break;
             }
-            let rank = if tag == 0 {
-                0
-            } else if way == usize::from(recent) {
-                u64::MAX
-            } else {
-                1 + used.load(Relaxed)
-            };
-            if rank < best_rank {
-                (best, best_rank) = (way, rank);
+            if tag == 0 {
+                found = Some(way);
             }
         }
-        if let Some(tag) = self.tags.get(first + best) {
+        let way = found.unwrap_or_else(|| set.oldest());
+        if let Some(tag) = set.tags.get(way) {
             tag.store(line << 2 | state, Relaxed);
-            self.use_now(line, best);
+            self.use_now(&set, way);
         }
     }
 
@@ -160,7 +151,7 @@ impl L1 {
     /// has the line's directory set locked.
     #[inline]
     pub fn change(&self, line: u64, state: u64) {
-        for tag in self.set(line) {
+        for tag in self.set(line).tags {
             let here = tag.load(Relaxed);
             if Self::serves::<false>(here, line) {
                 let now = if state == 0 { 0 } else { line << 2 | state };
@@ -176,6 +167,23 @@ impl L1 {
     /// All tags.
     #[cfg(test)]
     pub fn tags(&self) -> impl Iterator<Item = u64> {
-        self.tags.iter().map(|tag| tag.load(Relaxed))
+        let sets = 0..(self.sets.all().len() / self.sets.ways()) as u64;
+        sets.flat_map(|set| self.set(set).tags)
+            .map(|tag| tag.load(Relaxed))
+    }
+}
+
+impl Set<'_> {
+    /// The way that was not used for longest.
+    #[inline]
+    fn oldest(&self) -> usize {
+        let recent = self.recent.load(Relaxed) as usize;
+        if self.used.is_empty() {
+            return usize::from(recent == 0 && self.tags.len() == 2);
+        }
+        let others = self.used.iter().enumerate();
+        let others = others.filter(|(way, _)| *way != recent);
+        let oldest = others.min_by_key(|(_, used)| used.load(Relaxed));
+        oldest.map_or(0, |(way, _)| way)
     }
 }

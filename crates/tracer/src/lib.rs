@@ -25,6 +25,7 @@ pub mod plugin;
 pub mod process;
 pub mod qemu;
 pub mod serial;
+pub mod sets;
 pub mod system;
 pub mod thread;
 pub mod tlb;

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::tracer_setup::Setup;
@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::calls::After;
 use crate::maps;
 use crate::process::Process;
-use crate::qemu::{ALL_ACCESSES, Block, Id, Info, Interface, NO_REGISTERS};
+use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
@@ -21,13 +21,10 @@ const VCPUS: usize = 4096;
 static THREADS: [AtomicPtr<Thread>; VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-static QEMU: OnceLock<Interface> = OnceLock::new();
 /// The maps file before the program was loaded.
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
 /// Host address − guest address of code, + 1; 0: nothing has been translated.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
-/// Bit of an access's kind: it writes.
-static STORE_BIT: AtomicU32 = AtomicU32::new(0);
 /// Held while a thread is made, ends, or all are ended.
 static ENDING: Mutex<()> = Mutex::new(());
 
@@ -48,14 +45,17 @@ fn begin(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Resu
     Ok(())
 }
 
-/// The calling thread.
 #[inline]
-fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    let slot = THREADS.get(vcpu as usize)?;
+fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: null or a thread that only the calling host thread uses; it is freed by that one
     // alone, when it ends.
-    match unsafe { slot.load(Relaxed).as_mut() } {
-        None => first_step(vcpu, slot),
+    unsafe { THREADS.get(vcpu as usize)?.load(Relaxed).as_mut() }
+}
+
+/// The calling thread.
+fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+    match known_thread(vcpu) {
+        None => first_step(vcpu, THREADS.get(vcpu as usize)?),
         thread => thread,
     }
 }
@@ -102,21 +102,27 @@ unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
+    match known_thread(vcpu) {
+        Some(thread) => thread.block(Run(run as u64)),
+        None => first_block(vcpu, run),
+    }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn first_block(vcpu: c_uint, run: *mut c_void) {
     if let Some(thread) = thread(vcpu) {
         thread.block(Run(run as u64));
     }
 }
 
+/// A thread that has made no access has begun a block.
+///
 /// # Safety
 /// As above.
-unsafe extern "C" fn access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_void) {
-    if let Some(thread) = thread(vcpu) {
-        let store = if kind & STORE_BIT.load(Relaxed) != 0 {
-            Code::STORE
-        } else {
-            0
-        };
-        thread.access(address, Code(code as u64 | store), || size_bytes(kind));
+unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
+    if let Some(thread) = known_thread(vcpu) {
+        thread.access(address, Code(code as u64), kind);
     }
 }
 
@@ -125,23 +131,22 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_
 ///
 /// # Safety
 /// As above.
-unsafe extern "C" fn atomic_access(vcpu: c_uint, kind: u32, address: u64, code: *mut c_void) {
-    if kind & STORE_BIT.load(Relaxed) != 0 {
+unsafe extern "C" fn atomic_access(
+    vcpu: c_uint,
+    kind: AccessKind,
+    address: u64,
+    code: *mut c_void,
+) {
+    if kind.is_store(StoreBit::known()) {
         // SAFETY: as this function's.
         unsafe { access(vcpu, kind, address, code) };
     }
 }
 
-fn size_bytes(kind: u32) -> u64 {
-    // SAFETY: QEMU's function, with what QEMU gave.
-    QEMU.get()
-        .map_or(1, |qemu| 1 << (unsafe { (qemu.mem_size_shift)(kind) } & 7))
-}
-
 /// # Safety
 /// As above.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
-    let (Some(qemu), Some(process)) = (QEMU.get(), process()) else {
+    let (Some(qemu), Some(process)) = (qemu::qemu(), process()) else {
         return;
     };
     // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
@@ -298,19 +303,6 @@ pub unsafe extern "C" fn qemu_plugin_install(
     }
 }
 
-/// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
-/// nothing else: too slow for each access.
-fn store_bit(qemu: &Interface) -> Result<u32, String> {
-    let mut bits = (0..u32::BITS)
-        .map(|bit| 1 << bit)
-        // SAFETY: QEMU's function, which takes any number.
-        .filter(|kind| unsafe { (qemu.mem_is_store)(*kind) });
-    match (bits.next(), bits.next()) {
-        (Some(bit), None) => Ok(bit),
-        _ => Err("this QEMU tells of stores in an unknown way".into()),
-    }
-}
-
 fn install<'a>(
     id: Id,
     target: &CStr,
@@ -334,13 +326,9 @@ fn install<'a>(
     let folder = std::fs::canonicalize(&folder).map_err(|error| format!("{folder}: {error}"))?;
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     let setup = Setup::parse(text.leak()).map_err(|error| format!("{path}: {error}"))?;
-    let qemu = Interface::find().map_err(|name| {
-        format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
-    })?;
-    STORE_BIT.store(store_bit(&qemu)?, Relaxed);
+    let qemu = qemu::find()?;
     let _ = MAPS_BEFORE.set(maps::read());
     begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let qemu = QEMU.get_or_init(|| qemu);
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
         (qemu.register_vcpu_init_cb)(id, vcpu_made);

@@ -8,6 +8,8 @@
 //! when the plugin is installed, so that one that is missing is a message, and tests need no QEMU.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::system;
 
@@ -52,6 +54,75 @@ pub const NO_REGISTERS: c_int = 0;
 /// writes, and writes twice.)
 pub const ALL_ACCESSES: c_int = 3;
 
+/// What QEMU says of an access: how many bytes, and whether it writes.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct AccessKind(pub u32);
+
+/// The bit of [`AccessKind`] that says that it writes.
+#[derive(Clone, Copy)]
+pub struct StoreBit(u32);
+
+impl StoreBit {
+    /// What QEMU said; QEMU 7.2's until it is asked.
+    #[inline]
+    pub fn known() -> Self {
+        Self(STORE_BIT.load(Relaxed))
+    }
+}
+
+static STORE_BIT: AtomicU32 = AtomicU32::new(1 << 17);
+static QEMU: OnceLock<Interface> = OnceLock::new();
+
+impl AccessKind {
+    /// A read and a write of a byte, in QEMU 7.2.
+    pub const LOAD_AND_STORE: [Self; 2] = [Self(1 << 16), Self(1 << 17)];
+
+    /// Does it write?
+    #[inline]
+    pub fn is_store(self, bit: StoreBit) -> bool {
+        self.0 & bit.0 != 0
+    }
+
+    /// How much: 1 to 16.
+    pub fn size_bytes(self) -> u64 {
+        // SAFETY: QEMU's function, with what QEMU gave.
+        QEMU.get().map_or(1, |qemu| {
+            1 << (unsafe { (qemu.mem_size_shift)(self.0) } & 7)
+        })
+    }
+}
+
+/// QEMU's functions, once they were looked up.
+pub fn qemu() -> Option<&'static Interface> {
+    QEMU.get()
+}
+
+/// Looks QEMU's functions up, and asks it what has to be known before the first access.
+///
+/// # Errors
+/// What is missing, or unknown.
+pub fn find() -> Result<&'static Interface, String> {
+    let qemu = Interface::find().map_err(|name| {
+        format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
+    })?;
+    STORE_BIT.store(store_bit(&qemu)?, Relaxed);
+    Ok(QEMU.get_or_init(|| qemu))
+}
+
+/// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
+/// nothing else: too slow for each access.
+fn store_bit(qemu: &Interface) -> Result<u32, String> {
+    let mut bits = (0..u32::BITS)
+        .map(|bit| 1 << bit)
+        // SAFETY: QEMU's function, which takes any number.
+        .filter(|kind| unsafe { (qemu.mem_is_store)(*kind) });
+    match (bits.next(), bits.next()) {
+        (Some(bit), None) => Ok(bit),
+        _ => Err("this QEMU tells of stores in an unknown way".into()),
+    }
+}
+
 /// Callback with a CPU's number.
 pub type VcpuCallback = unsafe extern "C" fn(Id, c_uint);
 /// A block has been translated.
@@ -59,7 +130,7 @@ pub type TranslationCallback = unsafe extern "C" fn(Id, *mut Block);
 /// A block begins to run.
 pub type BlockCallback = unsafe extern "C" fn(c_uint, *mut c_void);
 /// An access has been made: CPU, kind, guest address.
-pub type MemoryCallback = unsafe extern "C" fn(c_uint, u32, u64, *mut c_void);
+pub type MemoryCallback = unsafe extern "C" fn(c_uint, AccessKind, u64, *mut c_void);
 /// A system call: CPU, number, arguments.
 pub type SyscallCallback =
     unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);

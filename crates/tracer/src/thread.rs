@@ -4,18 +4,21 @@
 //! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
 //! the accesses of their instructions.
 
+mod references;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use nearpage_wire::trace::{COUNTERS, Counter, Event, Record, Reference, ReferenceKind, Served};
+use nearpage_wire::trace::{COUNTERS, Counter, Event, Record};
 
-use crate::caches::{Cpu, Miss, Outcome};
+use self::references::{Busy, QUEUE, Queued};
+use crate::caches::{Cpu, Outcome};
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
 use crate::process::{Birth, Process};
+use crate::qemu::{AccessKind, StoreBit};
 use crate::serial::Step;
 use crate::system;
-use crate::tlb::Tlb;
 
 /// Bits of a guest address.
 const ADDRESS_BITS: u32 = 47;
@@ -27,9 +30,7 @@ pub struct Code(pub u64);
 
 impl Code {
     /// It writes.
-    pub const STORE: u64 = 1 << 63;
-    /// The access goes over the end of its line.
-    const CROSSES: u64 = 1 << 62;
+    const STORE: u64 = 1 << 63;
     const REPEATS: u64 = 1 << 61;
     /// No access: a block begins.
     const BLOCK: Self = Self(u64::MAX);
@@ -88,6 +89,7 @@ impl Run {
 struct Pending {
     address: u64,
     code: Code,
+    kind: AccessKind,
 }
 
 /// How many are noted until they go through the caches together. A thread is that much late with
@@ -95,12 +97,22 @@ struct Pending {
 const PENDING: usize = 64;
 
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
+#[repr(C)]
 pub struct Thread {
+    pending_count: usize,
+    /// Instructions with the running block.
+    instructions: u64,
+    /// Instructions at which its turn ends.
+    stop: u64,
+    /// What is to go through the caches.
+    pending: [Pending; PENDING],
     cpu: &'static Cpu,
     /// What it is part of.
     pub process: &'static Process,
     line_shift: u32,
+    line_mask: u64,
     page_shift: u32,
+    store_bit: StoreBit,
     /// The latest access; an access to what follows it, by the same instruction, goes on with it.
     last_code: u64,
     last_address: u64,
@@ -114,18 +126,13 @@ pub struct Thread {
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
-    /// What is to go through the caches.
-    pending: [Pending; PENDING],
-    pending_count: usize,
-    /// Misses when they went there last.
-    misses_before: u64,
-    /// Instructions with the running block.
-    instructions: u64,
-    /// Of what went through the caches, before the latest block and with it.
+    /// Accesses and lines that a first look did not settle.
+    queue: [Queued; QUEUE],
+    queued: usize,
+    busy: Busy,
+    /// Instructions of what went through the caches, before the latest block and with it.
     base: u64,
     caught_up: u64,
-    /// Instructions at which its turn ends.
-    stop: u64,
     /// End of the turn in which the threads created earlier have had theirs.
     first_until: u64,
     /// It took something from another CPU in its turn.
@@ -134,6 +141,8 @@ pub struct Thread {
     ahead: u64,
     position: usize,
     random: u64,
+    /// Of the latest miss.
+    outcome: Outcome,
     /// Stores and misses at the beginning of its turn.
     turn_began_with: (u64, u64),
     stream: Stream,
@@ -169,9 +178,15 @@ impl Thread {
             },
         );
         let mut thread = Box::new(Self {
+            pending_count: 0,
+            instructions: 0,
+            stop: 0,
+            pending: [Pending::default(); PENDING],
             cpu: process.caches.cpu(position)?,
             process,
             line_shift: process.setup.line_bytes.trailing_zeros(),
+            line_mask: u64::from(process.setup.line_bytes) - 1,
+            store_bit: StoreBit::known(),
             page_shift: process.setup.page_bytes.trailing_zeros(),
             last_code: 0,
             last_address: 0,
@@ -181,18 +196,17 @@ impl Thread {
             same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
-            pending: [Pending::default(); PENDING],
-            pending_count: 0,
-            misses_before: 0,
-            instructions: 0,
+            queue: [Queued::default(); QUEUE],
+            queued: 0,
+            busy: Busy::new(process.caches.conflicts()),
             base: 0,
             caught_up: 0,
-            stop: 0,
             first_until: u64::MAX,
             took: false,
             ahead: turn.time,
             position,
             random: u64::from(birth.number) << 32 | 0x2545_f491,
+            outcome: Outcome::default(),
             turn_began_with: (0, 0),
             stream: Stream::new(&process.output, birth.number, turn.time)?,
             counters: [0; COUNTERS],
@@ -250,303 +264,48 @@ impl Thread {
         if self.instructions >= self.stop
             || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
         {
-            self.pause();
+            return self.block_after_pause(run);
         }
+        self.begin(run);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_after_pause(&mut self, run: Run) {
+        self.pause();
+        self.begin(run);
+    }
+
+    #[inline]
+    fn begin(&mut self, run: Run) {
         self.instructions += run.instructions();
         self.later(Pending {
             address: run.0,
             code: Code::BLOCK,
+            kind: AccessKind::default(),
         });
     }
 
     /// An access was made.
     #[inline]
-    pub fn access(&mut self, address: u64, mut code: Code, size_bytes: impl FnOnce() -> u64) {
-        let line_mask = (1 << self.line_shift) - 1;
-        // 16 bytes at most; aligned, they don't cross a line.
-        if address & line_mask > line_mask - 15 && address & 15 != 0 {
-            let last = address + size_bytes() - 1;
-            if last >> self.line_shift != address >> self.line_shift {
-                code.0 |= Code::CROSSES;
-            }
-        }
-        self.later(Pending { address, code });
+    pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
+        self.later(Pending {
+            address,
+            code,
+            kind,
+        });
     }
 
+    /// The host is still waiting for the program's own accesses meanwhile, and sees no further than
+    /// some hundred instructions: the fewer these are, the more of the program's misses overlap.
     #[inline]
     fn later(&mut self, pending: Pending) {
-        if let Some(place) = self.pending.get_mut(self.pending_count) {
-            *place = pending;
-            self.pending_count += 1;
-        }
-        if self.pending_count >= PENDING {
+        let count = self.pending_count;
+        self.pending[count % PENDING] = pending;
+        self.pending_count = count + 1;
+        if count + 1 >= PENDING {
             self.catch_up();
         }
-    }
-
-    /// Everything that was noted goes through the caches.
-    #[inline(never)]
-    pub fn catch_up(&mut self) {
-        let count = std::mem::take(&mut self.pending_count);
-        let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
-        let cpu = self.cpu;
-        // Where there are many misses, the host fetches what they take all at once.
-        let misses = self.misses();
-        if misses - self.misses_before > PENDING as u64 / 16 {
-            for pending in self.pending.iter().take(count) {
-                let line = pending.address >> self.line_shift;
-                if pending.code.0 != Code::BLOCK.0 && !cpu.l1_data.quick::<false>(line) {
-                    self.process.caches.expect(line);
-                }
-            }
-        }
-        self.misses_before = misses;
-        for number in 0..count {
-            let Some(&Pending { address, code }) = self.pending.get(number) else {
-                return;
-            };
-            if code.0 == Code::BLOCK.0 {
-                self.fetch(Run(address));
-            } else if code.0 & Code::STORE != 0 {
-                self.look_up::<true>(address, code);
-            } else {
-                self.look_up::<false>(address, code);
-            }
-        }
-    }
-
-    /// The lines of a block.
-    #[inline]
-    fn fetch(&mut self, run: Run) {
-        let address = run.address();
-        let lines = run.lines();
-        self.base = self.caught_up;
-        self.caught_up += run.instructions();
-        self.last_code = 0;
-        self.references += lines;
-        self.fetched_lines += lines;
-        let cpu = self.cpu;
-        let page = address >> self.page_shift;
-        let here = cpu.fetch_tlb().quick(page);
-        let close = self.references >= self.close_from;
-        // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
-        let same = (run.0, cpu.l1_fetch.taken());
-        if here && !close && self.same_run == same {
-            return;
-        }
-        let first = address >> self.line_shift;
-        let last = first + lines - 1;
-        let mut quick = here && !close && last << self.line_shift >> self.page_shift == page;
-        for line in first..=last {
-            quick = quick && cpu.l1_fetch.quick::<false>(line);
-        }
-        if quick {
-            self.same_run = same;
-            return;
-        }
-        self.same_run = (0, 0);
-        for line in first..=last {
-            let address = address.max(line << self.line_shift);
-            let here = cpu.fetch_tlb().quick(address >> self.page_shift);
-            self.touch::<false, true>(address, Code::new(address, 0, false), here);
-        }
-    }
-
-    /// An access. One that goes on where the same instruction's previous one ended is part of that.
-    #[inline]
-    fn look_up<const STORE: bool>(&mut self, address: u64, code: Code) {
-        let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
-        self.last_address = address;
-        let page = address >> self.page_shift;
-        if goes_on {
-            // In its line, there is nothing more to do.
-            let line_mask = (1 << self.line_shift) - 1;
-            if address & line_mask < 8 {
-                let here = self.cpu.tlb.quick(page);
-                self.touch::<STORE, false>(address, code, here);
-            }
-            return;
-        }
-        self.last_code = if code.0 & Code::REPEATS == 0 {
-            code.0
-        } else {
-            0
-        };
-        self.references += 1;
-        self.stores += u64::from(STORE);
-        let here = self.cpu.tlb.quick(page);
-        if here
-            && self.cpu.l1_data.quick::<STORE>(address >> self.line_shift)
-            && self.references < self.close_from
-            && code.0 & Code::CROSSES == 0
-        {
-            return;
-        }
-        self.touch::<STORE, false>(address, code, here);
-        if code.0 & Code::CROSSES != 0 {
-            let next = (address | ((1 << self.line_shift) - 1)) + 1;
-            let here = self.cpu.tlb.quick(next >> self.page_shift);
-            self.touch::<STORE, false>(next, code, here);
-        }
-    }
-
-    /// A reference that has to be looked at closely; `here`: the TLB has its page.
-    #[inline(never)]
-    fn touch<const STORE: bool, const FETCH: bool>(
-        &mut self,
-        address: u64,
-        code: Code,
-        here: bool,
-    ) {
-        let (process, cpu) = (self.process, self.cpu);
-        let line = address >> self.line_shift;
-        if let Some(serial) = &process.serial {
-            let step = match (FETCH, STORE) {
-                (true, _) => Step::Fetch,
-                (_, true) => Step::Store,
-                _ => Step::Load,
-            };
-            serial.add(
-                step,
-                self.position,
-                self.number,
-                [address, code.instruction()],
-            );
-        }
-
-        let tlb_miss = !here && {
-            let tlb = if FETCH { cpu.fetch_tlb() } else { &cpu.tlb };
-            self.translate(tlb, address, code, FETCH)
-        };
-        let sampled = self.references >= self.next_sample;
-        if sampled {
-            self.plan_sample();
-            self.count(Counter::Samples);
-        }
-        let l1 = if FETCH { &cpu.l1_fetch } else { &cpu.l1_data };
-        let mut reference = Reference {
-            address,
-            instruction: code.instruction(),
-            kind: match (FETCH, STORE) {
-                (true, _) => ReferenceKind::Fetch,
-                (_, true) => ReferenceKind::Store,
-                _ => ReferenceKind::Load,
-            },
-            served: Served::L1,
-            tlb_miss,
-            sampled,
-            kernel: false,
-        };
-        if l1.access::<STORE>(line) {
-            if tlb_miss || sampled {
-                self.reference(code, &reference);
-            }
-            return;
-        }
-        let outcome = self.miss::<STORE, FETCH>(line);
-        reference.served = outcome.served;
-        let kept = match outcome.served {
-            Served::L1 => false,
-            Served::L2 | Served::L3 => process.setup.keep_hits,
-            _ => true,
-        };
-        if kept || tlb_miss || sampled {
-            self.reference(code, &reference);
-        }
-        for line in outcome.write_backs.iter().take(outcome.write_back_count) {
-            self.count(Counter::WriteBacks);
-            reference = Reference {
-                address: line << self.line_shift,
-                kind: ReferenceKind::Store,
-                served: Served::WriteBack,
-                tlb_miss: false,
-                sampled: false,
-                ..reference
-            };
-            self.reference(code, &reference);
-        }
-    }
-
-    /// What L1 could not serve.
-    #[inline]
-    fn miss<const STORE: bool, const FETCH: bool>(&mut self, line: u64) -> Outcome {
-        let process = self.process;
-        let allowed = self.number == 0 || self.first_until == self.stop || process.setup.serial;
-        let mut miss = Miss {
-            position: self.position,
-            line,
-            fetch: FETCH,
-            store: STORE,
-            allowed,
-        };
-        let outcome = process.caches.miss(miss).or_else(|| {
-            process.lockstep.after_earlier(self.member);
-            self.first_until = self.stop;
-            miss.allowed = true;
-            process.caches.miss(miss)
-        });
-        let outcome = outcome.unwrap_or_default();
-        let counter = match outcome.served {
-            // Nobody noticed.
-            Served::L1 => return outcome,
-            Served::L3 => Counter::L3Hits,
-            Served::Memory => Counter::MemoryServed,
-            Served::OtherCache => Counter::OtherCacheServed,
-            Served::Upgrade => Counter::Upgrades,
-            _ => Counter::L2Hits,
-        };
-        self.count(counter);
-        if FETCH {
-            self.count(Counter::FetchL1Misses);
-        } else if outcome.served != Served::Upgrade {
-            self.count(Counter::DataL1Misses);
-        }
-        self.took |= outcome.served == Served::OtherCache || outcome.invalidations > 0;
-        *self.counter(Counter::Invalidations) += u64::from(outcome.invalidations);
-        outcome
-    }
-
-    #[inline]
-    fn reference(&mut self, code: Code, reference: &Reference) {
-        if self.process.recording.load(Relaxed) {
-            let instructions = self.base + code.number();
-            self.stream.reference(
-                &self.process.output,
-                instructions,
-                instructions + self.ahead,
-                reference,
-            );
-        }
-    }
-
-    /// Puts a page into a TLB that has missed. Did the second level miss, too?
-    fn translate(&mut self, tlb: &Tlb, address: u64, code: Code, fetch: bool) -> bool {
-        let page = address >> self.page_shift;
-        tlb.fill(page);
-        if let Some(second) = &self.cpu.tlb_second {
-            if second.quick(page) {
-                self.count(Counter::SecondTlbHits);
-                return false;
-            }
-            second.fill(page);
-        }
-        self.count(if fetch {
-            Counter::FetchTlbMisses
-        } else {
-            Counter::DataTlbMisses
-        });
-        if self.process.touched.touch(page) {
-            self.count(Counter::FirstTouches);
-            let record = Record::FirstTouch {
-                address,
-                instruction: code.instruction(),
-            };
-            let instructions = self.base + code.number();
-            let time = instructions + self.ahead;
-            self.stream
-                .add(&self.process.output, instructions, time, &record);
-        }
-        true
     }
 
     fn plan_sample(&mut self) {

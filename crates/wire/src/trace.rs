@@ -432,7 +432,7 @@ impl Predictors {
     }
 
     fn learn(&mut self, row: usize, instruction: u64, address: u64, since: u64) {
-        self.successor[self.place] = instruction;
+        self.successor[self.place % ROWS] = instruction;
         self.place = row;
         self.instruction = instruction;
         let row = &mut self.rows[row];
@@ -520,7 +520,8 @@ impl Encoder {
         let (kind, served) = (reference.kind as u8, reference.served as u8);
         let row_number = row_of(reference.instruction, served);
         let row = &predictors.rows[row_number];
-        let instruction_known = predictors.successor[predictors.place] == reference.instruction;
+        let instruction_known =
+            predictors.successor[predictors.place % ROWS] == reference.instruction;
         let since_known = u64::from(row.since & !TWICE) == since;
         out.byte(
             served
@@ -1050,21 +1051,13 @@ impl Room<'_> {
     }
 
     #[inline]
-    fn varint(&mut self, value: u64) {
+    fn varint(&mut self, mut value: u64) {
         if value < 0x80 {
             return self.byte(value as u8);
         }
-        if value < 1 << 28 {
-            // Two to four groups of seven bits, each moved to a byte of its own at once.
-            let groups = value & 0x7f
-                | (value & 0x3f80) << 1
-                | (value & 0x1f_c000) << 2
-                | (value & 0xfe0_0000) << 3;
-            let last = (63 - value.leading_zeros()) / 7;
-            let more = 0x80_8080 & ((1 << (8 * last)) - 1);
-            return self.bytes(groups | more, last as usize + 1);
+        if value < SHORT {
+            return self.short(value, false);
         }
-        let mut value = value;
         while value > 0x7f {
             self.byte(value as u8 | 0x80);
             value >>= 7;
@@ -1072,21 +1065,38 @@ impl Room<'_> {
         self.byte(value as u8);
     }
 
+    /// A varint below [`SHORT`], or nothing.
+    #[inline]
+    fn short(&mut self, value: u64, nothing: bool) {
+        // Up to four groups of seven bits, each moved to a byte of its own at once.
+        let groups = value & 0x7f
+            | (value & 0x3f80) << 1
+            | (value & 0x1f_c000) << 2
+            | (value & 0xfe0_0000) << 3;
+        let last = (groups | 1).ilog2() / 8;
+        let more = 0x80_8080 & ((1 << (8 * last)) - 1);
+        let count = if nothing { 0 } else { last as usize + 1 };
+        self.bytes(groups | more, count);
+    }
+
     #[inline]
     fn address(&mut self, address: u64, prediction: u64) {
         let difference = address.wrapping_sub(prediction);
-        let (value, tag) = if difference.is_multiple_of(8) {
-            (zigzag((difference as i64 >> 3) as u64), 1)
+        let tag = u64::from(difference.is_multiple_of(8));
+        let value = zigzag((difference as i64 >> (3 * tag)) as u64);
+        let rest = value >> 6;
+        self.byte((value as u8 & 0x3f) << 1 | tag as u8 | u8::from(rest != 0) << 7);
+        if rest < SHORT {
+            // No branch on what nobody can foresee.
+            self.short(rest, rest == 0);
         } else {
-            (zigzag(difference), 0)
-        };
-        let more = u8::from(value >= 64) << 7;
-        self.byte((value as u8 & 0x3f) << 1 | tag | more);
-        if more != 0 {
-            self.varint(value >> 6);
+            self.varint(rest);
         }
     }
 }
+
+/// A varint of at most four bytes is below this.
+const SHORT: u64 = 1 << 28;
 
 /// Writes as long as there is room; `at` goes on counting.
 struct Output<'a> {

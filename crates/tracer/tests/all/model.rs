@@ -1,6 +1,6 @@
 //! The tracer's caches against plain ones: random references to few lines, many machines.
 
-use nearpage_tracer::caches::{Caches, Miss};
+use nearpage_tracer::caches::{Caches, Miss, Outcome};
 use nearpage_wire::trace::Served;
 use nearpage_wire::tracer_setup::{FIRST_LINE, Setup};
 
@@ -72,19 +72,19 @@ fn every_reference_is_served_as_in_the_plain_machine() {
                     write_backs: vec![],
                 }
             } else {
-                let missed = caches
-                    .miss(Miss {
-                        position,
-                        line,
-                        fetch,
-                        store,
-                        allowed: true,
-                    })
-                    .expect("allowed");
+                let miss = Miss {
+                    cpu,
+                    line,
+                    fetch,
+                    store,
+                    allowed: true,
+                };
+                let mut missed = Outcome::default();
+                assert!(caches.miss(&miss, &mut missed));
                 plain::Outcome {
                     served: missed.served,
                     invalidations: missed.invalidations,
-                    write_backs: missed.write_backs[..missed.write_back_count].to_vec(),
+                    write_backs: missed.write_backs().to_vec(),
                 }
             };
             assert_eq!(

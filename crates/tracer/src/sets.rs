@@ -1,0 +1,52 @@
+//! The entries of a set-associative structure, set by set.
+
+/// As many entries in each set; sets are a power of two.
+pub struct Sets<T> {
+    entries: Box<[T]>,
+    mask: u64,
+    ways: usize,
+}
+
+impl<T: Default> Sets<T> {
+    /// `sets` is rounded up to a power of two.
+    pub fn new(sets: u64, ways: usize) -> Self {
+        let sets = sets.next_power_of_two();
+        Self {
+            entries: (0..sets as usize * ways).map(|_| T::default()).collect(),
+            mask: sets - 1,
+            ways,
+        }
+    }
+
+    /// Entries of the set of that number, modulo the number of sets.
+    #[inline]
+    pub fn of(&self, number: u64) -> &[T] {
+        let first = (number & self.mask) as usize * self.ways;
+        // SAFETY: `new` made `ways` entries for each number up to `mask`, and nothing changes these.
+        unsafe { self.entries.get_unchecked(first..first + self.ways) }
+    }
+
+    /// Entries of a set.
+    #[inline]
+    pub fn ways(&self) -> usize {
+        self.ways
+    }
+
+    /// All entries.
+    pub fn all(&self) -> &[T] {
+        &self.entries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_follow_each_other_and_numbers_wrap_around() {
+        let sets = Sets::<u32>::new(3, 5);
+        let at = |number: u64| sets.of(number).as_ptr() as usize;
+        assert_eq!((sets.all().len(), sets.of(u64::MAX).len()), (20, 5));
+        assert_eq!((at(3) - at(0), at(7)), (3 * 5 * 4, at(3)));
+    }
+}

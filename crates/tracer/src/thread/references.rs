@@ -1,0 +1,418 @@
+//! References through the caches and TLBs of the thread's CPU.
+//!
+//! What QEMU told is gone through twice. First, in order, what is the thread's own: counts, TLBs,
+//! and whether L1 serves it with the line that its set used last, which changes nothing. All else
+//! is queued, and the host begins to fetch what it will take. Then the queue goes through
+//! the caches, in order. That is as if each had gone there by itself: whatever a queued reference may
+//! yet change in an L1 is in a set that it keeps busy, and a later one of that set is queued, too,
+//! unless it follows one to its own line.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use nearpage_wire::trace::{Counter, Record, Reference, ReferenceKind, Served};
+
+use super::{Code, Pending, Run, Thread};
+use crate::caches::Miss;
+use crate::qemu::AccessKind;
+use crate::serial::Step;
+use crate::tlb::Tlb;
+
+/// How many are queued at most.
+pub(super) const QUEUE: usize = 64;
+
+/// What counts a miss, by what served it.
+const COUNTED: [Counter; 8] = {
+    let mut counted = [Counter::L2Hits; 8];
+    counted[Served::L3 as usize] = Counter::L3Hits;
+    counted[Served::Memory as usize] = Counter::MemoryServed;
+    counted[Served::OtherCache as usize] = Counter::OtherCacheServed;
+    counted[Served::Upgrade as usize] = Counter::Upgrades;
+    counted
+};
+
+/// A reference that a first look did not settle.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Queued {
+    address: u64,
+    code: Code,
+    /// Instructions of the thread at its block's beginning.
+    base: u64,
+    what: What,
+}
+
+/// What is known of it, as bits.
+#[derive(Clone, Copy, Default)]
+struct What(u32);
+
+impl What {
+    const STORE: u32 = 1;
+    const FETCH: u32 = 2;
+    const TLB_MISS: u32 = 4;
+    const SAMPLED: u32 = 8;
+
+    #[inline]
+    fn is(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+/// Sets of L1s that queued references may change, of the first 256, and of each the latest reference.
+pub(super) struct Busy {
+    mask: u64,
+    bits: [u64; 4],
+    /// Line, and in the two lowest bits fetch and store.
+    latest: [u64; 256],
+}
+
+/// What a queued reference means for a later one.
+#[derive(PartialEq, Eq)]
+enum Before {
+    /// Nothing.
+    Free,
+    /// It brings what this one needs.
+    Serves,
+    /// It has to be seen.
+    Open,
+}
+
+impl Busy {
+    /// `conflicts`: bits of a line's number that two lines have in common if one of them can take the
+    /// other's place.
+    pub(super) fn new(conflicts: u64) -> Self {
+        Self {
+            mask: conflicts & 255,
+            bits: [0; 4],
+            latest: [0; 256],
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, line: u64, what: u32) {
+        let set = line & self.mask;
+        self.bits[set as usize / 64 % 4] |= 1 << (set % 64);
+        self.latest[set as usize % 256] = line << 2 | u64::from(what & 3);
+    }
+
+    #[inline]
+    fn before(&self, line: u64, what: u32) -> Before {
+        let set = line & self.mask;
+        if self.bits[set as usize / 64 % 4] >> (set % 64) & 1 == 0 {
+            return Before::Free;
+        }
+        let latest = self.latest[set as usize % 256];
+        let wanted = line << 2 | u64::from(what & 3);
+        if latest == wanted || latest == wanted | u64::from(What::STORE) {
+            Before::Serves
+        } else {
+            Before::Open
+        }
+    }
+}
+
+impl Thread {
+    /// Everything that was noted goes through the caches.
+    #[inline(never)]
+    pub fn catch_up(&mut self) {
+        let count = std::mem::take(&mut self.pending_count);
+        let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
+        let all = self.pending;
+        for &Pending {
+            address,
+            code,
+            kind,
+        } in all.iter().take(count)
+        {
+            if code.0 == Code::BLOCK.0 {
+                self.fetch(Run(address));
+            } else if kind.is_store(self.store_bit) {
+                self.look_up::<true>(address, Code(code.0 | Code::STORE), kind);
+            } else {
+                self.look_up::<false>(address, code, kind);
+            }
+        }
+        self.settle();
+    }
+
+    /// The lines of a block.
+    #[inline]
+    fn fetch(&mut self, run: Run) {
+        let address = run.address();
+        let lines = run.lines();
+        self.base = self.caught_up;
+        self.caught_up += run.instructions();
+        self.last_code = 0;
+        self.references += lines;
+        self.fetched_lines += lines;
+        let cpu = self.cpu;
+        let page = address >> self.page_shift;
+        let here = cpu.fetch_tlb().quick(page);
+        let first = address >> self.line_shift;
+        let last = first + lines - 1;
+        let free = |line| self.busy.before(line, What::FETCH) == Before::Free;
+        if here && (first..=last).all(free) && self.references < self.close_from {
+            // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
+            let same = (run.0, cpu.l1_fetch.taken());
+            if self.same_run == same {
+                return;
+            }
+            if last << self.line_shift >> self.page_shift == page
+                && (first..=last).all(|line| cpu.l1_fetch.quick::<false>(line))
+            {
+                self.same_run = same;
+                return;
+            }
+        }
+        self.same_run = (0, 0);
+        for line in first..=last {
+            let address = address.max(line << self.line_shift);
+            let here = cpu.fetch_tlb().quick(address >> self.page_shift);
+            self.queue(address, Code::new(address, 0, false), What::FETCH, here);
+        }
+    }
+
+    /// An access. One that goes on where the same instruction's previous one ended is part of that.
+    #[inline]
+    fn look_up<const STORE: bool>(&mut self, address: u64, code: Code, kind: AccessKind) {
+        let what = if STORE { What::STORE } else { 0 };
+        let goes_on = self.last_code == code.0
+            && self.last_address + 8 == address
+            && code.0 & Code::REPEATS == 0;
+        self.last_code = code.0;
+        self.last_address = address;
+        let page = address >> self.page_shift;
+        let line = address >> self.line_shift;
+        let line_mask = self.line_mask;
+        if goes_on {
+            // In its line, there is nothing more to do.
+            if address & line_mask < 8 {
+                let here = self.cpu.tlb.quick(page);
+                self.queue(address, code, what, here);
+            }
+            return;
+        }
+        self.references += 1;
+        self.stores += u64::from(STORE);
+        let here = self.cpu.tlb.quick(page);
+        // 16 bytes at most; aligned, they don't cross a line.
+        let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
+        if here && self.references < self.close_from && !may_cross {
+            let served = match self.busy.before(line, what) {
+                Before::Free => self.cpu.l1_data.quick::<STORE>(line),
+                Before::Serves => true,
+                Before::Open => false,
+            };
+            if served {
+                return;
+            }
+        }
+        self.queue(address, code, what, here);
+        if may_cross {
+            let last = address + kind.size_bytes() - 1;
+            if last >> self.line_shift != line {
+                let next = (address | line_mask) + 1;
+                let here = self.cpu.tlb.quick(next >> self.page_shift);
+                self.queue(next, code, what, here);
+            }
+        }
+    }
+
+    /// Notes a reference that has to be looked at closely; `here`: the TLB has its page.
+    #[inline(never)]
+    fn queue(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
+        if self.queued >= QUEUE {
+            self.settle();
+        }
+        let cpu = self.cpu;
+        if !here {
+            let fetch = what & What::FETCH != 0;
+            let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
+            if self.translate(tlb, address >> self.page_shift, fetch) {
+                what |= What::TLB_MISS;
+            }
+        }
+        if self.references >= self.next_sample {
+            self.plan_sample();
+            self.count(Counter::Samples);
+            what |= What::SAMPLED;
+        }
+        let line = address >> self.line_shift;
+        self.busy.add(line, what);
+        self.process.caches.expect(line);
+        self.queue[self.queued % QUEUE] = Queued {
+            address,
+            code,
+            base: self.base,
+            what: What(what),
+        };
+        self.queued += 1;
+    }
+
+    /// What is queued goes through the caches.
+    fn settle(&mut self) {
+        for number in 0..self.queued {
+            let queued = self.queue[number % QUEUE];
+            self.touch(&queued);
+        }
+        self.queued = 0;
+        self.busy.bits = [0; 4];
+    }
+
+    #[inline]
+    fn touch(&mut self, queued: &Queued) {
+        let &Queued {
+            address,
+            code,
+            base,
+            what,
+        } = queued;
+        let (process, cpu) = (self.process, self.cpu);
+        let line = address >> self.line_shift;
+        let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
+        if let Some(serial) = &process.serial {
+            let step = match (fetch, store) {
+                (true, _) => Step::Fetch,
+                (_, true) => Step::Store,
+                _ => Step::Load,
+            };
+            serial.add(
+                step,
+                self.position,
+                self.number,
+                [address, code.instruction()],
+            );
+        }
+        let instructions = base + code.number();
+        let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
+        if tlb_miss && process.touched.touch(address >> self.page_shift) {
+            self.first_touch(address, code, instructions);
+        }
+        let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
+        let mut served = Served::L1;
+        let hit = if store {
+            l1.access::<true>(line)
+        } else {
+            l1.access::<false>(line)
+        };
+        if !hit {
+            self.miss(line, store, fetch);
+            served = self.outcome.served;
+        }
+        let kept = match served {
+            Served::L1 => false,
+            Served::L2 | Served::L3 => process.setup.keep_hits,
+            _ => true,
+        };
+        if kept || tlb_miss || sampled {
+            let reference = Reference {
+                address,
+                instruction: code.instruction(),
+                kind: match (fetch, store) {
+                    (true, _) => ReferenceKind::Fetch,
+                    (_, true) => ReferenceKind::Store,
+                    _ => ReferenceKind::Load,
+                },
+                served,
+                tlb_miss,
+                sampled,
+                kernel: false,
+            };
+            self.reference(instructions, &reference);
+        }
+        if !hit && !self.outcome.write_backs().is_empty() {
+            self.write_backs(code, instructions);
+        }
+    }
+
+    #[cold]
+    fn first_touch(&mut self, address: u64, code: Code, instructions: u64) {
+        self.count(Counter::FirstTouches);
+        let record = Record::FirstTouch {
+            address,
+            instruction: code.instruction(),
+        };
+        let time = instructions + self.ahead;
+        self.stream
+            .add(&self.process.output, instructions, time, &record);
+    }
+
+    #[inline(never)]
+    fn write_backs(&mut self, code: Code, instructions: u64) {
+        let outcome = self.outcome;
+        for line in outcome.write_backs() {
+            self.count(Counter::WriteBacks);
+            let reference = Reference {
+                address: line << self.line_shift,
+                instruction: code.instruction(),
+                kind: ReferenceKind::Store,
+                served: Served::WriteBack,
+                tlb_miss: false,
+                sampled: false,
+                kernel: false,
+            };
+            self.reference(instructions, &reference);
+        }
+    }
+
+    /// What L1 could not serve.
+    #[inline]
+    fn miss(&mut self, line: u64, store: bool, fetch: bool) {
+        let process = self.process;
+        let allowed = self.number == 0 || self.first_until == self.stop || process.setup.serial;
+        let mut miss = Miss {
+            cpu: self.cpu,
+            line,
+            fetch,
+            store,
+            allowed,
+        };
+        if !process.caches.miss(&miss, &mut self.outcome) {
+            process.lockstep.after_earlier(self.member);
+            self.first_until = self.stop;
+            miss.allowed = true;
+            process.caches.miss(&miss, &mut self.outcome);
+        }
+        let served = self.outcome.served;
+        if served == Served::L1 {
+            // Nobody noticed.
+            return;
+        }
+        let counter = COUNTED[served as usize % COUNTED.len()];
+        self.count(counter);
+        if fetch {
+            self.count(Counter::FetchL1Misses);
+        } else if served != Served::Upgrade {
+            self.count(Counter::DataL1Misses);
+        }
+        let invalidations = self.outcome.invalidations;
+        self.took |= served == Served::OtherCache || invalidations > 0;
+        *self.counter(Counter::Invalidations) += u64::from(invalidations);
+    }
+
+    #[inline]
+    fn reference(&mut self, instructions: u64, reference: &Reference) {
+        if self.process.recording.load(Relaxed) {
+            let time = instructions + self.ahead;
+            self.stream
+                .reference(&self.process.output, instructions, time, reference);
+        }
+    }
+
+    /// Puts a page into a TLB that has missed. Did the second level miss, too?
+    #[inline]
+    fn translate(&mut self, tlb: &Tlb, page: u64, fetch: bool) -> bool {
+        tlb.fill(page);
+        if let Some(second) = &self.cpu.tlb_second {
+            if second.quick(page) {
+                self.count(Counter::SecondTlbHits);
+                return false;
+            }
+            second.fill(page);
+        }
+        self.count(if fetch {
+            Counter::FetchTlbMisses
+        } else {
+            Counter::DataTlbMisses
+        });
+        true
+    }
+}
