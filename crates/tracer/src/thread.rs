@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nearpage_wire::trace::{COUNTERS, Counter, Event, Record};
 
-use self::references::{Busy, QUEUE, Queued};
 use crate::caches::{Cpu, Outcome};
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
@@ -126,10 +125,8 @@ pub struct Thread {
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
-    /// Accesses and lines that a first look did not settle.
-    queue: [Queued; QUEUE],
-    queued: usize,
-    busy: Busy,
+    /// Misses when they went there last.
+    misses_before: u64,
     /// Instructions of what went through the caches, before the latest block and with it.
     base: u64,
     caught_up: u64,
@@ -196,9 +193,7 @@ impl Thread {
             same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
-            queue: [Queued::default(); QUEUE],
-            queued: 0,
-            busy: Busy::new(process.caches.conflicts()),
+            misses_before: 0,
             base: 0,
             caught_up: 0,
             first_until: u64::MAX,
@@ -216,6 +211,9 @@ impl Thread {
             call: Default::default(),
             calls: process.lockstep.calls(birth.member),
         });
+        if !thread.stream.has_file() {
+            process.loses_totals();
+        }
         thread.go_on(turn);
         thread.plan_sample();
         Some(thread)
@@ -379,16 +377,25 @@ impl Thread {
         self.catch_up();
         let time = self.time();
         self.stream.flush(&self.process.output, time);
-        let loads = self.references - self.fetched_lines - self.stores;
+        self.counters = self.totals();
+    }
+
+    /// Its counters as of what went through the caches.
+    fn totals(&self) -> [u64; COUNTERS] {
+        let mut counters = self.counters;
         for (counter, value) in [
-            (Counter::Instructions, self.instructions),
-            (Counter::Loads, loads),
+            (Counter::Instructions, self.caught_up),
+            (
+                Counter::Loads,
+                self.references - self.fetched_lines - self.stores,
+            ),
             (Counter::Stores, self.stores),
             (Counter::FetchedLines, self.fetched_lines),
-            (Counter::Records, self.stream.total),
+            (Counter::Records, self.stream.count()),
         ] {
-            *self.counter(counter) = value;
+            counters[counter as usize] = value;
         }
+        counters
     }
 
     /// The thread ends here.

@@ -20,7 +20,7 @@ pub struct Tlb {
     /// The first entry of those whose pages have the same hash, + 1. Four times as many as entries.
     chains: Box<[AtomicU32]>,
     chains_shift: u32,
-    /// Where a page was when it was used last, by its lowest bits: page + 1 above [`ENTRY_BITS`], entry
+    /// Where a page was when it was used last, by its hash: page + 1 above [`ENTRY_BITS`], entry
     /// below.
     latest: [AtomicU64; LATEST],
     clock: AtomicU64,
@@ -76,7 +76,8 @@ impl Tlb {
 
     #[inline]
     fn latest(&self, page: u64) -> &AtomicU64 {
-        &self.latest[page as usize % LATEST]
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - LATEST.trailing_zeros());
+        &self.latest[hash as usize % LATEST]
     }
 
     /// Uses the page if it is here. Is it?

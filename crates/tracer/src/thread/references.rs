@@ -1,24 +1,13 @@
 //! References through the caches and TLBs of the thread's CPU.
-//!
-//! What QEMU told is gone through twice. First, in order, what is the thread's own: counts, TLBs,
-//! and whether L1 serves it with the line that its set used last, which changes nothing. All else
-//! is queued, and the host begins to fetch what it will take. Then the queue goes through
-//! the caches, in order. That is as if each had gone there by itself: whatever a queued reference may
-//! yet change in an L1 is in a set that it keeps busy, and a later one of that set is queued, too,
-//! unless it follows one to its own line.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use nearpage_wire::trace::{Counter, Record, Reference, ReferenceKind, Served};
 
-use super::{Code, Pending, Run, Thread};
+use super::{Code, PENDING, Pending, Run, Thread};
 use crate::caches::Miss;
 use crate::qemu::AccessKind;
 use crate::serial::Step;
-use crate::tlb::Tlb;
-
-/// How many are queued at most.
-pub(super) const QUEUE: usize = 64;
 
 /// What counts a miss, by what served it.
 const COUNTED: [Counter; 8] = {
@@ -30,18 +19,16 @@ const COUNTED: [Counter; 8] = {
     counted
 };
 
-/// A reference that a first look did not settle.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Queued {
+/// A reference that the line and the page used last did not settle.
+#[derive(Clone, Copy)]
+struct Close {
     address: u64,
     code: Code,
-    /// Instructions of the thread at its block's beginning.
-    base: u64,
     what: What,
 }
 
 /// What is known of it, as bits.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct What(u32);
 
 impl What {
@@ -56,59 +43,6 @@ impl What {
     }
 }
 
-/// Sets of L1s that queued references may change, of the first 256, and of each the latest reference.
-pub(super) struct Busy {
-    mask: u64,
-    bits: [u64; 4],
-    /// Line, and in the two lowest bits fetch and store.
-    latest: [u64; 256],
-}
-
-/// What a queued reference means for a later one.
-#[derive(PartialEq, Eq)]
-enum Before {
-    /// Nothing.
-    Free,
-    /// It brings what this one needs.
-    Serves,
-    /// It has to be seen.
-    Open,
-}
-
-impl Busy {
-    /// `conflicts`: bits of a line's number that two lines have in common if one of them can take the
-    /// other's place.
-    pub(super) fn new(conflicts: u64) -> Self {
-        Self {
-            mask: conflicts & 255,
-            bits: [0; 4],
-            latest: [0; 256],
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, line: u64, what: u32) {
-        let set = line & self.mask;
-        self.bits[set as usize / 64 % 4] |= 1 << (set % 64);
-        self.latest[set as usize % 256] = line << 2 | u64::from(what & 3);
-    }
-
-    #[inline]
-    fn before(&self, line: u64, what: u32) -> Before {
-        let set = line & self.mask;
-        if self.bits[set as usize / 64 % 4] >> (set % 64) & 1 == 0 {
-            return Before::Free;
-        }
-        let latest = self.latest[set as usize % 256];
-        let wanted = line << 2 | u64::from(what & 3);
-        if latest == wanted || latest == wanted | u64::from(What::STORE) {
-            Before::Serves
-        } else {
-            Before::Open
-        }
-    }
-}
-
 impl Thread {
     /// Everything that was noted goes through the caches.
     #[inline(never)]
@@ -116,6 +50,17 @@ impl Thread {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
         let all = self.pending;
+        // Where there are many misses, the host fetches what they take all at once.
+        let misses = self.misses();
+        if misses - self.misses_before > PENDING as u64 / 16 {
+            for pending in all.iter().take(count) {
+                let line = pending.address >> self.line_shift;
+                if pending.code.0 != Code::BLOCK.0 && !self.cpu.l1_data.quick::<false>(line) {
+                    self.process.caches.expect(line);
+                }
+            }
+        }
+        self.misses_before = misses;
         for &Pending {
             address,
             code,
@@ -130,7 +75,8 @@ impl Thread {
                 self.look_up::<false>(address, code, kind);
             }
         }
-        self.settle();
+        let counters = self.totals();
+        self.stream.tell(&counters);
     }
 
     /// The lines of a block.
@@ -148,8 +94,7 @@ impl Thread {
         let here = cpu.fetch_tlb().quick(page);
         let first = address >> self.line_shift;
         let last = first + lines - 1;
-        let free = |line| self.busy.before(line, What::FETCH) == Before::Free;
-        if here && (first..=last).all(free) && self.references < self.close_from {
+        if here && self.references < self.close_from {
             // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
             let same = (run.0, cpu.l1_fetch.taken());
             if self.same_run == same {
@@ -166,7 +111,7 @@ impl Thread {
         for line in first..=last {
             let address = address.max(line << self.line_shift);
             let here = cpu.fetch_tlb().quick(address >> self.page_shift);
-            self.queue(address, Code::new(address, 0, false), What::FETCH, here);
+            self.look_closely(address, Code::new(address, 0, false), What::FETCH, here);
         }
     }
 
@@ -186,7 +131,7 @@ impl Thread {
             // In its line, there is nothing more to do.
             if address & line_mask < 8 {
                 let here = self.cpu.tlb.quick(page);
-                self.queue(address, code, what, here);
+                self.look_closely(address, code, what, here);
             }
             return;
         }
@@ -195,76 +140,50 @@ impl Thread {
         let here = self.cpu.tlb.quick(page);
         // 16 bytes at most; aligned, they don't cross a line.
         let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
-        if here && self.references < self.close_from && !may_cross {
-            let served = match self.busy.before(line, what) {
-                Before::Free => self.cpu.l1_data.quick::<STORE>(line),
-                Before::Serves => true,
-                Before::Open => false,
-            };
-            if served {
-                return;
-            }
+        if here
+            && self.cpu.l1_data.quick::<STORE>(line)
+            && self.references < self.close_from
+            && !may_cross
+        {
+            return;
         }
-        self.queue(address, code, what, here);
+        self.look_closely(address, code, what, here);
         if may_cross {
             let last = address + kind.size_bytes() - 1;
             if last >> self.line_shift != line {
                 let next = (address | line_mask) + 1;
                 let here = self.cpu.tlb.quick(next >> self.page_shift);
-                self.queue(next, code, what, here);
+                self.look_closely(next, code, what, here);
             }
         }
     }
 
-    /// Notes a reference that has to be looked at closely; `here`: the TLB has its page.
+    /// A reference that has to be looked at closely; `here`: the TLB has its page.
     #[inline(never)]
-    fn queue(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
-        if self.queued >= QUEUE {
-            self.settle();
-        }
-        let cpu = self.cpu;
-        if !here {
-            let fetch = what & What::FETCH != 0;
-            let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
-            if self.translate(tlb, address >> self.page_shift, fetch) {
-                what |= What::TLB_MISS;
-            }
+    fn look_closely(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
+        if !here && self.translate(address >> self.page_shift, what & What::FETCH != 0) {
+            what |= What::TLB_MISS;
         }
         if self.references >= self.next_sample {
             self.plan_sample();
             self.count(Counter::Samples);
             what |= What::SAMPLED;
         }
-        let line = address >> self.line_shift;
-        self.busy.add(line, what);
-        self.process.caches.expect(line);
-        self.queue[self.queued % QUEUE] = Queued {
+        let what = What(what);
+        self.touch(&Close {
             address,
             code,
-            base: self.base,
-            what: What(what),
-        };
-        self.queued += 1;
-    }
-
-    /// What is queued goes through the caches.
-    fn settle(&mut self) {
-        for number in 0..self.queued {
-            let queued = self.queue[number % QUEUE];
-            self.touch(&queued);
-        }
-        self.queued = 0;
-        self.busy.bits = [0; 4];
+            what,
+        });
     }
 
     #[inline]
-    fn touch(&mut self, queued: &Queued) {
-        let &Queued {
+    fn touch(&mut self, reference: &Close) {
+        let &Close {
             address,
             code,
-            base,
             what,
-        } = queued;
+        } = reference;
         let (process, cpu) = (self.process, self.cpu);
         let line = address >> self.line_shift;
         let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
@@ -281,7 +200,7 @@ impl Thread {
                 [address, code.instruction()],
             );
         }
-        let instructions = base + code.number();
+        let instructions = self.base + code.number();
         let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
@@ -399,7 +318,9 @@ impl Thread {
 
     /// Puts a page into a TLB that has missed. Did the second level miss, too?
     #[inline]
-    fn translate(&mut self, tlb: &Tlb, page: u64, fetch: bool) -> bool {
+    fn translate(&mut self, page: u64, fetch: bool) -> bool {
+        let cpu = self.cpu;
+        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
         tlb.fill(page);
         if let Some(second) = &self.cpu.tlb_second {
             if second.quick(page) {

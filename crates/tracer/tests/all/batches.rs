@@ -1,5 +1,5 @@
-//! References that go through the caches in batches, against the same one by one: with `serial 1`
-//! nothing is settled at first look.
+//! References that the line and the page used last may settle, against the same looked at closely:
+//! with `serial 1` all are.
 
 use std::fs;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn run(name: &str, setup: &str, seed: u64) -> Outcome {
 }
 
 #[test]
-fn batches_are_as_if_each_reference_went_through_the_caches_by_itself() {
+fn what_is_settled_quickly_is_as_if_it_were_looked_at_closely() {
     let machines = [
         "l1_fetch 1024 2\nl1_data 1024 2\nl2 4096 2\ntlb 8 8 0",
         "l1_fetch 512 1\nl1_data 2048 4\nl2 4096 4\nl3 12288 6\ntlb 8 2 0\ntlb_fetch 4 2 0\ntlb_second 16 4 0",
