@@ -8,7 +8,9 @@
  *     object NAME 0xADDRESS SIZE    one per object, size in bytes
  *
  * to PATH (complete as soon as it exists) and waits until PATH.go exists, for at
- * most 60 seconds. */
+ * most 60 seconds.
+ *
+ * With WORKLOAD_UNTIL=PATH those that ask (triad) repeat their computation until PATH exists. */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
 

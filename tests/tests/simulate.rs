@@ -209,13 +209,12 @@ fn a_page_is_written_that_shows_it() {
             file,
         ])
     };
-    let full = simulate("/dev/full").says(1, &["/dev/full: cannot be written", "No space left"]);
+    let full = simulate("/dev/full").says(1, &["/dev/full: can't be written", "No space left"]);
     assert!(
         full.stdout.contains("first-touch"),
         "the text is there all the same"
     );
-    simulate("nowhere/bars.html")
-        .says(1, &["nowhere/bars.html: cannot be written", "No such file"]);
+    simulate("nowhere/bars.html").says(1, &["nowhere/bars.html: can't be written", "No such file"]);
 }
 
 #[test]

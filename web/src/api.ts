@@ -12,6 +12,8 @@ export interface Recording {
   damaged_blocks: number; accesses: number; duration_ns: number; line_bytes: number; tick_ns: number;
   space_bytes: number; extents: [number, number, string, number][]; marks: [number, boolean][];
   machine: Machine; threads: Thread[]; colours: number;
+  /** Names of functions with a colour of their own; the last is all others. */
+  functions: string[];
 }
 export interface Open {
   version: string; recordings: Recording[]; simulations: string[]; target: Machine | null;
@@ -66,7 +68,16 @@ export interface Plan {
   interleave: Outcome; plan: Outcome; objects: Planned[]; origin: string; misfits: string[]; saved: string | null;
   thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; plan: number[][] };
 }
-export interface Result { policy: string; time_ns: number; [figure: string]: unknown }
+/** Time, page, what was done, home before, node that it went to. */
+export type Movement = [number, number, string, number, number];
+export interface Movements {
+  page_bytes: number; kept: Movement[]; beyond: number; pages_beyond: number;
+  extents: { process: number; address: string; first: string; last: string }[];
+}
+export interface Timeline { part_ns: number; parts: number[][] }
+export interface Result {
+  policy: string; time_ns: number; timeline?: Timeline | null; movements?: Movements | null; [figure: string]: unknown;
+}
 export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
 
 /** Answers in the file itself, by question; absent where there is a server. */
@@ -122,8 +133,10 @@ export const api = {
     if (standalone) [from, to, bins] = [0, pages, 256];
     return json<Matrix>(`matrix?${parameters({ recording, object, from, to, bins })}`);
   },
-  async picture(recording: number, by: string, frame: Frame): Promise<Picture> {
-    const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters({ recording, by, ...frame })}`);
+  /** `first`: the colour of bins that have anything of it. */
+  async picture(recording: number, by: string, frame: Frame, first: number | null): Promise<Picture> {
+    const asked = { recording, by, ...frame, ...(first === null ? {} : { first }) };
+    const bytes = standalone ? await embeddedPicture(recording, by, frame) : await ask(`picture?${parameters(asked)}`);
     const all = new Uint8Array(bytes);
     const end = all.indexOf(10);
     const head = JSON.parse(new TextDecoder().decode(all.subarray(0, end))) as Omit<Picture, "colours" | "accesses">;

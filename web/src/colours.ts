@@ -22,10 +22,11 @@ export function rgb(colour: string): number[] {
 export const among = (number: number, all: number) =>
   all <= OKABE_ITO.length ? OKABE_ITO[number % OKABE_ITO.length] : ramp(all > 1 ? number / (all - 1) : 0);
 
-export type By = "thread" | "node" | "cpu-node" | "kind" | "level" | "latency" | "locality";
+export type By = "thread" | "function" | "node" | "cpu-node" | "kind" | "level" | "latency" | "locality";
 
 export const BY: [By, string][] = [
   ["thread", "thread"],
+  ["function", "function that accesses"],
   ["node", "node of the page"],
   ["cpu-node", "node of the CPU"],
   ["kind", "load or store"],
@@ -34,15 +35,27 @@ export const BY: [By, string][] = [
   ["locality", "local or remote"],
 ];
 
+/** A colouring as an address names it. */
+export const byName = (name: string | undefined, otherwise: By): By => BY.find(([by]) => by === name)?.[0] ?? otherwise;
+
 const LEVELS = ["not known", "L1", "L2", "L3", "line fill buffer", "local memory", "remote memory", "remote cache"];
 
 const power = (exponent: number) => (exponent < 10 ? `${2 ** exponent} ns` : exponent < 20 ? `${2 ** (exponent - 10)} µs` : `${2 ** (exponent - 20)} ms`);
 
 /** Names and colours of a colouring, by number. */
-export function scheme(by: By, nodes: number[], threads: string[]): { names: string[]; colours: string[] } {
+export function scheme(by: By, nodes: number[], threads: string[], functions: string[]): { names: string[]; colours: string[] } {
   switch (by) {
     case "thread":
       return { names: threads, colours: threads.map((_, number) => among(number, threads.length)) };
+    case "function": {
+      // The costliest have hues of their own, the next ones grow in lightness.
+      const own = OKABE_ITO.length - 1;
+      const last = functions.length - 1;
+      return {
+        names: functions,
+        colours: functions.map((_, number) => (number === last ? GREY : number < own ? OKABE_ITO[number] : ramp((number - own) / Math.max(last - own - 1, 1)))),
+      };
+    }
     case "node":
     case "cpu-node":
       return {

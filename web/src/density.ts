@@ -7,6 +7,7 @@ import { type Context, threadColours } from "./context.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent, time } from "./format.ts";
 import { type Area, type Content, ink, toPixels } from "./plot.ts";
+import { go } from "./state.ts";
 
 export interface Wanted {
   /** Place of offset 0. */
@@ -28,7 +29,13 @@ export interface Wanted {
 /** Which colours there are to choose from in a recording. */
 export function schemeOf(context: Context, by: By): { names: string[]; colours: string[] } {
   const nodes = context.recording.machine.nodes.map((node) => node.id);
-  return scheme(by, nodes, threadColours(context.recording));
+  return scheme(by, nodes, threadColours(context.recording), context.recording.functions);
+}
+
+/** Colour of the function that was chosen; none: no function was, or it shares one with others. */
+function chosenFunction(context: Context): number | null {
+  const at = context.recording.functions.indexOf(context.state.function ?? "");
+  return at < 0 ? null : at;
 }
 
 export function chooser(context: Context, chosen: By, choose: (by: By) => void): HTMLElement {
@@ -48,14 +55,38 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     columns: Math.max(1, Math.round(width / dot)),
     rows: Math.max(1, Math.round(height / dot)),
   };
-  const picture = await api.picture(number, wanted.by, frame);
-  const { names, colours } = schemeOf(context, wanted.by);
+  const chosen = wanted.by === "function" ? chosenFunction(context) : null;
+  const picture = await api.picture(number, wanted.by, frame, chosen);
+  const { names, colours: every } = schemeOf(context, wanted.by);
+  // One chosen function stands out from all others.
+  const colours = chosen === null ? every : every.map((_, slot) => (slot === chosen ? "#d55e00" : "#bcbcbc"));
   const most = picture.accesses.reduce((a, b) => Math.max(a, b), 0);
   const image = painted(picture, colours, most);
   const shown = picture.frame;
   const row = (shown.place_to - shown.place_from) / shown.rows;
   const column = (shown.to_ns - shown.from_ns) / shown.columns;
   const all = picture.totals.reduce((a, b) => a + b, 0);
+  const binAt = (x: number, y: number): { bin: Frame; position: number } => {
+    const at = [Math.floor((x - shown.from_ns) / column), Math.floor((y + wanted.origin - shown.place_from) / row)];
+    const bin: Frame = {
+      place_from: shown.place_from + at[1] * row,
+      place_to: shown.place_from + (at[1] + 1) * row,
+      from_ns: shown.from_ns + at[0] * column,
+      to_ns: shown.from_ns + (at[0] + 1) * column,
+      columns: 1,
+      rows: 1,
+    };
+    return { bin, position: at[1] * shown.columns + at[0] };
+  };
+  /** The function with the most accesses at a point; empty where there is none. */
+  const functionAt = async (x: number, y: number): Promise<string> => {
+    const { bin, position } = binAt(x, y);
+    if (!(picture.accesses[position] > 0)) return "";
+    if (standalone) return wanted.by === "function" ? names[picture.colours[position]] : "";
+    const value = await api.value(number, bin);
+    const slot = value.by.find(([by]) => by === "function")?.[1][0]?.[0];
+    return slot === undefined ? "" : recording.functions[slot];
+  };
   const content: Content = {
     x: { label: "time since the recording began", from: wanted.from_ns, to: wanted.to_ns, unit: "time" },
     y: { label: wanted.label, from: wanted.from, to: wanted.to, unit: "bytes" },
@@ -68,6 +99,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     note: [
       `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${count(most)} accesses.`,
       picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
+      chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
       standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",
     ].join(" "),
     draw(g, area) {
@@ -84,24 +116,15 @@ export async function density(context: Context, wanted: Wanted, width: number, h
       wanted.overlay?.(g, area, content);
     },
     async at(x, y) {
-      const at: [number, number] = [Math.floor((x - shown.from_ns) / column), Math.floor((y + wanted.origin - shown.place_from) / row)];
-      const bin: Frame = {
-        place_from: shown.place_from + at[1] * row,
-        place_to: shown.place_from + (at[1] + 1) * row,
-        from_ns: shown.from_ns + at[0] * column,
-        to_ns: shown.from_ns + (at[0] + 1) * column,
-        columns: 1,
-        rows: 1,
-      };
+      const { bin, position } = binAt(x, y);
       const offset = bin.place_from - wanted.origin;
       const lines = [`${time(bin.from_ns)} to ${time(bin.to_ns)}`, `offset ${bytes(offset)} (${exact(offset)} B)`, ...(wanted.describe?.(offset) ?? [])];
-      const position = at[1] * shown.columns + at[0];
       if (!(picture.accesses[position] > 0)) return [...lines, "no access"];
       if (standalone) return [...lines, `${exact(picture.accesses[position])} accesses`, `mostly ${names[picture.colours[position]]}`];
       const value = await api.value(number, bin);
       lines.push(`${exact(value.accesses)} accesses in ${value.samples} samples, ${time(value.cost_ns)} lost`);
       for (const [by, sums] of value.by) {
-        if (by !== wanted.by && by !== "thread" && by !== "kind") continue;
+        if (by !== wanted.by && by !== "thread" && by !== "kind" && by !== "function") continue;
         const scheme = schemeOf(context, by as By);
         lines.push(sums.slice(0, 4).map(([slot, sum]) => `${scheme.names[slot]} ${exact(sum)}`).join(", "));
       }
@@ -117,7 +140,10 @@ export async function density(context: Context, wanted: Wanted, width: number, h
       });
       return rows;
     },
-    open: wanted.open && ((x, y) => wanted.open?.(y, x)),
+    open(x, y) {
+      if (wanted.open) wanted.open(y, x);
+      else void functionAt(x, y).then((name) => go({ by: "function", function: name }), () => undefined);
+    },
   };
   return content;
 }

@@ -1,7 +1,7 @@
 // One object: which thread uses which page, what is accessed when, and from where in the program.
 
 import { api, type Instance, type Plan } from "./api.ts";
-import { type By } from "./colours.ts";
+import { byName } from "./colours.ts";
 import { type Context, objects, threadColour, threadName } from "./context.ts";
 import { chooser, density } from "./density.ts";
 import { h } from "./dom.ts";
@@ -16,7 +16,7 @@ export function objectView(context: Context): HTMLElement {
   const object = objects(context)[chosen];
   if (object === undefined) return h("section", {}, h("h2", {}, "Object"), h("p", {}, `The recording has no object ${chosen}.`));
   const { row, shown } = object;
-  const by = (state.by as By) || "thread";
+  const by = byName(state.by, "thread");
   const instances = shown.instances;
   const instance = instances[number(state, "instance") ?? 0] ?? instances[0];
 
@@ -89,6 +89,7 @@ export function objectView(context: Context): HTMLElement {
     plots.map((plot) => plot.element),
     instance === undefined ? h("p", { className: "note" }, "No instance of it is known by its address, so there is no picture over time.") : null,
     h("h3", {}, "Who accesses it"),
+    instance === undefined ? null : h("p", { className: "note" }, "A function stands out in the picture over time when its name is pressed here; a press on a dot there chooses the function that made most of its accesses."),
     table({
       name: `${row.name} functions`,
       rows: row.hot,
@@ -97,7 +98,16 @@ export function objectView(context: Context): HTMLElement {
         {
           title: "function",
           value: (hot) => hot.function || "(unknown)",
-          cell: (hot) => h("a", { href: link({ view: "objects", search: hot.function }), title: "all objects that it accesses" }, hot.function || "(unknown)"),
+          cell: (hot) => {
+            const name = hot.function || "(unknown)";
+            const shown = by === "function" && state.function === name;
+            return h("a", { href: link({ by: "function", function: shown ? "" : name }), "aria-current": shown ? "true" : undefined, title: "show its accesses in the picture" }, name);
+          },
+        },
+        {
+          title: "elsewhere",
+          value: () => "",
+          cell: (hot) => h("a", { href: link({ view: "objects", search: hot.function }), title: "all objects that it accesses" }, "objects"),
         },
         { title: "line", value: (hot) => (hot.file ? `${hot.file}:${hot.line}` : "") },
         { title: "time", value: (hot) => hot.cost, cell: (hot) => time(hot.cost), number: true },

@@ -112,6 +112,7 @@ async function watch(open: Open, at: number): Promise<void> {
 
 function fail(error: unknown): void {
   main.replaceChildren(h("p", { className: "problem", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  main.dataset.view = read().view ?? "objects";
 }
 
 async function start(): Promise<void> {

@@ -17,7 +17,7 @@ const SHOWN = 20;
 
 export function planView(context: Context): HTMLElement {
   const place = h("div", {}, "…");
-  const edits: Record<string, string> = context.state.edits ? JSON.parse(context.state.edits) : {};
+  const edits = edited(context.state.edits ?? "");
   const problem = h("p", { className: "problem", role: "alert" });
   const ask = async (save = false) => {
     try {
@@ -89,6 +89,18 @@ export function planView(context: Context): HTMLElement {
     problem,
     place,
   );
+}
+
+/** Placements by hand, as the address has them. */
+function edited(text: string): Record<string, string> {
+  if (text === "") return {};
+  try {
+    const found: unknown = JSON.parse(text);
+    if (typeof found === "object" && found !== null) return Object.fromEntries(Object.entries(found).map(([number, placement]) => [number, String(placement)]));
+  } catch {
+    // Said below.
+  }
+  throw new Error("the edits in this address can't be read: it was cut short or changed");
 }
 
 function chart(rows: Planned[]): Plot {

@@ -2,10 +2,13 @@
 
 import { api, type Result, type Simulation } from "./api.ts";
 import { among, PARTS } from "./colours.ts";
+import { coursePlot } from "./course.ts";
 import { h } from "./dom.ts";
 import { count, exact, percent, time } from "./format.ts";
 import { imbalance } from "./machine.ts";
+import { movementsView } from "./movements.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
+import { read } from "./state.ts";
 import { table } from "./table.ts";
 
 const figure = (result: Result, name: string) => {
@@ -15,12 +18,15 @@ const figure = (result: Result, name: string) => {
 
 export function simulationView(number: number, name: string): HTMLElement {
   const place = h("div", {}, "…");
-  api.simulation(number).then((simulation) => place.replaceChildren(...show(simulation)), (error) => place.replaceChildren(String(error.message)));
+  api.simulation(number).then((simulation) => place.replaceChildren(...show(simulation)))
+    .catch((error) => place.replaceChildren(h("p", { className: "problem", role: "alert" }, `${name}: ${error.message}`)));
   return h("section", {}, h("h2", {}, `Simulation ${name}`), place);
 }
 
 function show(simulation: Simulation): Element[] {
   const { results } = simulation;
+  const state = read();
+  const course = coursePlot(results, state.figure ?? "");
   const load = (result: Result) => (Array.isArray(result.controller_load) ? (result.controller_load as number[]) : []);
   const figures: [string, string, (value: number) => string][] = [
     ["time_ns", "time", time],
@@ -42,6 +48,7 @@ function show(simulation: Simulation): Element[] {
     h("p", {}, `${simulation.recording} on ${simulation.machine}.`, (simulation.notes ?? []).map((note) => h("span", { className: "note" }, ` ${note}`))),
     bars(results).element,
     ...(results.some((result) => load(result).length > 1) ? [controllers(results, load).element] : []),
+    ...(course === null ? [] : [course.element]),
     table({
       name: "policies",
       rows: results,
@@ -56,6 +63,7 @@ function show(simulation: Simulation): Element[] {
         })),
       ],
     }),
+    ...movementsView(results, state),
   ];
 }
 

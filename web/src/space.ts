@@ -2,7 +2,7 @@
 // time.
 
 import { api, type Frame } from "./api.ts";
-import type { By } from "./colours.ts";
+import { type By, byName } from "./colours.ts";
 import { type Context, objects } from "./context.ts";
 import { chooser, density, schemeOf } from "./density.ts";
 import { h } from "./dom.ts";
@@ -21,7 +21,7 @@ function marks(context: Context): Mark[] {
 
 export function spaceView(context: Context): HTMLElement {
   const { state, recording } = context;
-  const by = (state.by as By) || (recording.machine.nodes.length > 1 ? "cpu-node" : "thread");
+  const by = byName(state.by, recording.machine.nodes.length > 1 ? "cpu-node" : "thread");
   let [from, to] = [number(state, "from") ?? 0, number(state, "to") ?? recording.space_bytes];
   let [t0, t1] = [number(state, "t0") ?? 0, number(state, "t1") ?? recording.duration_ns];
   const all = marks(context);

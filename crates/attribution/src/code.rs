@@ -1,34 +1,96 @@
 //! From instruction addresses to modules.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use nearpage_recording::{ModuleId, ModuleMapping};
 use rustc_hash::FxHashMap;
 
 use crate::{Hot, lifetimes::Lifetimes};
 
-/// Where each process has its code. Where code was unloaded and other code loaded in its place, the
-/// later one counts.
+/// Where each process has its code, by time: `exec`, and libraries that come and go, put other code
+/// where some was before.
 pub(crate) struct CodeMap {
-    /// By process; by address, the later-born one last.
-    processes: FxHashMap<u32, Vec<ModuleMapping>>,
+    /// By process: from when on which image holds; the first from the beginning on.
+    eras: Vec<Vec<Era>>,
+    /// By image, in order of address; none overlaps another.
+    images: Vec<Vec<ModuleMapping>>,
 }
+
+#[derive(Clone, Copy, Debug)]
+struct Era {
+    begin_ns: u64,
+    image: u32,
+}
+
+/// Images of one process. Beyond them, the later code counts.
+const ERAS_MAX: usize = 256;
 
 impl CodeMap {
     pub fn new(mappings: &[ModuleMapping], lifetimes: &Lifetimes) -> CodeMap {
-        let mut sorted: Vec<&ModuleMapping> = mappings.iter().collect();
-        sorted.sort_by_key(|mapping| (mapping.address, mapping.born_ns));
-        let mut processes: FxHashMap<u32, Vec<_>> = FxHashMap::default();
-        for mapping in sorted {
+        let mut by_process: Vec<Vec<ModuleMapping>> = vec![Vec::new(); lifetimes.process_count()];
+        for mapping in mappings {
             if let Some(process) = lifetimes.process(mapping.pid) {
-                processes.entry(process).or_default().push(*mapping);
+                by_process[process as usize].push(*mapping);
             }
         }
-        CodeMap { processes }
+        let mut map = CodeMap {
+            eras: Vec::with_capacity(by_process.len()),
+            images: Vec::new(),
+        };
+        for mut mappings in by_process {
+            mappings.sort_by_key(|mapping| (mapping.born_ns, mapping.address));
+            map.add_process(mappings);
+        }
+        map
     }
 
-    fn module(&self, process: u32, instruction: u64) -> Option<(ModuleId, u64)> {
-        let code = self.processes.get(&process)?;
+    /// Adds the eras of a process, whose mappings come in order of birth. One ends where code is mapped
+    /// over other code.
+    fn add_process(&mut self, mappings: Vec<ModuleMapping>) {
+        let mut eras = vec![Era {
+            begin_ns: 0,
+            image: self.images.len() as u32,
+        }];
+        let mut begin_ns = 0;
+        let mut image: BTreeMap<u64, ModuleMapping> = BTreeMap::new();
+        for mapping in mappings {
+            let replaced: Vec<u64> = overlapped(&image, &mapping);
+            let other = |address: &u64| {
+                let old = &image[address];
+                (old.module, old.bias) != (mapping.module, mapping.bias)
+            };
+            let is_new = mapping.born_ns > begin_ns && replaced.iter().any(other);
+            if is_new && eras.len() < ERAS_MAX {
+                self.images.push(image.values().copied().collect());
+                begin_ns = mapping.born_ns;
+                image.retain(|_, old| old.died_ns > begin_ns);
+                eras.push(Era {
+                    begin_ns,
+                    image: self.images.len() as u32,
+                });
+            }
+            for address in replaced {
+                image.remove(&address);
+            }
+            image.insert(mapping.address, mapping);
+        }
+        self.images.push(image.into_values().collect());
+        self.eras.push(eras);
+    }
+
+    /// Number of the image that `process` runs at a time.
+    #[inline]
+    pub fn image(&self, process: u32, time_ns: u64) -> u32 {
+        let eras = &self.eras[process as usize];
+        let after = match eras.len() {
+            1 => 1,
+            _ => eras.partition_point(|era| era.begin_ns <= time_ns),
+        };
+        eras[after - 1].image
+    }
+
+    fn module(&self, image: u32, instruction: u64) -> Option<(ModuleId, u64)> {
+        let code = &self.images[image as usize];
         let at = code
             .partition_point(|mapping| mapping.address <= instruction)
             .checked_sub(1)?;
@@ -37,7 +99,7 @@ impl CodeMap {
             .then(|| (mapping.module, instruction.wrapping_sub(mapping.bias)))
     }
 
-    /// The costliest of instructions, given by address, process, cost and accesses. One instruction
+    /// The costliest of instructions, given by address, image, cost and accesses. One instruction
     /// of a module is one, in whatever process.
     pub fn costliest(
         &self,
@@ -46,9 +108,9 @@ impl CodeMap {
     ) -> Vec<Hot> {
         let mut sums: FxHashMap<(Option<ModuleId>, u64), (f64, f64)> = FxHashMap::default();
         let mut sorted: Vec<_> = instructions.collect();
-        sorted.sort_unstable_by_key(|&(instruction, process, ..)| (instruction, process));
-        for (instruction, process, cost_ns, accesses) in sorted {
-            let key = match self.module(process, instruction) {
+        sorted.sort_unstable_by_key(|&(instruction, image, ..)| (instruction, image));
+        for (instruction, image, cost_ns, accesses) in sorted {
+            let key = match self.module(image, instruction) {
                 Some((module, offset)) => (Some(module), offset),
                 None => (None, instruction),
             };
@@ -74,5 +136,108 @@ impl CodeMap {
         });
         hot.truncate(count);
         hot
+    }
+}
+
+/// Addresses of the mappings that `mapping` lies over.
+fn overlapped(image: &BTreeMap<u64, ModuleMapping>, mapping: &ModuleMapping) -> Vec<u64> {
+    let end = |mapping: &ModuleMapping| mapping.address.saturating_add(mapping.size_bytes);
+    image
+        .range(..end(mapping))
+        .rev()
+        .take_while(|(_, old)| end(old) > mapping.address)
+        .map(|(&address, _)| address)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::{Object, ObjectKind};
+
+    use super::*;
+
+    fn mapping(module: u32, address: u64, born_ns: u64, died_ns: u64) -> ModuleMapping {
+        ModuleMapping {
+            pid: 1,
+            address,
+            size_bytes: 0x1000,
+            born_ns,
+            died_ns,
+            module: ModuleId(module),
+            bias: address,
+        }
+    }
+
+    fn map(mappings: &[ModuleMapping]) -> CodeMap {
+        let object = Object {
+            kind: ObjectKind::Static,
+            name: "code".to_owned(),
+            pid: 1,
+            address: 0x1000,
+            size_bytes: 0x1000,
+            born_ns: 0,
+            died_ns: u64::MAX,
+            call_site: None,
+            thread: None,
+            order: 0,
+            module: None,
+            module_offset: 0,
+            weight: 1.0,
+        };
+        CodeMap::new(mappings, &Lifetimes::new(&[object], &[0]))
+    }
+
+    fn module_at(map: &CodeMap, time_ns: u64, instruction: u64) -> Option<(u32, u64)> {
+        let (module, offset) = map.module(map.image(0, time_ns), instruction)?;
+        Some((module.0, offset))
+    }
+
+    #[test]
+    fn another_program_has_other_code_at_the_same_addresses() {
+        // `exec` at 100: module 1 lies half over module 0; module 2 is where nothing was.
+        let map = map(&[
+            mapping(0, 0x1000, 0, 100),
+            mapping(1, 0x1800, 101, u64::MAX),
+            mapping(2, 0x9000, 102, u64::MAX),
+        ]);
+        assert_eq!(module_at(&map, 50, 0x1810), Some((0, 0x810)));
+        assert_eq!(module_at(&map, 150, 0x1810), Some((1, 0x10)));
+        assert_eq!(module_at(&map, 150, 0x1010), None);
+        assert_eq!(module_at(&map, 150, 0x9010), Some((2, 0x10)));
+        assert_eq!(map.images.len(), 2);
+    }
+
+    #[test]
+    fn what_lives_on_is_in_every_image() {
+        let map = map(&[
+            mapping(0, 0x1000, 0, u64::MAX),
+            mapping(1, 0x5000, 10, 20),
+            mapping(2, 0x5000, 30, 40),
+            mapping(1, 0x5000, 50, u64::MAX),
+        ]);
+        for (time_ns, there) in [(15, 1), (35, 2), (55, 1)] {
+            assert_eq!(module_at(&map, time_ns, 0x1010), Some((0, 0x10)));
+            assert_eq!(module_at(&map, time_ns, 0x5010), Some((there, 0x10)));
+        }
+    }
+
+    #[test]
+    fn the_same_code_mapped_again_is_one_image() {
+        let map = map(&[mapping(0, 0x1000, 0, 10), mapping(0, 0x1000, 20, u64::MAX)]);
+        assert_eq!(map.images.len(), 1);
+        assert_eq!(module_at(&map, 5, 0x1010), Some((0, 0x10)));
+    }
+
+    #[test]
+    fn endless_reloading_keeps_to_its_bound() {
+        let mappings: Vec<_> = (0..4000u32)
+            .map(|number| {
+                let born_ns = 10 * u64::from(number);
+                mapping(number % 2, 0x1000, born_ns, born_ns + 5)
+            })
+            .collect();
+        let map = map(&mappings);
+        assert_eq!(map.images.len(), ERAS_MAX);
+        assert_eq!(module_at(&map, u64::MAX, 0x1010), Some((1, 0x10)));
     }
 }

@@ -5,12 +5,15 @@ use std::ops::Range;
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::{Mark, Thread, ThreadIndex};
 
-use crate::{AccessChunks, Input, Operations, Options, groups::Groups, lifetimes::Lifetimes};
+use crate::{
+    AccessChunks, Input, Operations, Options, code::CodeMap, groups::Groups, lifetimes::Lifetimes,
+};
 
 /// What all workers look at.
 pub(crate) struct Context<'a> {
     pub groups: &'a Groups,
     pub lifetimes: &'a Lifetimes,
+    pub code: CodeMap,
     pub threads: &'a [Thread],
     /// Process of each thread, where it has objects.
     pub process_of_thread: Vec<Option<u32>>,
@@ -49,6 +52,7 @@ impl<'a> Context<'a> {
         Context {
             groups,
             lifetimes,
+            code: CodeMap::new(&input.tables.mappings, lifetimes),
             threads: &input.tables.threads,
             process_of_thread: input
                 .tables

@@ -89,6 +89,11 @@ impl Lifetimes {
         lifetimes
     }
 
+    /// Processes are numbered below this.
+    pub fn process_count(&self) -> usize {
+        self.processes.len()
+    }
+
     /// Number of the process, for [`Cursor::find`].
     pub fn process(&self, pid: u32) -> Option<u32> {
         self.by_pid.get(&pid).copied()

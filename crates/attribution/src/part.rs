@@ -73,7 +73,7 @@ pub(crate) struct Part {
     slots: Vec<u32>,
     pub groups: Vec<(u32, GroupPart)>,
     pub threads: Vec<ThreadPart>,
-    /// By instruction, group and process.
+    /// By instruction, group and image of code.
     pub hot: SumTable<(u64, u64), HotSum>,
     /// By followed object and thread.
     pub instances: FxHashMap<u64, HotSum>,
@@ -219,7 +219,8 @@ impl Part {
                 },
             ));
         }
-        let by_group = u64::from(range.group) << 32 | u64::from(process);
+        let image = context.code.image(process, time_ns);
+        let by_group = u64::from(range.group) << 32 | u64::from(image);
         Some(Located {
             slot: *slot,
             object: range.object,

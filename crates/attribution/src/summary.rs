@@ -8,7 +8,6 @@ use crate::{
     AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, ThreadTotals,
     Totals,
     cells::Cells,
-    code::CodeMap,
     context::Context,
     find_pattern,
     first_touches::first_touches,
@@ -21,7 +20,7 @@ use crate::{
 /// Instructions kept per group.
 const HOT_MAX: usize = 8;
 
-/// Instruction and process, and what was done there.
+/// Instruction and image of code, and what was done there.
 type HotPlace = ((u64, u32), HotSum);
 
 /// Turns sums into the result.
@@ -33,7 +32,6 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
 ) -> Attribution {
     let groups = context.groups;
     let teams = teams(&input.tables.threads);
-    let code = CodeMap::new(&input.tables.mappings, context.lifetimes);
     let mut hot: FxHashMap<u32, Vec<HotPlace>> = FxHashMap::default();
     for ((instruction, place), sum) in part.hot.iter() {
         hot.entry((place >> 32) as u32)
@@ -93,12 +91,12 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
                 loads: group_part.loads.totals(),
                 stores: group_part.stores.totals(),
                 threads,
-                hot: code.costliest(
+                hot: context.code.costliest(
                     hot.remove(&number).unwrap_or_default().into_iter().map(
-                        |((instruction, process), sum)| {
+                        |((instruction, image), sum)| {
                             (
                                 instruction,
-                                process,
+                                image,
                                 nanoseconds(sum.cost),
                                 accesses(sum.weight),
                             )

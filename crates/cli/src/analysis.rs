@@ -103,6 +103,11 @@ pub struct OnMachine<'a> {
 }
 
 impl OnMachine<'_> {
+    /// The program's name.
+    pub fn name(&self) -> &str {
+        &self.program.executable
+    }
+
     /// What policies and predictions take.
     pub fn input(&self) -> nearpage_policy::Input<'_> {
         nearpage_policy::Input {

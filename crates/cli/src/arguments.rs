@@ -98,6 +98,9 @@ pub struct Live {
     /// Time between decisions
     #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
     pub interval: f64,
+    /// Pin threads where the policy wants them (traffic: those that share pages, on one node)
+    #[arg(long)]
+    pub threads: bool,
     /// Decide and tell, but move nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -533,6 +536,9 @@ pub struct View {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
+    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
+    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
+    Auto,
     /// Block, block-cyclic or interleave per object, by the pattern found in it
     Object,
     /// Each page to the node that accesses it most (Marathe Eq. 1)
@@ -547,6 +553,7 @@ impl Policy {
     /// As the policy crate decides.
     pub fn policy(self) -> nearpage_policy::Policy {
         match self {
+            Self::Auto => nearpage_policy::Policy::Auto,
             Self::Object => nearpage_policy::Policy::Object,
             Self::Uniform => nearpage_policy::Policy::Uniform,
             Self::HopSensitive => nearpage_policy::Policy::HopSensitive,
@@ -567,8 +574,12 @@ pub struct Plan {
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
-    #[arg(long, value_enum, default_value = "object")]
+    #[arg(long, value_enum, default_value = "auto")]
     pub policy: Policy,
+    /// `auto` may decide to copy objects to all nodes, for `simulate`: no stock kernel can, and `run`
+    /// interleaves them
+    #[arg(long)]
+    pub replicas: bool,
     /// Which threads share a node on that machine
     #[arg(long, value_enum, default_value = "compact")]
     pub threads: Threads,
@@ -675,8 +686,9 @@ pub struct Simulate {
     pub machine: Option<String>,
     /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
     /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
-    /// out-w-local, traffic, kernel-balancing; plan:FILE is what `nearpage plan` decided (a file name
-    /// without commas)
+    /// out-w-local, traffic, kernel-balancing, auto (nearpage's own, deciding as the program runs);
+    /// plan:FILE is what `nearpage plan` decided (a file name without commas), plan:auto, plan:object
+    /// and so on what it decides of this very recording, copies allowed
     #[arg(
         long,
         value_name = "P,…",
@@ -699,6 +711,9 @@ pub struct Simulate {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// In the JSON: movements of pages that are kept for each policy, at most
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub movements: usize,
     /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -1,8 +1,7 @@
 //! `nearpage export`: a recording as Parquet tables, whatever form it is in, or as a profile for a
 //! viewer.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,6 +12,7 @@ use nearpage_report::{ProfileFormat, Written, write_profile};
 use crate::Usage;
 use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
+use crate::whole_file::WholeFile;
 
 /// Accesses that viewers still take, unless something else is asked for.
 const AT_MOST: u64 = 1_000_000;
@@ -40,46 +40,17 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
             let mut out = BufWriter::new(std::io::stdout().lock());
             write_profile(&recording, format, at_most, &mut out)?
         } else {
-            to_file(&arguments.output, |out| {
-                Ok(write_profile(&recording, format, at_most, out)?)
-            })?
+            let mut file = WholeFile::create(&arguments.output)?;
+            let written = write_profile(&recording, format, at_most, &mut file)
+                .with_context(|| arguments.output.display().to_string())?;
+            file.finish()?;
+            written
         }
     };
     if !arguments.quiet {
         say(&arguments, written);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A file that appears whole or not at all. What is there and no file, such as `/dev/null` or a
-/// pipe, is written to and stays what it is.
-fn to_file(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<Written>,
-) -> anyhow::Result<Written> {
-    let replaced = fs::metadata(path).map_or(true, |there| there.is_file());
-    let beside = if replaced {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!(".{}", std::process::id()));
-        path.with_file_name(name)
-    } else {
-        path.to_owned()
-    };
-    let file =
-        File::create(&beside).with_context(|| format!("{}: can't be written", path.display()))?;
-    let mut out = BufWriter::new(file);
-    let written = write(&mut out).and_then(|written| {
-        out.flush()?;
-        if replaced {
-            fs::rename(&beside, path)?;
-        }
-        Ok(written)
-    });
-    if written.is_err() && replaced {
-        let _ = fs::remove_file(&beside);
-    }
-    written.with_context(|| format!("{}: can't be written", path.display()))
 }
 
 fn say(arguments: &Export, Written { accesses, dropped }: Written) {

@@ -8,17 +8,17 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
-use nearpage_recording::{LogWriter, Metadata, Recording, SampleCounts, Status, folder};
+use nearpage_recording::{LogWriter, Metadata, Recording};
 
 use crate::arguments::{Record, Threads};
 use crate::launch::{PreloadLibrary, TracerPlugin};
-use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES};
+use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES, rank};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::{Usage, run};
@@ -301,46 +301,23 @@ fn metadata(
     image: Option<&ProgramImage>,
     notes: Vec<String>,
 ) -> Metadata {
-    let started = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     Metadata {
-        version: folder::FORMAT_VERSION,
-        status: Status::Incomplete,
-        recorder: env!("CARGO_PKG_VERSION").to_owned(),
         command: arguments
             .command
             .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
         build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
-        exit_status: None,
-        started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
-        begin_ns: 0,
-        end_ns: 0,
         source: "tracer".to_owned(),
-        rate_hz: 0.0,
-        rates: Vec::new(),
         thread_placement: match arguments.threads {
             Threads::None => Threads::Compact.as_str(),
             threads => threads.as_str(),
         }
         .to_owned(),
-        calibration: String::new(),
         notes,
-        counts: SampleCounts::default(),
-        allocations: 0,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: Vec::new(),
-        nodes: machine.node_ids(),
-        redacted: false,
-        rank: nearpage_wire::RANK_VARIABLES
-            .into_iter()
-            .find_map(|name| env::var(name).ok()?.parse().ok()),
-        attached: None,
+        rank: rank(),
         tracing: Some(tracing),
+        ..Metadata::begun(SystemTime::now(), machine.node_ids())
     }
 }
 

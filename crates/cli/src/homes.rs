@@ -7,19 +7,20 @@ use std::path::Path;
 use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Evaluated, Mechanism, ModuleName, Origin, Pinning, Plan, ProgramImage,
-    SearchPaths, Target, translate,
+    Allocation, Compact, Evaluated, Mechanism, ModuleName, Origin, Pinning, Placement, Plan,
+    ProgramImage, SearchPaths, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
 use nearpage_wire::is_runtime_module;
 
 use nearpage_policy::program;
+use nearpage_simulator::Home;
 
 /// The homes that plans give to pages.
 pub struct Homes {
-    /// Position of the node, by page; none: left to first touch.
-    pub homes: Vec<Option<u16>>,
+    /// By page; none: left to first touch.
+    pub homes: Vec<Option<Home>>,
     /// Decisions, and those of which an object was found in the recording.
     pub decisions: usize,
     pub found: usize,
@@ -79,20 +80,28 @@ impl Homes {
         found: &mut BTreeSet<String>,
     ) -> anyhow::Result<()> {
         let compact = process.translate(plan)?;
-        for warning in &compact.warnings {
+        // Simulated machines have copies.
+        let apply = |warning: &&String| !warning.contains("no stock kernel");
+        for warning in compact.warnings.iter().filter(apply) {
             if !self.warnings.contains(warning) {
                 self.warnings.push(warning.clone());
             }
         }
         process.place_objects(&compact, |object, evaluated| {
             found.insert(compact.rule_names[evaluated.rule].clone());
-            self.take(process, object, evaluated);
+            let name = &compact.rule_names[evaluated.rule];
+            let mut decisions = plan.decisions.iter();
+            let copied = decisions.any(|decision| {
+                decision.name == *name && decision.placement == Placement::Replicate
+            });
+            self.take(process, object, evaluated, copied);
         });
         Ok(())
     }
 
-    /// Gives an object's pages their homes.
-    fn take(&mut self, process: &Process, object: &Object, evaluated: &Evaluated) {
+    /// Gives an object's pages their homes; `copied`: copies, where the plan's translation for a
+    /// kernel has something else.
+    fn take(&mut self, process: &Process, object: &Object, evaluated: &Evaluated, copied: bool) {
         let page_bytes = process.machine.page_bytes;
         for placed in &evaluated.pages {
             let pages = &process.pages;
@@ -105,7 +114,10 @@ impl Homes {
                 if home.is_none() && page.is_of(object) {
                     let node = placed.node(page.address, page_bytes);
                     let position = node.and_then(|node| process.machine.position(node));
-                    *home = position.map(|position| position as u16);
+                    *home = match copied {
+                        true => Some(Home::Copies),
+                        false => position.map(|position| Home::Node(position as u16)),
+                    };
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nearpage_live::{
     Caution, Claim, Daemon, Error, Identity, Kernel, Limits, Linux, Metrics, MetricsServer, Policy,
-    Report, Settings, append, replay, text, watch,
+    Report, Screen, Settings, append, balancing, replay, text, watch,
 };
 use nearpage_machine::Machine;
 use nearpage_recording::Source;
@@ -56,10 +56,10 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         say("this machine has one memory node: nothing to move, only to watch");
         policy = Policy::Watch;
     }
-    if let Some(line) = kernel_balances() {
+    let target = arguments.target();
+    if let Some(line) = kernel_balances(matches!(target, Target::Command(_)) && !dry_run) {
         say(line);
     }
-    let target = arguments.target();
     // Before anything is opened, so that a second daemon disturbs nobody.
     refuse_taken(&target, dry_run)?;
     let mut options = Options::new(target);
@@ -81,7 +81,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     say(&sampler.choice().line);
     sampler.notes().iter().for_each(|note| say(note));
 
-    let mut kernel = Linux;
+    let mut kernel = Linux::default();
     let accesses_per_sample = match sampler.choice().source {
         // Time lost, over what an access to memory takes.
         Source::Clock | Source::Signal => sampler.period_ns() as f64 / memory_latency_ns(&machine),
@@ -96,6 +96,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         },
         caution: Caution::default(),
         dry_run,
+        moves_threads: arguments.threads,
         seed: arguments.seed,
         page_bytes: machine.page_bytes,
         accesses_per_sample,
@@ -113,10 +114,14 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
         append(log, &head).map_err(Error::WriteLog)?;
     }
     let mut metrics = Metrics::default();
+    let command_draws = !arguments.command.is_empty() && std::io::stdout().is_terminal();
     let mut show = Show {
         json: arguments.json,
         quiet: arguments.quiet,
         dry_run,
+        // Not over what the command writes to the same terminal.
+        screen: (std::io::stderr().is_terminal() && !command_draws)
+            .then(|| Screen::new(&head.policy, &head.nodes, dry_run)),
         nodes: head.nodes,
         failed: false,
     };
@@ -142,7 +147,7 @@ fn refuse_taken(target: &Target, dry_run: bool) -> anyhow::Result<()> {
         return Ok(());
     };
     for &pid in pids {
-        let Some(started) = Linux.started(pid) else {
+        let Some(started) = Linux::default().started(pid) else {
             continue; // The sampler says so.
         };
         if !dry_run && Claim::on(Identity { pid, started }).is_none() {
@@ -175,13 +180,21 @@ fn memory_latency_ns(machine: &Machine) -> f64 {
     }
 }
 
-/// What to say where the kernel moves pages of its own accord.
-fn kernel_balances() -> Option<&'static str> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/numa_balancing").ok()?;
-    (text.trim() != "0").then_some(
-        "automatic NUMA balancing is on and moves the same pages by its own rules; \
-         `sysctl kernel.numa_balancing=0` turns it off, for the whole machine: there is no switch for one process",
-    )
+/// What to say where the kernel moves pages of its own accord; it is kept off a command that is
+/// started here.
+fn kernel_balances(command: bool) -> Option<&'static str> {
+    if !balancing::is_on(Path::new("/proc")) {
+        return None;
+    }
+    Some(match command && balancing::hold_off() {
+        true => {
+            "automatic NUMA balancing is on; it is kept off the command, by the memory policy `local`"
+        }
+        false => {
+            "automatic NUMA balancing is on and moves the same pages by its own rules; `sysctl \
+             kernel.numa_balancing=0` turns it off, for the whole machine: there is no switch for a process that runs"
+        }
+    })
 }
 
 /// The policy with its parameters.
@@ -193,6 +206,13 @@ fn policy(arguments: &Live) -> anyhow::Result<Policy> {
             Policy::names().join(", ")
         ))
     })?;
+    if arguments.threads && !policy.clusters_threads() {
+        return Err(Usage(format!(
+            "--threads: {} says nothing about threads; traffic does",
+            policy.name()
+        ))
+        .into());
+    }
     for setting in &arguments.set {
         let (name, value) = setting.split_once('=').ok_or_else(|| {
             Usage(format!(
@@ -225,6 +245,8 @@ struct Show {
     quiet: bool,
     dry_run: bool,
     nodes: Vec<u16>,
+    /// Where it can be redrawn.
+    screen: Option<Screen>,
     failed: bool,
 }
 
@@ -239,8 +261,11 @@ impl Show {
             Ok(())
         } else {
             // The command's own output is on standard output.
-            eprint!("{}", text(report, &self.nodes, self.dry_run));
-            Ok(())
+            let text = match &mut self.screen {
+                Some(screen) => screen.redraw(report),
+                None => text(report, &self.nodes, self.dry_run),
+            };
+            std::io::stderr().lock().write_all(text.as_bytes())
         };
         // Nobody reads any more: the daemon's work goes on.
         self.failed = result.is_err();

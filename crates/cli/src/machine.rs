@@ -1,11 +1,8 @@
 //! `nearpage machine`: a machine as nearpage sees it, or measures it.
 
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use nearpage_machine::{
     Effort, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
 };
@@ -14,6 +11,7 @@ use serde_json::json;
 
 use crate::progress::Progress;
 use crate::terminal;
+use crate::whole_file::WholeFile;
 use crate::{Usage, arguments};
 
 const SYS: &str = "/sys";
@@ -26,14 +24,16 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         return calibrate(arguments.quick, arguments.json);
     }
     // Before a minute of measuring, not after it.
-    let output = arguments.output.map(Output::new).transpose()?;
+    if let Some(output) = &arguments.output {
+        WholeFile::check(output)?;
+    }
     let machine = if arguments.measure {
         measure(arguments.quick)?
     } else {
         read(&arguments.machine)?
     };
-    if let Some(output) = output {
-        output.write(&machine.to_toml())?;
+    if let Some(output) = &arguments.output {
+        WholeFile::write(output, machine.to_toml().as_bytes())?;
     }
     let text = if arguments.json {
         serde_json::to_string_pretty(&machine)? + "\n"
@@ -143,55 +143,4 @@ fn placing_text(points: &[PlacingPoint], threshold: Option<f64>) -> String {
         ),
     };
     text
-}
-
-/// A file that appears whole or not at all.
-struct Output {
-    path: PathBuf,
-}
-
-impl Output {
-    fn new(path: PathBuf) -> anyhow::Result<Self> {
-        let output = Self { path };
-        if output.is_no_file() {
-            return Ok(output);
-        }
-        // Tried and undone: a folder that is not there, or not ours, shows now.
-        let beside = output.beside();
-        fs::File::create(&beside)
-            .and_then(|_| fs::remove_file(&beside))
-            .with_context(|| format!("{}: can't be written", output.path.display()))?;
-        Ok(output)
-    }
-
-    /// There is something that is no file, such as `/dev/null` or a pipe: it is written to, and stays
-    /// what it is.
-    fn is_no_file(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|there| !there.is_file())
-    }
-
-    fn beside(&self) -> PathBuf {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(self.path.file_name().unwrap_or_default());
-        name.push(format!(".{}", std::process::id()));
-        self.path.with_file_name(name)
-    }
-
-    fn write(&self, text: &str) -> anyhow::Result<()> {
-        if self.is_no_file() {
-            return fs::write(&self.path, text)
-                .with_context(|| format!("{}: can't be written", self.path.display()));
-        }
-        let beside = self.beside();
-        let written = fs::File::create(&beside)
-            .and_then(|mut file| {
-                file.write_all(text.as_bytes())?;
-                file.sync_all()
-            })
-            .and_then(|()| fs::rename(&beside, &self.path));
-        if written.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        written.with_context(|| format!("{}: can't be written", self.path.display()))
-    }
 }

@@ -19,6 +19,7 @@ mod placing;
 mod plan;
 mod progress;
 mod record;
+mod replay_judge;
 mod replayed;
 mod report;
 mod run;
@@ -26,6 +27,7 @@ mod simulate;
 mod terminal;
 mod thin;
 mod view;
+mod whole_file;
 
 use std::process::ExitCode;
 

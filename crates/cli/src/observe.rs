@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
     AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts, Source,
-    Status, elf::ElfFile, folder,
+    elf::ElfFile, folder,
 };
 use nearpage_sampler::{
     Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary, Target,
@@ -344,44 +344,27 @@ fn metadata(
     program: &Program,
     machine: &Machine,
 ) -> Metadata {
-    let started = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     let mut metadata = Metadata {
-        version: folder::FORMAT_VERSION,
-        status: Status::Incomplete,
-        recorder: env!("CARGO_PKG_VERSION").to_owned(),
         command: program.command.clone(),
         build_id: program.build_id.clone(),
-        exit_status: None,
-        started_unix_ns: u64::try_from(started.as_nanos()).unwrap_or(u64::MAX),
-        begin_ns: 0,
-        end_ns: 0,
-        source: String::new(),
-        rate_hz: 0.0,
         thread_placement: wish.thread_placement.to_owned(),
-        calibration: String::new(),
-        notes: Vec::new(),
-        counts: SampleCounts::default(),
-        allocations: 0,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: Vec::new(),
-        nodes: machine.node_ids(),
         redacted: wish.redact,
-        rank: nearpage_wire::RANK_VARIABLES
-            .into_iter()
-            .find_map(|name| std::env::var(name).ok()?.parse().ok()),
+        rank: rank(),
         attached: program.attached_to.clone().map(|target| Attached {
             target,
             coverage: String::new(),
         }),
-        tracing: None,
-        rates: Vec::new(),
+        ..Metadata::begun(SystemTime::now(), machine.node_ids())
     };
     set_source(&mut metadata, options, choice);
     metadata
+}
+
+/// The number that an MPI launcher gave this process.
+pub fn rank() -> Option<u32> {
+    nearpage_wire::RANK_VARIABLES
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
 fn counts(summary: &Summary) -> SampleCounts {

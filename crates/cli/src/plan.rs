@@ -7,12 +7,14 @@ use std::process::ExitCode;
 use nearpage_attribution::Operations;
 use nearpage_plan::Plan;
 use nearpage_policy::{
-    FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, decide, predict,
+    FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, predict,
 };
 use nearpage_report::{bytes, printable, shorten, width};
 use serde_json::{Value, json};
 
 use crate::analysis::Analysis;
+use crate::progress::Progress;
+use crate::replay_judge::decided;
 use crate::{arguments, terminal};
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
@@ -28,7 +30,16 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .enumerate()
     {
         let input = program.input();
-        let plan = decide(arguments.policy.policy(), &input, &Parameters::default());
+        let parameters = Parameters {
+            replicas: arguments.replicas,
+            ..Parameters::default()
+        };
+        let policy = arguments.policy.policy();
+        let decided = {
+            let _progress = Progress::new(format!("deciding for {}", program.name()));
+            decided(policy, &input, &parameters, &analysis.recording)?
+        };
+        let plan = decided.plan;
         if output == Path::new("-") {
             terminal::print(&plan.to_toml())?;
             continue;
@@ -37,9 +48,26 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         plan.write(&file)?;
         let prediction = predict(&plan, &input);
         if arguments.json {
-            predicted.push(to_json(&plan, &prediction, &file));
+            let mut json = to_json(&plan, &prediction, &file);
+            json["time"] = decided.time.map_or(Value::Null, |(first_touch_ns, planned_ns, replayed)| {
+                json!({ "first_touch_ns": first_touch_ns, "plan_ns": planned_ns, "replayed": replayed })
+            });
+            predicted.push(json);
         } else {
-            let text = to_text(&plan, &prediction, terminal::width());
+            let mut text = to_text(&plan, &prediction, terminal::width());
+            if let Some((first_touch_ns, planned_ns, replayed)) = decided.time {
+                let _ = writeln!(
+                    text,
+                    "time, {}: {} instead of {} under first touch",
+                    if replayed {
+                        "replayed"
+                    } else {
+                        "modelled with contention"
+                    },
+                    crate::compare::duration(planned_ns),
+                    crate::compare::duration(first_touch_ns),
+                );
+            }
             terminal::print(&format!("{text}\nThe plan is in {}\n", file.display()))?;
         }
     }

@@ -1,13 +1,15 @@
 //! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nearpage_machine::Machine;
+use nearpage_attribution::Operations;
+use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_plan::Plan;
+use nearpage_policy::Parameters;
 use nearpage_policy::online::{Initial, Parameter};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
@@ -16,11 +18,14 @@ use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, Policy, Programs, Schedule, Trace, simulate,
 };
 
+use crate::analysis::Analysis;
 use crate::arguments::Simulate;
 use crate::homes;
 use crate::progress::Progress;
 use crate::record::quoted;
+use crate::replay_judge::decided;
 use crate::replayed::Replayed;
+use crate::whole_file::WholeFile;
 use crate::{Usage, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
@@ -70,13 +75,19 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut planned = Vec::new();
     for job in &mut jobs {
         if let Policy::Homes { name, homes } = &mut job.policy {
-            let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
+            let wanted = name.strip_prefix(PLAN).unwrap_or(name);
+            let own = nearpage_policy::Policy::from_name(wanted);
             let mut found = Vec::new();
             let mut refused = None;
             for (recording, trace) in recordings.iter().zip(&traces) {
                 // Of several programs a plan need not be for all.
                 found.push(
-                    match homes::of_file(file, recording, &trace.trace, &machine) {
+                    match match own {
+                        Some(policy) => planned_for(policy, recording, &trace.trace, &machine),
+                        None => {
+                            homes::of_file(Path::new(wanted), recording, &trace.trace, &machine)
+                        }
+                    } {
                         Ok(found) => {
                             planned.extend(found.notes(name));
                             Some(found.homes)
@@ -121,6 +132,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let simulation = Simulation {
         machine: &machine.name,
         recordings: &folders,
+        page_bytes: traces[0].trace.pages().page_bytes(),
         outcomes: &outcomes,
         notes: &notes,
     };
@@ -129,7 +141,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         false => simulation_text(&simulation, terminal::width()),
     })?;
     if let Some(path) = &arguments.html {
-        write_page(path, &simulation_html(&simulation))?;
+        WholeFile::write(path, simulation_html(&simulation).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -175,6 +187,30 @@ pub fn parameters() -> String {
     text
 }
 
+/// The plan that a policy makes of the recording itself: what it could do with perfect knowledge.
+/// Copies are allowed, and threads run where they were traced.
+fn planned_for(
+    policy: nearpage_policy::Policy,
+    recording: &Recording,
+    trace: &nearpage_recording::trace::Trace,
+    machine: &Machine,
+) -> anyhow::Result<homes::Homes> {
+    let analysis = Analysis::of(&recording.folder, Operations::Both)?;
+    let parameters = Parameters {
+        replicas: true,
+        ..Parameters::default()
+    };
+    let plans: Vec<Plan> = analysis
+        .on(machine, ThreadPlacement::None)?
+        .iter()
+        .map(|program| {
+            let decided = decided(policy, &program.input(), &parameters, recording)?;
+            Ok(decided.plan)
+        })
+        .collect::<anyhow::Result<_>>()?;
+    homes::Homes::of(&plans, recording, trace, machine)
+}
+
 /// What the name of a plan's policy begins with, before its file.
 const PLAN: &str = "plan:";
 
@@ -182,20 +218,6 @@ fn schedule(path: &Path) -> anyhow::Result<Schedule> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
     Ok(Schedule::from_toml(&text, &file)?)
-}
-
-/// Writes a page; what cannot be written whole is not left behind.
-fn write_page(path: &Path, page: &str) -> anyhow::Result<()> {
-    let file = path.display();
-    let mut output =
-        std::fs::File::create(path).with_context(|| format!("{file}: cannot be written"))?;
-    output.write_all(page.as_bytes()).map_err(|error| {
-        // A device such as /dev/full stays.
-        if path.is_file() {
-            let _ = std::fs::remove_file(path);
-        }
-        anyhow::Error::from(error).context(format!("{file}: cannot be written"))
-    })
 }
 
 /// Refuses a recording that was made for other caches, with the command that makes one.
@@ -231,12 +253,15 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
         };
         let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {
             Usage(format!(
-                "no policy `{name}`; there are {}, {PLAN}FILE",
+                "no policy `{name}`; there are {}, {PLAN}FILE, and {PLAN}auto, {PLAN}object and so on of the recording itself",
                 Policy::NAMES.join(", ")
             ))
         })?;
         let mut job = Job::new(policy);
         job.initial = arguments.initial.map(Initial::from);
+        if arguments.json {
+            job.options.movements_max = arguments.movements;
+        }
         jobs.push(job);
     }
     for setting in &arguments.set {
@@ -316,6 +341,7 @@ mod tests {
             initial: None,
             schedule: None,
             json: false,
+            movements: 0,
             html: None,
         })
     }

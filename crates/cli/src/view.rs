@@ -1,18 +1,17 @@
 //! `nearpage view`: recordings, plans and simulations in a browser.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use anyhow::Context;
 use nearpage_plan::Plan;
 use nearpage_view::{Listening, Session};
 
 use crate::arguments::View;
 use crate::progress::Progress;
 use crate::terminal;
+use crate::whole_file::WholeFile;
 
 pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     // Before anything takes time: is the port free, is there a page?
@@ -51,7 +50,7 @@ pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         session.read_all();
         session.standalone()?
     };
-    fs::write(file, html).with_context(|| format!("{}: not written", file.display()))?;
+    WholeFile::write(file, html.as_bytes())?;
     eprintln!("nearpage: the page is in {}", file.display());
     Ok(ExitCode::SUCCESS)
 }

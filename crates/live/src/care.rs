@@ -102,7 +102,7 @@ impl Default for Caution {
 pub enum Verdict {
     /// Move at most so many pages.
     Move(usize),
-    /// Move back all that was moved since the last time that it was well.
+    /// Move nothing new, and back what was moved since the last time that it was well.
     MoveBack,
 }
 
@@ -146,8 +146,8 @@ impl Care {
     }
 
     /// An interval has passed, in which the process lost `loss`, and after which the policy wants
-    /// `wanted` pages moved.
-    pub fn judge(&mut self, loss: Loss, wanted: usize) -> Verdict {
+    /// `wanted` pages moved. `displaced` pages have yet to go back: it is left alone once they have.
+    pub fn judge(&mut self, loss: Loss, wanted: usize, displaced: usize) -> Verdict {
         match self.stage {
             Stage::Measuring => {
                 self.before = scaled(self.before, KEPT).plus(loss);
@@ -185,13 +185,16 @@ impl Care {
                 }
                 Verdict::Move(wanted)
             }
+            Stage::Holding if displaced > 0 => Verdict::MoveBack,
             Stage::Holding => {
                 self.hold_left = self.hold_left.saturating_sub(1);
                 if self.hold_left == 0 {
                     self.stage = Stage::Measuring;
                     self.before = Loss::default();
+                    return Verdict::Move(0);
                 }
-                Verdict::Move(0)
+                // Those that would not go back may do so by now.
+                Verdict::MoveBack
             }
         }
     }
@@ -234,15 +237,24 @@ mod tests {
         }
     }
 
+    /// Intervals in which nothing new moves.
+    fn until_it_is_tried(care: &mut Care) -> u32 {
+        let mut intervals = 0;
+        while !matches!(care.judge(loss(0.3), 100, 0), Verdict::Move(1..)) {
+            intervals += 1;
+        }
+        intervals
+    }
+
     #[test]
     fn a_part_moves_first_and_all_of_it_when_that_did_no_harm() {
         let mut care = Care::new(Caution::default());
-        assert_eq!(care.judge(loss(0.4), 0), Verdict::Move(0));
-        assert_eq!(care.judge(loss(0.4), 1000), Verdict::Move(250));
+        assert_eq!(care.judge(loss(0.4), 0, 0), Verdict::Move(0));
+        assert_eq!(care.judge(loss(0.4), 1000, 0), Verdict::Move(250));
         assert_eq!(care.stage(), Stage::Trying);
-        assert_eq!(care.judge(loss(0.4), 750), Verdict::Move(750));
+        assert_eq!(care.judge(loss(0.4), 750, 0), Verdict::Move(750));
         assert_eq!(care.stage(), Stage::Going);
-        assert_eq!(care.judge(loss(0.2), 20), Verdict::Move(20));
+        assert_eq!(care.judge(loss(0.2), 20, 0), Verdict::Move(20));
     }
 
     #[test]
@@ -254,7 +266,7 @@ mod tests {
             period_ns: 1e6,
         };
         for _ in 0..20 {
-            assert_eq!(care.judge(few, 100), Verdict::Move(0));
+            assert_eq!(care.judge(few, 100, 0), Verdict::Move(0));
         }
         assert_eq!(care.stage(), Stage::Measuring);
     }
@@ -264,20 +276,23 @@ mod tests {
         let mut care = Care::new(Caution::default());
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let mut intervals = 0;
-            while care.judge(loss(0.3), 100) == Verdict::Move(0) {
-                intervals += 1;
-            }
-            pauses.push(intervals);
-            assert_eq!(care.judge(loss(0.5), 100), Verdict::MoveBack);
+            pauses.push(until_it_is_tried(&mut care));
+            assert_eq!(care.judge(loss(0.5), 100, 0), Verdict::MoveBack);
             assert_eq!(care.stage(), Stage::Holding);
         }
         assert_eq!(pauses, [0, 10, 20, 40, 80, 160, 320, 640]);
-        let mut intervals = 0;
-        while care.judge(loss(0.3), 100) == Verdict::Move(0) {
-            intervals += 1;
+        assert_eq!(until_it_is_tried(&mut care), 640);
+    }
+
+    #[test]
+    fn it_is_left_alone_once_its_pages_are_back() {
+        let mut care = Care::new(Caution::default());
+        care.judge(loss(0.3), 100, 0);
+        assert_eq!(care.judge(loss(0.5), 100, 0), Verdict::MoveBack);
+        for displaced in (1..30).rev() {
+            assert_eq!(care.judge(loss(0.5), 100, displaced), Verdict::MoveBack);
         }
-        assert_eq!(intervals, 640);
+        assert_eq!(until_it_is_tried(&mut care), 10);
     }
 
     #[test]
@@ -294,8 +309,8 @@ mod tests {
                 cpu_ns: 1e9,
                 period_ns: 1e9 / samples,
             };
-            care.judge(of(0.3), 1000);
-            let verdict = care.judge(of(after), 10);
+            care.judge(of(0.3), 1000, 0);
+            let verdict = care.judge(of(after), 10, 0);
             assert_eq!(verdict == Verdict::MoveBack, harm, "{after} of {samples}");
         }
     }
@@ -303,24 +318,24 @@ mod tests {
     #[test]
     fn harm_that_comes_later_is_seen_too() {
         let mut care = Care::new(Caution::default());
-        care.judge(loss(0.3), 1000);
-        care.judge(loss(0.3), 750);
-        care.judge(loss(0.3), 100);
-        let undone = (0..10).any(|_| care.judge(loss(0.6), 1) == Verdict::MoveBack);
+        care.judge(loss(0.3), 1000, 0);
+        care.judge(loss(0.3), 750, 0);
+        care.judge(loss(0.3), 100, 0);
+        let undone = (0..10).any(|_| care.judge(loss(0.6), 1, 0) == Verdict::MoveBack);
         assert!(undone);
     }
 
     #[test]
     fn a_process_without_wishes_is_measured_anew() {
         let mut care = Care::new(Caution::default());
-        care.judge(loss(0.3), 10);
-        care.judge(loss(0.1), 10);
+        care.judge(loss(0.3), 10, 0);
+        care.judge(loss(0.1), 10, 0);
         for _ in 0..5 {
-            care.judge(loss(0.1), 0);
+            care.judge(loss(0.1), 0, 0);
         }
         assert_eq!(care.stage(), Stage::Measuring);
-        assert_eq!(care.judge(loss(0.1), 400), Verdict::Move(100));
+        assert_eq!(care.judge(loss(0.1), 400, 0), Verdict::Move(100));
         // It was well before with 0.1.
-        assert_eq!(care.judge(loss(0.3), 300), Verdict::MoveBack);
+        assert_eq!(care.judge(loss(0.3), 300, 0), Verdict::MoveBack);
     }
 }

@@ -2,23 +2,25 @@
 
 use std::io::Write;
 
-use nearpage_machine::{CpuId, Machine, NodeId};
-use nearpage_policy::online::{Action, ActionKind, View};
+use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
+use nearpage_policy::online::View;
+use nearpage_policy::online::traffic::imbalance;
 use nearpage_recording::AccessKind;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::batches::Limits;
-use crate::care::{Care, Caution, Stage, Verdict};
-use crate::claim::Claim;
+use crate::care::Caution;
 use crate::decide::{Decider, Decisions, Interval, Observed, Placed, ThreadTotals};
 use crate::error::Error;
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::log::{self, Entry, Head, LoggedProcess};
-use crate::mover::{Identity, Mover, Outcomes, Wish};
+use crate::mover::{Identity, Mover, Outcomes};
 use crate::observer::Observer;
 use crate::pages::{HotPages, Page, ProcessIndex};
 use crate::policies::Policy;
+use crate::process::{Acted, TargetProcess};
+use crate::wishes::Wishing;
 
 /// How the daemon works.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct Settings {
     pub caution: Caution,
     /// Decide, and move nothing.
     pub dry_run: bool,
+    /// Pin threads where the policy wants them.
+    pub moves_threads: bool,
     /// Where random draws start.
     pub seed: u64,
     /// Size of a page.
@@ -41,54 +45,6 @@ pub struct Settings {
     pub accesses_per_sample: f64,
     /// Where samples come from, in a word.
     pub source: String,
-}
-
-/// A process that the daemon looks after.
-struct Looked {
-    identity: Identity,
-    /// Absent: another daemon has it, and it is left alone.
-    claim: Option<Claim>,
-    care: Care,
-    /// Where pages were before the first of them was moved.
-    origins: FxHashMap<Page, NodeId>,
-    /// Wishes that were not carried out yet. A policy says a thing once, and it may be said while
-    /// nothing is moved.
-    pending: FxHashMap<Page, Pending>,
-}
-
-/// A wish, and for how many intervals it has been waiting.
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    wish: Wish,
-    intervals: u32,
-}
-
-/// A wish that was not carried out after so many intervals is no longer one: programs change.
-const PENDING_INTERVALS: u32 = 8;
-
-impl Looked {
-    /// Takes in new wishes, drops those that are old or came true; all that there are, in order of
-    /// address.
-    fn wanted(
-        &mut self,
-        new: Vec<Wish>,
-        homes: &FxHashMap<Page, NodeId>,
-        most: usize,
-    ) -> Vec<Wish> {
-        self.pending.retain(|page, pending| {
-            pending.intervals += 1;
-            pending.intervals < PENDING_INTERVALS && homes.get(page) != Some(&pending.wish.to)
-        });
-        for wish in new {
-            if self.pending.len() < most || self.pending.contains_key(&wish.page) {
-                self.pending
-                    .insert(wish.page, Pending { wish, intervals: 0 });
-            }
-        }
-        let mut wanted: Vec<Wish> = self.pending.values().map(|pending| pending.wish).collect();
-        wanted.sort_unstable_by_key(|wish| wish.page.address);
-        wanted
-    }
 }
 
 /// What an interval came to: for the terminal, the metrics and the log.
@@ -112,6 +68,8 @@ pub struct Report {
     pub left: u64,
     /// Sums over processes.
     pub outcomes: Outcomes,
+    /// How much memory moved.
+    pub moved_bytes: u64,
     /// Time in all calls that moved pages.
     pub in_calls_ns: u64,
     /// The longest of them.
@@ -128,16 +86,10 @@ impl Report {
 
     /// Standard deviation of the controllers' shares over their mean (Carrefour §3.2).
     pub fn imbalance(&self) -> f64 {
-        let nodes = self.traffic.len();
-        let loads: Vec<f64> = (0..nodes)
+        let loads: Vec<f64> = (0..self.traffic.len())
             .map(|to| self.traffic.iter().map(|from| from[to] as f64).sum())
             .collect();
-        let mean = loads.iter().sum::<f64>() / nodes.max(1) as f64;
-        if mean == 0.0 {
-            return 0.0;
-        }
-        let variance = loads.iter().map(|load| (load - mean).powi(2)).sum::<f64>() / nodes as f64;
-        variance.sqrt() / mean
+        imbalance(&loads)
     }
 }
 
@@ -147,10 +99,12 @@ pub struct Daemon {
     nodes: Vec<NodeId>,
     memory_nodes: u64,
     node_of_cpu: FxHashMap<CpuId, u16>,
+    /// By position.
+    cpus_of_node: Vec<CpuList>,
     decider: Decider,
     pages: HotPages,
     mover: Mover,
-    looked: FxHashMap<ProcessIndex, Looked>,
+    processes: FxHashMap<ProcessIndex, TargetProcess>,
     /// Numbers of pages whose process has ended.
     forgotten: Vec<u32>,
     interval_begin_ns: u64,
@@ -164,11 +118,9 @@ impl Daemon {
     /// A policy that makes no sense on this machine.
     pub fn new(settings: Settings, machine: &Machine, now_ns: u64) -> Result<Self, Error> {
         let nodes = machine.node_ids();
-        let positions = |node: &nearpage_machine::Node| nodes.iter().position(|id| *id == node.id);
         let mut node_of_cpu = FxHashMap::default();
-        for node in &machine.nodes {
-            let at = positions(node).expect("its own node") as u16;
-            node_of_cpu.extend(node.cpus.iter().map(|cpu| (*cpu, at)));
+        for (at, node) in machine.nodes.iter().enumerate() {
+            node_of_cpu.extend(node.cpus.iter().map(|cpu| (*cpu, at as u16)));
         }
         let memory_nodes = memory_nodes(machine);
         let head = head(&settings, &nodes, memory_nodes);
@@ -177,7 +129,7 @@ impl Daemon {
             decider: Decider::new(policy, nodes.len(), settings.pages),
             pages: HotPages::new(settings.pages),
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
-            looked: FxHashMap::default(),
+            processes: FxHashMap::default(),
             forgotten: Vec::new(),
             interval_begin_ns: now_ns,
             moves_ns: 0,
@@ -185,6 +137,11 @@ impl Daemon {
             nodes,
             memory_nodes,
             node_of_cpu,
+            cpus_of_node: machine
+                .nodes
+                .iter()
+                .map(|node| node.cpus.iter().copied().collect())
+                .collect(),
         })
     }
 
@@ -224,6 +181,7 @@ impl Daemon {
             without_node: observer.without_node,
             left: 0,
             outcomes: Outcomes::default(),
+            moved_bytes: 0,
             in_calls_ns: 0,
             longest_call_ns: 0,
         };
@@ -248,20 +206,27 @@ impl Daemon {
         Ok(report)
     }
 
+    /// The daemon ends: nothing is left behind in the targets but where their pages are.
+    pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
+        for process in self.processes.values_mut() {
+            process.let_go(kernel);
+        }
+    }
+
     /// Processes that are new, have ended, or are other programs now.
     fn look_after(&mut self, observer: &Observer, kernel: &mut dyn Kernel) {
         for (at, process) in observer.processes().iter().enumerate() {
             let index = ProcessIndex(at as u32);
             let over = process.threads == 0;
             if over || process.replaced {
-                if self.looked.remove(&index).is_some() {
-                    self.forget(index);
+                if self.processes.remove(&index).is_some() {
+                    self.forgotten.extend(self.pages.forget_process(index));
                 }
                 if over {
                     continue;
                 }
             }
-            if self.looked.contains_key(&index) {
+            if self.processes.contains_key(&index) {
                 continue;
             }
             let Some(started) = kernel.started(process.pid) else {
@@ -271,19 +236,17 @@ impl Daemon {
                 pid: process.pid,
                 started,
             };
-            let looked = Looked {
-                identity,
-                claim: Claim::on(identity),
-                care: Care::new(self.settings.caution),
-                origins: FxHashMap::default(),
-                pending: FxHashMap::default(),
-            };
-            self.looked.insert(index, looked);
+            let process = TargetProcess::new(identity, self.settings.caution);
+            self.processes.insert(index, process);
         }
-    }
-
-    fn forget(&mut self, process: ProcessIndex) {
-        self.forgotten.extend(self.pages.forget_process(process));
+        // Of those that nothing was seen of nothing is decided.
+        let seen: FxHashSet<ProcessIndex> =
+            observer.seen().iter().map(|seen| seen.process).collect();
+        for index in seen {
+            if let Some(process) = self.processes.get_mut(&index) {
+                process.read_space(kernel);
+            }
+        }
     }
 
     /// The inputs of decisions, and who accessed whose memory.
@@ -320,9 +283,13 @@ impl Daemon {
                 .time_ns
                 .saturating_sub(interval.begin_ns)
                 .max(latest_ns);
+            let page_start = match self.processes.get(&seen.process) {
+                Some(process) => process.space().page(access.address, page_bytes).0,
+                None => access.address - access.address % page_bytes,
+            };
             let page = Page {
                 process: seen.process,
-                address: access.address - access.address % page_bytes,
+                address: page_start,
             };
             let touched = self.pages.touch(page);
             if touched.new {
@@ -372,68 +339,6 @@ impl Daemon {
         Some(at as u16)
     }
 
-    /// The last word on each page that is not where it should be, by process in their order, with
-    /// how many of them stand for replicas.
-    fn wishes(
-        &self,
-        actions: &[Action],
-        interval: &Interval,
-        free: &FreeMemory,
-    ) -> Vec<(ProcessIndex, Vec<Wish>, u64)> {
-        let mut homes: FxHashMap<u32, u16> = FxHashMap::default();
-        for seen in &interval.observations {
-            homes.insert(seen.page, seen.home);
-        }
-        let mut last: FxHashMap<u32, (usize, u16, bool)> = FxHashMap::default();
-        for (at, action) in actions.iter().enumerate() {
-            let to = match action.kind {
-                ActionKind::Migrate | ActionKind::Interleave => (action.node, false),
-                // No stock kernel has replicas of one address in one process: readers on all
-                // nodes get an equal share of the distance, and controllers of the load.
-                ActionKind::Replicate => match self.pages.page(action.page) {
-                    Some(page) => (self.interleaved(page), true),
-                    None => continue,
-                },
-                // There are no replicas to give up.
-                ActionKind::Collapse => continue,
-            };
-            last.insert(action.page, (at, to.0, to.1));
-        }
-        let mut ordered: Vec<_> = last.into_iter().collect();
-        ordered.sort_unstable_by_key(|(_, (at, ..))| *at);
-        let mut wishes: Vec<(ProcessIndex, Vec<Wish>, u64)> = Vec::new();
-        for (number, (_, to, replica)) in ordered {
-            let (Some(page), Some(&home)) = (self.pages.page(number), homes.get(&number)) else {
-                continue;
-            };
-            if home == to || usize::from(to) >= self.nodes.len() || free.is_full(usize::from(to)) {
-                continue;
-            }
-            let at = match wishes
-                .iter()
-                .position(|(process, ..)| *process == page.process)
-            {
-                Some(at) => at,
-                None => {
-                    wishes.push((page.process, Vec::new(), 0));
-                    wishes.len() - 1
-                }
-            };
-            wishes[at].1.push(Wish {
-                page,
-                from: self.nodes[usize::from(home)],
-                to: self.nodes[usize::from(to)],
-            });
-            wishes[at].2 += u64::from(replica);
-        }
-        wishes
-    }
-
-    /// The node on which an interleaved page belongs.
-    fn interleaved(&self, page: Page) -> u16 {
-        (page.address / self.settings.page_bytes % self.nodes.len() as u64) as u16
-    }
-
     fn act(
         &mut self,
         observer: &Observer,
@@ -443,98 +348,73 @@ impl Daemon {
         deadline_ns: u64,
         report: &mut Report,
     ) {
-        let mut wishes = self.wishes(&decisions.actions, &report.entry.interval, free);
-        self.mover.begin_round();
-        let local = local_by_process(observer, &report.entry.interval);
-        let homes: FxHashMap<Page, NodeId> = report
-            .entry
-            .interval
-            .observations
+        let observations = &report.entry.interval.observations;
+        let homes: FxHashMap<u32, u16> = observations
             .iter()
-            .filter_map(|seen| {
-                let page = self.pages.page(seen.page)?;
-                Some((page, *self.nodes.get(usize::from(seen.home))?))
-            })
+            .map(|seen| (seen.page, seen.home))
             .collect();
-        let mut order: Vec<ProcessIndex> = self.looked.keys().copied().collect();
+        let wishing = Wishing {
+            nodes: &self.nodes,
+            memory_nodes: self.memory_nodes,
+            page_bytes: self.settings.page_bytes,
+            pages: &self.pages,
+            homes: &homes,
+            free,
+            processes: &self.processes,
+        };
+        let mut wishes = wishing.wishes(&decisions.actions);
+        let local = local_by_process(observer, &report.entry.interval);
+        let seen_at = |number: u32| Some(self.nodes[usize::from(*homes.get(&number)?)]);
+        let most = self.settings.pages;
+        let moves = !self.settings.dry_run && self.nodes.len() > 1;
+        if self.settings.moves_threads {
+            for wish in &decisions.thread_moves {
+                let thread = observer.threads().get(wish.thread.0 as usize);
+                let cpus = self.cpus_of_node.get(usize::from(wish.node));
+                if let (Some(thread), Some(cpus)) = (thread, cpus)
+                    && let Some(process) = self.processes.get_mut(&thread.process)
+                {
+                    process.pin(thread.tid, cpus.clone());
+                }
+            }
+        }
+        self.mover.begin_round();
+        let mut order: Vec<ProcessIndex> = self.processes.keys().copied().collect();
         order.sort_unstable();
         for index in order {
-            let process = &observer.processes()[index.0 as usize];
-            let found = wishes.iter_mut().find(|(process, ..)| *process == index);
-            let (new, replications) = match found {
-                Some((_, wanted, replications)) => (std::mem::take(wanted), *replications),
-                None => (Vec::new(), 0),
+            let seen = &observer.processes()[index.0 as usize];
+            let process = self.processes.get_mut(&index).expect("listed above");
+            let new = wishes.remove(&index).unwrap_or_default();
+            let wished = new.pages.len() as u64;
+            let mut outcomes = process.take_in(new.pages, &self.pages, seen_at, most);
+            let acted = match moves && process.is_claimed() {
+                true => process.act(seen.loss, &mut self.mover, kernel, deadline_ns, most),
+                false => Acted::default(),
             };
-            let looked = self.looked.get_mut(&index).expect("listed above");
-            let wished = new.len() as u64;
-            let wanted = looked.wanted(new, &homes, self.settings.pages);
-            let mut logged = LoggedProcess {
-                pid: process.pid,
-                name: process.name.clone(),
-                stage: looked.care.stage(),
-                lost_per_1000: (process.loss.share() * 1000.0) as u32,
-                local_per_1000: 0,
-                accesses: 0,
+            let round = &acted.round;
+            outcomes.add(&round.outcomes);
+            let (ours, all) = local.get(&index).copied().unwrap_or_default();
+            report.entry.processes.push(LoggedProcess {
+                pid: seen.pid,
+                name: seen.name.clone(),
+                stage: process.stage(),
+                lost_per_1000: (seen.loss.share() * 1000.0) as u32,
+                local_per_1000: (1000 * ours / all.max(1)) as u32,
+                accesses: all,
                 wished,
-                replications_interleaved: replications,
-                moved_back: false,
-                outcomes: Outcomes::default(),
-                longest_call_ns: 0,
-            };
-            if let Some(&(ours, all)) = local.get(&index) {
-                logged.accesses = all;
-                logged.local_per_1000 = (1000 * ours / all.max(1)) as u32;
-            }
-            let may_move = looked.claim.is_some() && !self.settings.dry_run && self.nodes.len() > 1;
-            if may_move {
-                let wishes = match looked.care.judge(process.loss, wanted.len()) {
-                    Verdict::Move(most) => wanted.into_iter().take(most).collect(),
-                    Verdict::MoveBack => {
-                        logged.moved_back = true;
-                        looked.pending.clear();
-                        moves_back(&mut looked.origins)
-                    }
-                };
-                logged.stage = looked.care.stage();
-                if logged.stage == Stage::Measuring {
-                    looked.origins.clear();
-                }
-                let done = self
-                    .mover
-                    .carry_out(kernel, looked.identity, &wishes, deadline_ns);
-                if !logged.moved_back {
-                    for moved in &done.moved {
-                        looked.pending.remove(&moved.page);
-                        if looked.origins.len() < self.settings.pages {
-                            looked.origins.entry(moved.page).or_insert(moved.from);
-                        }
-                    }
-                }
-                logged.outcomes = done.outcomes;
-                logged.longest_call_ns = done.longest_call_ns;
-                report.outcomes.add(&done.outcomes);
-                report.left += done.left;
-                report.in_calls_ns += done.in_calls_ns;
-                report.longest_call_ns = report.longest_call_ns.max(done.longest_call_ns);
-            }
-            report.entry.processes.push(logged);
+                replications_interleaved: new.replications_interleaved,
+                moved_back: acted.moved_back,
+                threads_pinned: acted.pinned,
+                outcomes,
+                longest_call_ns: round.longest_call_ns,
+            });
+            report.outcomes.add(&outcomes);
+            report.moved_bytes += round.moved_bytes;
+            report.left += round.left;
+            report.in_calls_ns += round.in_calls_ns;
+            report.longest_call_ns = report.longest_call_ns.max(round.longest_call_ns);
         }
     }
-}
-
-/// Pages that were moved, back to where they were.
-fn moves_back(origins: &mut FxHashMap<Page, NodeId>) -> Vec<Wish> {
-    let mut wishes: Vec<Wish> = origins
-        .drain()
-        .map(|(page, from)| Wish {
-            page,
-            // Unknown by now, and of no use.
-            from,
-            to: from,
-        })
-        .collect();
-    wishes.sort_unstable_by_key(|wish| wish.page.address);
-    wishes
 }
 
 /// Local accesses and all accesses of each process.
@@ -585,4 +465,4 @@ fn head(settings: &Settings, nodes: &[NodeId], memory_nodes: u64) -> Head {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

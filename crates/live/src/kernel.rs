@@ -1,8 +1,11 @@
 //! What the daemon asks of the kernel, behind a trait, so that tests have a kernel of their own.
 
 use std::io;
+use std::path::Path;
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{CpuList, NodeId};
+
+use crate::address_space::AddressSpace;
 
 /// Moves pages and tells the time.
 pub trait Kernel {
@@ -15,6 +18,21 @@ pub trait Kernel {
     /// When a process began, in whatever unit: a process number that is used again is another
     /// process. `None`: there is no such process.
     fn started(&mut self, pid: u32) -> Option<u64>;
+
+    /// What a process allows; a kernel that does not say lets everything be.
+    fn address_space(&mut self, _pid: u32) -> AddressSpace {
+        AddressSpace::default()
+    }
+
+    /// CPUs that a thread of a process may run on; `None`: there is none of that number.
+    fn affinity(&mut self, _pid: u32, _tid: u32) -> Option<CpuList> {
+        None
+    }
+
+    /// `sched_setaffinity(2)`; `false`: refused.
+    fn set_affinity(&mut self, _pid: u32, _tid: u32, _cpus: &CpuList) -> bool {
+        false
+    }
 
     /// `move_pages(2)`: moves pages of a process, each to its node; one status a page, a node or
     /// the negative of an `errno`.
@@ -31,8 +49,24 @@ pub trait Kernel {
 }
 
 /// The kernel that runs.
-#[derive(Debug, Default)]
-pub struct Linux;
+#[derive(Debug)]
+pub struct Linux {
+    huge_page_bytes: u64,
+}
+
+/// As on x86-64 and with pages of 4 KiB elsewhere.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+impl Default for Linux {
+    fn default() -> Self {
+        let path = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let told = text.trim().parse().ok().filter(|&bytes| bytes > 0);
+        Self {
+            huge_page_bytes: told.unwrap_or(HUGE_PAGE_BYTES),
+        }
+    }
+}
 
 impl Kernel for Linux {
     fn now_ns(&mut self) -> u64 {
@@ -52,6 +86,39 @@ impl Kernel for Linux {
     fn started(&mut self, pid: u32) -> Option<u64> {
         let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
         started(&text)
+    }
+
+    fn address_space(&mut self, pid: u32) -> AddressSpace {
+        AddressSpace::read(Path::new("/proc"), pid, self.huge_page_bytes)
+    }
+
+    fn affinity(&mut self, pid: u32, tid: u32) -> Option<CpuList> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        list.trim().parse().ok()
+    }
+
+    fn set_affinity(&mut self, pid: u32, tid: u32, cpus: &CpuList) -> bool {
+        // The number may have been given to a thread of another process.
+        if !Path::new(&format!("/proc/{pid}/task/{tid}")).exists() {
+            return false;
+        }
+        const BITS: usize = u64::BITS as usize;
+        let last = cpus.as_slice().last().map_or(0, |cpu| cpu.0 as usize);
+        let mut mask = vec![0u64; last / BITS + 1];
+        for cpu in cpus.as_slice() {
+            mask[cpu.0 as usize / BITS] |= 1 << (cpu.0 as usize % BITS);
+        }
+        // SAFETY: reads as many bytes of the mask as it has.
+        let result = unsafe {
+            libc::sched_setaffinity(
+                tid as libc::pid_t,
+                size_of_val(mask.as_slice()),
+                mask.as_ptr().cast(),
+            )
+        };
+        result == 0
     }
 
     fn move_pages(
@@ -106,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_ours_is_moved_to_where_it_is() {
-        let mut kernel = Linux;
+    fn a_page_and_a_thread_of_ours_stay_where_they_are() {
+        let mut kernel = Linux::default();
         let page = vec![1u8; 3 * 4096];
         let address = (page.as_ptr() as u64 + 4095) & !4095;
         let own = std::process::id();
@@ -120,6 +187,10 @@ mod tests {
                 "{error}"
             ),
         }
+        let affinity = kernel.affinity(own, own).expect("the first thread");
+        assert!(kernel.set_affinity(own, own, &affinity));
+        assert_eq!(kernel.affinity(own, own), Some(affinity));
+        assert_eq!(kernel.affinity(own, u32::MAX / 2), None);
         assert!(kernel.started(own).is_some());
         assert_eq!(kernel.started(u32::MAX / 2), None);
     }

@@ -12,11 +12,16 @@
 //!   fixed size. About 64 bytes a page and 13 MiB; what a policy counts comes on top of it
 //!   (`migrate`: 16 bytes a page on up to four nodes).
 //! - Care is for each process: measure, move a part, measure again, go on or move back.
+//! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, not which of its pages
+//!   are: a mapping that mostly has them is taken to have nothing else.
+//! - What a process allows is known before: its cpuset's nodes, and mappings with a memory policy, whose
+//!   pages stay where that says. Threads are pinned only when asked, and let go in the end (not by a
+//!   daemon that is killed: that is the one thing it leaves behind).
 //! - Calls that move pages are as large as fits into the stall that is allowed, by what pages have
 //!   cost lately.
 //!
 //! What stock kernels cannot do: replicas of one address in one process. A policy that wants one gets
-//! its page interleaved instead, and that is counted. Nothing is left behind in a target: no policy
+//! its page interleaved instead, and that is counted. Nothing else is left behind in a target: no policy
 //! is set on its memory, no signal sent, no code run in it. A daemon that is killed leaves pages where
 //! they are.
 //!
@@ -24,6 +29,8 @@
 //! its start time and the call, and whose number is given to another process within these
 //! microseconds, would have pages of that one moved.
 
+mod address_space;
+pub mod balancing;
 mod batches;
 mod care;
 mod claim;
@@ -37,11 +44,16 @@ mod metrics;
 mod mover;
 mod observer;
 mod pages;
+mod pins;
 mod policies;
+mod process;
+mod screen;
 mod serve;
 mod text;
 mod watch;
+mod wishes;
 
+pub use address_space::{AddressSpace, Mapping};
 pub use batches::Limits;
 pub use care::{Caution, Stage};
 pub use claim::Claim;
@@ -57,6 +69,7 @@ pub use metrics::Metrics;
 pub use mover::{Identity, Outcomes};
 pub use observer::Observer;
 pub use policies::Policy;
+pub use screen::Screen;
 pub use serve::MetricsServer;
 pub use text::text;
 pub use watch::watch;

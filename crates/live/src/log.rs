@@ -132,6 +132,9 @@ pub struct LoggedProcess {
     pub replications_interleaved: u64,
     /// All that was moved since it was last well is being moved back.
     pub moved_back: bool,
+    /// Threads that were pinned to a node.
+    #[serde(default)]
+    pub threads_pinned: u64,
     /// What became of the pages.
     pub outcomes: Outcomes,
     /// The longest call.

@@ -14,6 +14,7 @@ pub struct Metrics {
     moved_back: u64,
     replications_interleaved: u64,
     outcomes: Outcomes,
+    moved_bytes: u64,
     in_calls_ns: u64,
     longest_call_ns: u64,
     hot_pages: usize,
@@ -33,6 +34,7 @@ impl Metrics {
         self.samples += report.entry.interval.observations.len() as u64;
         self.actions += report.entry.actions.len() as u64;
         self.outcomes.add(&report.outcomes);
+        self.moved_bytes += report.moved_bytes;
         self.in_calls_ns += report.in_calls_ns;
         self.longest_call_ns = self.longest_call_ns.max(report.longest_call_ns);
         self.hot_pages = report.hot_pages;
@@ -94,6 +96,12 @@ impl Metrics {
             "counter",
             "Pages that were to move, by outcome.",
             &by_outcome,
+        );
+        one(
+            "moved_bytes_total",
+            "counter",
+            "Memory that moved; a huge page is one page.",
+            &count(self.moved_bytes),
         );
         one(
             "replications_interleaved_total",
@@ -195,9 +203,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::care::Stage;
-    use crate::decide::{Decisions, Interval};
-    use crate::log::{Entry, LoggedProcess};
+    use crate::daemon::tests::report;
 
     #[test]
     fn a_scrape_gets_totals_and_harmless_labels() {
@@ -206,32 +212,13 @@ mod tests {
             busy: 2,
             ..Outcomes::default()
         };
-        let mut report = Report {
-            entry: Entry::of(Interval::default(), &Decisions::default()),
-            view: None,
-            traffic: vec![vec![3, 1], vec![0, 4]],
-            hot_pages: 12,
-            given_up: 3,
-            dropped: 0,
-            without_node: 5,
-            left: 0,
-            outcomes,
-            in_calls_ns: 1_500_000,
-            longest_call_ns: 1_000_000,
-        };
-        report.entry.processes.push(LoggedProcess {
-            pid: 9,
-            name: "a\"b\\c\n".to_owned(),
-            stage: Stage::Going,
-            lost_per_1000: 250,
-            local_per_1000: 875,
-            accesses: 8,
-            wished: 9,
-            replications_interleaved: 1,
-            moved_back: false,
-            outcomes,
-            longest_call_ns: 1_000_000,
-        });
+        let mut report = report(vec![vec![3, 1], vec![0, 4]]);
+        report.given_up = 3;
+        report.without_node = 5;
+        report.outcomes = outcomes;
+        report.moved_bytes = 7 * 4096;
+        report.in_calls_ns = 1_500_000;
+        report.longest_call_ns = 1_000_000;
         let mut metrics = Metrics::default();
         metrics.add(&report);
         metrics.add(&report);
@@ -240,6 +227,7 @@ mod tests {
             "nearpage_live_intervals_total 2",
             "nearpage_live_pages_total{outcome=\"moved\"} 14",
             "nearpage_live_pages_total{outcome=\"busy\"} 4",
+            "nearpage_live_moved_bytes_total 57344",
             "nearpage_live_move_seconds_total 0.003",
             "nearpage_live_pages_given_up_total 3",
             "nearpage_live_samples_without_node_total 5",

@@ -26,7 +26,7 @@ pub struct Outcomes {
     pub no_page: u64,
     /// The node has no room (ENOMEM).
     pub node_full: u64,
-    /// The target may not use the node (its cpuset), or it is offline (ENODEV).
+    /// The target may not use the node (its cpuset), or it is offline (ENODEV); most are not tried.
     pub node_not_allowed: u64,
     /// Nearpage may not move pages of the target (EPERM).
     pub not_permitted: u64,
@@ -36,6 +36,8 @@ pub struct Outcomes {
     pub other: u64,
     /// Did not move lately and were not tried again.
     pub put_off: u64,
+    /// A policy of their mapping says where they are to be, so they were not tried.
+    pub own_policy: u64,
 }
 
 impl Outcomes {
@@ -48,10 +50,10 @@ impl Outcomes {
     }
 
     /// Counts by name, in the order of the fields.
-    pub fn by_reason(&self) -> [(&'static str, u64); 11] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
         let mut copy = *self;
         let counts = copy.fields().map(|count| *count);
-        const NAMES: [&str; 11] = [
+        const NAMES: [&str; 12] = [
             "moved",
             "absent",
             "busy",
@@ -63,11 +65,12 @@ impl Outcomes {
             "process-gone",
             "other",
             "put-off",
+            "own-policy",
         ];
         std::array::from_fn(|at| (NAMES[at], counts[at]))
     }
 
-    fn fields(&mut self) -> [&mut u64; 11] {
+    fn fields(&mut self) -> [&mut u64; 12] {
         [
             &mut self.moved,
             &mut self.absent,
@@ -80,6 +83,7 @@ impl Outcomes {
             &mut self.process_gone,
             &mut self.other,
             &mut self.put_off,
+            &mut self.own_policy,
         ]
     }
 
@@ -104,6 +108,8 @@ impl Outcomes {
 pub struct Wish {
     /// The page.
     pub page: Page,
+    /// Its size.
+    pub bytes: u64,
     /// Where it is.
     pub from: NodeId,
     /// Where it should be.
@@ -133,6 +139,8 @@ pub struct Round {
     pub outcomes: Outcomes,
     /// Those that moved.
     pub moved: Vec<Wish>,
+    /// How much memory they are.
+    pub moved_bytes: u64,
     /// Calls made, and the time of the longest of them.
     pub calls: u64,
     /// Time in all calls.
@@ -177,7 +185,13 @@ impl Mover {
             .retain(|_, put_off| put_off.until_round + ROUNDS_MAX > round);
     }
 
-    /// Carries out wishes of one process, until `deadline_ns`.
+    /// May a page be tried now? One that would not move waits.
+    pub fn may_try(&self, page: &Page) -> bool {
+        let put_off = self.put_off.get(page);
+        put_off.is_none_or(|put_off| put_off.until_round <= self.round)
+    }
+
+    /// Carries out wishes of one process that [may be tried](Self::may_try), until `deadline_ns`.
     pub fn carry_out(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -186,16 +200,7 @@ impl Mover {
         deadline_ns: u64,
     ) -> Round {
         let mut done = Round::default();
-        let ready: Vec<Wish> = wishes
-            .iter()
-            .copied()
-            .filter(|wish| {
-                let put_off = self.put_off.get(&wish.page);
-                put_off.is_none_or(|put_off| put_off.until_round <= self.round)
-            })
-            .collect();
-        done.outcomes.put_off = (wishes.len() - ready.len()) as u64;
-        let mut rest = ready.as_slice();
+        let mut rest = wishes;
         while !rest.is_empty() {
             let now_ns = kernel.now_ns();
             let (pages, wait_ns) = self.batches.next(self.page_bytes, now_ns);
@@ -205,7 +210,7 @@ impl Mover {
             if wait_ns > 0 {
                 kernel.sleep_ns(wait_ns);
             }
-            let (batch, after) = rest.split_at(pages.min(rest.len()));
+            let (batch, after) = rest.split_at(self.fitting(rest, pages));
             // As late as can be: the number may have been given to another process.
             if kernel.started(process.pid) != Some(process.started) {
                 done.outcomes.process_gone += rest.len() as u64;
@@ -219,6 +224,17 @@ impl Mover {
         }
         done.left = rest.len() as u64;
         done
+    }
+
+    /// How many of the wishes are as much memory as so many pages of the usual size; at least one.
+    fn fitting(&self, wishes: &[Wish], pages: usize) -> usize {
+        let most_bytes = pages as u64 * self.page_bytes;
+        let mut bytes = 0;
+        let fitting = wishes.iter().take_while(|wish| {
+            bytes += wish.bytes;
+            bytes <= most_bytes
+        });
+        fitting.count().max(1)
     }
 
     /// One call.
@@ -239,7 +255,9 @@ impl Mover {
         let began_ns = kernel.now_ns();
         let result = kernel.move_pages(pid, &pages, &nodes, &mut status);
         let elapsed_ns = kernel.now_ns().saturating_sub(began_ns);
-        self.batches.done(batch.len(), self.page_bytes, elapsed_ns);
+        let bytes: u64 = batch.iter().map(|wish| wish.bytes).sum();
+        let pages = (bytes / self.page_bytes) as usize;
+        self.batches.done(pages, self.page_bytes, elapsed_ns);
         done.calls += 1;
         done.in_calls_ns += elapsed_ns;
         done.longest_call_ns = done.longest_call_ns.max(elapsed_ns);
@@ -250,6 +268,7 @@ impl Mover {
             match status {
                 node if node == i32::from(wish.to.0) => {
                     done.outcomes.moved += 1;
+                    done.moved_bytes += wish.bytes;
                     done.moved.push(*wish);
                     self.put_off.remove(&wish.page);
                 }
@@ -381,6 +400,7 @@ mod tests {
                 process: ProcessIndex(0),
                 address: number * 4096,
             },
+            bytes: 4096,
             from: NodeId(0),
             to: NodeId(3),
         };
@@ -423,13 +443,15 @@ mod tests {
         let mut tried = Vec::new();
         for round in 0..20 {
             mover.begin_round();
-            let done = mover.carry_out(&mut kernel, PROCESS, &wishes(4), u64::MAX);
+            let mut wishes = wishes(4);
+            wishes.retain(|wish| mover.may_try(&wish.page));
+            let done = mover.carry_out(&mut kernel, PROCESS, &wishes, u64::MAX);
             assert_eq!(done.outcomes.moved, 1);
             if done.outcomes.busy > 0 {
                 assert_eq!((done.outcomes.shared, done.outcomes.absent), (1, 1));
                 tried.push(round);
             } else {
-                assert_eq!(done.outcomes.put_off, 3);
+                assert_eq!(wishes.len(), 1);
             }
         }
         assert_eq!(tried, [0, 2, 5, 10, 19]);
@@ -472,6 +494,25 @@ mod tests {
         let other = Identity { pid: 43, ..PROCESS };
         let round = mover().carry_out(&mut Fake::default(), other, &wishes(3), u64::MAX);
         assert_eq!(round.outcomes.process_gone, 3);
+    }
+
+    #[test]
+    fn huge_pages_count_for_as_much_as_they_are() {
+        const HUGE: u64 = 2 << 20;
+        let mut kernel = Fake {
+            page_ns: 500_000,
+            ..Fake::default()
+        };
+        let mut wishes = wishes(64);
+        wishes.iter_mut().for_each(|wish| wish.bytes = HUGE);
+        let round = mover().carry_out(&mut kernel, PROCESS, &wishes, u64::MAX);
+        assert_eq!(round.outcomes.moved, 64);
+        assert_eq!(round.moved_bytes, 64 * HUGE);
+        // Half of 20 ms at half a millisecond each is 20 of them, but no call has more than 16 MiB.
+        assert_eq!(kernel.calls[..4], [1, 2, 4, 8]);
+        assert!(kernel.calls.iter().all(|&pages| pages <= 8));
+        // As fast as pages may move, and no faster.
+        assert!(kernel.now_ns >= 63 * HUGE * 1_000_000_000 / (1 << 30));
     }
 
     #[test]

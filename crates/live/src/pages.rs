@@ -111,6 +111,11 @@ impl HotPages {
         (self.numbers.get(&page) == Some(&number)).then_some(page)
     }
 
+    /// The number that stands for a page.
+    pub fn number(&self, page: &Page) -> Option<u32> {
+        self.numbers.get(page).copied()
+    }
+
     /// An interval has passed: what was hot long ago cools down.
     pub fn cool(&mut self) {
         for slot in &mut self.slots {

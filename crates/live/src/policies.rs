@@ -3,8 +3,8 @@
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
 use nearpage_policy::online::{
-    Action, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy, ParameterError, PushPull,
-    PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
+    Action, Auto, AutoParameters, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy,
+    ParameterError, PushPull, PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
 };
 
 /// A policy with its parameters.
@@ -26,6 +26,8 @@ pub enum Policy {
     },
     /// Carrefour (§3).
     Traffic(TrafficParameters),
+    /// nearpage's own.
+    Auto(AutoParameters),
     /// Decides nothing: for machines on which there is nothing to decide.
     Watch,
 }
@@ -54,6 +56,11 @@ const HOLD_SAMPLES: u64 = 1;
 const CHECK_NS: u64 = 1_000_000_000;
 const RESET_CYCLES: u64 = 10_000_000_000;
 
+/// What a sample of a remote access is taken to save: some tenths of the milliseconds of waiting that
+/// it stands for, as far as memory elsewhere takes longer. What moving a page costs on a stock kernel.
+const REMOTE_SAMPLE_NS: u64 = 500_000;
+const MOVE_NS: u64 = 10_000;
+
 impl Policy {
     /// The policy of that name, with parameters for samples.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -79,9 +86,17 @@ impl Policy {
         }
         if name == "traffic" {
             return Some(Self::Traffic(TrafficParameters {
-                // Threads are the scheduler's.
+                // Threads are the scheduler's, unless someone asks.
                 clustering: 0,
                 ..TrafficParameters::default()
+            }));
+        }
+        if name == "auto" {
+            return Some(Self::Auto(AutoParameters {
+                check_ns: CHECK_NS,
+                remote_ns: REMOTE_SAMPLE_NS,
+                cost_ns: MOVE_NS,
+                ..AutoParameters::default()
             }));
         }
         let monitor = Monitor::ALL
@@ -99,7 +114,7 @@ impl Policy {
 
     /// All names.
     pub fn names() -> Vec<&'static str> {
-        let mut names = vec!["traffic", "migrate", "migrate-replicate"];
+        let mut names = vec!["traffic", "auto", "migrate", "migrate-replicate"];
         names.extend(Monitor::ALL.map(Monitor::as_str));
         names.push("watch");
         names
@@ -114,7 +129,19 @@ impl Policy {
             Self::MigrateReplicate { .. } => "migrate-replicate",
             Self::PushPull { monitor, .. } => monitor.as_str(),
             Self::Traffic(_) => "traffic",
+            Self::Auto(_) => "auto",
             Self::Watch => "watch",
+        }
+    }
+
+    /// Lets it cluster threads; `false`: it says nothing about threads.
+    pub fn clusters_threads(&mut self) -> bool {
+        match self {
+            Self::Traffic(parameters) => {
+                parameters.clustering = 1;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -127,6 +154,7 @@ impl Policy {
             Self::MigrateReplicate { thresholds, .. } => thresholds.set(name, value),
             Self::PushPull { parameters, .. } => parameters.set(name, value),
             Self::Traffic(parameters) => parameters.set(name, value),
+            Self::Auto(parameters) => parameters.set(name, value),
             Self::Watch => Ok(false),
         }
     }
@@ -143,6 +171,11 @@ impl Policy {
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
             Self::Traffic(parameters) => parameters
+                .values()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
+            Self::Auto(parameters) => parameters
                 .values()
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value.to_string()))
@@ -172,6 +205,7 @@ impl Policy {
                 parameters,
             } => Box::new(PushPull::new(*monitor, parameters, setting)?),
             Self::Traffic(parameters) => Box::new(Traffic::new(parameters, setting)?),
+            Self::Auto(parameters) => Box::new(Auto::new(parameters, setting, None)?),
             Self::Watch => Box::new(Watch),
         })
     }

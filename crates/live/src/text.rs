@@ -1,9 +1,10 @@
-//! What a terminal shows of an interval.
+//! What is printed of an interval where nothing can be redrawn: lines.
 
 use std::fmt::Write;
 
 use crate::care::Stage;
 use crate::daemon::Report;
+use crate::log::LoggedProcess;
 
 /// Lines about an interval: the machine, then each process.
 pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
@@ -36,49 +37,93 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
         if process.accesses == 0 && process.outcomes == Default::default() {
             continue;
         }
-        let _ = write!(
-            text,
-            "  {:>7} {:<15} {:>3} % local, {:>3} % of its time lost to memory, {}",
-            process.pid,
-            printable(&process.name),
-            process.local_per_1000 / 10,
-            process.lost_per_1000 / 10,
-            match (dry_run, process.stage) {
-                (true, _) => "watched",
-                (false, Stage::Measuring) => "measured first",
-                (false, Stage::Trying) => "trying with a part",
-                (false, Stage::Going) => "moving",
-                (false, Stage::Holding) => "left alone",
-            }
-        );
-        if process.moved_back {
-            text.push_str(": it was worse off, pages move back");
-        }
-        let others = process.outcomes.by_reason();
-        let others = others
-            .iter()
-            .filter(|(reason, count)| *reason != "moved" && *count > 0);
-        for (reason, count) in others {
-            let _ = write!(text, ", {count} {reason}");
-        }
-        text.push('\n');
-    }
-    if let Some(action) = report.entry.actions.first() {
-        let node = nodes
-            .get(usize::from(action.node))
-            .copied()
-            .unwrap_or(action.node);
+        let (lost, local) = lost_and_local(process);
         let _ = writeln!(
             text,
-            "  such as: page {} {} to node {node}: {}; by node {:?}, {} stores",
-            action.page, action.kind, action.rule, action.counts, action.writes
+            "  {:>7} {:<15} {local:>5} local, {lost:>5} lost to memory, {}",
+            process.pid,
+            printable(&process.name),
+            stage(process, dry_run)
         );
+    }
+    if let Some(line) = such_as(report, nodes) {
+        let _ = writeln!(text, "  such as: {line}");
     }
     text
 }
 
+/// Share of its time that a process lost to memory, and local share of its accesses.
+pub fn lost_and_local(process: &LoggedProcess) -> (String, String) {
+    let percent = |per_1000: u32| format!("{} %", per_1000 / 10);
+    let local = match process.accesses {
+        0 => "–".to_owned(),
+        _ => percent(process.local_per_1000),
+    };
+    (percent(process.lost_per_1000), local)
+}
+
+/// How a process is treated, and what would not move.
+pub fn stage(process: &LoggedProcess, dry_run: bool) -> String {
+    let mut text = match (dry_run, process.stage) {
+        (true, _) => "watched",
+        (false, Stage::Measuring) => "measured first",
+        (false, Stage::Trying) => "trying with a part",
+        (false, Stage::Going) => "moving",
+        (false, Stage::Holding) => "left alone",
+    }
+    .to_owned();
+    if process.moved_back {
+        text.push_str(": it was worse off, pages move back");
+    }
+    if process.threads_pinned > 0 {
+        let _ = write!(text, ", {} threads pinned", process.threads_pinned);
+    }
+    let others = process.outcomes.by_reason();
+    let others = others
+        .iter()
+        .filter(|(reason, count)| *reason != "moved" && *count > 0);
+    for (reason, count) in others {
+        let _ = write!(text, ", {count} {reason}");
+    }
+    text
+}
+
+/// The first decision of an interval, and why it was made.
+pub fn such_as(report: &Report, nodes: &[u16]) -> Option<String> {
+    let action = report.entry.actions.first()?;
+    let node = nodes
+        .get(usize::from(action.node))
+        .copied()
+        .unwrap_or(action.node);
+    Some(format!(
+        "page {} {} to node {node}: {}; by node {:?}, {} stores",
+        action.page, action.kind, action.rule, action.counts, action.writes
+    ))
+}
+
 /// Without control characters: a program may be called anything.
-fn printable(name: &str) -> String {
+pub fn printable(name: &str) -> String {
     let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     name.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::tests::report;
+
+    #[test]
+    fn lines_of_an_interval() {
+        let mut report = report(vec![vec![3, 1], vec![0, 4]]);
+        report.outcomes.moved = 7;
+        assert_eq!(
+            text(&report, &[0, 2], false),
+            "0 samples, 88 % local, imbalance 25 %; 7 pages moved\n        \
+             9 a\"b\\c\u{fffd}           87 % local,  25 % lost to memory, measured first\n"
+        );
+        assert!(
+            text(&report, &[0, 2], true)
+                .starts_with("0 samples, 88 % local, imbalance 25 %; would move 9 pages\n")
+        );
+    }
 }

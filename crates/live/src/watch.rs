@@ -63,6 +63,7 @@ pub fn watch(
             next_ns = kernel.now_ns().max(next_ns) + interval_ns;
         }
         if over {
+            daemon.let_go(kernel);
             return Ok(sampler.finish(state, &mut observer)?);
         }
     }

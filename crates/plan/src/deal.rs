@@ -72,6 +72,18 @@ impl Dealer<'_> {
                 }
             }
             Placement::Runs(runs) => return self.place_runs(rule, runs),
+            Placement::Replicate => {
+                self.warnings.push(format!(
+                    "`{}` is to be replicated, which no stock kernel does within a process: it is interleaved",
+                    self.name
+                ));
+                Rule {
+                    nodes: self
+                        .tables
+                        .add_nodes(self.target.machine.nodes_with_memory()),
+                    ..place(placement::INTERLEAVE)
+                }
+            }
             Placement::FirstTouch => place(placement::LEAVE),
         }])
     }

@@ -36,7 +36,7 @@ pub struct PageRun {
 
 /// Where an object's pages go. Written in the plan file and on the command line (`--place`) the
 /// same way: `block`, `block-cyclic:20M`, `interleave`, `interleave:0,2-3`, `interleave:0=3,1=1`,
-/// `thread:2`, `node:1`, `runs`, `first-touch`; a pattern over another team than the plan's first
+/// `thread:2`, `node:1`, `runs`, `replicate`, `first-touch`; a pattern over another team than the plan's first
 /// says so: `block@worker`, `thread:2@worker`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
@@ -61,6 +61,9 @@ pub enum Placement {
     Whole(Owner),
     /// Explicit page runs.
     Runs(Vec<PageRun>),
+    /// A copy on each node that reads it. Simulated machines have that; no stock kernel does within
+    /// a process, where it is carried out as interleaving over all nodes.
+    Replicate,
     /// Left to first touch.
     FirstTouch,
 }

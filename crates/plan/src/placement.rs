@@ -48,8 +48,9 @@ impl Placement {
             }),
             ("node" | "thread", _) => parse_owner(pattern, team, known).map(Self::Whole),
             ("runs", None) => Ok(Self::Runs(Vec::new())),
+            ("replicate", None) => Ok(Self::Replicate),
             ("first-touch", None) => Ok(Self::FirstTouch),
-            ("block" | "runs" | "first-touch", Some(_)) => {
+            ("block" | "runs" | "replicate" | "first-touch", Some(_)) => {
                 Err(format!("`{keyword}` takes nothing after `:`"))
             }
             _ => Err(format!(
@@ -64,7 +65,14 @@ impl Placement {
         let keyword = text.split([':', '@']).next().unwrap_or_default();
         matches!(
             keyword,
-            "block" | "block-cyclic" | "interleave" | "node" | "thread" | "runs" | "first-touch"
+            "block"
+                | "block-cyclic"
+                | "interleave"
+                | "node"
+                | "thread"
+                | "runs"
+                | "replicate"
+                | "first-touch"
         )
     }
 
@@ -77,7 +85,10 @@ impl Placement {
             Self::Runs(runs) => runs
                 .iter()
                 .any(|run| matches!(run.owner, Owner::Thread { .. })),
-            Self::Interleave { .. } | Self::Whole(Owner::Node(_)) | Self::FirstTouch => false,
+            Self::Interleave { .. }
+            | Self::Whole(Owner::Node(_))
+            | Self::Replicate
+            | Self::FirstTouch => false,
         }
     }
 }
@@ -105,6 +116,7 @@ impl fmt::Display for Placement {
             }
             Self::Whole(owner) => owner.fmt(f),
             Self::Runs(_) => f.write_str("runs"),
+            Self::Replicate => f.write_str("replicate"),
             Self::FirstTouch => f.write_str("first-touch"),
         }
     }
@@ -365,6 +377,7 @@ pub(crate) mod tests {
                 };
                 Placement::Runs(runs.into_iter().map(run).collect())
             }),
+            Just(Placement::Replicate),
             Just(Placement::FirstTouch),
         ]
     }

@@ -19,17 +19,33 @@ pub(crate) struct Tally {
     pub weighted: f64,
 }
 
-impl Tally {
+/// What counts accesses by who makes them and where their pages are.
+pub(crate) trait Count: Default {
+    /// Adds accesses of a thread, on the node at position `reader`, to memory at position `memory`.
+    fn count(&mut self, context: &Context, access: Access);
+
     /// Adds accesses of a thread to a page.
-    pub fn add(&mut self, context: &Context, thread: ThreadIndex, count: f64, holder: Holder) {
+    fn add(
+        &mut self,
+        context: &Context,
+        part: Part,
+        thread: ThreadIndex,
+        count: f64,
+        holder: Holder,
+    ) {
         let Some(reader) = context.node_position(thread) else {
             return;
         };
         let mut on = |memory: Option<usize>, count: f64| {
             let Some(memory) = memory else { return };
-            self.accesses += count;
-            self.local += if memory == reader { count } else { 0.0 };
-            self.weighted += count * context.weights[reader][memory];
+            let access = Access {
+                part,
+                thread,
+                reader,
+                memory,
+                count,
+            };
+            self.count(context, access);
         };
         match holder {
             Holder::Thread(owner) => on(context.node_position(owner), count),
@@ -39,9 +55,45 @@ impl Tally {
                     on(context.machine.position(node), count * share);
                 }
             }
+            Holder::Everywhere => on(Some(reader), count),
         }
     }
+}
 
+/// When accesses were made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Before any other thread used the object.
+    Initialisation,
+    /// Afterwards.
+    Use,
+}
+
+/// Accesses of one thread to one node's memory; nodes by position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    pub part: Part,
+    pub thread: ThreadIndex,
+    pub reader: usize,
+    pub memory: usize,
+    pub count: f64,
+}
+
+impl Count for Tally {
+    fn count(&mut self, context: &Context, access: Access) {
+        let Access {
+            reader,
+            memory,
+            count,
+            ..
+        } = access;
+        self.accesses += count;
+        self.local += if memory == reader { count } else { 0.0 };
+        self.weighted += count * context.weights[reader][memory];
+    }
+}
+
+impl Tally {
     /// Adds another tally, scaled.
     pub fn add_scaled(&mut self, other: Self, factor: f64) {
         self.accesses += other.accesses * factor;
@@ -59,38 +111,55 @@ impl Tally {
     }
 }
 
-/// A group's accesses under a layout.
-pub(crate) fn under_layout(context: &Context, group: &ObjectGroup, layout: &Layout) -> Tally {
+/// A group's accesses under a layout, those of its initialisation left out.
+pub(crate) fn under_layout<C: Count>(context: &Context, group: &ObjectGroup, layout: &Layout) -> C {
     let unit = group.affinity.page_bytes;
-    let mut tally = Tally::default();
+    let mut counts = C::default();
     for cell in &group.affinity.cells {
         let holder = layout.holder(u64::from(cell.page) * unit + unit / 2);
-        tally.add(context, cell.thread, accesses(cell), holder);
+        counts.add(context, Part::Use, cell.thread, accesses(cell), holder);
     }
-    tally
+    counts
 }
 
-/// A group's accesses under first touch, as far as that is known; none where it is known for less
-/// than half of them.
-pub(crate) fn under_first_touch(context: &Context, group: &ObjectGroup) -> Option<Tally> {
+/// Adds what initialised a group's pages, under a layout or, without one, where it touched them
+/// first.
+pub(crate) fn add_initialisation<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    layout: Option<&Layout>,
+    counts: &mut C,
+) {
+    let unit = group.affinity.page_bytes;
     let touches = FirstTouches::of(group);
-    let mut tally = Tally::default();
-    let mut all = 0.0;
+    for cell in &group.affinity.initialisation {
+        let holder = match layout {
+            Some(layout) => layout.holder(u64::from(cell.page) * unit + unit / 2),
+            None => Holder::Thread(touches.toucher(cell.page).unwrap_or(cell.thread)),
+        };
+        let part = Part::Initialisation;
+        counts.add(context, part, cell.thread, accesses(cell), holder);
+    }
+}
+
+/// A group's accesses under first touch, as far as that is known, those of its initialisation left
+/// out; none where it is known for less than half of them.
+pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup) -> Option<C> {
+    let touches = FirstTouches::of(group);
+    let mut counts = C::default();
+    let (mut known, mut all) = (0.0, 0.0);
     for cell in &group.affinity.cells {
         if !context.places.knows(cell.thread) {
             continue;
         }
         all += accesses(cell);
         if let Some(toucher) = touches.toucher(cell.page) {
-            tally.add(
-                context,
-                cell.thread,
-                accesses(cell),
-                Holder::Thread(toucher),
-            );
+            let holder = Holder::Thread(toucher);
+            counts.add(context, Part::Use, cell.thread, accesses(cell), holder);
+            known += accesses(cell);
         }
     }
-    (tally.accesses > 0.0 && tally.accesses >= all / 2.0).then_some(tally)
+    (known > 0.0 && known >= all / 2.0).then_some(counts)
 }
 
 /// Share of a group's accesses that its places' decisions are about: by the thread that `owner` says

@@ -15,6 +15,8 @@ pub(crate) enum Holder<'a> {
     Node(NodeId),
     /// Anywhere among these nodes, with these shares.
     Spread(&'a [(NodeId, f64)]),
+    /// A copy on each node.
+    Everywhere,
 }
 
 /// A placement with its owners looked up, ready to be asked about offsets.
@@ -31,6 +33,7 @@ pub(crate) enum Layout<'a> {
     /// First byte and holder, ascending.
     Runs(Vec<(u64, Holder<'a>)>),
     Spread(Vec<(NodeId, f64)>),
+    Everywhere,
 }
 
 impl<'a> Layout<'a> {
@@ -46,6 +49,7 @@ impl<'a> Layout<'a> {
         };
         match placement {
             Placement::FirstTouch => None,
+            Placement::Replicate => Some(Self::Everywhere),
             Placement::Block { team: name } => Some(Self::Shares {
                 threads: team(name)?,
                 size_bytes: size_bytes.max(1),
@@ -109,6 +113,7 @@ impl<'a> Layout<'a> {
                 .1
             }
             Self::Spread(nodes) => Holder::Spread(nodes),
+            Self::Everywhere => Holder::Everywhere,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Pure: no I/O, no clock; the offline ones have no state either. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
 //! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
-//! `interleave`. [`predict`] says what a plan does on a machine, access by access, without
+//! `interleave`, and `auto`, which weighs them against each other by time. [`predict`] says what a plan does on a machine, access by access, without
 //! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.
 //!
 //! [`online`] has the policies that decide while the program runs.
@@ -24,6 +24,7 @@
 //! ```
 
 pub mod affinity;
+pub mod auto;
 mod effect;
 mod first_touch;
 mod holder;
@@ -38,6 +39,7 @@ mod programs;
 mod quality;
 mod subject;
 mod traffic;
+mod under;
 
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
@@ -53,6 +55,8 @@ pub enum Policy {
     /// where no pattern fits (NumaMMA §4.1.3 and its future work).
     #[default]
     Object,
+    /// Whatever makes the program take least time on the machine's contention model ([`auto`]).
+    Auto,
     /// Each page to the node with the most accesses to it (Marathe, Eq. 1).
     Uniform,
     /// Each page where its accesses cost least (Marathe, Eq. 2).
@@ -63,7 +67,8 @@ pub enum Policy {
 
 impl Policy {
     /// All policies, in the order of their documentation.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::Auto,
         Self::Object,
         Self::Uniform,
         Self::HopSensitive,
@@ -73,6 +78,7 @@ impl Policy {
     /// As the command line and plan files write it.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Object => "object",
             Self::Uniform => "uniform",
             Self::HopSensitive => "hop-sensitive",
@@ -106,6 +112,9 @@ pub struct Parameters {
     /// Instances of a call site belong to threads one by one where the instances' main users make
     /// this share of their accesses.
     pub instance_share_min: f64,
+    /// `auto` may decide for copies on all nodes, which simulated machines can have and stock kernels
+    /// can't.
+    pub replicas: bool,
 }
 
 impl Default for Parameters {
@@ -117,6 +126,7 @@ impl Default for Parameters {
             slack: 0.01,
             runs_max: 4096,
             instance_share_min: 0.75,
+            replicas: false,
         }
     }
 }

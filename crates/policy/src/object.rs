@@ -136,7 +136,7 @@ fn with_own_share(
         share_near(context, group, true, |page| {
             match layout.holder(u64::from(page) * unit + unit / 2) {
                 Holder::Thread(thread) => Some(thread),
-                Holder::Node(_) | Holder::Spread(_) => None,
+                Holder::Node(_) | Holder::Spread(_) | Holder::Everywhere => None,
             }
         })
     });

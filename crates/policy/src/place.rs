@@ -135,12 +135,12 @@ impl Places {
         }
     }
 
-    /// The place of a page's holder; none for pages that are spread.
+    /// The place of a page's holder; none for pages that are spread or copied.
     pub fn of_holder(&self, holder: Holder) -> Option<usize> {
         match holder {
             Holder::Thread(thread) => self.of(thread),
             Holder::Node(node) => self.position(node),
-            Holder::Spread(_) => None,
+            Holder::Spread(_) | Holder::Everywhere => None,
         }
     }
 

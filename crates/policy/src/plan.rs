@@ -6,12 +6,12 @@ use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Subject, 
 use nearpage_recording::{Tables, ThreadIndex};
 
 use crate::affinity::{self, Equation};
-use crate::effect::{under_first_touch, under_layout};
+use crate::effect::{Tally, under_first_touch, under_layout};
 use crate::first_touch::FirstTouches;
 use crate::holder::Layout;
 use crate::instances::{self, Instances};
 use crate::place::Places;
-use crate::{Parameters, Policy, effect, interleave, object, subject};
+use crate::{Parameters, Policy, auto, effect, interleave, object, subject};
 
 /// What decisions are made from.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl<'a> Context<'a> {
         )
     }
 
-    fn plan_teams(&self) -> Vec<Team> {
+    pub fn plan_teams(&self) -> Vec<Team> {
         self.teams
             .iter()
             .map(|(name, _, threads)| {
@@ -202,21 +202,20 @@ impl<'a> Context<'a> {
 /// Makes a plan. Objects that are not worth placing, cannot be recognised again, or are where they
 /// should be by first touch, have no decision.
 pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
+    if policy == Policy::Auto {
+        return auto::decide(input, parameters);
+    }
     let context = Context::new(input);
     let mut decisions: Vec<(Vec<String>, Decision)> = Vec::new();
     for group in &input.attribution.objects {
-        let (accesses, cost_share) = context.part(group);
-        if accesses <= 0.0
-            || cost_share < parameters.cost_share_min
-            || group.size_bytes < parameters.pages_min.saturating_mul(context.page_bytes)
-        {
+        if !worth_deciding(&context, group, parameters) {
             continue;
         }
         let Some(subject) = subject::subject(context.tables, group) else {
             continue;
         };
         let names = subject::names(&subject);
-        for decision in decide_group(policy, &context, group, subject, parameters) {
+        for decision in decide_group(policy, &context, group, &subject, parameters) {
             decisions.push((names.clone(), decision));
         }
     }
@@ -230,11 +229,50 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
     }
 }
 
-fn decide_group(
-    policy: Policy,
+/// Has the process accesses to a group that matter, and pages?
+pub(crate) fn worth_deciding(
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> bool {
+    let (accesses, cost_share) = context.part(group);
+    accesses > 0.0
+        && cost_share >= parameters.cost_share_min
+        && group.size_bytes >= parameters.pages_min.saturating_mul(context.page_bytes)
+}
+
+/// A decision about all objects of a group.
+pub(crate) fn decided(
     context: &Context,
     group: &ObjectGroup,
     subject: Subject,
+    placement: Placement,
+    rule: &str,
+) -> Decision {
+    let (accesses, cost_share) = context.part(group);
+    let local_after = Layout::new(&placement, context, group.size_bytes).map_or(0.0, |layout| {
+        under_layout::<Tally>(context, group, &layout).local_share()
+    });
+    Decision {
+        name: String::new(),
+        subject,
+        placement,
+        why: format!("{}; {rule}", context.counters(group)),
+        effect: Effect {
+            accesses,
+            cost_share,
+            local_before: under_first_touch::<Tally>(context, group)
+                .map(|tally| tally.local_share()),
+            local_after,
+        },
+    }
+}
+
+pub(crate) fn decide_group(
+    policy: Policy,
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
     parameters: &Parameters,
 ) -> Vec<Decision> {
     let (accesses, cost_share) = context.part(group);
@@ -249,23 +287,7 @@ fn decide_group(
         Instances::Together => {
             let placed = place_together(policy, context, group, parameters);
             let decision = placed.map(|(placement, rule)| {
-                let local_after = Layout::new(&placement, context, group.size_bytes)
-                    .map_or(0.0, |layout| {
-                        under_layout(context, group, &layout).local_share()
-                    });
-                Decision {
-                    name: String::new(),
-                    subject,
-                    placement,
-                    why: format!("{counters}; {rule}"),
-                    effect: Effect {
-                        accesses,
-                        cost_share,
-                        local_before: under_first_touch(context, group)
-                            .map(|tally| tally.local_share()),
-                        local_after,
-                    },
-                }
+                decided(context, group, subject.clone(), placement, &rule)
             });
             return decision.into_iter().collect();
         }
@@ -273,7 +295,7 @@ fn decide_group(
     let all: f64 = runs.iter().map(|run| run.accesses).sum();
     runs.into_iter()
         .filter_map(|run| {
-            let Subject::CallSite { frames, size_bytes, .. } = &subject else { return None };
+            let Subject::CallSite { frames, size_bytes, .. } = subject else { return None };
             let owner = context.owner(run.user)?;
             let part = run.accesses / all.max(f64::MIN_POSITIVE);
             let (first, last) = run.order;
@@ -317,7 +339,7 @@ fn place_together(
                 "every object is interleaved".to_owned(),
             ));
         }
-        Policy::Object => return object::place(context, group, parameters),
+        Policy::Object | Policy::Auto => return object::place(context, group, parameters),
         Policy::Uniform => Equation::Uniform,
         Policy::HopSensitive => Equation::HopSensitive,
     };
@@ -344,13 +366,13 @@ fn first_touch_does_as_well(
         let near = effect::share_near(context, group, true, |page| touches.toucher(page));
         return near.is_some_and(|near| near >= parameters.first_touch_local_min);
     }
-    let Some(before) = under_first_touch(context, group) else {
+    let Some(before) = under_first_touch::<Tally>(context, group) else {
         return false;
     };
     let Some(layout) = Layout::new(placement, context, group.size_bytes) else {
         return false;
     };
-    let after = under_layout(context, group, &layout);
+    let after: Tally = under_layout(context, group, &layout);
     match equation {
         Equation::Uniform => before.local_share() + parameters.slack >= after.local_share(),
         Equation::HopSensitive => {
@@ -361,7 +383,7 @@ fn first_touch_does_as_well(
 }
 
 /// Gives every decision the shortest of its names that tells it from the others.
-fn named_apart(decisions: Vec<(Vec<String>, Decision)>) -> Vec<Decision> {
+pub(crate) fn named_apart(decisions: Vec<(Vec<String>, Decision)>) -> Vec<Decision> {
     let at = |names: &[String], depth: usize| {
         names
             .get(depth)

@@ -2,17 +2,16 @@
 //! interleaving and under the plan. Uncontended: queues at memory controllers and links are not
 //! modelled, so interleaving looks worse here than where bandwidth is short.
 
-use nearpage_attribution::ObjectGroup;
-use nearpage_plan::{Placement, Plan, Subject};
-use nearpage_recording::{ObjectKind, ThreadIndex};
+use nearpage_plan::{Decision, Plan};
+use nearpage_recording::ObjectKind;
 
 use crate::Parameters;
-use crate::effect::{Tally, under_first_touch, under_layout};
-use crate::holder::{Holder, Layout};
-use crate::instances::{self, Instances};
+use crate::effect::Tally;
+use crate::holder::Layout;
 use crate::interleave;
 use crate::plan::{Context, Input};
 use crate::subject::{means, names, subject};
+use crate::under::{Fate, under};
 
 /// How accesses fare.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -137,9 +136,29 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             }
             _ => Vec::new(),
         };
-        let Some((basis, tallies)) = tallies(&context, group, plan, &decisions, &parameters) else {
+        let Some(spread) = Layout::new(&interleave::everywhere(), &context, group.size_bytes)
+        else {
             continue;
         };
+        let about: Vec<&Decision> = decisions.iter().map(|&at| &plan.decisions[at]).collect();
+        let fates = [
+            Fate::Decided(&[]),
+            Fate::Spread(&spread),
+            Fate::Decided(&about),
+        ];
+        let under = |fate| under::<Tally>(&context, group, fate, &parameters);
+        let [
+            Some((basis, first_touch)),
+            Some((_, spread)),
+            Some((_, planned)),
+        ] = fates.map(under)
+        else {
+            continue;
+        };
+        let tallies = [first_touch, spread, planned];
+        if tallies.iter().any(|tally| tally.accesses <= 0.0) {
+            continue;
+        }
         for (total, tally) in totals.iter_mut().zip(tallies) {
             total.add_scaled(tally, accesses / tally.accesses);
         }
@@ -173,170 +192,5 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         first_touch: totals[0].into(),
         interleave: totals[1].into(),
         plan: totals[2].into(),
-    }
-}
-
-/// A group under first touch, interleaving and the plan; none without accesses by page.
-fn tallies(
-    context: &Context,
-    group: &ObjectGroup,
-    plan: &Plan,
-    decisions: &[usize],
-    parameters: &Parameters,
-) -> Option<(FirstTouchBasis, [Tally; 3])> {
-    let spread = Layout::new(&interleave::everywhere(), context, group.size_bytes)?;
-    let layout = |position: usize| {
-        Layout::new(
-            &plan.decisions[position].placement,
-            context,
-            group.size_bytes,
-        )
-    };
-    let by_instance = !matches!(
-        instances::of(context, group, parameters),
-        Instances::Together
-    );
-    let (basis, tallies) = if by_instance {
-        let first_touch = over_instances(context, group, |_, allocator| Some(allocator), None);
-        let interleaved = over_instances(context, group, |_, _| None, Some(&spread));
-        let planned = instances_planned(context, group, plan, decisions);
-        (
-            FirstTouchBasis::Assumed,
-            [first_touch, interleaved, planned],
-        )
-    } else {
-        let (basis, first_touch) = match under_first_touch(context, group) {
-            Some(tally) => (FirstTouchBasis::Observed, tally),
-            None => {
-                let toucher = Layout::Whole(Holder::Thread(assumed_toucher(context, group)?));
-                (
-                    FirstTouchBasis::Assumed,
-                    under_layout(context, group, &toucher),
-                )
-            }
-        };
-        let planned = decisions.first().and_then(|&first| layout(first));
-        let planned = planned.map_or(first_touch, |layout| under_layout(context, group, &layout));
-        (
-            basis,
-            [first_touch, under_layout(context, group, &spread), planned],
-        )
-    };
-    tallies
-        .iter()
-        .all(|tally| tally.accesses > 0.0)
-        .then_some((basis, tallies))
-}
-
-/// Who is taken to have touched an object first: the thread that allocated it, else the main thread.
-pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
-    let objects = &context.tables.objects;
-    let allocator = group
-        .samples
-        .iter()
-        .find_map(|id| objects.get(id.0 as usize)?.thread);
-    let allocator = allocator.filter(|&thread| context.places.knows(thread));
-    let threads = context.tables.threads.iter().zip(0..);
-    let main = || {
-        threads
-            .clone()
-            .find(|(thread, index)| thread.order == 0 && context.places.knows(ThreadIndex(*index)))
-    };
-    let any = || {
-        group
-            .threads
-            .iter()
-            .map(|thread| thread.0)
-            .find(|&thread| context.places.knows(thread))
-    };
-    allocator
-        .or_else(|| main().map(|(_, index)| ThreadIndex(index)))
-        .or_else(any)
-}
-
-/// Adds up a group's sampled instances, each held by the thread that `holder` says (given its
-/// position and its allocating thread), or spread.
-fn over_instances(
-    context: &Context,
-    group: &ObjectGroup,
-    holder: impl Fn(usize, ThreadIndex) -> Option<ThreadIndex>,
-    spread: Option<&Layout>,
-) -> Tally {
-    let all: f64 = group
-        .threads
-        .iter()
-        .map(|(_, loads, stores, _)| loads + stores)
-        .sum();
-    let mut tally = Tally::default();
-    for (position, (id, user)) in group.samples.iter().zip(&group.users).enumerate() {
-        let object = context.tables.objects.get(id.0 as usize);
-        let allocator = object
-            .and_then(|object| object.thread)
-            .unwrap_or(user.thread);
-        let holder = match (holder(position, allocator), spread) {
-            (Some(thread), _) => Holder::Thread(thread),
-            (None, Some(spread)) => spread.holder(0),
-            (None, None) => continue,
-        };
-        tally.add(context, user.thread, user.accesses * user.share, holder);
-        // Whose the other accesses are was not kept: as the group's on the whole.
-        let others = user.accesses * (1.0 - user.share) / all.max(f64::MIN_POSITIVE);
-        for &(thread, loads, stores, _) in &group.threads {
-            tally.add(context, thread, others * (loads + stores), holder);
-        }
-    }
-    tally
-}
-
-fn instances_planned(
-    context: &Context,
-    group: &ObjectGroup,
-    plan: &Plan,
-    decisions: &[usize],
-) -> Tally {
-    let owner = |position: usize, allocator: ThreadIndex| {
-        let object = group
-            .samples
-            .get(position)
-            .and_then(|id| context.tables.objects.get(id.0 as usize))?;
-        let creation = context
-            .tables
-            .threads
-            .get(allocator.0 as usize)
-            .map(|thread| thread.order);
-        decisions
-            .iter()
-            .map(|&decision| &plan.decisions[decision])
-            .find_map(|decision| {
-                if let Subject::CallSite { order, thread, .. } = &decision.subject {
-                    let fits = order
-                        .is_none_or(|(first, last)| (first..=last).contains(&object.order))
-                        && thread.is_none_or(|thread| Some(thread) == creation);
-                    if !fits {
-                        return None;
-                    }
-                }
-                match (
-                    &decision.placement,
-                    Layout::new(&decision.placement, context, group.size_bytes)?,
-                ) {
-                    (Placement::Whole(_), Layout::Whole(Holder::Thread(thread))) => Some(thread),
-                    _ => None,
-                }
-            })
-    };
-    // Where decisions for the whole call site spread its objects, page by page is all that is known.
-    let whole = decisions.first().map(|&first| &plan.decisions[first]);
-    let layout = whole
-        .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))
-        .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
-    match layout {
-        Some(layout) => under_layout(context, group, &layout),
-        None => over_instances(
-            context,
-            group,
-            |position, allocator| owner(position, allocator).or(Some(allocator)),
-            None,
-        ),
     }
 }

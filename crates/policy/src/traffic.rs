@@ -8,7 +8,8 @@ use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
 use crate::place::accesses;
 use crate::plan::{Context, Input};
-use crate::prediction::{Prediction, assumed_toucher};
+use crate::prediction::Prediction;
+use crate::under::assumed_toucher;
 
 /// Accesses by weight, `[CPU's node][memory's node]`, by position in the machine's nodes.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +75,7 @@ fn add<'a>(
         match holder {
             Holder::Thread(thread) => on(of_thread(thread), accesses(cell)),
             Holder::Node(node) => on(context.machine.position(node), accesses(cell)),
+            Holder::Everywhere => on(Some(reader), accesses(cell)),
             Holder::Spread(nodes) => {
                 for &(node, share) in nodes {
                     on(context.machine.position(node), accesses(cell) * share);

@@ -16,7 +16,7 @@
 //! Everything here runs in signal handlers, or may be interrupted by ours: no locks, no `errno`.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use nearpage_wire::samples::{
     Ended, HEADER_BYTES, Kind, MAGIC, SLOT_BYTES, SLOTS_MAX, THREAD_USER_CLOCK, offset, slot,
@@ -214,7 +214,17 @@ pub fn thread_begins(thread: &mut Thread) {
             sys::sched_yield();
             patience -= 1;
         }
-        write(Kind::ThreadBegins, thread.tid, |_| ());
+        thread.begin_unsaid.store(true, Ordering::Relaxed);
+        say_begin(&thread.begin_unsaid, thread.tid);
+    }
+}
+
+/// Where the ring took longer to make than the thread waited for it, its beginning is said later,
+/// before anything else of it.
+fn say_begin(unsaid: &AtomicBool, tid: u32) {
+    let is_there = RING.load(Ordering::Acquire) >= ring::ADDRESS;
+    if is_there && unsaid.swap(false, Ordering::Relaxed) {
+        write(Kind::ThreadBegins, tid, |_| ());
     }
 }
 
@@ -225,6 +235,7 @@ pub fn thread_ends(thread: &mut Thread) {
     }
     note_blocked(thread);
     release_timer(core::mem::take(&mut thread.timer));
+    say_begin(&thread.begin_unsaid, thread.tid);
     write(Kind::ThreadEnds, thread.tid, |_| ());
 }
 
@@ -243,6 +254,7 @@ pub fn forked_child(thread: &mut Thread) {
         timer.store(0, Ordering::Relaxed);
     }
     thread.timer = 0;
+    thread.begin_unsaid.store(false, Ordering::Relaxed);
     if thread.stage == crate::thread::Stage::Running {
         thread_begins(thread);
     }
@@ -454,6 +466,8 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
     }
     let period_ns = period_ns();
     let missed = overrun.max(0) as u32;
+    // SAFETY: the thread's own storage; only atomically where the thread itself may be at it.
+    say_begin(unsafe { &(*Thread::current()).begin_unsaid }, tid);
     // SAFETY: the thread's own storage; nobody else looks at this field meanwhile.
     let stands_for_ns = unsafe {
         let clocks = &raw mut (*Thread::current()).clocks;

@@ -5,7 +5,7 @@
 //! load and an add. The loader's reserve for such storage is small: the size is asserted below.
 
 use core::arch::{asm, global_asm};
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 global_asm!(
     ".pushsection .tbss.nearpage_thread,\"awT\",%nobits",
@@ -79,6 +79,8 @@ pub struct Thread {
     pub clocks: crate::signal::Clocks,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
+    /// [`crate::signal`]: the ring was not there yet to say that it begins.
+    pub begin_unsaid: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Thread>() <= 192);

@@ -12,6 +12,7 @@
 //! time; the same arguments make the same recording.
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
@@ -257,30 +258,21 @@ impl Synthetic {
             command: vec!["synthetic".into()],
             build_id: "00".into(),
             exit_status: Some(0),
-            started_unix_ns: 0,
             begin_ns: 1_000_000_000,
             end_ns: 1_000_000_000 + self.accesses * 1000,
             source: "clock".into(),
             rate_hz: 997.0,
-            rates: Vec::new(),
-            thread_placement: "none".into(),
             calibration: "before".into(),
-            notes: Vec::new(),
             counts: SampleCounts {
                 samples: self.accesses,
                 accesses: self.accesses,
                 ..Default::default()
             },
             allocations: self.objects,
-            small_unlogged: 0,
-            stacks_omitted: 0,
-            damaged_blocks: 0,
-            marks: Vec::new(),
-            nodes: (0..NODES).map(|node| NodeId(node as u16)).collect(),
-            redacted: false,
-            rank: None,
-            attached: None,
-            tracing: None,
+            ..Metadata::begun(
+                UNIX_EPOCH,
+                (0..NODES).map(|node| NodeId(node as u16)).collect(),
+            )
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The tables beside the accesses: objects, threads, modules, call sites; and the events that a
 //! recorder sees on the way.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use nearpage_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -428,4 +430,39 @@ pub struct Metadata {
     /// Of a full recording: how it was traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracing: Option<crate::trace::Tracing>,
+}
+
+impl Metadata {
+    /// Of a recording that begins, at `started`, on a machine of these nodes: nothing else is known yet.
+    pub fn begun(started: SystemTime, nodes: Vec<NodeId>) -> Self {
+        let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            version: crate::folder::FORMAT_VERSION,
+            status: Status::Incomplete,
+            recorder: env!("CARGO_PKG_VERSION").to_owned(),
+            command: Vec::new(),
+            build_id: String::new(),
+            exit_status: None,
+            started_unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+            begin_ns: 0,
+            end_ns: 0,
+            source: String::new(),
+            rate_hz: 0.0,
+            rates: Vec::new(),
+            thread_placement: "none".to_owned(),
+            calibration: String::new(),
+            notes: Vec::new(),
+            counts: SampleCounts::default(),
+            allocations: 0,
+            small_unlogged: 0,
+            stacks_omitted: 0,
+            damaged_blocks: 0,
+            marks: Vec::new(),
+            nodes,
+            redacted: false,
+            rank: None,
+            attached: None,
+            tracing: None,
+        }
+    }
 }

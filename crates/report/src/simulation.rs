@@ -1,5 +1,6 @@
 //! What simulations came to, policy by policy.
 
+mod course;
 mod html;
 
 use std::fmt::Write;
@@ -11,6 +12,7 @@ use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 
+use self::course::{movements_json, pretty, timeline_json};
 pub use html::simulation_html;
 
 /// The results of a simulation: one recording on one machine, or several that ran at once.
@@ -20,6 +22,8 @@ pub struct Simulation<'a> {
     pub machine: &'a str,
     /// The recordings' folders.
     pub recordings: &'a [String],
+    /// Size of their pages.
+    pub page_bytes: u64,
     /// A result for each policy.
     pub outcomes: &'a [Outcome],
     /// Lines for the user: what was assumed, what is approximate.
@@ -171,7 +175,10 @@ fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
 
 /// The results as JSON; times are nanoseconds, and sums over threads but for `time_ns`.
 pub fn simulation_json(simulation: &Simulation<'_>) -> String {
-    let results: Vec<Value> = simulation.outcomes.iter().map(outcome_json).collect();
+    let results = simulation.outcomes.iter();
+    let results: Vec<Value> = results
+        .map(|outcome| outcome_json(outcome, simulation.page_bytes))
+        .collect();
     let whole = json!({
         "machine": simulation.machine,
         "recording": match simulation.recordings {
@@ -181,10 +188,10 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
         "notes": simulation.notes,
         "results": results,
     });
-    format!("{whole:#}\n")
+    pretty(&whole)
 }
 
-fn outcome_json(outcome: &Outcome) -> Value {
+fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
     let value = |text: &str| {
         text.parse::<u64>()
             .map_or_else(|_| json!(text), |number| json!(number))
@@ -235,6 +242,8 @@ fn outcome_json(outcome: &Outcome) -> Value {
         "estimated": outcome.estimated(),
         "threads_moved": outcome.threads_moved,
         "refilled_lines": outcome.refilled_lines,
+        "timeline": outcome.timeline.as_ref().map(timeline_json),
+        "movements": outcome.movements.as_ref().map(|kept| movements_json(kept, page_bytes)),
     })
 }
 
@@ -291,6 +300,8 @@ mod tests {
             threads_moved: 0,
             refilled_lines: 0,
             overcommitted: 0,
+            movements: None,
+            timeline: None,
         }
     }
 
@@ -305,6 +316,7 @@ mod tests {
         Simulation {
             machine: "flash-8",
             recordings,
+            page_bytes: 4096,
             outcomes,
             notes: &[],
         }
@@ -403,6 +415,8 @@ mod tests {
             "pages_max",
             "energy_j",
             "estimated",
+            "timeline",
+            "movements",
         ] {
             assert!(result.contains_key(key), "{key}");
         }

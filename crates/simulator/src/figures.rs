@@ -144,6 +144,23 @@ impl Figures {
         self.latency[usize::from(node) * self.nodes + usize::from(memory)]
     }
 
+    /// What moving a page costs on the whole, where so many are moved at once.
+    pub fn mean_move_ns(&self, batch_pages: u64) -> f64 {
+        match self.moves {
+            MoveCost::Fixed(ns) => ns,
+            MoveCost::Steps(steps) => {
+                let cpus = self.cpus().count() as f64;
+                let batch = steps.interrupt_ns + steps.flush_ns + cpus * steps.flush_request_ns;
+                let page = steps.decision_ns
+                    + steps.allocation_ns
+                    + steps.mapping_migration_ns
+                    + steps.copy_ns
+                    + steps.end_migration_ns;
+                page + batch / batch_pages.max(1) as f64
+            }
+        }
+    }
+
     /// Mean unloaded latency from CPUs to the memory of other nodes; on one node, its own.
     pub fn remote_latency(&self) -> u64 {
         let with_cpus = (0..self.nodes as u16).filter(|node| self.node_of_cpu.contains(node));

@@ -40,6 +40,7 @@
 mod block_naive;
 mod error;
 mod figures;
+mod movements;
 mod options;
 mod outcome;
 mod pages;
@@ -51,6 +52,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod timeline;
 mod tournament;
 mod trace;
 
@@ -59,15 +61,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearpage_machine::{Machine, Timing};
 use nearpage_policy::online::{
-    AdaptiveTrigger, KernelBalancing, MigrateReplicate, OnlinePolicy, PushPull,
-    ReplicateOnFirstTouch, Setting, Traffic,
+    AdaptiveTrigger, Auto, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
+    PlannedCopies, PushPull, ReplicateOnFirstTouch, Setting, Traffic,
 };
 
 pub use error::Error;
-pub use options::{Copy, Flush, Halves, Information, Job, NUMBERS, Options, Policy};
+pub use movements::{Movement, MovementKind, Movements, PageExtent};
+pub use options::{Copy, Flush, Halves, Home, Information, Job, NUMBERS, Options, Policy};
 pub use outcome::{Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
+pub use timeline::{Part, Timeline};
 pub use trace::{FilePage, MemoryTrace, ThreadSteps, Trace};
 
 use figures::Figures;
@@ -136,7 +140,13 @@ fn simulate_one(
     let homes = match &job.policy {
         Policy::PostFacto => Some(post_facto::homes(trace, &figures, &timing.latency_ns)?),
         Policy::BlockNaive => Some(block_naive::homes(trace, &figures)),
-        Policy::Homes { homes, .. } => Some(homes.clone()),
+        Policy::Homes { homes, .. } => {
+            let node = |home: &Option<Home>| match home {
+                Some(Home::Node(node)) => Some(*node),
+                Some(Home::Copies) | None => None,
+            };
+            Some(homes.iter().map(node).collect())
+        }
         _ => None,
     };
     if job.policy.is_online() && figures.memory_nodes.len() < 2 {
@@ -164,6 +174,12 @@ fn simulate_one(
         homes,
     };
     match &job.policy {
+        Policy::Homes { homes, .. } if homes.contains(&Some(Home::Copies)) => {
+            let copied = homes.iter().map(|home| *home == Some(Home::Copies));
+            // A plan may be of fewer pages.
+            let others = std::iter::repeat(false);
+            run.under::<_, true>(PlannedCopies::new(copied.chain(others).take(pages)))
+        }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
         }
@@ -186,6 +202,14 @@ fn simulate_one(
         Policy::ReplicateOnFirstTouch => run.under::<_, true>(ReplicateOnFirstTouch::new(&setting)),
         Policy::PushPull(monitor, parameters) => {
             run.under::<_, true>(PushPull::new(*monitor, parameters, &setting)?)
+        }
+        Policy::Auto(parameters) => {
+            let times = MemoryTimes {
+                latency_ns: timing.latency_ns.clone(),
+                service_ns: figures.controller as f64 / figures::FS,
+                move_ns: figures.mean_move_ns(job.options.batch_pages),
+            };
+            run.under::<_, true>(Auto::new(parameters, &setting, Some(&times))?)
         }
         Policy::Traffic(parameters) => run.under::<_, true>(Traffic::new(parameters, &setting)?),
         Policy::KernelBalancing(parameters) => {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nearpage_policy::online::{
-    Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError, PushPullParameters,
-    Thresholds, TrafficParameters,
+    AutoParameters, Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError,
+    PushPullParameters, Thresholds, TrafficParameters,
 };
 
 use crate::schedule::Schedule;
@@ -20,12 +20,12 @@ pub enum Policy {
     /// Each object in as many blocks as there are nodes with memory, one to a node (NumaMMA §4.1.3);
     /// pages that are in no object of several pages where they start.
     BlockNaive,
-    /// Pages stay on given nodes (positions), by page number; where there is none, where they start.
+    /// Pages go where a plan says, by page number; where it says nothing, they start by the rule.
     Homes {
         /// What it is called in results.
         name: String,
         /// By page number.
-        homes: Vec<Option<u16>>,
+        homes: Vec<Option<Home>>,
     },
     /// Migration and replication (Verghese §3.2).
     MigrateReplicate {
@@ -44,6 +44,17 @@ pub enum Policy {
     Traffic(TrafficParameters),
     /// Linux's automatic NUMA balancing.
     KernelBalancing(KernelBalancingParameters),
+    /// nearpage's own, as it decides while the program runs.
+    Auto(AutoParameters),
+}
+
+/// Where a plan wants a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// On a node, by position.
+    Node(u16),
+    /// On every node that reads it, from then on.
+    Copies,
 }
 
 /// Halves of [`Policy::MigrateReplicate`].
@@ -59,7 +70,7 @@ pub enum Halves {
 
 impl Policy {
     /// Names of the policies that [`Policy::from_name`] knows.
-    pub const NAMES: [&str; 16] = [
+    pub const NAMES: [&str; 17] = [
         "first-touch",
         "round-robin",
         "interleave",
@@ -76,6 +87,7 @@ impl Policy {
         "out-w-local",
         "traffic",
         "kernel-balancing",
+        "auto",
     ];
 
     /// The policy of that name, with its published parameters.
@@ -93,6 +105,7 @@ impl Policy {
             "block-naive" => Some(Self::BlockNaive),
             "replicate-on-first-touch" => Some(Self::ReplicateOnFirstTouch),
             "traffic" => Some(Self::Traffic(TrafficParameters::default())),
+            "auto" => Some(Self::Auto(AutoParameters::default())),
             "kernel-balancing" => Some(Self::KernelBalancing(KernelBalancingParameters::default())),
             _ => {
                 let monitor = Monitor::ALL.into_iter().find(|one| one.as_str() == name);
@@ -114,6 +127,7 @@ impl Policy {
             Self::PushPull(monitor, _) => monitor.as_str(),
             Self::Traffic(_) => "traffic",
             Self::KernelBalancing(_) => "kernel-balancing",
+            Self::Auto(_) => "auto",
             Self::MigrateReplicate {
                 halves: Halves::Both,
                 ..
@@ -153,6 +167,7 @@ impl Policy {
             Self::PushPull(_, parameters) => parameters.set(name, value),
             Self::Traffic(parameters) => parameters.set(name, value),
             Self::KernelBalancing(parameters) => parameters.set(name, value),
+            Self::Auto(parameters) => parameters.set(name, value),
             _ => Ok(false),
         }
     }
@@ -167,6 +182,7 @@ impl Policy {
             Self::PushPull(..) => PushPullParameters::PARAMETERS.to_vec(),
             Self::Traffic(_) => TrafficParameters::PARAMETERS.to_vec(),
             Self::KernelBalancing(_) => KernelBalancingParameters::PARAMETERS.to_vec(),
+            Self::Auto(_) => AutoParameters::PARAMETERS.to_vec(),
             _ => Vec::new(),
         }
     }
@@ -193,17 +209,17 @@ impl Policy {
             Self::KernelBalancing(parameters) => {
                 parameters.values().into_iter().map(text).collect()
             }
+            Self::Auto(parameters) => parameters.values().into_iter().map(text).collect(),
             _ => Vec::new(),
         }
     }
 }
 
 /// Of `migrate-replicate` and its halves.
-const ADAPTIVE: Parameter = number(
+const ADAPTIVE: Parameter = Parameter::new(
     "adaptive",
     0,
-    0,
-    1,
+    0..=1,
     "1: the trigger follows memory pressure and lock contention",
 );
 
@@ -295,6 +311,9 @@ pub struct Options {
     pub slice_ns: u64,
     /// Start of a policy's random draws.
     pub seed: u64,
+    /// Movements of pages that are kept, at most, and with them what happened over time; 0: none of
+    /// it. Results do not depend on it.
+    pub movements_max: usize,
 }
 
 impl Default for Options {
@@ -322,23 +341,8 @@ impl Default for Options {
             memory_pages: None,
             slice_ns,
             seed,
+            movements_max: 0,
         }
-    }
-}
-
-const fn number(
-    name: &'static str,
-    default: u64,
-    least: u64,
-    most: u64,
-    meaning: &'static str,
-) -> Parameter {
-    Parameter {
-        name,
-        default,
-        least,
-        most,
-        meaning,
     }
 }
 
@@ -347,54 +351,47 @@ const EVERY_SAMPLED: u32 = 10;
 
 /// Numbers among the options.
 pub const NUMBERS: [Parameter; 8] = [
-    number(
+    Parameter::new(
         "every",
         1,
-        1,
-        1_000_000,
+        1..=1_000_000,
         "the policy sees one reference in so many; 10 for sampled sources",
     ),
-    number(
+    Parameter::new(
         "move_ns",
         0,
-        0,
-        1_000_000_000_000,
+        0..=1_000_000_000_000,
         "cost of moving a page, in place of the machine's",
     ),
-    number(
+    Parameter::new(
         "batch_pages",
         5,
-        1,
-        1_000_000,
+        1..=1_000_000,
         "hot pages to an interrupt, where the machine has steps",
     ),
-    number(
+    Parameter::new(
         "batch_ns",
         500_000,
-        0,
-        1_000_000_000_000,
+        0..=1_000_000_000_000,
         "the longest that a hot page waits for others",
     ),
-    number(
+    Parameter::new(
         "memory_pages",
         u64::MAX,
-        1,
-        u64::MAX,
+        1..=u64::MAX,
         "pages of memory in all",
     ),
-    number(
+    Parameter::new(
         "slice_ns",
         10_000_000,
-        1,
-        1_000_000_000_000,
+        1..=1_000_000_000_000,
         "time slice of threads that share a CPU",
     ),
-    number("seed", 0, 0, u64::MAX, "start of random draws"),
-    number(
+    Parameter::new("seed", 0, 0..=u64::MAX, "start of random draws"),
+    Parameter::new(
         "min_latency",
         128,
-        0,
-        1_000_000,
+        0..=1_000_000,
         "cycles that a load must take to be sampled, where source is loads",
     ),
 ];
@@ -415,15 +412,18 @@ pub struct Job {
 impl Job {
     /// With everything as published.
     pub fn new(policy: Policy) -> Self {
-        let information = match policy.asks() {
-            true => Information::Asked,
-            false => Information::Cache,
+        let (information, every) = match policy {
+            // It is to do with samples.
+            Policy::Auto(_) => (Information::Cache, EVERY_SAMPLED),
+            _ if policy.asks() => (Information::Asked, 1),
+            _ => (Information::Cache, 1),
         };
         Self {
             policy,
             initial: None,
             options: Options {
                 information,
+                every,
                 ..Options::default()
             },
             schedule: Arc::default(),
@@ -568,6 +568,8 @@ impl Job {
             Policy::PushPull(..) => moved + 24 + 4 * nodes + 4,
             // Row of its samples, collapses, who replicated it, stale copies.
             Policy::Traffic(_) => moved + 4 + 4 + 2 + 8,
+            // Its state, counts by node.
+            Policy::Auto(_) => moved + 6 + 2 * nodes,
             // In its process, last fault, unmapped for the policy and for the replay.
             Policy::KernelBalancing(_) => moved + 16 + 12 + 2,
         }

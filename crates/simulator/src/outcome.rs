@@ -2,6 +2,9 @@
 
 use nearpage_policy::online::traffic::imbalance;
 
+use crate::movements::Movements;
+use crate::timeline::Timeline;
+
 /// Sums over threads, in the order of Figure 6.1: what the time went to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
@@ -100,6 +103,10 @@ pub struct Outcome {
     pub refilled_lines: u64,
     /// Pages first touched where no node had memory left.
     pub overcommitted: u64,
+    /// What pages did, where that was to be kept ([`Options::movements_max`](crate::Options)).
+    pub movements: Option<Movements>,
+    /// What happened over time, likewise.
+    pub timeline: Option<Timeline>,
 }
 
 impl Outcome {

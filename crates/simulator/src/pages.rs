@@ -4,6 +4,7 @@ use nearpage_policy::online::{Action, ActionKind, Copies, Initial, fetch_ahead};
 
 use crate::Error;
 use crate::figures::Figures;
+use crate::movements::{MovementKind, MovementLog, Movements};
 use crate::trace::Trace;
 
 /// No node.
@@ -16,6 +17,8 @@ struct Page {
     home: u8,
     /// Where it migrated from last.
     before: u8,
+    /// Home after its first touch.
+    first: u8,
 }
 
 /// What pages did, and how many there were.
@@ -83,6 +86,7 @@ pub(crate) struct PageTable<'a> {
     exhausted: bool,
     since: u64,
     pub counts: PageCounts,
+    log: MovementLog,
 }
 
 impl<'a> PageTable<'a> {
@@ -98,6 +102,7 @@ impl<'a> PageTable<'a> {
             copies: 0,
             home: 0,
             before: NONE,
+            first: 0,
         };
         let pages = trace.pages();
         let limited = limit.is_some() || figures.capacity.iter().any(|&pages| pages != u64::MAX);
@@ -120,6 +125,7 @@ impl<'a> PageTable<'a> {
             exhausted: false,
             since: 0,
             counts: PageCounts::default(),
+            log: MovementLog::default(),
         }
     }
 
@@ -201,7 +207,7 @@ impl<'a> PageTable<'a> {
         self.take(home, now);
         let entry = &mut self.pages[page as usize];
         entry.copies = 1 << home;
-        entry.home = home as u8;
+        (entry.home, entry.first) = (home as u8, home as u8);
     }
 
     fn has_room(&self, node: u16, figures: &Figures) -> bool {
@@ -221,6 +227,23 @@ impl<'a> PageTable<'a> {
     pub fn end_epoch(&mut self) -> u64 {
         self.exhausted = false;
         std::mem::take(&mut self.short)
+    }
+
+    /// Keeps what pages do from now on: so many movements, at most.
+    pub fn keep_movements(&mut self, most: usize) {
+        self.log = MovementLog::new(most);
+    }
+
+    /// Movements from now on are of this time.
+    pub fn set_now(&mut self, now: u64) {
+        self.log.set_now(now);
+    }
+
+    /// What they did, where that was to be kept.
+    pub fn movements(&mut self) -> Option<Movements> {
+        let pages = self.pages.iter();
+        let homes = pages.map(|page| (page.copies != 0).then_some((page.first, page.home)));
+        self.log.finish(self.trace, homes)
     }
 
     /// From now on, stores leave the writer's copy and not the master's.
@@ -249,6 +272,7 @@ impl<'a> PageTable<'a> {
         let entry = &mut self.pages[page as usize];
         (entry.copies, entry.home) = (1 << left, left as u8);
         self.counts.collapsed += 1;
+        self.log.note(page, MovementKind::Collapse, home, left);
     }
 
     /// Gives a node whose copy is stale a fresh one, if there is memory for it; `true`: it has.
@@ -258,8 +282,11 @@ impl<'a> PageTable<'a> {
             return false;
         }
         self.take(node, now);
-        self.pages[page as usize].copies |= 1 << node;
+        let entry = &mut self.pages[page as usize];
+        entry.copies |= 1 << node;
         self.counts.refreshed += 1;
+        let home = entry.home;
+        self.log.note(page, MovementKind::Refresh, home, node);
         true
     }
 
@@ -361,6 +388,7 @@ impl<'a> PageTable<'a> {
         if kind == ActionKind::Replicate {
             self.counts.replicated += 1;
             self.pages[page as usize].copies |= 1 << node;
+            self.log.note(page, MovementKind::Replicate, home, node);
             return true;
         }
         self.give_back(copies & !(1 << node), now);
@@ -368,11 +396,13 @@ impl<'a> PageTable<'a> {
         entry.copies = 1 << node;
         entry.home = node as u8;
         let counts = &mut self.counts;
-        match kind {
-            ActionKind::Collapse => counts.collapsed += 1,
-            ActionKind::Interleave => counts.interleaved += 1,
-            _ => counts.migrated += 1,
-        }
+        let (count, done) = match kind {
+            ActionKind::Collapse => (&mut counts.collapsed, MovementKind::Collapse),
+            ActionKind::Interleave => (&mut counts.interleaved, MovementKind::Interleave),
+            _ => (&mut counts.migrated, MovementKind::Migrate),
+        };
+        *count += 1;
+        self.log.note(page, done, home, node);
         if kind != ActionKind::Collapse {
             entry.before = home;
             counts.multiple += u64::from(before != NONE);

@@ -27,6 +27,7 @@ use crate::outcome::Outcome;
 use crate::pages::PageTable;
 use crate::queues::Queues;
 use crate::thread::{State, Thread};
+use crate::timeline::{Part, Timeline};
 use crate::tournament::{NEVER, Tournament};
 use crate::trace::{ThreadSteps, Trace};
 
@@ -70,6 +71,9 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     phases: Phases,
     signals_missing: u64,
     now: u64,
+    timeline: Option<Timeline>,
+    /// When its next part begins.
+    next_part: u64,
 }
 
 impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
@@ -125,7 +129,15 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             phases: Phases::new(figures),
             signals_missing: 0,
             now: 0,
+            timeline: None,
+            next_part: NEVER,
         };
+        if job.options.movements_max > 0 {
+            replay.pages.keep_movements(job.options.movements_max);
+            let timeline = Timeline::new(nodes);
+            replay.next_part = timeline.next();
+            replay.timeline = Some(timeline);
+        }
         for (number, (thread, steps)) in traced.into_iter().enumerate() {
             let node = figures.node(thread.cpu)?;
             let mut new = Thread::new(thread.thread, thread.cpu.0, node, steps);
@@ -170,6 +182,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     break;
                 }
                 continue;
+            }
+            if now >= self.next_part {
+                self.follow(now);
             }
             self.now = now;
             let thread = &self.threads[number];
@@ -236,6 +251,30 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 self.policy.fetch_ahead(page);
             }
         }
+    }
+
+    /// Takes down what happened up to `now`.
+    #[cold]
+    fn follow(&mut self, now: u64) {
+        let Some(timeline) = &mut self.timeline else {
+            return;
+        };
+        let misses = |side: usize| {
+            let threads = self.threads.iter();
+            threads.map(|thread| thread.totals.misses[side]).sum()
+        };
+        let pages = &self.pages.counts;
+        let controllers = self.queues.controllers.iter();
+        let counted = Part {
+            local: misses(0),
+            remote: misses(1),
+            migrated: pages.migrated + pages.interleaved,
+            replicated: pages.replicated + pages.refreshed,
+            collapsed: pages.collapsed,
+            controller_load: controllers.map(|server| server.requests).collect(),
+        };
+        timeline.take(now, counted);
+        self.next_part = timeline.next();
     }
 
     // ---- references ----

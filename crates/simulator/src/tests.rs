@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use crate::{Job, MemoryTrace, Outcome, Policy, simulate};
 
+mod movements;
 mod policies;
 
 fn machine(nodes: usize, more: &str) -> Machine {
@@ -909,7 +910,7 @@ proptest! {
         };
         let best = (0..81u32)
             .map(|code| {
-                let homes = (0..4).map(|page| Some((code / 3u32.pow(page) % 3) as u16)).collect();
+                let homes = (0..4).map(|page| Some(crate::Home::Node((code / 3u32.pow(page) % 3) as u16))).collect();
                 stall(Job::new(Policy::Homes { name: "brute force".to_owned(), homes }))
             })
             .fold(f64::INFINITY, f64::min);

@@ -224,6 +224,7 @@ fn recording(opened: &Opened) -> Value {
         "machine": machine(&recording.machine),
         "threads": threads,
         "colours": scale.threads,
+        "functions": opened.functions.names,
     })
 }
 
@@ -280,7 +281,12 @@ fn by(question: &Question) -> Result<By, Answer> {
 /// A line of JSON; then a byte for each bin, its colour; then a little-endian `f32` for each, its
 /// accesses.
 fn picture(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer, Answer> {
-    let picture = Picture::new(opened.sources(stage), by(question)?, &asked(question)?)
+    let first = match question.parameters.contains_key("first") {
+        true => Some(question.number("first")? as usize),
+        false => None,
+    };
+    let (by, asked) = (by(question)?, asked(question)?);
+    let picture = Picture::new(opened.sources(stage), by, first, &asked)
         .map_err(|error| Answer::error(500, error.to_string()))?;
     let head = json!({
         "frame": picture.frame,

@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `points.bin` | points of 20 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket |
+//! | `points.bin` | points of 21 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket |
 //! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
 //! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
 //!
@@ -16,19 +16,20 @@ use std::path::{Path, PathBuf};
 use flate2::Crc;
 use nearpage_recording::Recording;
 
+use crate::functions::Functions;
 use crate::point::Scale;
 use crate::pyramid::Pyramid;
 use crate::store::{Bytes, Segment, Store};
 
 /// Changes with the layout of any of the files.
-const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW01");
+const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW02");
 const FOLDER: &str = "view";
 const INDEX: &str = "index.bin";
 
 /// What says that the files are of this recording, as it is now.
-type Identity = [u64; 8];
+type Identity = [u64; 9];
 
-fn identity(recording: &Recording, scale: &Scale) -> Identity {
+fn identity(recording: &Recording, scale: &Scale, functions: &Functions) -> Identity {
     let metadata = &recording.metadata;
     [
         recording.access_count(),
@@ -39,6 +40,7 @@ fn identity(recording: &Recording, scale: &Scale) -> Identity {
         scale.tick_ns ^ u64::from(scale.ticks) << 16,
         scale.threads as u64,
         scale.nodes as u64,
+        functions.fingerprint(),
     ]
 }
 
@@ -49,10 +51,10 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    pub fn new(recording: &Recording, scale: &Scale) -> Self {
+    pub fn new(recording: &Recording, scale: &Scale, functions: &Functions) -> Self {
         Self {
             folder: Some(recording.folder.join(FOLDER)),
-            identity: identity(recording, scale),
+            identity: identity(recording, scale, functions),
         }
     }
 

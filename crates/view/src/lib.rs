@@ -25,6 +25,7 @@
 mod answer;
 mod cache;
 mod error;
+mod functions;
 mod objects;
 mod opened;
 mod page;

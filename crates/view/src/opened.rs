@@ -9,6 +9,7 @@ use nearpage_attribution::{AccessChunks, Attribution, Input, Options, attribute}
 use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
 
 use crate::cache::Cache;
+use crate::functions::Functions;
 use crate::picture::Sources;
 use crate::point::{Points, Scale};
 use crate::pyramid::{self, Pyramid};
@@ -54,6 +55,8 @@ pub struct Opened {
     pub recording: Recording,
     /// Where objects and modules were.
     pub space: Space,
+    /// Functions that points are coloured by.
+    pub functions: Functions,
     /// Units of points.
     pub scale: Scale,
     stage: RwLock<Arc<Stage>>,
@@ -89,20 +92,27 @@ impl Opened {
         };
         let page_bytes = recording.machine.page_bytes;
         let space = Space::new(&recording.tables, page_bytes);
-        let (begin_ns, end_ns) = times(&recording);
+        let functions = Functions::new(&recording, &sampled);
         let scale = Scale::new(
             &space,
             &recording.tables,
             &recording.machine,
-            begin_ns,
-            end_ns,
+            functions.names.len(),
+            times(&recording),
         );
         let kept = Kept {
             builder: Builder::new(&scale, None),
             sums: None,
         };
         let read = AtomicUsize::new(0);
-        let pass = pass(&recording, &space, &scale, &sampled, Some(kept), &read)?;
+        let pass = {
+            let places = Places {
+                space: &space,
+                scale: &scale,
+                functions: &functions,
+            };
+            pass(&recording, places, &sampled, Some(kept), &read)?
+        };
         let share = if whole {
             1.0
         } else {
@@ -120,7 +130,9 @@ impl Opened {
             report: OnceLock::new(),
             plan: OnceLock::new(),
         };
-        if !whole && let Some((store, sums)) = Cache::new(&recording, &scale).open(&scale) {
+        if !whole
+            && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
+        {
             stage.store = Arc::new(store);
             stage.store_share = 1.0;
             stage.pyramid = Some(Arc::new(sums));
@@ -128,6 +140,7 @@ impl Opened {
         Ok(Self {
             recording,
             space,
+            functions,
             scale,
             stage: RwLock::new(Arc::new(stage)),
             chunks_read: AtomicUsize::new(if whole { chunks } else { 0 }),
@@ -169,21 +182,19 @@ impl Opened {
         let all: Vec<usize> = (0..self.recording.access_chunks()).collect();
         let recording = &self.recording;
         let read = |kept| {
-            pass(
-                recording,
-                &self.space,
-                &self.scale,
-                &all,
-                kept,
-                &self.chunks_read,
-            )
+            let places = Places {
+                space: &self.space,
+                scale: &self.scale,
+                functions: &self.functions,
+            };
+            pass(recording, places, &all, kept, &self.chunks_read)
         };
         let mut pass;
         let (store, pyramid) = if sample.store_share >= 1.0 {
             pass = read(None)?;
             (sample.store.clone(), sample.pyramid.clone())
         } else {
-            let mut cache = Cache::new(recording, &self.scale);
+            let mut cache = Cache::new(recording, &self.scale, &self.functions);
             let (points, sums) = cache.create().map_err(Error::Write)?;
             let kept = Kept {
                 builder: Builder::new(&self.scale, Some(points)),
@@ -329,18 +340,36 @@ impl AccessChunks for Chunks<'_> {
     }
 }
 
+/// What accesses become points by.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    space: &'a Space,
+    scale: &'a Scale,
+    functions: &'a Functions,
+}
+
 fn pass(
     recording: &Recording,
-    space: &Space,
-    scale: &Scale,
+    places: Places<'_>,
     numbers: &[usize],
     kept: Option<Kept<'_>>,
     done: &AtomicUsize,
 ) -> Result<Pass, Error> {
+    let Places {
+        space,
+        scale,
+        functions,
+    } = places;
     let chunks = Chunks {
         recording,
         numbers,
-        points: Points::new(scale, space, &recording.tables, &recording.machine),
+        points: Points::new(
+            scale,
+            functions,
+            space,
+            &recording.tables,
+            &recording.machine,
+        ),
         scale,
         kept,
         done,
@@ -387,6 +416,7 @@ fn pass(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::UNIX_EPOCH;
 
     use nearpage_machine::{CpuId, preset};
     use nearpage_recording::{
@@ -444,32 +474,12 @@ mod tests {
             ..Tables::default()
         };
         let metadata = Metadata {
-            version: 1,
             status: Status::Complete,
-            recorder: String::new(),
-            command: vec![],
-            build_id: String::new(),
-            exit_status: None,
-            started_unix_ns: 0,
             begin_ns: 1,
             end_ns: CHUNKS * ROWS * 1000,
             source: "clock".to_owned(),
             rate_hz: 1.0,
-            rates: Vec::new(),
-            thread_placement: String::new(),
-            calibration: String::new(),
-            notes: vec![],
-            counts: SampleCounts::default(),
-            allocations: 0,
-            small_unlogged: 0,
-            stacks_omitted: 0,
-            damaged_blocks: 0,
-            marks: vec![],
-            nodes: vec![],
-            redacted: false,
-            rank: None,
-            attached: None,
-            tracing: None,
+            ..Metadata::begun(UNIX_EPOCH, Vec::new())
         };
         let machine = preset("opteron-4").expect("a preset");
         Recording::write(folder, &metadata, &machine, &tables, |writer| {
@@ -512,7 +522,7 @@ mod tests {
             columns: 10,
             rows: 10,
         };
-        let picture = Picture::new(opened.sources(&stage), By::Thread, &asked).expect("read");
+        let picture = Picture::new(opened.sources(&stage), By::Thread, None, &asked).expect("read");
         picture.totals
     }
 

@@ -3,6 +3,9 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use serde::Serialize;
 
@@ -14,6 +17,8 @@ use crate::store::{Store, Window};
 const POINTS_MAX: u64 = 8_000_000;
 /// Bins of a picture in each direction, at most.
 pub const BINS_MAX: usize = 2048;
+/// Bytes of sums that a thread works on at once, about.
+const PART_BYTES: usize = 4 << 20;
 /// A bin with no access.
 const EMPTY: u8 = u8::MAX;
 
@@ -32,6 +37,20 @@ pub struct Frame {
     pub columns: usize,
     /// Bins over the address space.
     pub rows: usize,
+}
+
+impl Frame {
+    fn window(&self, scale: &Scale) -> Window {
+        Window {
+            lines: bounded(
+                self.place_from,
+                self.place_to,
+                scale.line_bytes,
+                scale.lines,
+            ),
+            ticks: bounded(self.from_ns, self.to_ns, scale.tick_ns, scale.ticks),
+        }
+    }
 }
 
 /// A picture.
@@ -60,39 +79,52 @@ pub struct Sources<'a> {
     pub pyramid: Option<&'a Pyramid>,
 }
 
-/// Accesses of each colour in each bin.
-struct Binned {
+/// Accesses of each colour in each bin, made a few rows at a time.
+struct Grid<'a> {
+    sources: Sources<'a>,
+    by: By,
     frame: Frame,
     slots: usize,
-    /// `[row][column][slot]`
-    sums: Vec<f32>,
-    coarse: bool,
+    bins: Bins<'a>,
 }
 
-impl Binned {
-    fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
+/// What bins are made from.
+enum Bins<'a> {
+    Points {
+        window: Window,
+        row_lines: u32,
+        column_ticks: u32,
+    },
+    Sums {
+        pyramid: &'a Pyramid,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    },
+}
+
+impl<'a> Grid<'a> {
+    fn new(sources: Sources<'a>, by: By, asked: &Frame) -> Self {
         let Sources {
             scale,
             store,
             pyramid,
         } = sources;
-        let lines = bounded(
-            asked.place_from,
-            asked.place_to,
-            scale.line_bytes,
-            scale.lines,
-        );
-        let ticks = bounded(asked.from_ns, asked.to_ns, scale.tick_ns, scale.ticks);
-        let window = Window { lines, ticks };
+        let window = asked.window(scale);
         let slots = scale.slots(by);
         if let Some(pyramid) = pyramid.filter(|_| store.to_read(&window) > POINTS_MAX) {
-            let found = pyramid.sums(scale, by, &window)?;
-            return Ok(Self {
-                frame: frame(scale, &found.window, found.columns, found.rows),
+            let (rows, columns) = pyramid.bins(&window);
+            let shown = pyramid.window(scale, &rows, &columns);
+            return Self {
+                sources,
+                by,
+                frame: frame(scale, &shown, columns.len(), rows.len()),
                 slots,
-                sums: found.sums,
-                coarse: true,
-            });
+                bins: Bins::Sums {
+                    pyramid,
+                    rows,
+                    columns,
+                },
+            };
         }
         let bins = |range: &Range<u32>, most: usize| {
             let length = range.end - range.start;
@@ -103,55 +135,181 @@ impl Binned {
         };
         let (row_lines, rows, lines) = bins(&window.lines, asked.rows);
         let (column_ticks, columns, ticks) = bins(&window.ticks, asked.columns);
-        let mut sums = vec![0f32; rows * columns * slots];
-        store.scan(&window, |point| {
-            let row = ((point.line - window.lines.start) / row_lines) as usize;
-            let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
-            sums[(row * columns + column) * slots + scale.slot(by, point)] += point.weight;
-        })?;
-        Ok(Self {
+        Self {
+            sources,
+            by,
             frame: frame(scale, &Window { lines, ticks }, columns, rows),
             slots,
-            sums,
-            coarse: false,
-        })
+            bins: Bins::Points {
+                window,
+                row_lines,
+                column_ticks,
+            },
+        }
+    }
+
+    fn coarse(&self) -> bool {
+        matches!(self.bins, Bins::Sums { .. })
+    }
+
+    /// Sums of some rows, `[row][column][slot]`.
+    fn sums(&self, part: Range<usize>, sums: &mut Vec<f32>) -> io::Result<()> {
+        match &self.bins {
+            Bins::Sums {
+                pyramid,
+                rows,
+                columns,
+            } => {
+                let part = rows.start + part.start..rows.start + part.end;
+                pyramid.read(self.by, part, columns.clone(), sums)
+            }
+            Bins::Points {
+                window,
+                row_lines,
+                column_ticks,
+            } => {
+                let (columns, slots) = (self.frame.columns, self.slots);
+                sums.clear();
+                sums.resize(part.len() * columns * slots, 0.0);
+                let part = lines(window, *row_lines, &part);
+                self.sources.store.scan(&part, |point| {
+                    let row = ((point.line - part.lines.start) / row_lines) as usize;
+                    let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
+                    let slot = self.sources.scale.slot(self.by, point);
+                    sums[(row * columns + column) * slots + slot] += point.weight;
+                })
+            }
+        }
+    }
+
+    /// Rows, in parts for several threads: small enough for their caches as long as no more points
+    /// have to be read by that.
+    fn parts(&self) -> Vec<Range<usize>> {
+        let rows = self.frame.rows;
+        let bytes = rows * self.frame.columns * self.slots * 4;
+        let workers = workers();
+        let mut count = bytes.div_ceil(PART_BYTES).max(workers).clamp(1, rows);
+        let cut = |count: usize| -> Vec<Range<usize>> {
+            (0..count)
+                .map(|part| rows * part / count..rows * (part + 1) / count)
+                .collect()
+        };
+        if let Bins::Points {
+            window, row_lines, ..
+        } = &self.bins
+        {
+            let store = self.sources.store;
+            let read = |count: usize| -> u64 {
+                let parts = cut(count).into_iter();
+                parts
+                    .map(|part| store.to_read(&lines(window, *row_lines, &part)))
+                    .sum()
+            };
+            let whole = store.to_read(window);
+            while count > workers && read(count) > whole + whole / 4 {
+                count /= 2;
+            }
+        }
+        cut(count)
+    }
+
+    /// What `each` makes of the sums of every part, in order of rows.
+    fn reduce<R: Send>(&self, each: impl Fn(&[f32]) -> R + Sync) -> io::Result<Vec<R>> {
+        let parts = self.parts();
+        let next = AtomicUsize::new(0);
+        let made = Mutex::new(Vec::with_capacity(parts.len()));
+        let work = || -> io::Result<()> {
+            let mut sums = Vec::new();
+            while let Some((number, part)) = {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                parts.get(number).map(|part| (number, part.clone()))
+            } {
+                self.sums(part, &mut sums)?;
+                let result = each(&sums);
+                let mut made = made.lock().expect("nobody panics holding it");
+                made.push((number, result));
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..workers().min(parts.len()))
+                .map(|_| scope.spawn(work))
+                .collect();
+            others.into_iter().fold(work(), |done, other| {
+                let other = other.join();
+                done.and(other.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        })?;
+        let mut made = made.into_inner().expect("nobody panics holding it");
+        made.sort_unstable_by_key(|(number, _)| *number);
+        Ok(made.into_iter().map(|(_, result)| result).collect())
     }
 }
 
+/// The part of a window that has some rows.
+fn lines(window: &Window, row_lines: u32, rows: &Range<usize>) -> Window {
+    let line = |row: usize| {
+        let line = u64::from(window.lines.start) + row as u64 * u64::from(row_lines);
+        line.min(window.lines.end.into()) as u32
+    };
+    Window {
+        lines: line(rows.start)..line(rows.end),
+        ticks: window.ticks.clone(),
+    }
+}
+
+fn workers() -> usize {
+    thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(8)
+}
+
 impl Picture {
-    /// What `asked` frames. Bins are whole lines and ticks, so there may be fewer than asked for.
+    /// What `asked` frames. Bins are whole lines and ticks, so there may be fewer than asked for. A
+    /// bin in which there is anything of colour `first` has that colour.
     ///
     /// # Errors
     /// Of the files behind the sources.
-    pub fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
-        let Binned {
-            frame,
-            slots,
-            sums,
-            coarse,
-        } = Binned::new(sources, by, asked)?;
-        let mut totals = vec![0f64; slots];
-        let (mut colours, mut accesses) = (Vec::new(), Vec::new());
-        for bin in sums.chunks_exact(slots) {
-            let mut most = (EMPTY, 0f32);
-            let mut all = 0f32;
-            for (slot, &count) in bin.iter().enumerate() {
-                all += count;
-                totals[slot] += f64::from(count);
-                if count > most.1 {
-                    most = (slot as u8, count);
+    pub fn new(sources: Sources, by: By, first: Option<usize>, asked: &Frame) -> io::Result<Self> {
+        let grid = Grid::new(sources, by, asked);
+        let slots = grid.slots;
+        let parts = grid.reduce(|sums| {
+            let bins = sums.len() / slots;
+            let mut totals = vec![0f64; slots];
+            let (mut colours, mut accesses) = (Vec::with_capacity(bins), Vec::with_capacity(bins));
+            for bin in sums.chunks_exact(slots) {
+                let mut most = (EMPTY, 0f32);
+                let mut all = 0f32;
+                for (slot, &count) in bin.iter().enumerate() {
+                    if count > 0.0 {
+                        all += count;
+                        totals[slot] += f64::from(count);
+                        if count > most.1 {
+                            most = (slot as u8, count);
+                        }
+                    }
                 }
+                let first = first.filter(|&slot| bin.get(slot).is_some_and(|&count| count > 0.0));
+                colours.push(first.map_or(most.0, |slot| slot as u8));
+                accesses.push(all);
             }
-            colours.push(most.0);
-            accesses.push(all);
+            (colours, accesses, totals)
+        })?;
+        let mut picture = Self {
+            coarse: grid.coarse(),
+            frame: grid.frame,
+            colours: Vec::new(),
+            accesses: Vec::new(),
+            totals: vec![0.0; slots],
+        };
+        for (colours, accesses, totals) in parts {
+            picture.colours.extend(colours);
+            picture.accesses.extend(accesses);
+            for (sum, total) in picture.totals.iter_mut().zip(totals) {
+                *sum += total;
+            }
         }
-        Ok(Self {
-            frame,
-            colours,
-            accesses,
-            totals,
-            coarse,
-        })
+        Ok(picture)
     }
 }
 
@@ -174,30 +332,30 @@ impl Histogram {
     /// # Errors
     /// Of the files behind the sources.
     pub fn new(sources: Sources, by: By, asked: &Frame) -> io::Result<Self> {
-        let binned = Binned::new(
-            sources,
-            by,
-            &Frame {
-                columns: 1,
-                ..asked.clone()
-            },
-        )?;
-        let slots = binned.slots;
-        let mut sums = vec![0f64; binned.frame.rows * slots];
-        for (bin, counts) in binned.sums.chunks_exact(slots).enumerate() {
-            let row = bin / binned.frame.columns;
-            for (slot, &count) in counts.iter().enumerate() {
-                sums[row * slots + slot] += f64::from(count);
+        let one = Frame {
+            columns: 1,
+            ..asked.clone()
+        };
+        let grid = Grid::new(sources, by, &one);
+        let (slots, columns) = (grid.slots, grid.frame.columns);
+        let rows = grid.reduce(|sums| {
+            let mut rows = vec![0f64; sums.len() / columns];
+            for (bin, counts) in sums.chunks_exact(slots).enumerate() {
+                let row = &mut rows[bin / columns * slots..][..slots];
+                for (sum, &count) in row.iter_mut().zip(counts) {
+                    *sum += f64::from(count);
+                }
             }
-        }
+            rows
+        })?;
         Ok(Self {
+            coarse: grid.coarse(),
             frame: Frame {
                 columns: 1,
-                ..binned.frame
+                ..grid.frame
             },
             slots,
-            sums,
-            coarse: binned.coarse,
+            sums: rows.concat(),
         })
     }
 }
@@ -241,15 +399,7 @@ impl Value {
     /// Of the files behind the sources.
     pub fn new(sources: Sources, asked: &Frame) -> io::Result<Self> {
         let Sources { scale, store, .. } = sources;
-        let window = Window {
-            lines: bounded(
-                asked.place_from,
-                asked.place_to,
-                scale.line_bytes,
-                scale.lines,
-            ),
-            ticks: bounded(asked.from_ns, asked.to_ns, scale.tick_ns, scale.ticks),
-        };
+        let window = asked.window(scale);
         let mut value = Self::default();
         let mut sums = By::ALL.map(|by| vec![0f64; scale.slots(by)]);
         store.scan(&window, |point| {
@@ -310,7 +460,7 @@ mod tests {
                 rows,
             };
             let sources = Sources { scale: &scale, store: &store, pyramid: None };
-            let picture = Picture::new(sources, By::Thread, &asked).expect("in memory");
+            let picture = Picture::new(sources, By::Thread, None, &asked).expect("in memory");
             let frame = &picture.frame;
             prop_assert!(frame.columns <= columns && frame.rows <= rows);
             prop_assert!(frame.place_from <= asked.place_from.min(5000 * 64));

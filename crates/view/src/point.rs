@@ -1,8 +1,9 @@
-//! One access as pictures need it, in 20 bytes, and what it can be coloured by.
+//! One access as pictures need it, in 21 bytes, and what it can be coloured by.
 
 use nearpage_machine::{Machine, NodeId};
 use nearpage_recording::{AccessBatch, AccessKind, Level, Tables};
 
+use crate::functions::{Functions, Lookup};
 use crate::space::{Extent, Space, place};
 
 /// Threads with a colour of their own; the others, with the fewest accesses, share one.
@@ -19,6 +20,8 @@ pub struct Point {
     pub line: u32,
     /// Since the recording began, in units of [`Scale::tick_ns`].
     pub tick: u32,
+    /// Colour of the function that made it.
+    pub function: u8,
     /// Number of the thread.
     pub thread: u16,
     /// Kind (2 bits), level (3), node of the page + 1 (5), node of the CPU + 1 (5); 0 is unknown.
@@ -31,7 +34,7 @@ pub struct Point {
 
 impl Point {
     /// Bytes of one in memory and on disk.
-    pub const BYTES: usize = 20;
+    pub const BYTES: usize = 21;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -40,7 +43,8 @@ impl Point {
         bytes[8..10].copy_from_slice(&self.thread.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.tags.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.weight.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.cost_ns.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.cost_ns.to_le_bytes());
+        bytes[20] = self.function;
         bytes
     }
 
@@ -53,6 +57,7 @@ impl Point {
             tags: u16::from_le_bytes([bytes[10], bytes[11]]),
             weight: f32::from_le_bytes(four(12)),
             cost_ns: f32::from_le_bytes(four(16)),
+            function: bytes[20],
         }
     }
 
@@ -92,11 +97,13 @@ pub enum By {
     Latency,
     /// Local or remote.
     Locality,
+    /// The function that accessed.
+    Function,
 }
 
 impl By {
     /// All of them, in the order of the pyramid's columns.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Thread,
         Self::PageNode,
         Self::CpuNode,
@@ -104,6 +111,7 @@ impl By {
         Self::Level,
         Self::Latency,
         Self::Locality,
+        Self::Function,
     ];
 
     /// As addresses have it.
@@ -116,6 +124,7 @@ impl By {
             Self::Level => "level",
             Self::Latency => "latency",
             Self::Locality => "locality",
+            Self::Function => "function",
         }
     }
 
@@ -144,16 +153,18 @@ pub struct Scale {
     pub thread_slots: Vec<u8>,
     /// Number of colours of threads.
     pub threads: usize,
+    /// The same of functions.
+    pub functions: usize,
 }
 
 impl Scale {
-    /// Of a recording that lasted from `begin_ns` to `end_ns`.
+    /// Of a recording that lasted from `begin_ns` to `end_ns`, with so many colours of functions.
     pub fn new(
         space: &Space,
         tables: &Tables,
         machine: &Machine,
-        begin_ns: u64,
-        end_ns: u64,
+        functions: usize,
+        (begin_ns, end_ns): (u64, u64),
     ) -> Self {
         let mut line_bytes = 64;
         while space.bytes().div_ceil(line_bytes) >= u64::from(u32::MAX) {
@@ -180,6 +191,7 @@ impl Scale {
             lines: space.bytes().div_ceil(line_bytes).max(1) as u32,
             nodes: machine.nodes.len().min(NODES_MAX),
             threads: tables.threads.len().clamp(1, THREADS_MAX),
+            functions,
             thread_slots,
         }
     }
@@ -193,6 +205,7 @@ impl Scale {
             By::Level => 8,
             By::Latency => LATENCIES,
             By::Locality => 3,
+            By::Function => self.functions,
         }
     }
 
@@ -224,6 +237,7 @@ impl Scale {
                 (cpu, page) if cpu == page => 1,
                 _ => 2,
             },
+            By::Function => usize::from(point.function).min(self.functions - 1),
         }
     }
 }
@@ -231,8 +245,9 @@ impl Scale {
 /// What turns accesses into points.
 pub(crate) struct Points<'a> {
     scale: &'a Scale,
-    /// Extents of each thread's process.
-    extents: Vec<&'a [Extent]>,
+    functions: &'a Functions,
+    /// Each thread's process, and its extents.
+    extents: Vec<(u32, &'a [Extent])>,
     /// Node of each CPU, as a point has it.
     cpu_nodes: Vec<u16>,
     /// Of each node number, the same.
@@ -240,7 +255,13 @@ pub(crate) struct Points<'a> {
 }
 
 impl<'a> Points<'a> {
-    pub fn new(scale: &'a Scale, space: &'a Space, tables: &Tables, machine: &Machine) -> Self {
+    pub fn new(
+        scale: &'a Scale,
+        functions: &'a Functions,
+        space: &'a Space,
+        tables: &Tables,
+        machine: &Machine,
+    ) -> Self {
         let position = |node: NodeId| {
             let at = machine.position(node).filter(|&at| at < NODES_MAX);
             at.map_or(0, |at| at as u16 + 1)
@@ -259,7 +280,10 @@ impl<'a> Points<'a> {
         let threads = tables.threads.iter();
         Self {
             scale,
-            extents: threads.map(|thread| space.of_process(thread.pid)).collect(),
+            functions,
+            extents: threads
+                .map(|thread| (thread.pid, space.of_process(thread.pid)))
+                .collect(),
             cpu_nodes,
             page_nodes,
         }
@@ -269,6 +293,7 @@ impl<'a> Points<'a> {
     /// no object or module ever was.
     pub fn of(&self, batch: &AccessBatch, points: &mut Vec<Point>) -> f64 {
         let mut elsewhere = 0.0;
+        let mut lookup = Lookup::new(self.functions);
         points.reserve(batch.len());
         for row in 0..batch.len() {
             let thread = batch.thread[row].0 as usize;
@@ -276,8 +301,8 @@ impl<'a> Points<'a> {
             let found = self
                 .extents
                 .get(thread)
-                .and_then(|extents| place(extents, batch.address[row]));
-            let Some(found) = found else {
+                .and_then(|(pid, extents)| Some((*pid, place(extents, batch.address[row])?)));
+            let Some((pid, found)) = found else {
                 elsewhere += f64::from(weight);
                 continue;
             };
@@ -295,6 +320,7 @@ impl<'a> Points<'a> {
                 tags: kind as u16 | (level as u16) << 2 | page << 5 | cpu << 10,
                 weight,
                 cost_ns: batch.cost_ns[row],
+                function: lookup.slot(pid, batch.instruction[row]),
             });
         }
         elsewhere
@@ -315,6 +341,7 @@ pub(crate) mod tests {
             tags,
             weight: 1.0,
             cost_ns,
+            function: (line % 3) as u8,
         }
     }
 
@@ -330,6 +357,7 @@ pub(crate) mod tests {
                 .map(|thread| thread.min(THREADS_MAX - 1) as u8)
                 .collect(),
             threads: threads.min(THREADS_MAX),
+            functions: 3,
         }
     }
 
@@ -339,9 +367,9 @@ pub(crate) mod tests {
         // A store (1) from level 6, page on node 1 (2), CPU on node 0 (1), 100 ns.
         let remote = point(0, 0, 3, 1 | 6 << 2 | 2 << 5 | 1 << 10, 100.0);
         let slots = By::ALL.map(|by| scale.slot(by, &remote));
-        assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2]);
+        assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2, 0]);
         let unknown = point(0, 0, 9, 0, 0.0);
-        assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 7]);
+        assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 8]);
         assert!(
             By::ALL
                 .iter()

@@ -53,9 +53,16 @@ impl Shape {
 
     /// Where the sums of `by` begin in a row.
     fn plane(&self, by: By) -> usize {
-        let before = By::ALL.iter().position(|&other| other == by).unwrap_or(0);
-        self.slots[..before].iter().sum::<usize>() * self.columns
+        self.slots[..position(by)].iter().sum::<usize>() * self.columns
     }
+
+    fn slots_of(&self, by: By) -> usize {
+        self.slots[position(by)]
+    }
+}
+
+fn position(by: By) -> usize {
+    By::ALL.iter().position(|&other| other == by).unwrap_or(0)
 }
 
 /// Sums that are being made, by several threads at once.
@@ -124,14 +131,6 @@ pub struct Pyramid {
     file: File,
 }
 
-/// Sums of a part of the pyramid: `[row][column][slot]`.
-pub(crate) struct Sums {
-    pub window: Window,
-    pub rows: usize,
-    pub columns: usize,
-    pub sums: Vec<f32>,
-}
-
 impl Pyramid {
     /// Of a file that was written for this scale; none where it does not fit.
     pub(crate) fn open(scale: &Scale, file: File) -> Option<Self> {
@@ -139,37 +138,55 @@ impl Pyramid {
         (file.metadata().ok()?.len() == shape.bytes()).then_some(Self { shape, file })
     }
 
-    /// The bins that a window touches.
-    pub(crate) fn sums(&self, scale: &Scale, by: By, window: &Window) -> io::Result<Sums> {
+    /// Rows and columns of the bins that a window touches.
+    pub(crate) fn bins(&self, window: &Window) -> (Range<usize>, Range<usize>) {
         let shape = &self.shape;
         let bins = |range: &Range<u32>, unit: u32, most: usize| {
             let last = (range.end.max(range.start + 1) - 1) / unit;
             (range.start / unit).min(most as u32 - 1) as usize..(last as usize + 1).min(most)
         };
-        let rows = bins(&window.lines, shape.row_lines, shape.rows);
-        let columns = bins(&window.ticks, shape.column_ticks, shape.columns);
-        let slots = scale.slots(by);
-        let mut sums = Vec::with_capacity(rows.len() * columns.len() * slots);
+        (
+            bins(&window.lines, shape.row_lines, shape.rows),
+            bins(&window.ticks, shape.column_ticks, shape.columns),
+        )
+    }
+
+    /// What bins cover.
+    pub(crate) fn window(
+        &self,
+        scale: &Scale,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Window {
+        let edges = |bins: &Range<usize>, unit: u32, end: u32| {
+            let edge = |bin: usize| (bin as u64 * u64::from(unit)).min(u64::from(end)) as u32;
+            edge(bins.start)..edge(bins.end)
+        };
+        Window {
+            lines: edges(rows, self.shape.row_lines, scale.lines),
+            ticks: edges(columns, self.shape.column_ticks, scale.ticks),
+        }
+    }
+
+    /// Their sums, `[row][column][slot]`.
+    pub(crate) fn read(
+        &self,
+        by: By,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        sums: &mut Vec<f32>,
+    ) -> io::Result<()> {
+        let shape = &self.shape;
+        let slots = shape.slots_of(by);
         let mut bytes = vec![0; columns.len() * slots * 4];
-        for row in rows.clone() {
+        sums.clear();
+        for row in rows {
             let at = row * shape.row() + shape.plane(by) + columns.start * slots;
             self.file.read_exact_at(&mut bytes, at as u64 * 4)?;
             let (words, _) = bytes.as_chunks::<4>();
             sums.extend(words.iter().map(|word| f32::from_le_bytes(*word)));
         }
-        let edges = |bins: &Range<usize>, unit: u32, end: u32| {
-            let edge = |bin: usize| (bin as u64 * u64::from(unit)).min(u64::from(end)) as u32;
-            edge(bins.start)..edge(bins.end)
-        };
-        Ok(Sums {
-            window: Window {
-                lines: edges(&rows, shape.row_lines, scale.lines),
-                ticks: edges(&columns, shape.column_ticks, scale.ticks),
-            },
-            rows: rows.len(),
-            columns: columns.len(),
-            sums,
-        })
+        Ok(())
     }
 }
 
@@ -204,20 +221,23 @@ mod tests {
                 lines: lines.0..(lines.0 + lines.1).min(5000),
                 ticks: ticks.0..(ticks.0 + ticks.1).min(3000),
             };
-            let found = pyramid.sums(&scale, by, &window).expect("read");
-            prop_assert!(found.window.lines.start <= window.lines.start);
-            prop_assert!(found.window.lines.end >= window.lines.end);
+            let (rows, columns) = pyramid.bins(&window);
+            let shown = pyramid.window(&scale, &rows, &columns);
+            prop_assert!(shown.lines.start <= window.lines.start);
+            prop_assert!(shown.lines.end >= window.lines.end);
             let slots = scale.slots(by);
-            let mut expected = vec![0f32; found.rows * found.columns * slots];
+            let mut expected = vec![0f32; rows.len() * columns.len() * slots];
             for point in &points {
-                if found.window.lines.contains(&point.line) && found.window.ticks.contains(&point.tick) {
-                    let row = (point.line - found.window.lines.start) / pyramid.shape.row_lines;
-                    let column = (point.tick - found.window.ticks.start) / pyramid.shape.column_ticks;
-                    let bin = row as usize * found.columns + column as usize;
+                if shown.lines.contains(&point.line) && shown.ticks.contains(&point.tick) {
+                    let row = (point.line - shown.lines.start) / pyramid.shape.row_lines;
+                    let column = (point.tick - shown.ticks.start) / pyramid.shape.column_ticks;
+                    let bin = row as usize * columns.len() + column as usize;
                     expected[bin * slots + scale.slot(by, point)] += 1.0;
                 }
             }
-            prop_assert_eq!(found.sums, expected);
+            let mut found = Vec::new();
+            pyramid.read(by, rows, columns, &mut found).expect("read");
+            prop_assert_eq!(found, expected);
         }
     }
 }

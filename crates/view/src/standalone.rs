@@ -92,7 +92,7 @@ impl Session {
 
 /// What can differ in a recording, the most telling first.
 fn colourings(opened: &crate::Opened) -> Vec<By> {
-    let mut colourings = vec![By::Thread, By::Kind];
+    let mut colourings = vec![By::Thread, By::Function, By::Kind];
     if opened.scale.nodes > 1 {
         colourings.extend([By::CpuNode, By::Locality, By::PageNode]);
     }

@@ -276,7 +276,8 @@ impl Comparison<'_> {
     }
 }
 
-fn duration(nanoseconds: f64) -> String {
+/// As people read it.
+pub fn duration(nanoseconds: f64) -> String {
     match nanoseconds {
         long if long >= 1e10 => format!("{:.1} s", long / 1e9),
         middle if middle >= 1e9 => format!("{:.2} s", middle / 1e9),

@@ -3,13 +3,15 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nearpage_machine::preset;
+use nearpage_machine::{NodeList, preset};
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex,
 };
 use nearpage_sampler::Sink;
 
 use super::*;
+use crate::address_space::{AddressSpace, Mapping};
+use crate::care::Stage;
 use crate::log::replay;
 
 const PAGE: u64 = 4096;
@@ -20,6 +22,11 @@ const SECOND: u64 = 1_000_000_000;
 /// A kernel with the pages of one process.
 struct World {
     now_ns: u64,
+    /// What moving a page takes.
+    page_ns: u64,
+    space: AddressSpace,
+    /// Of threads that were pinned.
+    affinities: FxHashMap<u32, CpuList>,
     homes: FxHashMap<u64, NodeId>,
     moves: u64,
     alive: bool,
@@ -40,6 +47,22 @@ impl Kernel for World {
         (self.alive && pid == PID).then_some(self.started)
     }
 
+    fn address_space(&mut self, pid: u32) -> AddressSpace {
+        assert_eq!(pid, PID);
+        self.space.clone()
+    }
+
+    fn affinity(&mut self, _: u32, tid: u32) -> Option<CpuList> {
+        let anywhere = || "0-3".parse().expect("a list");
+        Some(self.affinities.get(&tid).cloned().unwrap_or_else(anywhere))
+    }
+
+    fn set_affinity(&mut self, pid: u32, tid: u32, cpus: &CpuList) -> bool {
+        assert!(pid == PID && (PID..PID + 4).contains(&tid));
+        self.affinities.insert(tid, cpus.clone());
+        true
+    }
+
     fn move_pages(
         &mut self,
         pid: u32,
@@ -54,7 +77,7 @@ impl Kernel for World {
             *status = i32::from(node.0);
         }
         self.moves += pages.len() as u64;
-        self.now_ns += 2000 * pages.len() as u64;
+        self.now_ns += self.page_ns * pages.len() as u64;
         Ok(())
     }
 }
@@ -148,6 +171,9 @@ fn world() -> World {
     World {
         started: u64::from(std::process::id()) << 20 | WORLDS.fetch_add(1, Ordering::Relaxed),
         now_ns: SECOND,
+        page_ns: 2000,
+        space: AddressSpace::default(),
+        affinities: FxHashMap::default(),
         homes: FxHashMap::default(),
         moves: 0,
         alive: true,
@@ -165,6 +191,7 @@ fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon
         },
         caution: Caution::default(),
         dry_run: false,
+        moves_threads: false,
         seed: 1,
         page_bytes: PAGE,
         accesses_per_sample: 1.0,
@@ -172,6 +199,49 @@ fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon
     };
     change(&mut settings);
     Daemon::new(settings, &machine, world.now_ns).expect("a policy for four nodes")
+}
+
+/// A report of one process with a name that is hard to print, and of accesses by node of their CPU
+/// and node of their page.
+pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
+    let mut report = Report {
+        entry: Entry::of(Interval::default(), &Decisions::default()),
+        view: None,
+        traffic,
+        hot_pages: 12,
+        given_up: 0,
+        dropped: 0,
+        without_node: 0,
+        left: 0,
+        outcomes: Outcomes::default(),
+        moved_bytes: 0,
+        in_calls_ns: 0,
+        longest_call_ns: 0,
+    };
+    report.entry.processes.push(LoggedProcess {
+        pid: 9,
+        name: "a\"b\\c\n".to_owned(),
+        stage: Stage::Measuring,
+        lost_per_1000: 250,
+        local_per_1000: 875,
+        accesses: 8,
+        wished: 9,
+        replications_interleaved: 1,
+        moved_back: false,
+        threads_pinned: 0,
+        outcomes: Outcomes::default(),
+        longest_call_ns: 0,
+    });
+    report
+}
+
+impl Daemon {
+    /// A step, with half a second to act in, and nothing known of free memory.
+    fn after_interval(&mut self, program: &mut Program, world: &mut World) -> Report {
+        let free = FreeMemory::default();
+        self.step(&mut program.observer, world, &free, SECOND / 2, None)
+            .expect("a step")
+    }
 }
 
 /// A block of pages for each thread, all on the first node in the beginning.
@@ -197,16 +267,8 @@ fn blocks_come_to_their_threads_within_ten_intervals() {
         log::append(&mut log, &daemon.head()).expect("written");
         for _ in 0..10 {
             program.run(&mut world, 400, blocks);
-            let out: &mut dyn Write = &mut log;
-            daemon
-                .step(
-                    &mut program.observer,
-                    &mut world,
-                    &FreeMemory::default(),
-                    SECOND / 2,
-                    Some(out),
-                )
-                .expect("a step");
+            let report = daemon.after_interval(&mut program, &mut world);
+            log::append(&mut log, &report.entry).expect("written");
         }
         assert!(
             local_pages(&world) > 0.95,
@@ -216,15 +278,7 @@ fn blocks_come_to_their_threads_within_ten_intervals() {
         let moves = world.moves;
         for _ in 0..10 {
             program.run(&mut world, 200, blocks);
-            daemon
-                .step(
-                    &mut program.observer,
-                    &mut world,
-                    &FreeMemory::default(),
-                    SECOND / 2,
-                    None,
-                )
-                .expect("a step");
+            daemon.after_interval(&mut program, &mut world);
         }
         assert!(world.moves - moves <= 20, "{policy} goes on moving");
         let replayed = replay(&log[..], "log").expect("decided again");
@@ -240,15 +294,7 @@ fn a_dry_run_and_a_machine_of_one_node_move_nothing() {
     let mut wished = 0;
     for _ in 0..10 {
         program.run(&mut world, 400, blocks);
-        let report = daemon
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        let report = daemon.after_interval(&mut program, &mut world);
         wished += report.entry.processes[0].wished;
     }
     assert!(wished >= 300);
@@ -268,15 +314,7 @@ fn what_makes_it_worse_is_moved_back_and_left_alone() {
             300
         };
         program.run(&mut world, lost, blocks);
-        let report = daemon
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        let report = daemon.after_interval(&mut program, &mut world);
         stages.push(report.entry.processes[0].stage);
     }
     assert!(stages.contains(&Stage::Trying));
@@ -295,15 +333,7 @@ fn threads_that_move_take_their_pages_with_them() {
             true => program.run(&mut world, 400, blocks),
             false => program.run(&mut world, 400, turned),
         }
-        daemon
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        daemon.after_interval(&mut program, &mut world);
     }
     let recovered = world
         .homes
@@ -321,15 +351,7 @@ fn replicas_become_interleaving_and_are_counted() {
         program.run(&mut world, 400, |program, _| {
             (program.draw(60), AccessKind::Load)
         });
-        let report = daemon
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        let report = daemon.after_interval(&mut program, &mut world);
         interleaved += report.entry.processes[0].replications_interleaved;
     }
     assert!(interleaved > 40, "{interleaved}");
@@ -366,15 +388,7 @@ fn a_process_that_ends_is_forgotten() {
     let mut daemon = daemon("migrate", &world, |_| ());
     for _ in 0..3 {
         program.run(&mut world, 400, blocks);
-        daemon
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        daemon.after_interval(&mut program, &mut world);
     }
     world.alive = false;
     let exits: Vec<Event> = (0..4)
@@ -384,15 +398,7 @@ fn a_process_that_ends_is_forgotten() {
         })
         .collect();
     program.observer.events(&exits).expect("taken");
-    let report = daemon
-        .step(
-            &mut program.observer,
-            &mut world,
-            &FreeMemory::default(),
-            SECOND / 2,
-            None,
-        )
-        .expect("a step");
+    let report = daemon.after_interval(&mut program, &mut world);
     assert!(report.entry.processes.is_empty());
     assert_eq!(daemon.pages.len(), 0);
     assert_eq!(report.entry.interval.forgotten.len(), 400);
@@ -404,27 +410,182 @@ fn two_daemons_do_not_move_one_process() {
     let mut first = daemon("migrate", &world, |_| ());
     let mut second = daemon("migrate", &world, |_| ());
     program.run(&mut world, 400, blocks);
-    first
-        .step(
-            &mut program.observer,
-            &mut world,
-            &FreeMemory::default(),
-            SECOND / 2,
-            None,
-        )
-        .expect("a step");
+    first.after_interval(&mut program, &mut world);
     let before = world.moves;
     for _ in 0..5 {
         program.run(&mut world, 400, blocks);
-        second
-            .step(
-                &mut program.observer,
-                &mut world,
-                &FreeMemory::default(),
-                SECOND / 2,
-                None,
-            )
-            .expect("a step");
+        second.after_interval(&mut program, &mut world);
     }
     assert_eq!(world.moves, before);
+}
+
+/// The program until it loses more time to memory because pages were moved.
+fn until_worse(daemon: &mut Daemon, world: &mut World, program: &mut Program) -> Report {
+    loop {
+        let lost = match world.moves {
+            0 => 300,
+            _ => 700,
+        };
+        program.run(world, lost, blocks);
+        let report = daemon.after_interval(program, world);
+        if report.entry.processes[0].stage == Stage::Holding {
+            return report;
+        }
+    }
+}
+
+#[test]
+fn all_pages_go_back_however_long_it_takes() {
+    let (mut world, mut program) = (world(), Program::new());
+    // Some thirty fit into half a second.
+    world.page_ns = 15_000_000;
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let away = |world: &World| world.homes.values().filter(|node| node.0 > 0).count();
+    while away(&world) < 100 {
+        program.run(&mut world, 300, blocks);
+        daemon.after_interval(&mut program, &mut world);
+    }
+    let report = until_worse(&mut daemon, &mut world, &mut program);
+    assert!(report.entry.processes[0].moved_back);
+    assert!(report.left > 0 && away(&world) > 30, "{}", away(&world));
+    let mut intervals = 0;
+    while away(&world) > 0 {
+        program.run(&mut world, 700, blocks);
+        let report = daemon.after_interval(&mut program, &mut world);
+        assert_eq!(report.entry.processes[0].stage, Stage::Holding);
+        assert!(!report.entry.processes[0].moved_back, "said once");
+        intervals += 1;
+        assert!(intervals < 100, "{} pages are still away", away(&world));
+    }
+    // The time for which it is left alone begins now.
+    for _ in 0..Caution::default().hold_intervals - 1 {
+        program.run(&mut world, 300, blocks);
+        let report = daemon.after_interval(&mut program, &mut world);
+        assert_eq!(report.entry.processes[0].stage, Stage::Holding);
+    }
+}
+
+#[test]
+fn a_wish_waits_until_there_is_time_for_it() {
+    let (mut world, mut program) = (world(), Program::new());
+    world.page_ns = 40_000_000;
+    let mut daemon = daemon("migrate", &world, |_| ());
+    for _ in 0..4 {
+        program.run(&mut world, 400, blocks);
+        daemon.after_interval(&mut program, &mut world);
+    }
+    let wanted: usize = daemon.processes.values().map(|one| one.pending()).sum();
+    assert!(wanted > 150, "{wanted}");
+    let moved = world.moves;
+    // It computes, and the policy has nothing more to say.
+    for _ in 0..60 {
+        program.run(&mut world, 0, blocks);
+        daemon.after_interval(&mut program, &mut world);
+    }
+    assert_eq!(world.moves, moved + wanted as u64);
+}
+
+#[test]
+fn what_a_process_does_not_allow_is_counted_and_not_tried() {
+    let (mut world, mut program) = (world(), Program::new());
+    world.space = AddressSpace {
+        allowed: "0-1,3".parse::<NodeList>().ok(),
+        // The last thread's block was put where it is by someone else.
+        mappings: vec![Mapping {
+            start: 300 * PAGE,
+            end: 400 * PAGE,
+            has_own_policy: true,
+            huge_bytes: None,
+        }],
+    };
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let mut outcomes = Outcomes::default();
+    for _ in 0..10 {
+        program.run(&mut world, 400, blocks);
+        outcomes.add(&daemon.after_interval(&mut program, &mut world).outcomes);
+    }
+    assert!(outcomes.own_policy >= 90, "{outcomes:?}");
+    assert!(outcomes.node_not_allowed >= 90, "{outcomes:?}");
+    for (page, node) in &world.homes {
+        let expected = match page / PAGE / 100 {
+            1 => 1,
+            _ => 0,
+        };
+        assert_eq!(node.0, expected, "page {page:#x}");
+    }
+}
+
+#[test]
+fn a_huge_page_is_one_page() {
+    let (mut world, mut program) = (world(), Program::new());
+    const HUGE: u64 = 64 * PAGE;
+    world.space.mappings = vec![Mapping {
+        start: 0,
+        end: 400 * PAGE,
+        has_own_policy: false,
+        huge_bytes: Some(HUGE),
+    }];
+    let mut daemon = daemon("migrate", &world, |_| ());
+    let mut moved_bytes = 0;
+    for _ in 0..10 {
+        // A thread each has 64 pages of its own.
+        program.run(&mut world, 400, |program, thread| {
+            let page = u64::from(thread) * 64 + program.draw(64);
+            (page, AccessKind::Load)
+        });
+        let report = daemon.after_interval(&mut program, &mut world);
+        moved_bytes += report.moved_bytes;
+        assert_eq!(report.hot_pages, 4);
+        // What the kernel does.
+        let heads: Vec<(u64, NodeId)> = world.homes.iter().map(|(k, v)| (*k, *v)).collect();
+        for (page, node) in heads.iter().filter(|(page, _)| page % HUGE == 0) {
+            (0..64).for_each(|at| {
+                world.homes.insert(page + at * PAGE, *node);
+            });
+        }
+    }
+    assert_eq!((world.moves, moved_bytes), (3, 3 * HUGE));
+    for (page, node) in &world.homes {
+        assert_eq!(u64::from(node.0), page / HUGE);
+    }
+}
+
+#[test]
+fn threads_are_pinned_with_care_and_let_go_in_the_end() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("watch", &world, |_| ());
+    let list = |text: &str| text.parse::<CpuList>().expect("a list");
+    let (anywhere, elsewhere) = (list("0-3"), list("2"));
+    program.run(&mut world, 300, blocks);
+    let report = daemon.after_interval(&mut program, &mut world);
+    assert_eq!(report.entry.processes[0].stage, Stage::Measuring);
+    let pin = |daemon: &mut Daemon| {
+        for process in daemon.processes.values_mut() {
+            process.pin(PID + 1, elsewhere.clone());
+        }
+    };
+    pin(&mut daemon);
+    program.run(&mut world, 300, blocks);
+    let report = daemon.after_interval(&mut program, &mut world);
+    assert_eq!(report.entry.processes[0].threads_pinned, 1);
+    assert_eq!(world.affinities[&(PID + 1)], elsewhere);
+    // It is worse off.
+    program.run(&mut world, 600, blocks);
+    let report = daemon.after_interval(&mut program, &mut world);
+    assert_eq!(report.entry.processes[0].stage, Stage::Holding);
+    assert_eq!(world.affinities[&(PID + 1)], anywhere);
+    pin(&mut daemon);
+    while report_of(&mut daemon, &mut program, &mut world).threads_pinned == 0 {}
+    assert_eq!(world.affinities[&(PID + 1)], elsewhere);
+    daemon.let_go(&mut world);
+    assert_eq!(world.affinities[&(PID + 1)], anywhere);
+}
+
+fn report_of(daemon: &mut Daemon, program: &mut Program, world: &mut World) -> LoggedProcess {
+    program.run(world, 300, blocks);
+    daemon
+        .after_interval(program, world)
+        .entry
+        .processes
+        .remove(0)
 }

@@ -17,11 +17,13 @@
 //! Pages are numbered by the driver, from 0.
 
 mod adaptive_trigger;
+mod auto;
 mod draw;
 mod fetch_ahead;
 mod initial;
 pub mod kernel_balancing;
 mod migrate_replicate;
+mod parameter;
 mod push_pull;
 mod replicate_on_first_touch;
 pub mod traffic;
@@ -30,13 +32,15 @@ use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 pub use adaptive_trigger::AdaptiveTrigger;
+pub use auto::{Auto, AutoParameters, MemoryTimes};
 pub use draw::Draws;
 pub use fetch_ahead::fetch_ahead;
 pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
+pub use parameter::{Parameter, ParameterError};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
-pub use replicate_on_first_touch::ReplicateOnFirstTouch;
+pub use replicate_on_first_touch::{PlannedCopies, ReplicateOnFirstTouch};
 pub use traffic::{Traffic, TrafficParameters};
 
 /// Where a page is: one home and any number of replicas.
@@ -299,67 +303,4 @@ pub trait OnlinePolicy {
 
     /// A store has collapsed a replicated page; its copies now.
     fn collapsed(&mut self, _page: u32, _copies: Copies, _actions: &mut Vec<Action>) {}
-}
-
-/// A parameter of a policy: `--set NAME=VALUE`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Parameter {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is unless it is set, as published.
-    pub default: u64,
-    /// The least it may be.
-    pub least: u64,
-    /// The most it may be.
-    pub most: u64,
-    /// What it means.
-    pub meaning: &'static str,
-}
-
-/// Sets the field whose parameter has this name; `false`: none has.
-fn set_field<'a>(
-    fields: impl IntoIterator<Item = &'a mut u64>,
-    parameters: &[Parameter],
-    name: &str,
-    value: &str,
-) -> Result<bool, ParameterError> {
-    for (field, parameter) in fields.into_iter().zip(parameters) {
-        if parameter.name == name {
-            *field = parameter.read(value)?;
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// A parameter that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParameterError(pub String);
-
-impl std::fmt::Display for ParameterError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ParameterError {}
-
-impl Parameter {
-    /// Reads a value of it.
-    ///
-    /// # Errors
-    /// What is no whole number, or outside the range.
-    pub fn read(&self, text: &str) -> Result<u64, ParameterError> {
-        text.parse()
-            .ok()
-            .filter(|value| (self.least..=self.most).contains(value))
-            .ok_or_else(|| {
-                let Self {
-                    name, least, most, ..
-                } = self;
-                ParameterError(format!(
-                    "{name}={text}: expected a whole number from {least} to {most}"
-                ))
-            })
-    }
 }

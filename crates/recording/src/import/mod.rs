@@ -24,7 +24,7 @@ use self::follow::Follower;
 use self::perf_data::PerfData;
 use self::perf_script::PerfScript;
 use crate::error::IoContext;
-use crate::{Error, Event, LogWriter, Metadata, SampleCounts, Status, folder};
+use crate::{Error, Event, LogWriter, Metadata, SampleCounts};
 
 /// What an imported file came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,38 +294,12 @@ fn write(
 
 fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
     let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
-    let started = modified
-        .ok()
-        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     Metadata {
-        version: folder::FORMAT_VERSION,
-        status: Status::Incomplete,
-        recorder: env!("CARGO_PKG_VERSION").to_owned(),
         command: about.command.clone(),
-        build_id: String::new(),
-        exit_status: None,
-        started_unix_ns: started.map_or(0, |since| {
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        }),
-        begin_ns: 0,
-        end_ns: 0,
         source: "pmu".to_owned(),
         rate_hz: about.rate_hz,
-        rates: Vec::new(),
-        thread_placement: "none".to_owned(),
         calibration: about.events.join(", "),
-        notes: Vec::new(),
-        counts: SampleCounts::default(),
-        allocations: 0,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: Vec::new(),
-        nodes: machine.node_ids(),
-        redacted: false,
-        rank: None,
-        attached: None,
-        tracing: None,
+        ..Metadata::begun(modified.unwrap_or(UNIX_EPOCH), machine.node_ids())
     }
 }
 

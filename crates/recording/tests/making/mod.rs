@@ -4,11 +4,12 @@
 pub mod trace;
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Event, Level, LogWriter, Metadata, Resolution, SampleCounts,
-    Status, ThreadIndex,
+    Access, AccessBatch, AccessKind, Event, Level, LogWriter, Metadata, Resolution, Status,
+    ThreadIndex,
 };
 use nearpage_wire::allocation_log::{
     BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_MAGIC, Kind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, head,
@@ -20,32 +21,14 @@ pub fn machine() -> Machine {
 
 pub fn metadata() -> Metadata {
     Metadata {
-        version: 1,
         status: Status::Complete,
         recorder: "test".into(),
         command: vec!["program".into(), "--secret=argument".into()],
-        build_id: String::new(),
-        exit_status: None,
-        started_unix_ns: 1,
         begin_ns: 10,
-        end_ns: 0,
         source: "clock".into(),
         rate_hz: 997.0,
-        rates: Vec::new(),
-        thread_placement: "none".into(),
         calibration: "before".into(),
-        notes: Vec::new(),
-        counts: SampleCounts::default(),
-        allocations: 0,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: Vec::new(),
-        nodes: vec![NodeId(0)],
-        redacted: false,
-        rank: None,
-        attached: None,
-        tracing: None,
+        ..Metadata::begun(UNIX_EPOCH, vec![NodeId(0)])
     }
 }
 

@@ -269,6 +269,7 @@ mod tests {
         simulation_html(&Simulation {
             machine: "flash-8",
             recordings: &[recording.to_owned()],
+            page_bytes: 4096,
             outcomes,
             notes,
         })

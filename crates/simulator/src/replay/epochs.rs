@@ -35,6 +35,7 @@ impl EpochCounts {
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     #[cold]
     pub(super) fn end_epoch(&mut self, number: usize, now: u64) {
+        self.pages.set_now(now);
         let instructions = self.threads.iter().map(Thread::executed).sum::<u64>();
         let requests: Vec<u64> = self
             .queues

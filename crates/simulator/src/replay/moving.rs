@@ -13,6 +13,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     #[cold]
     pub(super) fn request(&mut self, number: usize) {
         let actions = std::mem::take(&mut self.actions);
+        self.pages.set_now(self.now);
         let thread = &mut self.threads[number];
         match self.figures.moves {
             MoveCost::Fixed(ns) => {
@@ -85,6 +86,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         if moving.is_empty() {
             return;
         }
+        self.pages.set_now(self.now);
         let (cpu, node) = (thread.cpu, thread.node);
         thread.spend_moving(femtoseconds(steps.flush_ns));
         let mut users = 0;
@@ -138,6 +140,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// master's (§8.1) or the writer's (Carrefour §3.3.2).
     #[cold]
     pub(super) fn collapse(&mut self, number: usize, page: u32, copies: Copies) {
+        self.pages.set_now(self.now);
         let thread = &mut self.threads[number];
         if self.policy.survivor() == Survivor::Writer {
             self.pages.collapse_to(page, thread.node, thread.time);
@@ -191,6 +194,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// which it has a fresh copy, as costly as a replica.
     #[cold]
     pub(super) fn refresh(&mut self, number: usize, page: u32, copies: Copies) {
+        self.pages.set_now(self.now);
         let thread = &mut self.threads[number];
         let (node, now) = (thread.node, thread.time);
         if !self.pages.refresh(page, node, now, self.figures) {

@@ -36,6 +36,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         if begin && !(self.marked && self.since.is_some()) {
             self.marked = true;
             self.since = Some(now);
+            self.follow(now);
+            if let Some(timeline) = &mut self.timeline {
+                timeline.restart();
+            }
             self.threads.iter_mut().for_each(Thread::restart);
             self.queues.all().for_each(Server::restart);
             self.epoch.requests.fill(0);
@@ -76,6 +80,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             .max()
             .unwrap_or(0);
         self.collect(end);
+        self.follow(end);
+        let movements = self.pages.movements();
         #[cfg(test)]
         self.pages.check();
         let threads: Vec<ThreadOutcome> = self.threads.iter().map(|thread| thread.result).collect();
@@ -141,6 +147,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             threads_moved: self.assigning.moved,
             refilled_lines: self.assigning.refilled_lines,
             overcommitted: pages.overcommitted,
+            movements,
+            timeline: self.timeline.take(),
             threads,
         }
     }

@@ -1,287 +1,22 @@
 //! The page in a real browser, and its server: what people and strangers see.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+mod made_up;
+mod viewed;
 
-use nearpage_machine::{CpuId, Machine, NodeId, preset};
-use nearpage_recording::{
-    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, Metadata, Module,
-    ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Status,
-    Tables, Thread, ThreadIndex,
-};
-use nearpage_tests::{Browser, Case, nearpage_path};
+use std::fs;
+use std::path::PathBuf;
+
+use nearpage_machine::preset;
+use nearpage_tests::{Browser, Case};
 use serde_json::json;
 
-const PID: u32 = 4242;
-const PAGE: u64 = 4096;
-const THREADS: u64 = 4;
-/// Pages of `grid`: each thread has a block of 300.
-const GRID_PAGES: u64 = 1200;
-const GRID: u64 = 0x7f00_0000_0000;
-const RING: u64 = 0x7f00_4000_0000;
-const SHARED: u64 = 0x7f00_8000_0000;
-const TEXT: u64 = 0x5555_5555_4000;
-const HOSTILE: [&str; 2] = [
-    "<script>document.title='hacked'</script>",
-    "\"><img src=x onerror=\"document.title='hacked'\">",
-];
-
-/// A recording whose pattern is known to the page: `grid` in blocks, `ring` in pieces of 16 pages,
-/// `shared` read by all, and two symbols with hostile names.
-fn recording(folder: &Path, machine: &Machine) {
-    let site = |function: &str, line: u32| CallSite {
-        frames: vec![Frame {
-            module: Some(ModuleId(0)),
-            offset: u64::from(line) * 16,
-            function: function.to_owned(),
-            file: "solver.c".to_owned(),
-            line,
-            inlined: false,
-        }],
-    };
-    let object = |kind, name: &str, address, pages: u64, call_site: Option<u32>| Object {
-        kind,
-        name: name.to_owned(),
-        pid: PID,
-        address,
-        size_bytes: pages * PAGE,
-        born_ns: 0,
-        died_ns: u64::MAX,
-        weight: 1.0,
-        call_site: call_site.map(CallSiteId),
-        thread: call_site.map(|_| ThreadIndex(0)),
-        order: 0,
-        module: (kind == ObjectKind::Static).then_some(ModuleId(0)),
-        module_offset: address - TEXT.min(address),
-    };
-    let threads = (0..THREADS as u32).map(|thread| Thread {
-        pid: PID,
-        tid: PID + thread,
-        name: "solver".to_owned(),
-        born_ns: 0,
-        died_ns: u64::MAX,
-        order: thread,
-        start: None,
-        start_function: String::new(),
-        team_index: thread,
-        team: "openmp".to_owned(),
-        cpus: vec![(CpuId(thread), 5000)],
-        counts: SampleCounts {
-            samples: 5000,
-            accesses: 5000,
-            ..SampleCounts::default()
-        },
-    });
-    let tables = Tables {
-        objects: vec![
-            object(ObjectKind::Heap, "", GRID, GRID_PAGES, Some(0)),
-            object(ObjectKind::Heap, "", RING, 512, Some(1)),
-            object(ObjectKind::Heap, "", SHARED, 256, Some(2)),
-            object(ObjectKind::Static, HOSTILE[0], TEXT + 0x10_0000, 4, None),
-            object(ObjectKind::Static, HOSTILE[1], TEXT + 0x20_0000, 4, None),
-        ],
-        threads: threads.collect(),
-        modules: vec![Module {
-            path: "/opt/solver".to_owned(),
-            build_id: "ab".repeat(20),
-        }],
-        mappings: vec![ModuleMapping {
-            pid: PID,
-            address: TEXT,
-            size_bytes: 0x40_0000,
-            born_ns: 0,
-            died_ns: u64::MAX,
-            module: ModuleId(0),
-            bias: TEXT,
-        }],
-        call_sites: vec![
-            site("make_grid", 10),
-            site("make_ring", 20),
-            site("make_shared", 30),
-        ],
-        first_touches: vec![],
-    };
-    let counts = SampleCounts {
-        samples: 20_100,
-        accesses: 20_000,
-        compute: 100,
-        ..SampleCounts::default()
-    };
-    let metadata = Metadata {
-        version: 1,
-        status: Status::Complete,
-        recorder: "0".to_owned(),
-        command: vec!["/opt/solver".to_owned(), "big".to_owned()],
-        build_id: "ab".repeat(20),
-        exit_status: Some(0),
-        started_unix_ns: 1,
-        begin_ns: 1_000_000_000,
-        end_ns: 3_000_000_000,
-        source: "pmu".to_owned(),
-        rate_hz: 2500.0,
-        rates: Vec::new(),
-        thread_placement: "compact".to_owned(),
-        calibration: String::new(),
-        notes: vec![],
-        counts,
-        allocations: 3,
-        small_unlogged: 0,
-        stacks_omitted: 0,
-        damaged_blocks: 0,
-        marks: vec![],
-        nodes: machine.node_ids(),
-        redacted: false,
-        rank: None,
-        attached: None,
-        tracing: None,
-    };
-    Recording::write(folder, &metadata, machine, &tables, |writer| {
-        let mut batch = AccessBatch::default();
-        for number in 0..20_000u64 {
-            let thread = number % THREADS;
-            let step = number / THREADS;
-            let (address, kind) = match step % 10 {
-                0..5 => {
-                    let block = GRID_PAGES / THREADS;
-                    (
-                        GRID + (thread * block + step / 10 * 5 % block + step % 10) * PAGE,
-                        AccessKind::Store,
-                    )
-                }
-                5..8 => (
-                    RING + ((step * 7 % 8 * THREADS + thread) * 16 + step % 16) * PAGE,
-                    AccessKind::Load,
-                ),
-                8 => (SHARED + step * 31 % 256 * PAGE, AccessKind::Load),
-                _ => (
-                    TEXT + 0x10_0000 * (1 + step / 10 % 2) + thread * PAGE,
-                    AccessKind::Load,
-                ),
-            };
-            // Everything was touched first by the main thread, on the first node.
-            batch.push(Access {
-                time_ns: 1_000_000_000 + number * 100_000,
-                thread: ThreadIndex(thread as u32),
-                cpu: CpuId(thread as u32),
-                address: address + step % 64 * 64,
-                instruction: TEXT + 0x100 + step % 10 * 4,
-                kind,
-                level: if thread == 0 {
-                    Level::LocalMemory
-                } else {
-                    Level::RemoteMemory
-                },
-                resolution: Resolution::Exact,
-                distance_bytes: 0,
-                weight: 1.0,
-                cost_ns: 100.0 + 80.0 * thread as f32,
-                page_node: Some(NodeId(0)),
-            });
-        }
-        writer.accesses(&batch)
-    })
-    .expect("the case's folder is writable");
-}
-
-/// `nearpage view`, ended with the test.
-struct Viewed {
-    process: Child,
-    address: String,
-}
-
-impl Viewed {
-    fn new(case: &Case, arguments: &[&str]) -> Self {
-        let mut process = case
-            .command(nearpage_path())
-            .args(["view", "--no-open"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("nearpage is built");
-        let mut address = String::new();
-        BufReader::new(process.stdout.take().expect("piped"))
-            .read_line(&mut address)
-            .expect("an address");
-        let address = address.trim().to_owned();
-        assert!(address.starts_with("http://127.0.0.1:"), "{address:?}");
-        Viewed { process, address }
-    }
-
-    /// Host and port.
-    fn host(&self) -> &str {
-        self.address["http://".len()..]
-            .split('/')
-            .next()
-            .expect("a host")
-    }
-
-    fn token(&self) -> &str {
-        self.address
-            .trim_end_matches('/')
-            .rsplit('/')
-            .next()
-            .expect("a token")
-    }
-
-    /// Status line and body of a request with these headers.
-    fn ask(&self, request: &str, headers: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(self.host()).expect("it listens");
-        write!(
-            stream,
-            "{request} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
-        )
-        .expect("sent");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
-    }
-}
-
-impl Drop for Viewed {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A recording of the Opteron with four nodes, and of one without.
-fn viewed(name: &str, arguments: &[&str]) -> (Case, Viewed) {
-    let case = Case::new(name);
-    recording(
-        &case.path("solver.nearpage"),
-        &preset("opteron-4").expect("a preset"),
-    );
-    let viewed = Viewed::new(&case, &[&["solver.nearpage"], arguments].concat());
-    (case, viewed)
-}
-
-fn downloaded(case: &Case, name: &str) -> PathBuf {
-    let file = case.path("downloads").join(name);
-    let started = Instant::now();
-    while !file.exists() {
-        let all: Vec<_> = fs::read_dir(case.path("downloads"))
-            .expect("a folder")
-            .flatten()
-            .collect();
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "no {name} among {all:?}"
-        );
-        sleep(Duration::from_millis(30));
-    }
-    file
-}
+use crate::made_up::{HOSTILE, PAGE};
+use crate::viewed::{Page, SOLVER, Viewed, downloaded, recorded};
 
 #[test]
 fn strangers_are_refused() {
-    let (case, viewed) = viewed("strangers", &[]);
+    let case = recorded("strangers");
+    let viewed = Viewed::new(&case, &[SOLVER]);
     let host = format!("Host: {}\r\n", viewed.host());
     let open = format!("GET /{}/open", viewed.token());
     let (head, body) = viewed.ask(&open, &host);
@@ -360,9 +95,12 @@ fn said(browser: &mut Browser, page: u64, (from, to): (u64, u64), row: f64, rows
 
 #[test]
 fn a_boundary_is_found_to_the_page() {
-    let (case, viewed) = viewed("boundary", &[]);
-    let mut browser = Browser::start(case.folder());
-    browser.open(&viewed.address);
+    let page = Page::new(recorded("boundary"), &[SOLVER], "");
+    let Page {
+        mut browser,
+        case,
+        viewed: _viewed,
+    } = page;
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
 
     // Sorted by cost; by size after a press on the column, and the other way after another.
@@ -477,9 +215,23 @@ fn a_boundary_is_found_to_the_page() {
 
 #[test]
 fn hostile_names_are_text() {
-    let (case, viewed) = viewed("hostile", &[]);
-    let mut browser = Browser::start(case.folder());
-    browser.open(&viewed.address);
+    let case = Case::new("hostile");
+    let machine = preset("opteron-4").expect("a preset");
+    made_up::recording_with(&case.path(SOLVER), &machine, |metadata, tables| {
+        metadata.command = vec![HOSTILE[0].to_owned(), HOSTILE[1].to_owned()];
+        metadata.notes = vec![HOSTILE[1].to_owned()];
+        tables.threads[1].name = HOSTILE[0].to_owned();
+        tables.threads[1].team = HOSTILE[1].to_owned();
+        tables.call_sites[0].frames[0].function = HOSTILE[0].to_owned();
+        tables.call_sites[0].frames[0].file = HOSTILE[1].to_owned();
+    });
+    let simulation = include_str!("simulation.json")
+        .replace("These figures are made up", &HOSTILE[0].replace('"', "'"))
+        .replace("migrate-replicate", &HOSTILE[0].replace('"', "'"));
+    let file = format!("{}.json", HOSTILE[0].replace('/', "_"));
+    case.write(&file, simulation);
+    let mut page = Page::new(case, &[SOLVER, &file], "");
+    let browser = &mut page.browser;
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
     let names = browser.value("[...document.querySelectorAll('tbody a')].map(a => a.textContent)");
     for name in HOSTILE {
@@ -487,22 +239,16 @@ fn hostile_names_are_text() {
             names.as_array().expect("names").contains(&json!(name)),
             "{names}"
         );
-        for view in ["object", "space", "plan"] {
-            let object = names
-                .as_array()
-                .expect("names")
-                .iter()
-                .position(|other| other == name);
-            browser.value(&format!(
-                "location.hash = 'view={view}&object={}'",
-                object.expect("it is there")
-            ));
-            browser.wait(&format!(
-                "document.querySelector('main').dataset.view === '{view}'"
-            ));
-            browser.drawn();
+        let object = names.as_array().expect("names").iter();
+        let object = object.clone().position(|other| other == name);
+        let object = object.expect("it is there");
+        for view in ["object", "space", "threads", "machine", "plan"] {
+            page.go(&format!("{view}&object={object}"));
         }
     }
+    page.go("simulation&simulation=0");
+    page.says("main", "<script>document.title='hacked'</script>");
+    let browser = &mut page.browser;
     assert_ne!(browser.value("document.title"), "hacked");
     assert_eq!(
         browser.value("document.querySelectorAll('img, main script').length"),
@@ -515,9 +261,11 @@ fn hostile_names_are_text() {
 
 #[test]
 fn a_placement_is_tried_and_saved() {
-    let (case, viewed) = viewed("plan", &[]);
-    let mut browser = Browser::start(case.folder());
-    browser.open(&format!("{}#view=plan", viewed.address));
+    let Page {
+        mut browser,
+        case,
+        viewed,
+    } = Page::new(recorded("plan"), &[SOLVER], "view=plan");
     browser.wait("document.querySelectorAll('input.placement').length > 0");
     browser.drawn();
     let planned = "document.querySelector('#prediction').textContent";
@@ -555,11 +303,7 @@ fn a_placement_is_tried_and_saved() {
 
 #[test]
 fn one_file_is_read_without_a_server() {
-    let case = Case::new("standalone");
-    recording(
-        &case.path("solver.nearpage"),
-        &preset("opteron-4").expect("a preset"),
-    );
+    let case = recorded("standalone");
     case.nearpage(["report", "solver.nearpage", "--html", "out.html"])
         .success();
     let bytes = fs::metadata(case.path("out.html")).expect("a file").len();
@@ -593,11 +337,7 @@ fn one_file_is_read_without_a_server() {
 
 #[test]
 fn what_is_missing_is_said() {
-    let case = Case::new("damaged");
-    recording(
-        &case.path("solver.nearpage"),
-        &preset("opteron-4").expect("a preset"),
-    );
+    let case = recorded("damaged");
     let metadata = case.read("solver.nearpage/recording.json");
     case.write(
         "solver.nearpage/recording.json",
@@ -609,24 +349,74 @@ fn what_is_missing_is_said() {
     let middle = bytes.len() / 2;
     bytes[middle..middle + 64].fill(0xa5);
     fs::write(&table, bytes).expect("written");
-    let viewed = Viewed::new(&case, &["solver.nearpage"]);
-    let mut browser = Browser::start(case.folder());
-    browser.open(&viewed.address);
-    browser.wait("document.querySelector('#status')?.innerText.includes('The recording is incomplete') === true");
-    browser
-        .wait("document.querySelector('#status').innerText.includes('part 1 of 1 is left out: ')");
+    let mut page = Page::new(case, &[SOLVER], "");
+    page.says("#status", "The recording is incomplete");
+    page.says("#status", "part 1 of 1 is left out: ");
+}
+
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    let case = recorded("bad-input");
+    case.write("empty.json", "{}");
+    case.write("text.json", "not JSON");
+    case.write("plan.toml", "version = 'no'");
+    fs::create_dir(case.path("nothing")).expect("the case's folder is writable");
+    for (words, expected) in [
+        (
+            &["empty.json"][..],
+            "empty.json: not the output of `nearpage simulate --json`: it has no list of results",
+        ),
+        (
+            &["text.json"],
+            "text.json: not the output of `nearpage simulate --json`: ",
+        ),
+        (&["nothing"], "nothing"),
+        (&[SOLVER, "--plan", "plan.toml"], "plan.toml"),
+        (&[SOLVER, "--plan", "absent.toml"], "absent.toml"),
+        (&[SOLVER, "--machine", "no-such-machine"], "no-such-machine"),
+    ] {
+        let words = [&["view", "--no-open"], words].concat();
+        let refused = case.nearpage(words).exits(1);
+        assert!(refused.stderr.contains(expected), "{refused}");
+        assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    }
+}
+
+#[test]
+fn a_wrong_token_and_places_that_are_not_there_are_said() {
+    let mut page = Page::new(recorded("wrong-places"), &[SOLVER], "");
+    let address = page
+        .viewed
+        .address
+        .replace(page.viewed.token(), &"0".repeat(32));
+    page.browser.open(&address);
+    page.says(
+        "body",
+        "wrong or missing token: open the address that `nearpage view` printed",
+    );
+    let address = page.viewed.address.clone();
+    page.browser
+        .open(&format!("{address}#view=object&object=99"));
+    page.says("main", "The recording has no object 99.");
+    page.go("simulation&simulation=7");
+    page.says("main [role=alert]", "no such simulation");
+    page.go("plan&edits=nonsense");
+    page.says("main [role=alert]", "edits");
+    page.go("space&from=1e99&to=-3&t0=x&by=smell");
+    page.go("object&object=0&instance=9&from=NaN&to=1&by=");
+    assert_eq!(
+        page.browser
+            .value("document.querySelectorAll('figure.plot').length"),
+        2
+    );
 }
 
 /// Every view, in light and dark, as people see it. The pictures are in `NEARPAGE_SCREENSHOTS`, to
 /// be looked at, or in the case's folder.
 #[test]
 fn every_view_is_drawn() {
-    let case = Case::new("views");
-    recording(
-        &case.path("solver.nearpage"),
-        &preset("opteron-4").expect("a preset"),
-    );
-    case.write("simulation.json", include_str!("view/simulation.json"));
+    let case = recorded("views");
+    case.write("simulation.json", include_str!("simulation.json"));
     let viewed = Viewed::new(
         &case,
         &["solver.nearpage", "solver.nearpage", "simulation.json"],

@@ -1,0 +1,114 @@
+//! `auto` by replay: the simulator says how long a full recording takes under a plan.
+
+use nearpage_machine::Machine;
+use nearpage_policy::auto::{Alternatives, Chosen, Judge, Margins, Model, Selection, choose};
+use nearpage_policy::{Input, Parameters, Policy, decide};
+use nearpage_recording::Recording;
+use nearpage_simulator::{Job, simulate};
+
+use crate::homes::Homes;
+use crate::replayed::Replayed;
+
+/// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
+/// another run resembles this one.
+const MARGINS: Margins = Margins {
+    plan: 0.005,
+    object: 0.001,
+};
+/// Every object is a handful of replays.
+const OBJECTS_MAX: usize = 6;
+
+/// Replays a recording.
+struct Replays<'a> {
+    recording: &'a Recording,
+    trace: Replayed,
+    machine: &'a Machine,
+    workers: usize,
+}
+
+impl Judge for Replays<'_> {
+    type Error = anyhow::Error;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> anyhow::Result<Vec<f64>> {
+        let job = |selection: &Selection| {
+            let plan = alternatives.plan(selection, |_| None);
+            let homes = Homes::of(&[plan], self.recording, &self.trace.trace, self.machine)?;
+            Ok(Job::new(nearpage_simulator::Policy::Homes {
+                name: String::new(),
+                homes: homes.homes,
+            }))
+        };
+        let jobs: Vec<Job> = selections.iter().map(job).collect::<anyhow::Result<_>>()?;
+        let outcomes = simulate(&self.trace, self.machine, &jobs, self.workers)?;
+        Ok(outcomes.iter().map(|outcome| outcome.time_ns).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        MARGINS
+    }
+
+    fn objects_max(&self) -> usize {
+        OBJECTS_MAX
+    }
+}
+
+/// What a policy decides, and, for `auto`, by what and how long it takes.
+pub struct Decided {
+    pub plan: nearpage_plan::Plan,
+    /// Time under first touch and under the plan; whether it was replayed.
+    pub time: Option<(f64, f64, bool)>,
+}
+
+/// Decides: `auto` by replay where `recording` can be replayed on the machine, by its model otherwise.
+pub fn decided(
+    policy: Policy,
+    input: &Input,
+    parameters: &Parameters,
+    recording: &Recording,
+) -> anyhow::Result<Decided> {
+    if policy != Policy::Auto {
+        return Ok(Decided {
+            plan: decide(policy, input, parameters),
+            time: None,
+        });
+    }
+    let Some(mut model) = Model::new(input, parameters) else {
+        return Ok(Decided {
+            plan: decide(policy, input, parameters),
+            time: None,
+        });
+    };
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    let replayed = match recording.trace() {
+        Ok(trace) if tracing.serves(input.machine).is_ok() => Some(Replayed::new(recording, trace)),
+        _ => None,
+    };
+    let (chosen, by_replay) = match replayed {
+        Some(trace) => {
+            let mut replays = Replays {
+                recording,
+                trace,
+                machine: input.machine,
+                workers: std::thread::available_parallelism().map_or(1, usize::from),
+            };
+            (choose(input, parameters, &mut replays)?, true)
+        }
+        None => {
+            let Ok(chosen) = choose(input, parameters, &mut model);
+            (chosen, false)
+        }
+    };
+    let Chosen {
+        plan,
+        first_touch_ns,
+        planned_ns,
+    } = chosen;
+    Ok(Decided {
+        plan,
+        time: Some((first_touch_ns, planned_ns, by_replay)),
+    })
+}

@@ -1,0 +1,282 @@
+//! What a process allows to be done with its memory: nodes (cpusets), memory policies, huge pages.
+
+use std::fs;
+use std::path::Path;
+
+use nearpage_machine::{NodeId, NodeList};
+
+/// What `/proc` says about a process's memory; by default nothing, and then everything is allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressSpace {
+    /// Nodes that its cpuset allows; `None`: not known.
+    pub allowed: Option<NodeList>,
+    /// In order of address.
+    pub mappings: Vec<Mapping>,
+}
+
+/// A mapping that is out of the ordinary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where it begins.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// Someone said where its pages are to be: they stay there.
+    pub has_own_policy: bool,
+    /// Its huge pages' size; `None`: most of it is in pages of the usual size.
+    pub huge_bytes: Option<u64>,
+}
+
+/// Where a process may have pages, by `Mems_allowed_list`.
+const ALLOWED: &str = "Mems_allowed_list:";
+
+impl AddressSpace {
+    /// Of a process, from `status`, `smaps` and `numa_maps` under `proc_root` (proc(5)). What cannot be
+    /// read restricts nothing: the kernel has the last word.
+    pub fn read(proc_root: &Path, pid: u32, huge_page_bytes: u64) -> Self {
+        let file = |name: &str| {
+            let path = proc_root.join(pid.to_string()).join(name);
+            // Names of files may be anything but text.
+            String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+        };
+        let status = file("status");
+        let allowed = status.lines().find_map(|line| line.strip_prefix(ALLOWED));
+        Self {
+            allowed: allowed.and_then(|list| list.trim().parse().ok()),
+            mappings: mappings(&file("smaps"), &file("numa_maps"), huge_page_bytes),
+        }
+    }
+
+    /// May its pages be on this node?
+    pub fn allows(&self, node: NodeId) -> bool {
+        self.allowed
+            .as_ref()
+            .is_none_or(|allowed| allowed.contains(node))
+    }
+
+    /// Is the page there because a policy of its mapping says so?
+    pub fn has_own_policy(&self, address: u64) -> bool {
+        self.mapping(address)
+            .is_some_and(|mapping| mapping.has_own_policy)
+    }
+
+    /// Where the page at an address begins, and its size: a huge one, or one of `page_bytes`.
+    pub fn page(&self, address: u64, page_bytes: u64) -> (u64, u64) {
+        if let Some(mapping) = self.mapping(address)
+            && let Some(huge_bytes) = mapping.huge_bytes
+        {
+            let start = address - address % huge_bytes;
+            if start >= mapping.start && start + huge_bytes <= mapping.end {
+                return (start, huge_bytes);
+            }
+        }
+        (address - address % page_bytes, page_bytes)
+    }
+
+    fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let after = self
+            .mappings
+            .partition_point(|mapping| mapping.end <= address);
+        self.mappings
+            .get(after)
+            .filter(|mapping| mapping.start <= address)
+    }
+}
+
+/// Mappings with huge pages or a policy, of the texts of `smaps` and `numa_maps`.
+fn mappings(smaps: &str, numa_maps: &str, huge_page_bytes: u64) -> Vec<Mapping> {
+    let mut policies = numa_maps.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let start = u64::from_str_radix(fields.next()?, 16).ok()?;
+        Some((start, is_own(fields.next()?)))
+    });
+    let mut policy = policies.next();
+    let mut mappings = Vec::new();
+    let mut pages: Option<(Mapping, Sizes)> = None;
+    let mut lines = smaps.lines();
+    loop {
+        let line = lines.next();
+        if let Some(line) = line
+            && let Some((name, value)) = line.split_once(':')
+            && let Some((_, sizes)) = &mut pages
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        {
+            sizes.take(name, value);
+            continue;
+        }
+        // Another mapping begins, or the text has ended.
+        if let Some((mut mapping, sizes)) = pages.take() {
+            mapping.huge_bytes = sizes.huge_bytes(huge_page_bytes);
+            if mapping.has_own_policy || mapping.huge_bytes.is_some() {
+                mappings.push(mapping);
+            }
+        }
+        let Some(line) = line else {
+            return mappings;
+        };
+        let Some((start, end)) = range(line) else {
+            continue;
+        };
+        while policy.is_some_and(|(at, _)| at < start) {
+            policy = policies.next();
+        }
+        let mapping = Mapping {
+            start,
+            end,
+            has_own_policy: policy == Some((start, true)),
+            huge_bytes: None,
+        };
+        pages = Some((mapping, Sizes::default()));
+    }
+}
+
+/// `7f0000000000-7f0000021000 rw-p …`
+fn range(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some((number(start)?, number(end)?)).filter(|(start, end)| start < end)
+}
+
+/// A policy that names nodes (mempolicy(7)): `bind:0-1`, `interleave:0-3`, `prefer:1`, and what later
+/// kernels add. `default` and `local` let whoever touches a page first decide.
+fn is_own(policy: &str) -> bool {
+    !matches!(policy, "default" | "local")
+}
+
+/// What `smaps` says about one mapping, in KiB.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sizes {
+    resident: u64,
+    huge: u64,
+    kernel_page: u64,
+}
+
+impl Sizes {
+    fn take(&mut self, name: &str, value: &str) {
+        let number = || value.split_ascii_whitespace().next()?.parse().ok();
+        match name {
+            "Rss" => self.resident = number().unwrap_or(0),
+            "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => {
+                self.huge = self.huge.saturating_add(number().unwrap_or(0));
+            }
+            "KernelPageSize" => self.kernel_page = number().unwrap_or(0),
+            _ => (),
+        }
+    }
+
+    /// `smaps` does not say which pages are huge, only how much is. Where most of it is, the rest
+    /// counts as huge too.
+    fn huge_bytes(self, huge_page_bytes: u64) -> Option<u64> {
+        let kernel_page_bytes = self.kernel_page.saturating_mul(1024);
+        if kernel_page_bytes >= huge_page_bytes {
+            return Some(kernel_page_bytes); // hugetlb
+        }
+        (self.huge > 0 && self.huge >= self.resident / 2).then_some(huge_page_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HUGE: u64 = 2 << 20;
+
+    const SMAPS: &str = "\
+00400000-00500000 r-xp 00000000 08:01 17 /usr/bin/a: b
+Size:               1024 kB
+KernelPageSize:        4 kB
+Rss:                 512 kB
+VmFlags: rd ex mr
+7f0000100000-7f0000900000 rw-p 00000000 00:00 0
+KernelPageSize:        4 kB
+Rss:                8000 kB
+AnonHugePages:      6144 kB
+7f0001000000-7f0001200000 rw-p 00000000 00:00 0
+KernelPageSize:        4 kB
+Rss:                2048 kB
+AnonHugePages:         0 kB
+7f0002000000-7f0006000000 rw-s 00000000 00:0f 3 /dev/hugepages/x
+KernelPageSize:     2048 kB
+Rss:                   0 kB
+7ffff0000000-7ffff0021000 rw-p 00000000 00:00 0 [stack]
+KernelPageSize:        4 kB
+Rss:                  20 kB
+";
+    const NUMA_MAPS: &str = "\
+00400000 default file=/usr/bin/a:\\040b mapped=128 N0=128 kernelpagesize_kB=4
+7f0000100000 default anon=2000 dirty=2000 N0=2000 kernelpagesize_kB=4
+7f0001000000 bind:0-1 anon=512 dirty=512 N0=512 kernelpagesize_kB=4
+7f0002000000 interleave:0-3 file=/dev/hugepages/x huge
+7ffff0000000 local stack anon=5 dirty=5 N3=5 kernelpagesize_kB=4
+";
+
+    fn space() -> AddressSpace {
+        AddressSpace {
+            allowed: "0,2-3".parse().ok(),
+            mappings: mappings(SMAPS, NUMA_MAPS, HUGE),
+        }
+    }
+
+    #[test]
+    fn a_page_is_as_large_as_its_mapping_has_them() {
+        let space = space();
+        for (address, page) in [
+            (0x40_1234, (0x40_1000, 4096)),
+            // Before the first whole huge page of its mapping, in it, and after the last.
+            (0x7f00_0010_1008, (0x7f00_0010_1000, 4096)),
+            (0x7f00_0030_1008, (0x7f00_0020_0000, HUGE)),
+            (0x7f00_0085_0000, (0x7f00_0085_0000, 4096)),
+            (0x7f00_0110_0010, (0x7f00_0110_0000, 4096)),
+            (0x7f00_0300_0010, (0x7f00_0300_0000, HUGE)),
+            (0x7f00_0090_0000, (0x7f00_0090_0000, 4096)),
+        ] {
+            assert_eq!(space.page(address, 4096), page, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn policies_and_nodes_that_are_not_allowed_are_known() {
+        let space = space();
+        let own: Vec<bool> = [
+            0x40_1234,
+            0x7f00_0030_0000,
+            0x7f00_0100_0000,
+            0x7f00_0300_0000,
+            0x7fff_f000_1000,
+        ]
+        .map(|address| space.has_own_policy(address))
+        .into();
+        assert_eq!(own, [false, false, true, true, false]);
+        let allowed = [0, 1, 2, 3].map(|node| space.allows(NodeId(node)));
+        assert_eq!(allowed, [true, false, true, true]);
+        assert!(AddressSpace::default().allows(NodeId(7)));
+    }
+
+    #[test]
+    fn of_a_process_as_the_kernel_shows_it() {
+        let space = AddressSpace::read(Path::new("/proc"), std::process::id(), HUGE);
+        if let Some(allowed) = &space.allowed {
+            assert!((0..1024).any(|node| allowed.contains(NodeId(node))));
+        }
+        let nobody = AddressSpace::read(Path::new("/proc"), u32::MAX, HUGE);
+        assert_eq!(nobody, AddressSpace::default());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(smaps in "[0-9a-f: \n-]{0,200}|(Rss: 9 kB\n|1-9 r\n|x\n){0,9}", numa_maps in "[0-9a-f: \n]{0,99}") {
+            for mapping in mappings(&smaps, &numa_maps, HUGE) {
+                prop_assert!(mapping.start < mapping.end);
+            }
+        }
+
+        #[test]
+        fn a_page_has_its_address(address in 0u64..1 << 47) {
+            let (start, bytes) = space().page(address, 4096);
+            prop_assert!(start <= address && address < start + bytes && start % bytes == 0);
+        }
+    }
+}

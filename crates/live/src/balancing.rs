@@ -1,0 +1,55 @@
+//! The kernel's automatic NUMA balancing, which moves the same pages by its own rules.
+
+use std::path::Path;
+
+/// Is it on? `proc_root` is `/proc`; a kernel without it has it off.
+pub fn is_on(proc_root: &Path) -> bool {
+    let path = proc_root.join("sys/kernel/numa_balancing");
+    std::fs::read_to_string(path).is_ok_and(|text| !matches!(text.trim(), "" | "0"))
+}
+
+/// Keeps it off whatever this thread starts from now on: gives the thread the memory policy `local`,
+/// which children inherit. Pages are placed as by default, and balancing passes over what has a
+/// policy without the flag `MPOL_F_MOF` (mm/mempolicy.c, `vma_policy_mof`; set_mempolicy(2)). `false`:
+/// the thread has another policy already, and keeps it, or the kernel knows no policies.
+///
+/// There is no such switch for a process that runs.
+pub fn hold_off() -> bool {
+    const MPOL_DEFAULT: libc::c_int = 0;
+    const MPOL_LOCAL: libc::c_int = 4;
+    let mut mode: libc::c_int = -1;
+    let nodes = std::ptr::null_mut::<libc::c_ulong>();
+    // SAFETY: writes one integer; no nodes are asked for.
+    let known =
+        unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nodes, 0, nodes, 0) };
+    if known != 0 || !matches!(mode, MPOL_DEFAULT | MPOL_LOCAL) {
+        return false;
+    }
+    // SAFETY: no pointers but null.
+    unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_LOCAL, nodes, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(!is_on(folder.path()));
+        let file = folder.path().join("sys/kernel");
+        std::fs::create_dir_all(&file).expect("made");
+        for (text, on) in [("0\n", false), ("1\n", true), ("2\n", true), ("", false)] {
+            std::fs::write(file.join("numa_balancing"), text).expect("written");
+            assert_eq!(is_on(folder.path()), on, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_held_off_and_stays_so() {
+        // A thread of its own: its policy is nobody else's.
+        std::thread::spawn(|| assert_eq!(hold_off(), hold_off()))
+            .join()
+            .expect("the same twice");
+    }
+}

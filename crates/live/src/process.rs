@@ -1,0 +1,204 @@
+//! A process that the daemon looks after: what is still to be moved there, and what was.
+
+use nearpage_machine::{CpuList, NodeId};
+use rustc_hash::FxHashMap;
+
+use crate::address_space::AddressSpace;
+use crate::care::{Care, Caution, Loss, Stage, Verdict};
+use crate::claim::Claim;
+use crate::kernel::Kernel;
+use crate::mover::{Identity, Mover, Outcomes, Round, Wish};
+use crate::pages::{HotPages, Page};
+use crate::pins::Pins;
+
+/// A process, and what the daemon knows about it from one interval to the next.
+#[derive(Debug)]
+pub struct TargetProcess {
+    identity: Identity,
+    /// Absent: another daemon has it, and it is left alone.
+    claim: Option<Claim>,
+    care: Care,
+    space: AddressSpace,
+    /// When the kernel is to be asked again what the process allows.
+    space_read_again_ns: u64,
+    /// Where pages were before the first of them was moved, and their size.
+    origins: FxHashMap<Page, (NodeId, u64)>,
+    /// Wishes that were not carried out yet. A policy says a thing once, and it may be said while
+    /// nothing is moved, or more is wanted than there is time for.
+    pending: FxHashMap<Page, Wish>,
+    pins: Pins,
+}
+
+/// What an interval came to for a process.
+#[derive(Debug, Default)]
+pub struct Acted {
+    /// What was carried out.
+    pub round: Round,
+    /// Threads that were pinned.
+    pub pinned: u64,
+    /// It was worse off: what was moved goes back.
+    pub moved_back: bool,
+}
+
+/// The kernel walks all pages of a process to say what it allows: that takes at most this part of
+/// the time.
+const SPACE_READING_PART: u64 = 200;
+/// And it is not asked more often than this.
+const SPACE_READ_AGAIN_NS: u64 = 1_000_000_000;
+
+impl TargetProcess {
+    /// Nothing was seen of it yet.
+    pub fn new(identity: Identity, caution: Caution) -> Self {
+        Self {
+            identity,
+            claim: Claim::on(identity),
+            care: Care::new(caution),
+            space: AddressSpace::default(),
+            space_read_again_ns: 0,
+            origins: FxHashMap::default(),
+            pending: FxHashMap::default(),
+            pins: Pins::default(),
+        }
+    }
+
+    /// What it allows, as of late.
+    pub fn space(&self) -> &AddressSpace {
+        &self.space
+    }
+
+    /// How it is treated.
+    pub fn stage(&self) -> Stage {
+        self.care.stage()
+    }
+
+    /// May anything of it be moved by this daemon?
+    pub fn is_claimed(&self) -> bool {
+        self.claim.is_some()
+    }
+
+    /// Wishes that were not carried out yet.
+    #[cfg(test)]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Asks the kernel what it allows, if that is due.
+    pub fn read_space(&mut self, kernel: &mut dyn Kernel) {
+        let began_ns = kernel.now_ns();
+        if began_ns < self.space_read_again_ns {
+            return;
+        }
+        self.space = kernel.address_space(self.identity.pid);
+        let ended_ns = kernel.now_ns();
+        let took_ns = ended_ns.saturating_sub(began_ns);
+        self.space_read_again_ns = ended_ns
+            + took_ns
+                .saturating_mul(SPACE_READING_PART)
+                .max(SPACE_READ_AGAIN_NS);
+    }
+
+    /// Takes in new wishes, at most `most` in all; what it does not allow is counted and not tried.
+    /// Drops those that came true by themselves (`seen_at`: where a page with a number was seen last)
+    /// and those whose pages have made way for hotter ones.
+    pub fn take_in(
+        &mut self,
+        new: Vec<Wish>,
+        pages: &HotPages,
+        seen_at: impl Fn(u32) -> Option<NodeId>,
+        most: usize,
+    ) -> Outcomes {
+        self.pending.retain(|page, wish| {
+            let number = pages.number(page);
+            number.is_some_and(|number| seen_at(number) != Some(wish.to))
+        });
+        let mut refused = Outcomes::default();
+        for wish in new {
+            if self.space.has_own_policy(wish.page.address) {
+                refused.own_policy += 1;
+            } else if !self.space.allows(wish.to) {
+                refused.node_not_allowed += 1;
+            } else if self.pending.len() < most || self.pending.contains_key(&wish.page) {
+                self.pending.insert(wish.page, wish);
+            }
+        }
+        refused
+    }
+
+    /// A thread of it is to run on these CPUs.
+    pub fn pin(&mut self, tid: u32, cpus: CpuList) {
+        self.pins.wish(tid, cpus);
+    }
+
+    /// Leaves nothing behind: pinned threads may run where they might before.
+    pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
+        self.pins.undo(kernel, self.identity.pid);
+    }
+
+    /// Judges the interval, in which the process lost `loss`, and moves what care allows until
+    /// `deadline_ns`. Remembers where at most `most` pages came from.
+    pub fn act(
+        &mut self,
+        loss: Loss,
+        mover: &mut Mover,
+        kernel: &mut dyn Kernel,
+        deadline_ns: u64,
+        most: usize,
+    ) -> Acted {
+        let (wanted, put_off) = ready(self.pending.values().copied(), mover);
+        let back = self.origins.iter().map(|(&page, &(to, bytes))| Wish {
+            page,
+            bytes,
+            // Unknown by now, and of no use.
+            from: to,
+            to,
+        });
+        let (back, _) = ready(back, mover);
+        let was_holding = self.stage() == Stage::Holding;
+        let wanted_in_all = wanted.len() + self.pins.wanted();
+        let verdict = self.care.judge(loss, wanted_in_all, back.len());
+        let mut acted = Acted::default();
+        match verdict {
+            Verdict::Move(most_now) => {
+                if most_now > 0 {
+                    acted.pinned = self.pins.carry_out(kernel, self.identity.pid);
+                }
+                let wishes = &wanted[..most_now.min(wanted.len())];
+                acted.round = mover.carry_out(kernel, self.identity, wishes, deadline_ns);
+                for moved in &acted.round.moved {
+                    self.pending.remove(&moved.page);
+                    if self.origins.len() < most {
+                        let origin = (moved.from, moved.bytes);
+                        self.origins.entry(moved.page).or_insert(origin);
+                    }
+                }
+            }
+            Verdict::MoveBack => {
+                acted.moved_back = !was_holding;
+                if acted.moved_back {
+                    // What was wanted did harm.
+                    self.pending.clear();
+                    self.pins.forget_wishes();
+                    self.let_go(kernel);
+                }
+                acted.round = mover.carry_out(kernel, self.identity, &back, deadline_ns);
+                for moved in &acted.round.moved {
+                    self.origins.remove(&moved.page);
+                }
+            }
+        }
+        acted.round.outcomes.put_off += put_off;
+        if self.stage() == Stage::Measuring {
+            // It is well as it is.
+            self.origins.clear();
+        }
+        acted
+    }
+}
+
+/// Those that may be tried, in order of address, and how many may not.
+fn ready(wishes: impl Iterator<Item = Wish>, mover: &Mover) -> (Vec<Wish>, u64) {
+    let (mut ready, put_off): (Vec<Wish>, Vec<Wish>) =
+        wishes.partition(|wish| mover.may_try(&wish.page));
+    ready.sort_unstable_by_key(|wish| wish.page.address);
+    (ready, put_off.len() as u64)
+}

@@ -1,0 +1,96 @@
+//! From what a policy wants done to pages that are to move.
+
+use nearpage_machine::NodeId;
+use nearpage_policy::online::{Action, ActionKind};
+use rustc_hash::FxHashMap;
+
+use crate::free_memory::FreeMemory;
+use crate::mover::Wish;
+use crate::pages::{HotPages, ProcessIndex};
+use crate::process::TargetProcess;
+
+/// What a policy wants of one process after an interval.
+#[derive(Debug, Default)]
+pub struct Wishes {
+    /// In the order in which it asked for them last.
+    pub pages: Vec<Wish>,
+    /// How many of them stand for replicas.
+    pub replications_interleaved: u64,
+}
+
+/// What wishes are made from.
+pub struct Wishing<'a> {
+    /// The machine's nodes, by position.
+    pub nodes: &'a [NodeId],
+    /// Bit n: the node at position n has memory.
+    pub memory_nodes: u64,
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// What numbers stand for.
+    pub pages: &'a HotPages,
+    /// Where each page was seen last, by number and position.
+    pub homes: &'a FxHashMap<u32, u16>,
+    /// How much room there is.
+    pub free: &'a FreeMemory,
+    /// Whose pages they are.
+    pub processes: &'a FxHashMap<ProcessIndex, TargetProcess>,
+}
+
+impl Wishing<'_> {
+    /// The last word on each page that is not where it should be.
+    pub fn wishes(&self, actions: &[Action]) -> FxHashMap<ProcessIndex, Wishes> {
+        let mut last: FxHashMap<u32, usize> = FxHashMap::default();
+        for (at, action) in actions.iter().enumerate() {
+            // There are no replicas to give up.
+            if action.kind != ActionKind::Collapse {
+                last.insert(action.page, at);
+            }
+        }
+        let mut ordered: Vec<usize> = last.into_values().collect();
+        ordered.sort_unstable();
+        let mut wishes: FxHashMap<ProcessIndex, Wishes> = FxHashMap::default();
+        for at in ordered {
+            if let Some(wish) = self.wish(&actions[at]) {
+                let wishes = wishes.entry(wish.page.process).or_default();
+                wishes.pages.push(wish);
+                wishes.replications_interleaved +=
+                    u64::from(actions[at].kind == ActionKind::Replicate);
+            }
+        }
+        wishes
+    }
+
+    fn wish(&self, action: &Action) -> Option<Wish> {
+        let page = self.pages.page(action.page)?;
+        let home = *self.homes.get(&action.page)?;
+        let process = self.processes.get(&page.process)?;
+        let (start, bytes) = process.space().page(page.address, self.page_bytes);
+        if start != page.address {
+            return None; // It has become part of a huge page, which has a number of its own.
+        }
+        let to = match action.kind {
+            // No stock kernel has replicas of one address in one process: readers on all nodes
+            // get an equal share of the distance, and controllers of the load.
+            ActionKind::Replicate => self.interleaved(process, start / bytes)?,
+            _ => action.node,
+        };
+        let at = usize::from(to);
+        (home != to && at < self.nodes.len() && !self.free.is_full(at)).then(|| Wish {
+            page,
+            bytes,
+            from: self.nodes[usize::from(home)],
+            to: self.nodes[at],
+        })
+    }
+
+    /// The node on which the page of that number belongs when a process's pages are interleaved over
+    /// the nodes that it may use.
+    fn interleaved(&self, process: &TargetProcess, number: u64) -> Option<u16> {
+        let usable: Vec<usize> = (0..self.nodes.len())
+            .filter(|at| self.memory_nodes >> at & 1 == 1)
+            .filter(|at| process.space().allows(self.nodes[*at]))
+            .collect();
+        let count = usable.len() as u64;
+        (count > 0).then(|| usable[(number % count) as usize] as u16)
+    }
+}

@@ -1,0 +1,315 @@
+//! What may be done with each object.
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_machine::NodeId;
+use nearpage_plan::{Decision, Owner, Placement, Plan, Subject};
+
+use crate::instances::{self, Instances};
+use crate::interleave;
+use crate::place::accesses;
+use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
+use crate::{Parameters, Policy, subject};
+
+/// A choice for each object, by number; 0 leaves it alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Selection(Vec<usize>);
+
+impl Selection {
+    /// The choice for an object.
+    pub fn choice(&self, object: usize) -> usize {
+        self.0[object]
+    }
+
+    /// The same but for one object.
+    pub fn with(&self, object: usize, choice: usize) -> Self {
+        let mut other = self.clone();
+        other.0[object] = choice;
+        other
+    }
+}
+
+/// A rule that may treat all objects alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Left,
+    Pattern,
+    Block,
+    Whole,
+    Interleave,
+    Weighted,
+    HopSensitive,
+    Uniform,
+    Replicate,
+}
+
+/// One of the things that may be done with an object.
+#[derive(Clone, Debug)]
+struct Choice {
+    kind: Kind,
+    /// None: it is left to first touch.
+    decisions: Vec<Decision>,
+}
+
+/// An object of the recording with its choices.
+pub(crate) struct Object {
+    /// Position in the attribution's objects.
+    pub group: usize,
+    names: Vec<String>,
+    choices: Vec<Choice>,
+}
+
+/// Objects worth deciding about, by cost, and what may be done with each.
+pub struct Alternatives<'a> {
+    plan: Plan,
+    pub(crate) objects: Vec<Object>,
+    /// By object.
+    sampling_errors_ns: Vec<f64>,
+    machine: &'a nearpage_machine::Machine,
+}
+
+impl<'a> Alternatives<'a> {
+    pub(crate) fn new(context: &Context<'a>, input: &Input<'a>, parameters: &Parameters) -> Self {
+        let mut objects = Vec::new();
+        let mut sampling_errors_ns = Vec::new();
+        for (position, group) in input.attribution.objects.iter().enumerate() {
+            if !worth_deciding(context, group, parameters) {
+                continue;
+            }
+            let Some(subject) = subject::subject(context.tables, group) else {
+                continue;
+            };
+            let choices = choices(context, group, &subject, parameters);
+            if choices.len() > 1 {
+                sampling_errors_ns.push(sampling_error_ns(context, group));
+                objects.push(Object {
+                    group: position,
+                    names: subject::names(&subject),
+                    choices,
+                });
+            }
+        }
+        Self {
+            plan: Plan {
+                program: input.program.clone(),
+                policy: Policy::Auto.as_str().to_owned(),
+                machine: input.machine.name.clone(),
+                page_bytes: context.page_bytes,
+                teams: context.plan_teams(),
+                decisions: Vec::new(),
+            },
+            objects,
+            sampling_errors_ns,
+            machine: input.machine,
+        }
+    }
+
+    /// How many objects there are.
+    pub fn objects(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// The machine that is decided for.
+    pub fn machine(&self) -> &'a nearpage_machine::Machine {
+        self.machine
+    }
+
+    /// How many choices there are for an object.
+    pub fn choices(&self, object: usize) -> usize {
+        self.objects[object].choices.len()
+    }
+
+    /// Decisions about an object.
+    pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
+        &self.objects[object].choices[choice].decisions
+    }
+
+    /// Two standard errors of what placing an object is worth, in nanoseconds of the program's time.
+    pub fn sampling_error_ns(&self, object: usize) -> f64 {
+        self.sampling_errors_ns[object]
+    }
+
+    /// Everything is left alone.
+    pub fn nothing(&self) -> Selection {
+        Selection(vec![0; self.objects.len()])
+    }
+
+    /// Selections that treat all objects by one rule, as far as it says something about them.
+    pub fn alike(&self) -> impl Iterator<Item = Selection> {
+        let kinds = [
+            Kind::Pattern,
+            Kind::Block,
+            Kind::Interleave,
+            Kind::HopSensitive,
+            Kind::Uniform,
+            Kind::Replicate,
+        ];
+        kinds.into_iter().map(|kind| {
+            let of = |object: &Object| {
+                let choices = &object.choices;
+                choices.iter().position(|choice| choice.kind == kind)
+            };
+            let choices = self.objects.iter().map(|object| of(object).unwrap_or(0));
+            Selection(choices.collect())
+        })
+    }
+
+    /// The plan of a selection; `worth` has the share of the time that the decision about an object
+    /// saves, where it is known.
+    pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
+        let mut decisions = Vec::new();
+        for (number, object) in self.objects.iter().enumerate() {
+            for decision in self.decisions(number, selection.choice(number)) {
+                let mut decision = decision.clone();
+                if let Some(worth) = worth(number) {
+                    let percent = 100.0 * worth;
+                    decision.why += &format!("; predicted to save {percent:.1} % of the time");
+                }
+                decisions.push((object.names.clone(), decision));
+            }
+        }
+        Plan {
+            decisions: named_apart(decisions),
+            ..self.plan.clone()
+        }
+    }
+}
+
+/// Most stores among accesses to what is worth copying: each takes all copies but one away again.
+const REPLICATED_STORES_MAX: f64 = 0.001;
+
+/// Everything that may be done with a group, without repetitions; leaving it alone first.
+fn choices(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    parameters: &Parameters,
+) -> Vec<Choice> {
+    let mut choices = vec![Choice {
+        kind: Kind::Left,
+        decisions: Vec::new(),
+    }];
+    let mut offer = |kind, decisions: Vec<Decision>| {
+        let same = |choice: &Choice| {
+            let placements = |decisions: &[Decision]| -> Vec<_> {
+                decisions
+                    .iter()
+                    .map(|decision| (decision.subject.clone(), decision.placement.clone()))
+                    .collect()
+            };
+            placements(&choice.decisions) == placements(&decisions)
+        };
+        // Rules that agree are one choice.
+        if !choices.iter().any(same) {
+            choices.push(Choice { kind, decisions });
+        }
+    };
+    let by = |policy| crate::plan::decide_group(policy, context, group, subject, parameters);
+    offer(Kind::Pattern, by(Policy::Object));
+    let together = matches!(
+        instances::of(context, group, parameters),
+        Instances::Together
+    );
+    if together {
+        let mut one = |kind, placement: Option<Placement>, rule: &str| {
+            let decision = placement
+                .map(|placement| decided(context, group, subject.clone(), placement, rule));
+            offer(kind, decision.into_iter().collect());
+        };
+        let team = context.team("");
+        let block = team.filter(|threads| {
+            threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
+        });
+        one(
+            Kind::Block,
+            block.map(|_| Placement::Block {
+                team: String::new(),
+            }),
+            "a share for each thread",
+        );
+        one(
+            Kind::Whole,
+            dominant(context, group).map(Placement::Whole),
+            "all of it near the thread that uses it most",
+        );
+        one(
+            Kind::Interleave,
+            Some(interleave::everywhere()),
+            "over all nodes",
+        );
+        one(
+            Kind::Weighted,
+            weighted(context, group),
+            "over the nodes as its users are spread",
+        );
+        let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
+        let all: f64 = cells(group).map(accesses).sum();
+        if parameters.replicas && stores <= REPLICATED_STORES_MAX * all {
+            one(
+                Kind::Replicate,
+                Some(Placement::Replicate),
+                "a copy for each node that reads it",
+            );
+        }
+    }
+    offer(Kind::HopSensitive, by(Policy::HopSensitive));
+    offer(Kind::Uniform, by(Policy::Uniform));
+    choices
+}
+
+fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cell> {
+    group.affinity.cells.iter()
+}
+
+/// The thread with the most accesses.
+fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
+    let known = group
+        .threads
+        .iter()
+        .filter(|(thread, ..)| context.places.knows(*thread));
+    let most = known.max_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)).then(b.0.cmp(&a.0)));
+    context.owner(most?.0)
+}
+
+/// Accesses differ less than this between nodes: they are even.
+const EVEN: f64 = 0.25;
+/// Largest weight of a node.
+const WEIGHT_MAX: f64 = 8.0;
+
+/// Interleaving with weights by node, as accesses come from them; none where they come evenly from
+/// all, or from one alone.
+fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+    let with_memory = context.machine.nodes_with_memory();
+    let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
+    for cell in cells(group) {
+        let reader = context.node_position(cell.thread);
+        let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
+        if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
+            entry.1 += accesses(cell);
+        }
+    }
+    let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
+    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
+    if most <= 0.0 || least >= (1.0 - EVEN) * most {
+        return None;
+    }
+    let weight = |count: f64| (WEIGHT_MAX * count / most).round() as u32;
+    let nodes: Vec<(NodeId, u32)> = by_node
+        .into_iter()
+        .map(|(node, count)| (node, weight(count)))
+        .filter(|node| node.1 > 0)
+        .collect();
+    (nodes.len() > 1).then_some(Placement::Interleave { nodes })
+}
+
+/// Two standard errors of the time that moving all of a group's pages can save, were all of its
+/// accesses on the farthest node: counts of samples vary as their square root.
+fn sampling_error_ns(context: &Context, group: &ObjectGroup) -> f64 {
+    let (accesses, _) = context.part(group);
+    let weight = group.affinity.sample_weight.max(1.0);
+    let weights = context.weights.iter().flatten();
+    let most = weights.clone().copied().fold(0.0, f64::max);
+    let least = weights.copied().fold(f64::MAX, f64::min);
+    let threads = group.threads.len().max(1) as f64;
+    let misses = super::model::misses_an_access(context, group);
+    2.0 * (accesses * weight).sqrt() * misses * (most - least) / threads
+}

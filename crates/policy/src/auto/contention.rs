@@ -1,0 +1,237 @@
+//! How long threads take whose accesses go to so many nodes: the machine's controllers, directories
+//! and links as queues that all of them share.
+//!
+//! A phase of threads that run side by side takes as long as the slowest of them. A thread takes its
+//! computation and, for each miss, the unloaded latency and the longest of its waits on the way. With
+//! a time `T`, a station that serves `n` requests in `s` each is busy for ρ = n s ÷ T, and a request
+//! waits ρ s ÷ 2 (1 − ρ) there (Pollaczek and Khinchine, for equal service), but never longer than all
+//! other threads' requests take, since each waits for its own. Waits shrink as `T` grows: there is one
+//! `T` at which what threads take is what was assumed, and bisection finds it. No phase is shorter
+//! than its busiest station.
+
+use std::collections::BTreeMap;
+
+use nearpage_machine::{Machine, Timing};
+use nearpage_recording::ThreadIndex;
+
+use crate::effect::{Access, Count, Part};
+use crate::plan::Context;
+
+/// Accesses of threads by the node of the memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Demand {
+    /// By thread: position of its node, accesses to each node's memory.
+    threads: [BTreeMap<ThreadIndex, (usize, Vec<f64>)>; 2],
+}
+
+impl Demand {
+    /// Adds another, scaled.
+    pub fn add_scaled(&mut self, other: &Self, factor: f64) {
+        for (own, other) in self.threads.iter_mut().zip(&other.threads) {
+            for (&thread, (reader, counts)) in other {
+                let empty = || (*reader, vec![0.0; counts.len()]);
+                let (_, sums) = own.entry(thread).or_insert_with(empty);
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum += factor * count;
+                }
+            }
+        }
+    }
+}
+
+impl Count for Demand {
+    fn count(&mut self, context: &Context, access: Access) {
+        let empty = || (access.reader, vec![0.0; context.machine.nodes.len()]);
+        let part = &mut self.threads[access.part as usize];
+        let (_, counts) = part.entry(access.thread).or_insert_with(empty);
+        counts[access.memory] += access.count;
+    }
+}
+
+/// A machine's queues and latencies.
+pub(crate) struct Contention {
+    latency_ns: Vec<Vec<f64>>,
+    /// Time that each station takes for a request.
+    service_ns: Vec<f64>,
+    /// Stations on the way, `[CPU's node][memory's node]`.
+    ways: Vec<Vec<Vec<usize>>>,
+}
+
+/// Bisection halves an interval so often: to a millionth of it.
+const HALVINGS: usize = 20;
+
+impl Contention {
+    pub fn new(machine: &Machine, timing: &Timing) -> Self {
+        let nodes = machine.nodes.len();
+        let line_ns = |bandwidth: f64| f64::from(timing.line_bytes) / bandwidth * 1e9;
+        let controller = timing.memory_bandwidth_bytes_per_s.map_or(0.0, line_ns);
+        // Controllers, directories, links.
+        let mut service_ns = vec![controller; nodes];
+        service_ns.extend(vec![timing.directory_ns; nodes]);
+        service_ns.extend(timing.links.iter().map(|link| line_ns(link.2)));
+        let way = |cpu: usize, memory: usize| {
+            let mut way = vec![memory, nodes + cpu];
+            if cpu != memory {
+                way.push(nodes + memory);
+                let links = timing.routes[memory][cpu].iter();
+                way.extend(links.map(|&link| 2 * nodes + usize::from(link)));
+            }
+            way.retain(|&station| service_ns[station] > 0.0);
+            way
+        };
+        let ways = (0..nodes)
+            .map(|cpu| (0..nodes).map(|memory| way(cpu, memory)).collect())
+            .collect();
+        Self {
+            latency_ns: timing.latency_ns.clone(),
+            service_ns,
+            ways,
+        }
+    }
+
+    /// Time that a demand takes, its initialisation before all else; `compute_ns` of each thread in
+    /// the second phase.
+    pub fn time_ns(&self, demand: &Demand, compute_ns: impl Fn(ThreadIndex) -> f64) -> f64 {
+        self.phase_ns(&demand.threads[Part::Initialisation as usize], |_| 0.0)
+            + self.phase_ns(&demand.threads[Part::Use as usize], compute_ns)
+    }
+
+    fn phase_ns(
+        &self,
+        threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
+        compute_ns: impl Fn(ThreadIndex) -> f64,
+    ) -> f64 {
+        let mut requests = vec![0.0; self.service_ns.len()];
+        for (reader, counts) in threads.values() {
+            for (memory, count) in counts.iter().enumerate() {
+                for &station in &self.ways[*reader][memory] {
+                    requests[station] += count;
+                }
+            }
+        }
+        let busy_ns: Vec<f64> = requests
+            .iter()
+            .zip(&self.service_ns)
+            .map(|(requests, service)| requests * service)
+            .collect();
+        let others = threads.len().saturating_sub(1) as f64;
+        let needed = |time_ns: f64| {
+            let wait = |station: usize| {
+                let (service, busy) = (self.service_ns[station], busy_ns[station]);
+                let free = (time_ns - busy).max(0.0);
+                let most = others * service;
+                if 2.0 * free * most <= busy * service {
+                    most
+                } else {
+                    busy * service / (2.0 * free)
+                }
+            };
+            let of_thread = |(&thread, (reader, counts)): (&ThreadIndex, &(usize, Vec<f64>))| {
+                let misses: f64 = counts
+                    .iter()
+                    .enumerate()
+                    .map(|(memory, count)| {
+                        let waits = self.ways[*reader][memory].iter().map(|&at| wait(at));
+                        count * (self.latency_ns[*reader][memory] + waits.fold(0.0, f64::max))
+                    })
+                    .sum();
+                compute_ns(thread) + misses
+            };
+            threads.iter().map(of_thread).fold(0.0, f64::max)
+        };
+        let mut low = busy_ns.iter().copied().fold(0.0, f64::max);
+        let mut high = needed(0.0).max(low);
+        for _ in 0..HALVINGS {
+            let middle = (low + high) / 2.0;
+            if needed(middle) > middle {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Threads with their node's position and accesses by node, all after initialisation.
+    fn demand(threads: &[(usize, &[f64])]) -> Demand {
+        let mut demand = Demand::default();
+        for (number, (reader, counts)) in threads.iter().enumerate() {
+            let thread = ThreadIndex(number as u32);
+            demand.threads[Part::Use as usize].insert(thread, (*reader, counts.to_vec()));
+        }
+        demand
+    }
+
+    fn contention(name: &str) -> Contention {
+        let machine = preset(name).expect(name);
+        let timing = machine.timing().expect("figures");
+        Contention::new(&machine, &timing)
+    }
+
+    #[test]
+    fn alone_a_thread_waits_for_nobody() {
+        let contention = contention("opteron-4");
+        let one = demand(&[(0, &[1000.0, 100.0, 0.0, 0.0])]);
+        let time = contention.time_ns(&one, |_| 5000.0);
+        let expected = 5000.0 + 1000.0 * 102.0 + 100.0 * contention.latency_ns[0][1];
+        assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
+    }
+
+    #[test]
+    fn a_saturated_controller_serves_its_bandwidth() {
+        let contention = Contention {
+            latency_ns: vec![vec![10.0; 2]; 2],
+            service_ns: vec![100.0, 100.0],
+            ways: vec![vec![vec![0], vec![1]]; 2],
+        };
+        let crowded = demand(&[
+            (0, &[1000.0, 0.0]),
+            (0, &[1000.0, 0.0]),
+            (1, &[1000.0, 0.0]),
+            (1, &[1000.0, 0.0]),
+        ]);
+        let spread = demand(&[
+            (0, &[500.0, 500.0]),
+            (0, &[500.0, 500.0]),
+            (1, &[500.0, 500.0]),
+            (1, &[500.0, 500.0]),
+        ]);
+        let (crowded, spread) = (
+            contention.time_ns(&crowded, |_| 0.0),
+            contention.time_ns(&spread, |_| 0.0),
+        );
+        assert!((400_000.0..450_000.0).contains(&crowded), "{crowded}");
+        assert!((200_000.0..330_000.0).contains(&spread), "{spread}");
+    }
+
+    proptest! {
+        /// More accesses never take less time, nor does any phase take less than its longest thread
+        /// unloaded or its busiest station.
+        #[test]
+        fn time_grows_with_demand(
+            counts in prop::collection::vec((0usize..4, prop::collection::vec(0.0f64..1e6, 4)), 1..9),
+            more in 0.0f64..1e6,
+        ) {
+            let contention = contention("carrefour-a");
+            let threads: Vec<(usize, &[f64])> = counts.iter().map(|(node, row)| (*node, row.as_slice())).collect();
+            let time = contention.time_ns(&demand(&threads), |_| 0.0);
+            let unloaded = threads
+                .iter()
+                .map(|(node, row)| row.iter().zip(&contention.latency_ns[*node]).map(|(count, ns)| count * ns).sum::<f64>())
+                .fold(0.0, f64::max);
+            prop_assert!(time >= unloaded * (1.0 - 1e-5), "{} {}", time, unloaded);
+            let mut grown = counts.clone();
+            grown[0].1[2] += more;
+            let threads: Vec<(usize, &[f64])> = grown.iter().map(|(node, row)| (*node, row.as_slice())).collect();
+            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0) >= time * (1.0 - 1e-5));
+        }
+    }
+}

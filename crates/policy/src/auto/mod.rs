@@ -1,0 +1,204 @@
+//! `auto`: of all that may be done with each object, what makes the program take least time.
+//!
+//! For each object there are several [choices](alternatives): leave it to first touch, the placement
+//! of its pattern, blocks by thread, all of it near one thread, interleaving (evenly, or as its users
+//! are spread), pages by Eq. 1 and 2, and, where the machine can, copies for all readers. A [`Judge`]
+//! says how long the program takes under a selection of them: [`Model`] predicts it from affinities on
+//! the machine's contention model, whatever kind of recording they are of; a replay of a full
+//! recording is another judge (the simulator's, in the command).
+//!
+//! [`choose`] starts from the best of the selections that treat all objects by one rule, and then
+//! takes objects one by one, the costliest first, until nothing changes. It prefers, in this order:
+//! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
+//! each is passed over only for one that is faster by more than what is uncertain about the
+//! prediction: two standard errors of the samples that it rests on, and a share of the time that says
+//! how far the judge is trusted ([`Margins`]).
+//!
+//! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
+//! there the object's pattern decides, as under `object`, so that the plan serves other machines.
+
+mod alternatives;
+mod contention;
+mod model;
+
+pub use alternatives::{Alternatives, Selection};
+pub use model::Model;
+
+use nearpage_plan::Plan;
+
+use crate::plan::{Context, Input};
+use crate::{Parameters, Policy};
+
+/// How far a judge's predictions are trusted, as shares of the program's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Margins {
+    /// A plan has to be faster than none by more than this.
+    pub plan: f64,
+    /// A choice for one object has to be faster than leaving it alone by more than this.
+    pub object: f64,
+}
+
+/// Says how long a program takes under a plan.
+pub trait Judge {
+    /// Why it can't.
+    type Error;
+
+    /// The time under each of some selections, in nanoseconds.
+    ///
+    /// # Errors
+    /// Whatever keeps it from saying so.
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error>;
+
+    /// How far it is trusted.
+    fn margins(&self) -> Margins;
+
+    /// Objects that are looked at one by one, the costliest first.
+    fn objects_max(&self) -> usize;
+}
+
+/// A plan, and the times that decided for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The plan.
+    pub plan: Plan,
+    /// Time if everything is left to first touch.
+    pub first_touch_ns: f64,
+    /// Time under the plan.
+    pub planned_ns: f64,
+}
+
+/// Times by selection: no selection is judged twice.
+struct Judged<'a, 'i, J> {
+    judge: &'a mut J,
+    alternatives: &'a Alternatives<'i>,
+    known: Vec<(Selection, f64)>,
+}
+
+impl<J: Judge> Judged<'_, '_, J> {
+    fn times_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+        let is_known = |known: &[(Selection, f64)], selection: &Selection| {
+            known
+                .iter()
+                .find(|(other, _)| other == selection)
+                .map(|known| known.1)
+        };
+        let mut new: Vec<Selection> = Vec::new();
+        for selection in selections {
+            if is_known(&self.known, selection).is_none() && !new.contains(selection) {
+                new.push(selection.clone());
+            }
+        }
+        let times = self.judge.times_ns(self.alternatives, &new)?;
+        self.known.extend(new.into_iter().zip(times));
+        Ok(selections
+            .iter()
+            .map(|selection| is_known(&self.known, selection).expect("it was judged"))
+            .collect())
+    }
+}
+
+/// Rounds over the objects; each is a new look at an object after others have changed.
+const ROUNDS_MAX: usize = 3;
+
+/// Makes the plan that a judge finds best; see the module.
+///
+/// # Errors
+/// The judge's.
+pub fn choose<J: Judge>(
+    input: &Input,
+    parameters: &Parameters,
+    judge: &mut J,
+) -> Result<Chosen, J::Error> {
+    let context = Context::new(input);
+    let alternatives = Alternatives::new(&context, input, parameters);
+    let (margins, objects_max) = (judge.margins(), judge.objects_max());
+    let mut judged = Judged {
+        judge,
+        alternatives: &alternatives,
+        known: Vec::new(),
+    };
+    let nothing = alternatives.nothing();
+    let starts: Vec<Selection> = std::iter::once(nothing.clone())
+        .chain(alternatives.alike())
+        .collect();
+    let times = judged.times_ns(&starts)?;
+    let first_touch_ns = times[0];
+    let mut selection = starts[least(&times, 0.0)].clone();
+    for _ in 0..ROUNDS_MAX {
+        let before = selection.clone();
+        for object in 0..alternatives.objects().min(objects_max) {
+            let choices: Vec<Selection> = (0..alternatives.choices(object))
+                .map(|choice| selection.with(object, choice))
+                .collect();
+            let times = judged.times_ns(&choices)?;
+            let margin = margins.object * times[0] + alternatives.sampling_error_ns(object);
+            selection = choices[least(&times, margin)].clone();
+        }
+        if selection == before {
+            break;
+        }
+    }
+    let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+    if first_touch_ns - planned_ns <= margins.plan * first_touch_ns {
+        selection = nothing;
+    }
+    let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+    // What each decision is worth, given the others.
+    let mut worth = Vec::new();
+    for object in 0..alternatives.objects() {
+        worth.push(match selection.choice(object) {
+            0 => 0.0,
+            _ if object >= objects_max => f64::NAN,
+            _ => judged.times_ns(&[selection.with(object, 0)])?[0] - planned_ns,
+        });
+    }
+    Ok(Chosen {
+        plan: alternatives.plan(&selection, |object| {
+            (!worth[object].is_nan()).then(|| worth[object] / first_touch_ns.max(1.0))
+        }),
+        first_touch_ns,
+        planned_ns,
+    })
+}
+
+/// The least time's position; the first that is within `margin` of it, and the very first unless
+/// another is faster by more than `margin`.
+fn least(times: &[f64], margin: f64) -> usize {
+    let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+    times
+        .iter()
+        .position(|&time| time <= best + margin)
+        .unwrap_or(0)
+}
+
+/// The plan that [`Model`] finds best; by pattern where nothing can be predicted.
+pub(crate) fn decide(input: &Input, parameters: &Parameters) -> Plan {
+    let Some(mut model) = Model::new(input, parameters) else {
+        let plan = crate::decide(Policy::Object, input, parameters);
+        return Plan {
+            policy: Policy::Auto.as_str().to_owned(),
+            ..plan
+        };
+    };
+    match choose(input, parameters, &mut model) {
+        Ok(chosen) => chosen.plan,
+        Err(never) => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::least;
+
+    #[test]
+    fn the_first_within_the_margin_is_taken() {
+        assert_eq!(least(&[10.0, 9.0, 8.0, 8.5], 0.0), 2);
+        assert_eq!(least(&[10.0, 9.0, 8.0, 8.5], 1.0), 1);
+        assert_eq!(least(&[10.0, 9.0, 8.0, 8.5], 2.0), 0);
+        assert_eq!(least(&[10.0, 11.0], 0.0), 0);
+    }
+}

@@ -1,0 +1,197 @@
+//! The judge that needs no replay: affinities on the machine's contention model.
+
+use std::convert::Infallible;
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_machine::MoveCost;
+use nearpage_plan::{Decision, Placement};
+use nearpage_recording::ThreadIndex;
+
+use super::alternatives::{Alternatives, Selection};
+use super::contention::{Contention, Demand};
+use super::{Judge, Margins};
+use crate::Parameters;
+use crate::plan::{Context, Input};
+use crate::under::{Fate, under};
+
+/// What the model leaves out (the order of accesses, barriers, misses that overlap) was found to be
+/// worth so much of the time; see docs/reproduction.md.
+const MARGINS: Margins = Margins {
+    plan: 0.02,
+    object: 0.002,
+};
+const OBJECTS_MAX: usize = 24;
+
+/// Predicts times from a recording of any kind.
+pub struct Model<'a> {
+    input: Input<'a>,
+    parameters: Parameters,
+    contention: Contention,
+    /// Computation by thread.
+    compute_ns: Vec<f64>,
+    /// What no plan can place.
+    fixed: Option<Demand>,
+    /// By object and choice: its demand, and the time that copying takes each thread.
+    known: Vec<Vec<(Demand, f64)>>,
+    move_ns: f64,
+}
+
+impl<'a> Model<'a> {
+    /// For the machine of `input`; none where it has one memory node, or a network that leaves nodes
+    /// unreachable.
+    pub fn new(input: &Input<'a>, parameters: &Parameters) -> Option<Self> {
+        if input.machine.nodes_with_memory().len() < 2 {
+            return None;
+        }
+        let timing = input.machine.timing().ok()?;
+        Some(Self {
+            compute_ns: compute_ns(input),
+            contention: Contention::new(input.machine, &timing),
+            input: input.clone(),
+            parameters: *parameters,
+            fixed: None,
+            known: Vec::new(),
+            move_ns: match timing.moves {
+                MoveCost::Fixed(ns) => ns,
+                MoveCost::Steps(steps) => {
+                    steps.copy_ns + steps.allocation_ns + steps.mapping_replica_ns
+                }
+            },
+        })
+    }
+
+    fn demand(
+        &self,
+        context: &Context,
+        group: &ObjectGroup,
+        decisions: &[Decision],
+    ) -> (Demand, f64) {
+        let decisions: Vec<&Decision> = decisions.iter().collect();
+        let mut demand = Demand::default();
+        let found = under::<Demand>(context, group, Fate::Decided(&decisions), &self.parameters);
+        if let Some((_, found)) = found {
+            demand.add_scaled(&found, misses_an_access(context, group));
+        }
+        let copied = decisions
+            .iter()
+            .any(|decision| decision.placement == Placement::Replicate);
+        let copies = match copied {
+            true => {
+                group.size_bytes / context.page_bytes * (context.machine.nodes.len() as u64 - 1)
+            }
+            false => 0,
+        };
+        let threads = group.threads.len().max(1) as f64;
+        (demand, copies as f64 * self.move_ns / threads)
+    }
+
+    /// Looks up what every choice asks of the machine.
+    fn prepare(&mut self, alternatives: &Alternatives) -> Demand {
+        if let Some(fixed) = &self.fixed {
+            return fixed.clone();
+        }
+        let input = self.input.clone();
+        let context = Context::new(&input);
+        let mut fixed = Demand::default();
+        for (position, group) in input.attribution.objects.iter().enumerate() {
+            let object = alternatives
+                .objects
+                .iter()
+                .position(|object| object.group == position);
+            if object.is_none() {
+                fixed.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
+            }
+        }
+        for (number, object) in alternatives.objects.iter().enumerate() {
+            let group = &input.attribution.objects[object.group];
+            let choices = 0..alternatives.choices(number);
+            let demands = choices
+                .map(|choice| self.demand(&context, group, alternatives.decisions(number, choice)));
+            let demands = demands.collect();
+            self.known.push(demands);
+        }
+        self.fixed = Some(fixed.clone());
+        fixed
+    }
+}
+
+impl Judge for Model<'_> {
+    type Error = Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Infallible> {
+        let fixed = self.prepare(alternatives);
+        let time = |selection: &Selection| {
+            let mut demand = fixed.clone();
+            let mut copying_ns = 0.0;
+            for (object, choices) in self.known.iter().enumerate() {
+                let (own, copying) = &choices[selection.choice(object)];
+                demand.add_scaled(own, 1.0);
+                copying_ns += copying;
+            }
+            let compute = |thread: ThreadIndex| {
+                self.compute_ns
+                    .get(thread.0 as usize)
+                    .copied()
+                    .unwrap_or(0.0)
+                    + copying_ns
+            };
+            self.contention.time_ns(&demand, compute)
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        MARGINS
+    }
+
+    fn objects_max(&self) -> usize {
+        OBJECTS_MAX
+    }
+}
+
+/// Time that threads spent on computing, by [`ThreadIndex`], as far as samples tell: those that were
+/// no access stand for as much time as one that was.
+fn compute_ns(input: &Input) -> Vec<f64> {
+    let objects = &input.attribution.objects;
+    let cost_ns: f64 = objects.iter().map(ObjectGroup::cost_ns).sum();
+    let accesses: u64 = input
+        .tables
+        .threads
+        .iter()
+        .map(|thread| thread.counts.accesses)
+        .sum();
+    let each_ns = cost_ns / accesses.max(1) as f64;
+    let other = |thread: &nearpage_recording::Thread| {
+        (thread.counts.compute + thread.counts.undecoded) as f64 * each_ns
+    };
+    input.tables.threads.iter().map(other).collect()
+}
+
+/// Misses that an access of a group stands for. What is sampled by time tells no number of misses,
+/// and what is counted has hits among it: as many as its cost is, taken to be local.
+pub(crate) fn misses_an_access(context: &Context, group: &ObjectGroup) -> f64 {
+    let (accesses, cost_ns) = (group.accesses(), group.cost_ns());
+    let local = (0..context.weights.len()).map(|node| context.weights[node][node]);
+    let local_ns = local.fold(f64::MAX, f64::min);
+    let most = context
+        .weights
+        .iter()
+        .flatten()
+        .copied()
+        .fold(0.0, f64::max);
+    if accesses <= 0.0 || cost_ns <= 0.0 || context.machine.latency_ns.is_none() {
+        return 1.0;
+    }
+    let each_ns = cost_ns / accesses;
+    match each_ns > SAMPLED_BY_TIME * most {
+        true => each_ns / local_ns,
+        false => (each_ns / local_ns).min(1.0),
+    }
+}
+
+/// An access that costs more than so many of the slowest misses stands for time, not for an access.
+const SAMPLED_BY_TIME: f64 = 10.0;

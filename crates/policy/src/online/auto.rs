@@ -1,0 +1,623 @@
+//! `auto`, online: moves a page when what has passed says that it pays.
+//!
+//! - **Gain.** What was seen of a page, had it been elsewhere: for each node the observations, times
+//!   the references that each stands for, times the difference of unloaded latencies and of waits at
+//!   the controllers, which are taken from the last epoch's load. Nothing is known of the future; a
+//!   page is taken to go on as it did for as long as it did, so that what it would have saved is what
+//!   it will save, and moving pays once that exceeds the cost (the rule for renting skis: never more
+//!   than twice the best that could be done knowing the future). When the time that has passed has
+//!   doubled, what was seen before counts half.
+//! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
+//!   exceed the cost. Each further move of the same page costs twice as much as the one before, so
+//!   that pages that go back and forth soon stay.
+//! - **Budget.** Moves may cost what earlier ones have saved so far, by observation, plus a small share
+//!   of the time: whatever is predicted, not more than that share can be lost to first touch.
+//! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
+//!   unless moving it pays more. A store to it doubles the cost of its copies.
+
+use nearpage_recording::AccessKind;
+
+use super::parameter::parameters;
+use super::{
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
+};
+
+const LARGE: u64 = 1_000_000_000_000;
+
+parameters! {
+    /// Named parameters. None of them is from a paper; they are the same for all programs.
+    pub struct AutoParameters {
+        check_ns = 1_000_000, 1..=LARGE, "time between looks at the load of controllers";
+        budget_permille = 5, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
+        errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move";
+        remote_ns = 0, 0..=LARGE, "what an observed remote reference stands to save; 0: as the machine says";
+        cost_ns = 0, 0..=LARGE, "cost of moving a page; 0: as the machine says";
+        replication = 1, 0..=1, "0: no page is replicated";
+    }
+}
+
+/// What a machine's memory takes, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryTimes {
+    /// Unloaded latency, `[CPU's node][memory's node]`.
+    pub latency_ns: Vec<Vec<f64>>,
+    /// A controller's time for a request; 0: it has no limit.
+    pub service_ns: f64,
+    /// Moving a page.
+    pub move_ns: f64,
+}
+
+/// No node.
+const NONE: u8 = u8::MAX;
+/// A page's cost is doubled so often at the most.
+const DOUBLINGS_MAX: u8 = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// Where first touch put it.
+    first: u8,
+    /// How often the time that has passed had doubled when it was last seen.
+    era: u8,
+    /// Moves, and stores that took copies away.
+    moves: u8,
+    collapses: u8,
+    stores: u16,
+}
+
+const UNSEEN: Page = Page {
+    first: NONE,
+    era: 0,
+    moves: 0,
+    collapses: 0,
+    stores: 0,
+};
+
+/// The policy.
+#[derive(Clone, Debug)]
+pub struct Auto {
+    nodes: usize,
+    memory_nodes: u64,
+    /// References that an observation stands for.
+    every: f64,
+    check_ns: u64,
+    budget: f64,
+    errors: f64,
+    cost_ns: f64,
+    replication: bool,
+    latency_ns: Vec<f64>,
+    service_ns: f64,
+    /// Wait at each controller in the last epoch.
+    wait_ns: Vec<f64>,
+    /// Requests of each in it.
+    requests: Vec<f64>,
+    /// A page is looked at each time that a node has been seen to refer to it so often.
+    step: u16,
+    pages: Vec<Page>,
+    /// `[page × nodes + node]`.
+    counts: Vec<u16>,
+    epochs: u32,
+    era: u8,
+    /// What moves may still cost.
+    purse_ns: f64,
+}
+
+/// What could be done to a page, and what it saves.
+struct Proposal {
+    kind: ActionKind,
+    node: usize,
+    saved_ns: f64,
+    /// Two times what it costs would be where it was done once before.
+    doublings: u8,
+    /// Of `saved_ns`.
+    variance: f64,
+    rule: &'static str,
+}
+
+impl Auto {
+    /// With what the machine is known to take; where nothing is, the parameters have to say it.
+    ///
+    /// # Errors
+    /// A machine of which one node alone has memory; neither the machine nor the parameters say what
+    /// moving a page costs and saves.
+    pub fn new(
+        parameters: &AutoParameters,
+        setting: &Setting,
+        times: Option<&MemoryTimes>,
+    ) -> Result<Self, ParameterError> {
+        let &AutoParameters {
+            check_ns,
+            budget_permille,
+            errors,
+            remote_ns,
+            cost_ns,
+            replication,
+        } = parameters;
+        let nodes = setting.nodes;
+        if setting.memory_nodes.count_ones() < 2 {
+            return Err(ParameterError(
+                "auto: memory is on one node, and no page could go elsewhere; choose a machine with two or more"
+                    .to_owned(),
+            ));
+        }
+        let told = |name: &str| {
+            ParameterError(format!(
+                "auto: {name}=0 leaves it to the machine, and nothing is known of its memory; give a number of nanoseconds"
+            ))
+        };
+        let cost_ns = match (cost_ns, times) {
+            (0, Some(times)) => times.move_ns,
+            (0, None) => return Err(told("cost_ns")),
+            (ns, _) => ns as f64,
+        };
+        let latency_ns: Vec<f64> = match (remote_ns, times) {
+            (0, Some(times)) => times.latency_ns.iter().flatten().copied().collect(),
+            (0, None) => return Err(told("remote_ns")),
+            (ns, _) => (0..nodes * nodes)
+                .map(|pair| {
+                    if pair / nodes == pair % nodes {
+                        0.0
+                    } else {
+                        ns as f64
+                    }
+                })
+                .collect(),
+        };
+        let least = latency_ns.iter().copied().fold(f64::MAX, f64::min);
+        let most = latency_ns.iter().copied().fold(0.0, f64::max);
+        let every = f64::from(setting.every.max(1));
+        // Four looks until a page can pay, at the soonest.
+        let step = cost_ns / (every * (most - least).max(1.0)) / 4.0;
+        Ok(Self {
+            nodes,
+            memory_nodes: setting.memory_nodes,
+            every,
+            check_ns,
+            budget: budget_permille as f64 / 1000.0,
+            errors: errors as f64,
+            cost_ns,
+            replication: replication != 0,
+            latency_ns,
+            service_ns: times.map_or(0.0, |times| times.service_ns),
+            wait_ns: vec![0.0; nodes],
+            requests: vec![0.0; nodes],
+            step: step.clamp(1.0, 4096.0) as u16,
+            pages: vec![UNSEEN; setting.pages],
+            counts: vec![0; setting.pages * nodes],
+            epochs: 0,
+            era: 0,
+            purse_ns: 0.0,
+        })
+    }
+
+    /// Unloaded time of a reference from a node to memory on another.
+    fn latency(&self, node: usize, memory: usize) -> f64 {
+        self.latency_ns[node * self.nodes + memory]
+    }
+
+    fn loaded(&self, node: usize, memory: usize) -> f64 {
+        self.latency(node, memory) + self.wait_ns[memory]
+    }
+
+    fn memory_nodes(&self) -> impl Iterator<Item = usize> {
+        let nodes = self.memory_nodes;
+        (0..self.nodes).filter(move |node| nodes >> node & 1 == 1)
+    }
+
+    /// The copy that serves a node.
+    fn serving(&self, node: usize, copies: Copies) -> usize {
+        if copies.nodes.is_power_of_two() {
+            return usize::from(copies.home);
+        }
+        (0..self.nodes)
+            .filter(|&copy| copies.on(copy as u16))
+            .min_by(|&a, &b| self.latency(node, a).total_cmp(&self.latency(node, b)))
+            .unwrap_or(usize::from(copies.home))
+    }
+
+    /// What was seen of a page, had it been served otherwise: what that saves, and its variance.
+    fn saved(&self, page: u32, copies: Copies, other: impl Fn(usize) -> usize) -> (f64, f64) {
+        let row = &self.counts[page as usize * self.nodes..][..self.nodes];
+        let (mut saved, mut variance) = (0.0, 0.0);
+        for (node, &count) in row.iter().enumerate().filter(|user| *user.1 > 0) {
+            let now = self.loaded(node, self.serving(node, copies));
+            let each = self.every * (now - self.loaded(node, other(node)));
+            saved += f64::from(count) * each;
+            variance += f64::from(count) * each * each;
+        }
+        (saved, variance)
+    }
+
+    /// The best that could be done to a page.
+    fn propose(&self, page: u32, node: usize, copies: Copies) -> Option<Proposal> {
+        let state = &self.pages[page as usize];
+        let migrations = self.memory_nodes().map(|target| {
+            let (saved_ns, variance) = self.saved(page, copies, |_| target);
+            let unloaded = |memory| self.latency(node, memory);
+            let (kind, rule) = match unloaded(target) <= unloaded(usize::from(copies.home)) {
+                true => (
+                    ActionKind::Migrate,
+                    "its references so far would have paid for moving it nearer",
+                ),
+                false => (
+                    ActionKind::Interleave,
+                    "its references so far would have paid for moving it to a less busy node",
+                ),
+            };
+            Proposal {
+                kind,
+                node: target,
+                saved_ns,
+                doublings: state.moves,
+                variance,
+                rule,
+            }
+        });
+        let may_copy = self.replication
+            && state.stores == 0
+            && self.memory_nodes >> node & 1 == 1
+            && !copies.on(node as u16);
+        let copy = may_copy.then(|| {
+            let (saved_ns, variance) = self.saved(page, copies, |reader| match reader == node {
+                true => node,
+                false => self.serving(reader, copies),
+            });
+            Proposal {
+                kind: ActionKind::Replicate,
+                node,
+                saved_ns,
+                doublings: state.collapses,
+                variance,
+                rule: "reads by a node without a copy would have paid for one, and no store was seen of late",
+            }
+        });
+        migrations
+            .chain(copy)
+            .max_by(|a, b| a.saved_ns.total_cmp(&b.saved_ns))
+    }
+
+    fn decide(&mut self, page: u32, node: usize, copies: Copies) -> Option<Action> {
+        let Proposal {
+            kind,
+            node: target,
+            saved_ns,
+            doublings,
+            variance,
+            rule,
+        } = self.propose(page, node, copies)?;
+        let cost = self.cost_ns * f64::from(1u32 << doublings.min(DOUBLINGS_MAX));
+        if saved_ns - self.errors * variance.sqrt() <= cost || self.purse_ns < self.cost_ns {
+            return None;
+        }
+        self.purse_ns -= self.cost_ns;
+        let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
+        if kind != ActionKind::Replicate {
+            // The load goes with it.
+            let seen: f64 = self.counts[row.clone()]
+                .iter()
+                .map(|&count| f64::from(count))
+                .sum();
+            let rate = seen * self.every / f64::from(self.epochs.max(1));
+            let home = usize::from(copies.home);
+            self.requests[home] = (self.requests[home] - rate).max(0.0);
+            self.requests[target] += rate;
+            self.wait();
+        }
+        let state = &mut self.pages[page as usize];
+        let reason = Reason {
+            rule,
+            counts: self.counts[row.clone()]
+                .iter()
+                .map(|&count| count.into())
+                .collect(),
+            writes: state.stores.into(),
+            migrations: state.moves.into(),
+        };
+        if kind != ActionKind::Replicate {
+            state.moves = state.moves.saturating_add(1);
+            self.counts[row].fill(0);
+        }
+        Some(Action {
+            page,
+            kind,
+            node: target as u16,
+            reason,
+        })
+    }
+
+    /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
+    /// as many requests as there are nodes.
+    fn wait(&mut self) {
+        let (length, service) = (self.check_ns as f64, self.service_ns);
+        let most = self.nodes as f64 * service;
+        for (wait, requests) in self.wait_ns.iter_mut().zip(&self.requests) {
+            let busy = (requests * service / length).min(1.0);
+            *wait = match 2.0 * (1.0 - busy) * most <= busy * service {
+                true => most,
+                false => busy * service / (2.0 * (1.0 - busy)),
+            };
+        }
+    }
+}
+
+impl OnlinePolicy for Auto {
+    fn epoch_ns(&self) -> Option<u64> {
+        Some(self.check_ns)
+    }
+
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        let &Observation {
+            page,
+            node,
+            kind,
+            copies,
+            ..
+        } = observation;
+        let era = self.era;
+        let row = page as usize * self.nodes;
+        let state = &mut self.pages[page as usize];
+        if state.first == NONE {
+            state.first = copies.home as u8;
+            state.era = era;
+        }
+        let first = usize::from(state.first);
+        if state.era != era {
+            let halvings = u32::from(era - state.era).min(15);
+            state.era = era;
+            state.stores >>= halvings;
+            for count in &mut self.counts[row..row + self.nodes] {
+                *count >>= halvings;
+            }
+        }
+        if kind == AccessKind::Store {
+            state.stores = state.stores.saturating_add(1);
+        }
+        let at = usize::from(node);
+        let count = &mut self.counts[row + at];
+        *count = count.saturating_add(1);
+        let looked_at = count.is_multiple_of(self.step);
+        if copies.nodes != 1 << first {
+            let serving = self.serving(at, copies);
+            self.purse_ns += self.every * (self.latency(at, first) - self.latency(at, serving));
+        }
+        if looked_at {
+            actions.extend(self.decide(page, at, copies));
+        }
+    }
+
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
+        self.epochs = self.epochs.saturating_add(1);
+        self.era = self.epochs.ilog2() as u8;
+        let busy: u64 = epoch.threads.iter().map(|thread| thread.busy_ns).sum();
+        self.purse_ns += self.budget * busy as f64;
+        let scale = self.check_ns as f64 / epoch.duration_ns.max(1) as f64;
+        for (sum, &requests) in self.requests.iter_mut().zip(epoch.controller_requests) {
+            *sum = requests as f64 * scale;
+        }
+        self.wait();
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.pages[page as usize] = UNSEEN;
+        self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+    }
+
+    fn collapsed(&mut self, page: u32, _: Copies, _: &mut Vec<Action>) {
+        let state = &mut self.pages[page as usize];
+        state.collapses = state.collapses.saturating_add(1);
+        state.stores = state.stores.saturating_add(1);
+        self.purse_ns -= self.cost_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_recording::ThreadIndex;
+    use nearpage_recording::trace::Served;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::online::ThreadCounts;
+
+    const SETTING: Setting = Setting {
+        nodes: 4,
+        pages: 4,
+        clock_ghz: 1.0,
+        memory_nodes: 0b1111,
+        every: 1,
+        seed: 0,
+    };
+
+    /// 100 ns near, 300 ns far; a move takes 20 µs: as long as a hundred remote references lose.
+    fn times() -> MemoryTimes {
+        MemoryTimes {
+            latency_ns: (0..4)
+                .map(|cpu| {
+                    (0..4)
+                        .map(|memory| if cpu == memory { 100.0 } else { 300.0 })
+                        .collect()
+                })
+                .collect(),
+            service_ns: 0.0,
+            move_ns: 20_000.0,
+        }
+    }
+
+    fn auto() -> Auto {
+        Auto::new(&AutoParameters::default(), &SETTING, Some(&times())).expect("policy")
+    }
+
+    fn rich() -> Auto {
+        Auto {
+            purse_ns: 1e9,
+            ..auto()
+        }
+    }
+
+    fn seen(page: u32, node: u16, kind: AccessKind, copies: Copies) -> Observation {
+        Observation {
+            page,
+            node,
+            thread: ThreadIndex(node.into()),
+            kind,
+            served: Served::Memory,
+            copies,
+            pressure: false,
+        }
+    }
+
+    /// After how many references it acts, and how.
+    fn acts(policy: &mut Auto, kind: AccessKind) -> Option<(u32, ActionKind, u16)> {
+        (1..10_000).find_map(|count| {
+            let mut actions = Vec::new();
+            policy.observe(&seen(1, 2, kind, Copies::at(0)), &mut actions);
+            actions
+                .first()
+                .map(|action| (count, action.kind, action.node))
+        })
+    }
+
+    #[test]
+    fn a_page_moves_when_what_it_lost_has_paid_for_it() {
+        // 100 references pay; with two standard errors of n references of 2√n: 125 are needed with a
+        // look at each 25.
+        let (count, kind, node) = acts(&mut rich(), AccessKind::Store).expect("it pays");
+        assert_eq!((kind, node), (ActionKind::Migrate, 2));
+        assert!((122..=150).contains(&count), "{count}");
+        let (later, ..) = acts(
+            &mut Auto {
+                errors: 10.0,
+                ..rich()
+            },
+            AccessKind::Store,
+        )
+        .expect("it pays");
+        assert!(later > count, "less certain, later");
+    }
+
+    #[test]
+    fn without_savings_only_a_share_of_the_time_is_spent() {
+        let mut policy = auto();
+        assert_eq!(
+            acts(&mut policy, AccessKind::Load),
+            None,
+            "nothing to spend"
+        );
+        let threads = [ThreadCounts {
+            thread: ThreadIndex(0),
+            application: 0,
+            node: 0,
+            busy_ns: 4_000_000,
+            reads: 0,
+            writes: 0,
+        }];
+        let epoch = Epoch {
+            duration_ns: 1_000_000,
+            threads: &threads,
+            ..Epoch::default()
+        };
+        policy.end_epoch(&epoch, &mut Vec::new());
+        // Five thousandths of 4 ms pay for one move.
+        assert!(acts(&mut policy, AccessKind::Load).is_some());
+        assert_eq!(acts(&mut policy, AccessKind::Load), None);
+        // What it saves pays for more.
+        for _ in 0..100 {
+            policy.observe(
+                &seen(1, 2, AccessKind::Load, Copies::at(2)),
+                &mut Vec::new(),
+            );
+        }
+        assert!(policy.purse_ns >= 20_000.0);
+    }
+
+    #[test]
+    fn what_many_read_is_copied_until_it_is_stored_to() {
+        let mut policy = rich();
+        let mut found = None;
+        for _ in 0..1000 {
+            for node in [0, 2] {
+                let mut actions = Vec::new();
+                policy.observe(
+                    &seen(1, node, AccessKind::Load, Copies::at(0)),
+                    &mut actions,
+                );
+                found = found.or(actions.first().map(|action| (action.kind, action.node)));
+            }
+        }
+        assert_eq!(found, Some((ActionKind::Replicate, 2)));
+        let mut policy = rich();
+        policy.observe(
+            &seen(1, 0, AccessKind::Store, Copies::at(0)),
+            &mut Vec::new(),
+        );
+        for _ in 0..1000 {
+            for node in [0, 2] {
+                let mut actions = Vec::new();
+                policy.observe(
+                    &seen(1, node, AccessKind::Load, Copies::at(0)),
+                    &mut actions,
+                );
+                assert_eq!(actions, []);
+            }
+        }
+    }
+
+    #[test]
+    fn machines_that_say_nothing_are_refused() {
+        let error = |parameters: AutoParameters, setting: Setting, times: Option<&MemoryTimes>| {
+            Auto::new(&parameters, &setting, times)
+                .expect_err("refused")
+                .0
+        };
+        let one = Setting {
+            memory_nodes: 0b100,
+            ..SETTING
+        };
+        let message = error(AutoParameters::default(), one, Some(&times()));
+        assert!(
+            message.starts_with("auto: memory is on one node"),
+            "{message}"
+        );
+        let message = error(AutoParameters::default(), SETTING, None);
+        assert!(
+            message.starts_with("auto: cost_ns=0 leaves it"),
+            "{message}"
+        );
+        let told = AutoParameters {
+            cost_ns: 1,
+            remote_ns: 1,
+            ..AutoParameters::default()
+        };
+        assert!(Auto::new(&told, &SETTING, None).is_ok());
+    }
+
+    proptest! {
+        /// Whatever happens, moves cost no more than the budget and what they have saved, of which
+        /// the ledger is kept here a second time.
+        #[test]
+        fn it_never_spends_what_it_does_not_have(
+            references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
+        ) {
+            let mut policy = Auto { purse_ns: 60_000.0, ..auto() };
+            let mut homes = [Copies::at(0); 4];
+            let mut balance = 60_000.0;
+            for (page, node, store) in references {
+                let kind = if store { AccessKind::Store } else { AccessKind::Load };
+                let copies = homes[page as usize];
+                if copies.nodes != 1 {
+                    let far = |far: bool| if far { 300.0 } else { 100.0 };
+                    balance += far(node != 0) - far(!copies.on(node));
+                }
+                let mut actions = Vec::new();
+                policy.observe(&seen(page, node, kind, copies), &mut actions);
+                for action in actions {
+                    prop_assert!(balance >= 20_000.0);
+                    balance -= 20_000.0;
+                    homes[page as usize] = match action.kind {
+                        ActionKind::Replicate => Copies { nodes: copies.nodes | 1 << action.node, ..copies },
+                        _ => Copies::at(action.node),
+                    };
+                }
+            }
+        }
+    }
+}

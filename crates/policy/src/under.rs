@@ -1,0 +1,176 @@
+//! A group's accesses under decisions about it.
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_plan::{Decision, Placement, Subject};
+use nearpage_recording::ThreadIndex;
+
+use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
+use crate::holder::{Holder, Layout};
+use crate::instances::{self, Instances};
+use crate::plan::Context;
+use crate::{FirstTouchBasis, Parameters};
+
+/// Where a group's pages go.
+#[derive(Clone, Copy)]
+pub(crate) enum Fate<'a> {
+    /// Where decisions about it say; none: left to first touch.
+    Decided(&'a [&'a Decision]),
+    /// Spread over all nodes.
+    Spread(&'a Layout<'a>),
+}
+
+/// A group's accesses, those that initialise it included, and how first touch is known; none where
+/// nothing is known of who touches it.
+pub(crate) fn under<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    fate: Fate,
+    parameters: &Parameters,
+) -> Option<(FirstTouchBasis, C)> {
+    let by_instance = !matches!(
+        instances::of(context, group, parameters),
+        Instances::Together
+    );
+    if by_instance {
+        let counts = match fate {
+            Fate::Spread(spread) => over_instances(context, group, |_, _| None, Some(spread)),
+            Fate::Decided(decisions) => instances_decided(context, group, decisions),
+        };
+        return Some((FirstTouchBasis::Assumed, counts));
+    }
+    let layout = match fate {
+        Fate::Spread(_) => None,
+        Fate::Decided(decisions) => decisions
+            .first()
+            .and_then(|first| Layout::new(&first.placement, context, group.size_bytes)),
+    };
+    let layout = match fate {
+        Fate::Spread(spread) => Some(spread),
+        Fate::Decided(_) => layout.as_ref(),
+    };
+    let observed: Option<C> = under_first_touch(context, group);
+    let basis = match observed {
+        Some(_) => FirstTouchBasis::Observed,
+        None => FirstTouchBasis::Assumed,
+    };
+    let mut counts = match (layout, observed) {
+        (Some(layout), _) => under_layout(context, group, layout),
+        (None, Some(observed)) => observed,
+        (None, None) => {
+            let toucher = Holder::Thread(assumed_toucher(context, group)?);
+            under_layout(context, group, &Layout::Whole(toucher))
+        }
+    };
+    add_initialisation(context, group, layout, &mut counts);
+    Some((basis, counts))
+}
+
+/// Who is taken to have touched an object first: the thread that allocated it, else the main thread.
+pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<ThreadIndex> {
+    let objects = &context.tables.objects;
+    let allocator = group
+        .samples
+        .iter()
+        .find_map(|id| objects.get(id.0 as usize)?.thread);
+    let allocator = allocator.filter(|&thread| context.places.knows(thread));
+    let threads = context.tables.threads.iter().zip(0..);
+    let main = || {
+        threads
+            .clone()
+            .find(|(thread, index)| thread.order == 0 && context.places.knows(ThreadIndex(*index)))
+    };
+    let any = || {
+        group
+            .threads
+            .iter()
+            .map(|thread| thread.0)
+            .find(|&thread| context.places.knows(thread))
+    };
+    allocator
+        .or_else(|| main().map(|(_, index)| ThreadIndex(index)))
+        .or_else(any)
+}
+
+/// Adds up a group's sampled instances, each held by the thread that `holder` says (given its
+/// position and its allocating thread), or spread.
+fn over_instances<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    holder: impl Fn(usize, ThreadIndex) -> Option<ThreadIndex>,
+    spread: Option<&Layout>,
+) -> C {
+    let all: f64 = group
+        .threads
+        .iter()
+        .map(|(_, loads, stores, _)| loads + stores)
+        .sum();
+    let mut counts = C::default();
+    for (position, (id, user)) in group.samples.iter().zip(&group.users).enumerate() {
+        let object = context.tables.objects.get(id.0 as usize);
+        let allocator = object
+            .and_then(|object| object.thread)
+            .unwrap_or(user.thread);
+        let holder = match (holder(position, allocator), spread) {
+            (Some(thread), _) => Holder::Thread(thread),
+            (None, Some(spread)) => spread.holder(0),
+            (None, None) => continue,
+        };
+        let own = user.accesses * user.share;
+        counts.add(context, Part::Use, user.thread, own, holder);
+        // Whose the other accesses are was not kept: as the group's on the whole.
+        let others = user.accesses * (1.0 - user.share) / all.max(f64::MIN_POSITIVE);
+        for &(thread, loads, stores, _) in &group.threads {
+            let part = others * (loads + stores);
+            counts.add(context, Part::Use, thread, part, holder);
+        }
+    }
+    counts
+}
+
+fn instances_decided<C: Count>(
+    context: &Context,
+    group: &ObjectGroup,
+    decisions: &[&Decision],
+) -> C {
+    let owner = |position: usize, allocator: ThreadIndex| {
+        let object = group
+            .samples
+            .get(position)
+            .and_then(|id| context.tables.objects.get(id.0 as usize))?;
+        let creation = context
+            .tables
+            .threads
+            .get(allocator.0 as usize)
+            .map(|thread| thread.order);
+        decisions.iter().find_map(|decision| {
+            if let Subject::CallSite { order, thread, .. } = &decision.subject {
+                let fits = order.is_none_or(|(first, last)| (first..=last).contains(&object.order))
+                    && thread.is_none_or(|thread| Some(thread) == creation);
+                if !fits {
+                    return None;
+                }
+            }
+            match (
+                &decision.placement,
+                Layout::new(&decision.placement, context, group.size_bytes)?,
+            ) {
+                (Placement::Whole(_), Layout::Whole(Holder::Thread(thread))) => Some(thread),
+                _ => None,
+            }
+        })
+    };
+    // Where decisions for the whole call site spread its objects, page by page is all that is known.
+    let layout = decisions
+        .first()
+        .filter(|decision| !matches!(decision.placement, Placement::Whole(_)))
+        .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
+    match layout {
+        Some(layout) => under_layout(context, group, &layout),
+        None => over_instances(
+            context,
+            group,
+            |position, allocator| owner(position, allocator).or(Some(allocator)),
+            None,
+        ),
+    }
+}

@@ -1,0 +1,178 @@
+//! Which function makes an access: the costliest ones have a colour of their own.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Mutex;
+
+use nearpage_recording::{
+    AccessBatch, ColumnSelection, ModuleId, ModuleMapping, Recording, Symbols,
+};
+use rustc_hash::{FxHashMap, FxHasher};
+
+/// Functions with a colour of their own; the others share one.
+pub const FUNCTIONS_MAX: usize = 31;
+/// Instructions of the sample that are looked up before anything is shown: the costliest.
+const LOOKED_UP_FIRST: usize = 4096;
+/// Instructions that a [`Lookup`] remembers; a power of two.
+const REMEMBERED: usize = 4096;
+
+/// The functions of a recording.
+#[derive(Debug)]
+pub struct Functions {
+    /// Names by colour, the costliest first; the last is all others.
+    pub names: Vec<String>,
+    slots: FxHashMap<String, u8>,
+    code: Code,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    slots: FxHashMap<(Option<ModuleId>, u64), u8>,
+    symbols: Symbols,
+}
+
+/// Where each process has its code: by process and address, of those at one address the later last.
+#[derive(Debug)]
+struct Code(Vec<ModuleMapping>);
+
+impl Code {
+    fn find(&self, pid: u32, instruction: u64) -> (Option<ModuleId>, u64) {
+        let at = self
+            .0
+            .partition_point(|mapping| (mapping.pid, mapping.address) <= (pid, instruction));
+        let found = at.checked_sub(1).map(|at| &self.0[at]);
+        let found = found.filter(|mapping| {
+            mapping.pid == pid && instruction - mapping.address < mapping.size_bytes
+        });
+        match found {
+            Some(mapping) => (Some(mapping.module), instruction.wrapping_sub(mapping.bias)),
+            None => (None, instruction),
+        }
+    }
+}
+
+/// Name of the innermost function at an instruction, as tables of hot instructions have it.
+fn name(symbols: &mut Symbols, (module, offset): (Option<ModuleId>, u64)) -> String {
+    let frame = module.and_then(|module| symbols.instruction(module, offset).into_iter().next());
+    match frame {
+        Some(frame) if !frame.function.is_empty() => frame.function,
+        _ => "(unknown)".to_owned(),
+    }
+}
+
+impl Functions {
+    /// Those that some chunks lose the most time to. Chunks that can't be read count for nothing.
+    pub fn new(recording: &Recording, chunks: &[usize]) -> Self {
+        let mut mappings = recording.tables.mappings.clone();
+        mappings.sort_by_key(|mapping| (mapping.pid, mapping.address, mapping.born_ns));
+        let code = Code(mappings);
+        let columns = ColumnSelection {
+            thread: true,
+            instruction: true,
+            weight: true,
+            cost_ns: true,
+            ..ColumnSelection::NONE
+        };
+        let pids: Vec<u32> = recording.tables.threads.iter().map(|one| one.pid).collect();
+        let mut instructions: FxHashMap<(u32, u64), (f64, f64)> = FxHashMap::default();
+        let mut batch = AccessBatch::default();
+        for &chunk in chunks {
+            if recording.read_chunk(chunk, columns, &mut batch).is_err() {
+                continue;
+            }
+            for (row, &instruction) in batch.instruction.iter().enumerate() {
+                let pid = pids.get(batch.thread[row].0 as usize).copied().unwrap_or(0);
+                let sum = instructions.entry((pid, instruction)).or_default();
+                sum.0 += f64::from(batch.cost_ns[row]);
+                sum.1 += f64::from(batch.weight[row]);
+            }
+        }
+        let mut costliest: Vec<((u32, u64), (f64, f64))> = instructions.into_iter().collect();
+        let order =
+            |a: &(f64, f64), b: &(f64, f64)| b.0.total_cmp(&a.0).then_with(|| b.1.total_cmp(&a.1));
+        costliest.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+        costliest.truncate(LOOKED_UP_FIRST);
+        let mut symbols = recording.symbols();
+        let mut sums: FxHashMap<String, (f64, f64)> = FxHashMap::default();
+        for ((pid, instruction), (cost_ns, weight)) in costliest {
+            let name = name(&mut symbols, code.find(pid, instruction));
+            let sum = sums.entry(name).or_default();
+            *sum = (sum.0 + cost_ns, sum.1 + weight);
+        }
+        let mut named: Vec<(String, (f64, f64))> = sums.into_iter().collect();
+        named.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+        named.truncate(FUNCTIONS_MAX);
+        let names = named.into_iter().map(|(name, _)| name);
+        Self::of(names.collect(), code, symbols)
+    }
+
+    fn of(mut names: Vec<String>, code: Code, symbols: Symbols) -> Self {
+        let slots = names.iter().cloned().zip(0..).collect();
+        names.push("other functions".to_owned());
+        Self {
+            names,
+            slots,
+            code,
+            known: Mutex::new(Known {
+                slots: FxHashMap::default(),
+                symbols,
+            }),
+        }
+    }
+
+    /// Changes where names or their order do.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        self.names.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn slot(&self, pid: u32, instruction: u64) -> u8 {
+        let place = self.code.find(pid, instruction);
+        let mut known = self.known.lock().expect("nobody panics holding it");
+        if let Some(&slot) = known.slots.get(&place) {
+            return slot;
+        }
+        let name = name(&mut known.symbols, place);
+        let others = (self.names.len() - 1) as u8;
+        let slot = self.slots.get(&name).copied().unwrap_or(others);
+        known.slots.insert(place, slot);
+        slot
+    }
+}
+
+/// Looks up functions' colours, and remembers what it has seen lately.
+pub(crate) struct Lookup<'a> {
+    functions: &'a Functions,
+    /// Process, instruction, colour; process 0 runs nothing.
+    remembered: Vec<(u32, u64, u8)>,
+}
+
+impl<'a> Lookup<'a> {
+    pub fn new(functions: &'a Functions) -> Self {
+        Self {
+            functions,
+            remembered: vec![(0, 0, 0); REMEMBERED],
+        }
+    }
+
+    /// Colour of the function of an instruction.
+    #[inline]
+    pub fn slot(&mut self, pid: u32, instruction: u64) -> u8 {
+        let at = (instruction ^ instruction >> 12) as usize % REMEMBERED;
+        let (known_pid, known, slot) = self.remembered[at];
+        if (known_pid, known) == (pid, instruction) && pid != 0 {
+            return slot;
+        }
+        let slot = self.functions.slot(pid, instruction);
+        self.remembered[at] = (pid, instruction, slot);
+        slot
+    }
+}
+
+/// None at all, for what has no code.
+impl Default for Functions {
+    fn default() -> Self {
+        Self::of(Vec::new(), Code(Vec::new()), Symbols::default())
+    }
+}

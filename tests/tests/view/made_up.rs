@@ -1,0 +1,203 @@
+//! A recording that is made up, so that what the page must show is known.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::UNIX_EPOCH;
+
+use nearpage_machine::{CpuId, Machine, NodeId};
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, Metadata, Module,
+    ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Status,
+    Tables, Thread, ThreadIndex,
+};
+use nearpage_tests::workload;
+
+const PID: u32 = 4242;
+pub const PAGE: u64 = 4096;
+const THREADS: u64 = 4;
+/// Pages of `grid`: each thread has a block of 300.
+const GRID_PAGES: u64 = 1200;
+const GRID: u64 = 0x7f00_0000_0000;
+const RING: u64 = 0x7f00_4000_0000;
+const SHARED: u64 = 0x7f00_8000_0000;
+const TEXT: u64 = 0x5555_5555_4000;
+const CODE: u64 = 0x5555_6000_0000;
+pub const HOSTILE: [&str; 2] = [
+    "<script>document.title='hacked'</script>",
+    "\"><img src=x onerror=\"document.title='hacked'\">",
+];
+
+/// A recording whose pattern is known to the page: `grid` in blocks, `ring` in pieces of 16 pages,
+/// `shared` read by all, and two symbols with hostile names. `main` of a real program makes the
+/// accesses to `grid`, its `_start` all others.
+pub fn recording(folder: &Path, machine: &Machine) {
+    recording_with(folder, machine, |_, _| ());
+}
+
+/// The same, after a change.
+pub fn recording_with(
+    folder: &Path,
+    machine: &Machine,
+    change: impl FnOnce(&mut Metadata, &mut Tables),
+) {
+    let site = |function: &str, line: u32| CallSite {
+        frames: vec![Frame {
+            module: Some(ModuleId(0)),
+            offset: u64::from(line) * 16,
+            function: function.to_owned(),
+            file: "solver.c".to_owned(),
+            line,
+            inlined: false,
+        }],
+    };
+    let object = |kind, name: &str, address, pages: u64, call_site: Option<u32>| Object {
+        kind,
+        name: name.to_owned(),
+        pid: PID,
+        address,
+        size_bytes: pages * PAGE,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: call_site.map(CallSiteId),
+        thread: call_site.map(|_| ThreadIndex(0)),
+        order: 0,
+        module: (kind == ObjectKind::Static).then_some(ModuleId(0)),
+        module_offset: address - TEXT.min(address),
+    };
+    let mapping = |module, address| ModuleMapping {
+        pid: PID,
+        address,
+        size_bytes: 0x40_0000,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        module: ModuleId(module),
+        bias: address,
+    };
+    let threads = (0..THREADS as u32).map(|thread| Thread {
+        pid: PID,
+        tid: PID + thread,
+        name: "solver".to_owned(),
+        born_ns: 0,
+        died_ns: u64::MAX,
+        order: thread,
+        start: None,
+        start_function: String::new(),
+        team_index: thread,
+        team: "openmp".to_owned(),
+        cpus: vec![(CpuId(thread), 5000)],
+        counts: SampleCounts {
+            samples: 5000,
+            accesses: 5000,
+            ..SampleCounts::default()
+        },
+    });
+    let mut tables = Tables {
+        objects: vec![
+            object(ObjectKind::Heap, "", GRID, GRID_PAGES, Some(0)),
+            object(ObjectKind::Heap, "", RING, 512, Some(1)),
+            object(ObjectKind::Heap, "", SHARED, 256, Some(2)),
+            object(ObjectKind::Static, HOSTILE[0], TEXT + 0x10_0000, 4, None),
+            object(ObjectKind::Static, HOSTILE[1], TEXT + 0x20_0000, 4, None),
+        ],
+        threads: threads.collect(),
+        modules: vec![
+            Module {
+                path: "/opt/solver".to_owned(),
+                build_id: "ab".repeat(20),
+            },
+            Module {
+                path: workload("triad").display().to_string(),
+                build_id: String::new(),
+            },
+        ],
+        mappings: vec![mapping(0, TEXT), mapping(1, CODE)],
+        call_sites: vec![
+            site("make_grid", 10),
+            site("make_ring", 20),
+            site("make_shared", 30),
+        ],
+        first_touches: vec![],
+    };
+    let counts = SampleCounts {
+        samples: 20_100,
+        accesses: 20_000,
+        compute: 100,
+        ..SampleCounts::default()
+    };
+    let mut metadata = Metadata {
+        status: Status::Complete,
+        recorder: "0".to_owned(),
+        command: vec!["/opt/solver".to_owned(), "big".to_owned()],
+        build_id: "ab".repeat(20),
+        exit_status: Some(0),
+        begin_ns: 1_000_000_000,
+        end_ns: 3_000_000_000,
+        source: "pmu".to_owned(),
+        rate_hz: 2500.0,
+        thread_placement: "compact".to_owned(),
+        counts,
+        allocations: 3,
+        ..Metadata::begun(UNIX_EPOCH, machine.node_ids())
+    };
+    change(&mut metadata, &mut tables);
+    let [main, start] = ["main", "_start"].map(function_offset);
+    Recording::write(folder, &metadata, machine, &tables, |writer| {
+        let mut batch = AccessBatch::default();
+        for number in 0..20_000u64 {
+            let thread = number % THREADS;
+            let step = number / THREADS;
+            let (address, kind) = match step % 10 {
+                0..5 => {
+                    let block = GRID_PAGES / THREADS;
+                    (
+                        GRID + (thread * block + step / 10 * 5 % block + step % 10) * PAGE,
+                        AccessKind::Store,
+                    )
+                }
+                5..8 => (
+                    RING + ((step * 7 % 8 * THREADS + thread) * 16 + step % 16) * PAGE,
+                    AccessKind::Load,
+                ),
+                8 => (SHARED + step * 31 % 256 * PAGE, AccessKind::Load),
+                _ => (
+                    TEXT + 0x10_0000 * (1 + step / 10 % 2) + thread * PAGE,
+                    AccessKind::Load,
+                ),
+            };
+            // Everything was touched first by the main thread, on the first node.
+            batch.push(Access {
+                time_ns: 1_000_000_000 + number * 100_000,
+                thread: ThreadIndex(thread as u32),
+                cpu: CpuId(thread as u32),
+                address: address + step % 64 * 64,
+                instruction: CODE + if step % 10 < 5 { main } else { start },
+                kind,
+                level: if thread == 0 {
+                    Level::LocalMemory
+                } else {
+                    Level::RemoteMemory
+                },
+                resolution: Resolution::Exact,
+                distance_bytes: 0,
+                weight: 1.0,
+                cost_ns: 100.0 + 80.0 * thread as f32,
+                page_node: Some(NodeId(0)),
+            });
+        }
+        writer.accesses(&batch)
+    })
+    .expect("the case's folder is writable");
+}
+
+/// Where a function is in the program `triad`.
+fn function_offset(name: &str) -> u64 {
+    let listed = Command::new("nm").arg(workload("triad")).output();
+    let listed = String::from_utf8(listed.expect("binutils").stdout).expect("names");
+    let found = listed.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let address = words.next()?;
+        (words.nth(1)? == name).then(|| u64::from_str_radix(address, 16))
+    });
+    found.expect("every program has it").expect("a number")
+}

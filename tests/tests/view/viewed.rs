@@ -1,0 +1,151 @@
+//! `nearpage view` and a browser that looks at it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearpage_machine::preset;
+use nearpage_tests::{Browser, Case, nearpage_path};
+
+use crate::made_up;
+
+/// Name of the made-up recording's folder.
+pub const SOLVER: &str = "solver.nearpage";
+
+/// A case with the made-up recording, on the Opteron of four nodes.
+pub fn recorded(name: &str) -> Case {
+    let case = Case::new(name);
+    let machine = preset("opteron-4").expect("a preset");
+    made_up::recording(&case.path(SOLVER), &machine);
+    case
+}
+
+/// The page, open in a browser.
+pub struct Page {
+    pub browser: Browser,
+    pub viewed: Viewed,
+    pub case: Case,
+}
+
+impl Page {
+    /// What `nearpage view` with these words shows of a case, at a place in the page such as
+    /// `view=plan`.
+    pub fn new(case: Case, words: &[&str], place: &str) -> Self {
+        let viewed = Viewed::new(&case, words);
+        let mut browser = Browser::start(case.folder());
+        browser.open(&format!("{}#{place}", viewed.address));
+        browser.wait("document.querySelector('main')?.dataset.view !== undefined");
+        Self {
+            browser,
+            viewed,
+            case,
+        }
+    }
+
+    /// Goes to another place in the page.
+    #[track_caller]
+    pub fn go(&mut self, place: &str) {
+        let view = place.split('&').next().unwrap_or_default();
+        self.browser
+            .value("delete document.querySelector('main').dataset.view");
+        self.browser
+            .value(&format!("location.hash = 'view={place}'"));
+        self.browser.wait(&format!(
+            "document.querySelector('main').dataset.view === '{view}'"
+        ));
+        self.browser.drawn();
+    }
+
+    /// Does the page, or a part of it, say so? Waits until it does.
+    #[track_caller]
+    pub fn says(&mut self, part: &str, words: &str) {
+        let (part, words) = (serde_json::json!(part), serde_json::json!(words));
+        self.browser.wait(&format!(
+            "[...document.querySelectorAll({part})].some(part => part.innerText.includes({words}))"
+        ));
+    }
+}
+
+/// `nearpage view`, ended with the test.
+pub struct Viewed {
+    process: Child,
+    pub address: String,
+}
+
+impl Viewed {
+    pub fn new(case: &Case, arguments: &[&str]) -> Self {
+        let mut process = case
+            .command(nearpage_path())
+            .args(["view", "--no-open"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("nearpage is built");
+        let mut address = String::new();
+        BufReader::new(process.stdout.take().expect("piped"))
+            .read_line(&mut address)
+            .expect("an address");
+        let address = address.trim().to_owned();
+        assert!(address.starts_with("http://127.0.0.1:"), "{address:?}");
+        Viewed { process, address }
+    }
+
+    /// Host and port.
+    pub fn host(&self) -> &str {
+        self.address["http://".len()..]
+            .split('/')
+            .next()
+            .expect("a host")
+    }
+
+    pub fn token(&self) -> &str {
+        self.address
+            .trim_end_matches('/')
+            .rsplit('/')
+            .next()
+            .expect("a token")
+    }
+
+    /// Status line and body of a request with these headers.
+    pub fn ask(&self, request: &str, headers: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(self.host()).expect("it listens");
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
+        )
+        .expect("sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    }
+}
+
+impl Drop for Viewed {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub fn downloaded(case: &Case, name: &str) -> PathBuf {
+    let file = case.path("downloads").join(name);
+    let started = Instant::now();
+    while !file.exists() {
+        let all: Vec<_> = fs::read_dir(case.path("downloads"))
+            .expect("a folder")
+            .flatten()
+            .collect();
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "no {name} among {all:?}"
+        );
+        sleep(Duration::from_millis(30));
+    }
+    file
+}

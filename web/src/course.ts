@@ -1,0 +1,106 @@
+// What happened in simulations over time: a line for each policy.
+
+import type { Result, Timeline } from "./api.ts";
+import { among } from "./colours.ts";
+import { h } from "./dom.ts";
+import { count, percent, time } from "./format.ts";
+import { type Content, Plot, toPixels } from "./plot.ts";
+import { note } from "./state.ts";
+
+// Places in a part: local misses, remote ones, pages moved, copies made, collapses, then controllers.
+const LOADS = 5;
+
+interface Figure { name: string; words: string; share: boolean; of(parts: number[][]): (number | null)[] }
+
+const soFar = (place: number) => (parts: number[][]) => {
+  let sum = 0;
+  return parts.map((part) => (sum += part[place] ?? 0));
+};
+const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
+
+const FIGURES: Figure[] = [
+  { name: "local", words: "local share of misses", share: true, of: (parts) => parts.map(([local, remote]) => (local + remote > 0 ? local / (local + remote) : null)) },
+  { name: "migrated", words: "pages moved so far", share: false, of: soFar(2) },
+  { name: "replicated", words: "copies made so far", share: false, of: soFar(3) },
+  { name: "collapsed", words: "replicated pages written to so far", share: false, of: soFar(4) },
+  {
+    name: "controller",
+    words: "busiest controller's share of requests",
+    share: true,
+    of: (parts) => parts.map((part) => { const loads = part.slice(LOADS); return sum(loads) > 0 ? Math.max(...loads) / sum(loads) : null; }),
+  },
+];
+
+/** Absent where no result has a timeline. */
+export function coursePlot(results: Result[], chosen: string): Plot | null {
+  const lines = results
+    .map((result, number) => ({ result, number, timeline: result.timeline }))
+    .filter((line): line is typeof line & { timeline: Timeline } => Array.isArray(line.timeline?.parts) && line.timeline.parts.length > 0);
+  if (lines.length === 0) return null;
+  let figure = FIGURES.find(({ name }) => name === chosen) ?? FIGURES[0];
+  const select = h("select", {
+    id: "figure",
+    "aria-label": "figure over time",
+    onchange: () => {
+      figure = FIGURES[select.selectedIndex];
+      note({ figure: figure.name });
+      void plot.refresh();
+    },
+  }, FIGURES.map(({ name, words }) => h("option", { value: name, selected: name === figure.name }, words)));
+  const colour = (number: number) => among(number, results.length);
+  const plot = new Plot({
+    title: "Over time",
+    height: 300,
+    left: 96,
+    controls: select,
+    load() {
+      const drawn = lines.map(({ result, number, timeline }) => ({ result, number, part: timeline.part_ns, values: figure.of(timeline.parts) }));
+      const end = Math.max(...drawn.map(({ part, values }) => part * values.length));
+      const most = figure.share ? 1 : Math.max(1, ...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)));
+      const content: Content = {
+        x: { label: "simulated time", from: 0, to: end, unit: "time" },
+        y: { label: figure.words, from: 0, to: figure.share ? 1 : most * 1.05, unit: figure.share ? "share" : "count", up: true },
+        step: [end / 256, figure.share ? 0.02 : most / 50],
+        legend: drawn.map(({ result, number }) => [result.policy, colour(number)]),
+        note: "All of the simulated time, marked phases or not.",
+        draw(g, area) {
+          g.lineWidth = 2;
+          drawn.forEach(({ number, part, values }, line) => {
+            g.strokeStyle = colour(number);
+            // Lines that lie on each other are still told apart.
+            g.setLineDash(line % 2 === 0 ? [] : [7, 4]);
+            g.beginPath();
+            let under = false;
+            values.forEach((value, position) => {
+              if (value === null) {
+                under = false;
+                return;
+              }
+              const [x, y] = toPixels(content, area, [(position + 0.5) * part, value]);
+              if (under) g.lineTo(x, y);
+              else g.moveTo(x - 1, y);
+              g.lineTo(x, y);
+              under = true;
+            });
+            g.stroke();
+          });
+          g.setLineDash([]);
+          g.lineWidth = 1;
+        },
+        at: (x) => [
+          time(x),
+          ...drawn.map(({ result, part, values }) => {
+            const value = values[Math.floor(x / part)];
+            return `${result.policy} ${value === undefined || value === null ? "–" : figure.share ? percent(value) : count(value)}`;
+          }),
+        ],
+        csv: () => [
+          ["policy", "from_ns", "to_ns", figure.words],
+          ...drawn.flatMap(({ result, part, values }) => values.map((value, position): (string | number | null)[] => [result.policy, position * part, (position + 1) * part, value])),
+        ],
+      };
+      return content;
+    },
+  });
+  return plot;
+}
