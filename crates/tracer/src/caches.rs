@@ -202,7 +202,6 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
-    conflicts: u64,
 }
 
 impl Caches {
@@ -239,14 +238,7 @@ impl Caches {
         });
         let l3_nodes = if setup.l3.is_some() { node_count } else { 0 };
         let lines_of_set = ((l2_lines + l3_lines) / sets) as usize;
-        let own = [&setup.l1_fetch, &setup.l1_data, &setup.l2];
-        let own = own.map(|cache| cache.sets(line_bytes));
         Self {
-            conflicts: if own.iter().all(|sets| sets.is_power_of_two()) {
-                own.iter().min().map_or(0, |sets| sets - 1)
-            } else {
-                0
-            },
             directory: Directory::new(sets, lines_of_set, cpus.len() + l3_nodes),
             l3: (0..l3_nodes)
                 .filter_map(|_| setup.l3.as_ref())
@@ -264,11 +256,6 @@ impl Caches {
     /// CPUs, by position.
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
-    }
-
-    /// Bits of a line's number that it shares with each line whose place in an L1 or L2 it can take.
-    pub fn conflicts(&self) -> u64 {
-        self.conflicts
     }
 
     /// Somebody may ask for the line in a moment: the host may fetch what that takes.

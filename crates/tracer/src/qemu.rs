@@ -86,10 +86,9 @@ impl AccessKind {
 
     /// How much: 1 to 16.
     pub fn size_bytes(self) -> u64 {
+        let Some(qemu) = QEMU.get() else { return 1 };
         // SAFETY: QEMU's function, with what QEMU gave.
-        QEMU.get().map_or(1, |qemu| {
-            1 << (unsafe { (qemu.mem_size_shift)(self.0) } & 7)
-        })
+        1 << (unsafe { (qemu.mem_size_shift)(self.0) } & 7)
     }
 }
 
