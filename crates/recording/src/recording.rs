@@ -10,7 +10,7 @@ use crate::folder;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
-use crate::trace::{SharedTrace, Trace, Traced};
+use crate::trace::{self, SharedTrace, Trace, Traced};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
 
 /// A recording: everything but the accesses in memory, the accesses in chunks on disk.
@@ -133,6 +133,9 @@ impl Recording {
 
     fn open_log(folder: &Path, mut metadata: Metadata, paths: &ModulePaths) -> Result<Self, Error> {
         let machine = folder::read_machine(folder)?;
+        // What a recorder that was killed did not get to. A folder that can't be written to is read as it is.
+        let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+        let _ = trace::finish_frames(&folder.join(folder::TRACE_FOLDER), alive);
         let FromLogs {
             log,
             assembled,

@@ -202,7 +202,6 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
-    conflicts: u64,
 }
 
 impl Caches {
@@ -239,14 +238,7 @@ impl Caches {
         });
         let l3_nodes = if setup.l3.is_some() { node_count } else { 0 };
         let lines_of_set = ((l2_lines + l3_lines) / sets) as usize;
-        let own = [&setup.l1_fetch, &setup.l1_data, &setup.l2];
-        let own = own.map(|cache| cache.sets(line_bytes));
         Self {
-            conflicts: if own.iter().all(|sets| sets.is_power_of_two()) {
-                own.iter().min().map_or(0, |sets| sets - 1)
-            } else {
-                0
-            },
             directory: Directory::new(sets, lines_of_set, cpus.len() + l3_nodes),
             l3: (0..l3_nodes)
                 .filter_map(|_| setup.l3.as_ref())
@@ -266,11 +258,6 @@ impl Caches {
         &self.cpus
     }
 
-    /// Bits of a line's number that it shares with each line whose place in an L1 or L2 it can take.
-    pub fn conflicts(&self) -> u64 {
-        self.conflicts
-    }
-
     /// Somebody may ask for the line in a moment: the host may fetch what that takes.
     #[inline]
     pub fn expect(&self, line: u64) {
@@ -281,6 +268,15 @@ impl Caches {
     /// another CPU has, and that is not allowed yet; nothing happened.
     #[inline]
     pub fn miss(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
+        if self.directory.is_simple() && self.l3.is_empty() {
+            self.serve::<true>(miss, outcome)
+        } else {
+            self.serve::<false>(miss, outcome)
+        }
+    }
+
+    /// `SIMPLE`: the directory is, and there is no L3.
+    fn serve<const SIMPLE: bool>(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         let Miss {
             cpu, line, store, ..
         } = *miss;
@@ -291,7 +287,7 @@ impl Caches {
         };
         outcome.invalidations = 0;
         outcome.write_back_count = 0;
-        let set = self.directory.lock(line);
+        let set = self.directory.lock::<SIMPLE>(line);
         let (slot, state) = match set.find(line) {
             None => {
                 outcome.served = Served::Memory;
@@ -342,7 +338,8 @@ impl Caches {
                 (slot, state)
             }
         };
-        if let Some(l3) = self.l3.get(cpu.node)
+        if !SIMPLE
+            && let Some(l3) = self.l3.get(cpu.node)
             && outcome.served != Served::Upgrade
         {
             let evicted = l3.put(line, slot);
@@ -358,9 +355,9 @@ impl Caches {
 
     /// Takes the line from all others, for a store, or has them share it.
     #[inline(never)]
-    fn ask_others(
+    fn ask_others<const SIMPLE: bool>(
         &self,
-        set: &directory::Set,
+        set: &directory::Set<SIMPLE>,
         slot: usize,
         miss: &Miss,
         outcome: &mut Outcome,
@@ -404,12 +401,18 @@ impl Caches {
     }
 
     #[inline]
-    fn evicted_from_l2(&self, set: &directory::Set, slot: usize, cpu: &Cpu, outcome: &mut Outcome) {
+    fn evicted_from_l2<const SIMPLE: bool>(
+        &self,
+        set: &directory::Set<SIMPLE>,
+        slot: usize,
+        cpu: &Cpu,
+        outcome: &mut Outcome,
+    ) {
         let entry = set.entry(slot);
         let line = entry.line();
         cpu.change(line, 0);
         if entry.state() == MODIFIED {
-            match self.l3.get(cpu.node) {
+            match self.l3.get(cpu.node).filter(|_| !SIMPLE) {
                 None => outcome.write_back(line),
                 Some(l3) => {
                     let evicted = l3.put(line, slot);
@@ -424,9 +427,9 @@ impl Caches {
     }
 
     #[inline]
-    fn evicted_from_l3(
+    fn evicted_from_l3<const SIMPLE: bool>(
         &self,
-        set: &directory::Set,
+        set: &directory::Set<SIMPLE>,
         slot: Option<usize>,
         cpu: &Cpu,
         outcome: &mut Outcome,
@@ -445,7 +448,7 @@ impl Caches {
     pub fn incoherence(&self) -> Option<String> {
         use std::collections::HashMap;
         let sets: Vec<_> = (0..self.directory.sets())
-            .map(|set| self.directory.lock(set))
+            .map(|set| self.directory.lock::<false>(set))
             .collect();
         // What the directory tells of each line: its set, slot, holders.
         let mut told = HashMap::new();

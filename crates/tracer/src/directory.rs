@@ -131,9 +131,16 @@ impl Directory {
         let _ = line;
     }
 
+    /// May its sets be locked as `Set<true>`? That is so of small sets whose entries have one word, as
+    /// most machines' are.
+    #[inline]
+    pub fn is_simple(&self) -> bool {
+        self.buckets == 0 && self.slot_words == 1
+    }
+
     /// The line's set, for nobody else until it is dropped.
     #[inline]
-    pub fn lock(&self, line: u64) -> Set<'_> {
+    pub fn lock<const SIMPLE: bool>(&self, line: u64) -> Set<'_, SIMPLE> {
         let words = self.words(line);
         let head = words.first().map_or(0, lock::take);
         Set {
@@ -150,15 +157,15 @@ impl Directory {
     }
 }
 
-/// A set, locked.
-pub struct Set<'a> {
+/// A set, locked. `SIMPLE`: the directory is, and less has to be looked at.
+pub struct Set<'a, const SIMPLE: bool> {
     directory: &'a Directory,
     words: &'a [AtomicU64],
     /// Word 0, written back in the end.
     head: Cell<u64>,
 }
 
-impl Drop for Set<'_> {
+impl<const SIMPLE: bool> Drop for Set<'_, SIMPLE> {
     #[inline]
     fn drop(&mut self) {
         if let Some(word) = self.words.first() {
@@ -167,7 +174,7 @@ impl Drop for Set<'_> {
     }
 }
 
-impl Set<'_> {
+impl<const SIMPLE: bool> Set<'_, SIMPLE> {
     #[inline]
     fn get(&self, number: usize) -> u64 {
         self.words.get(number).map_or(0, |word| word.load(Relaxed))
@@ -182,12 +189,24 @@ impl Set<'_> {
 
     #[inline]
     fn slot(&self, slot: usize) -> usize {
+        if SIMPLE {
+            return 1 + slot;
+        }
         self.directory.first + slot * self.directory.slot_words
+    }
+
+    /// The entry's word that has the holder's bit.
+    #[inline]
+    fn word_of(&self, slot: usize, holder: Holder) -> usize {
+        if SIMPLE {
+            return 1 + slot;
+        }
+        self.slot(slot) + holder.word
     }
 
     #[inline]
     fn small(&self) -> bool {
-        self.directory.buckets == 0
+        SIMPLE || self.directory.buckets == 0
     }
 
     /// The slot of that line.
@@ -227,7 +246,7 @@ impl Set<'_> {
             self.add_to_chain(line)
         };
         let word = line << LINE_SHIFT | state << STATE_SHIFT;
-        if holder.word == 0 {
+        if SIMPLE || holder.word == 0 {
             self.put(self.slot(slot), word | holder.mask);
         } else {
             self.put(self.slot(slot), word);
@@ -243,8 +262,8 @@ impl Set<'_> {
         self.clear(slot, holder);
         let first = self.slot(slot);
         let left = self.get(first);
-        let others = 1..self.directory.slot_words;
-        if left & FIRST_MASK != 0 || others.into_iter().any(|word| self.get(first + word) != 0) {
+        let others = || (1..self.directory.slot_words).any(|word| self.get(first + word) != 0);
+        if left & FIRST_MASK != 0 || !SIMPLE && others() {
             self.put(first, left & !STATE_MASK | state << STATE_SHIFT);
         } else if self.small() {
             self.head.set(self.head.get() & !(2 << slot));
@@ -333,20 +352,20 @@ impl Set<'_> {
     /// Has that cache got it?
     #[inline]
     pub fn has(&self, slot: usize, holder: Holder) -> bool {
-        self.get(self.slot(slot) + holder.word) & holder.mask != 0
+        self.get(self.word_of(slot, holder)) & holder.mask != 0
     }
 
     /// That cache has it from now on.
     #[inline]
     pub fn set(&self, slot: usize, holder: Holder) {
-        let word = self.slot(slot) + holder.word;
+        let word = self.word_of(slot, holder);
         self.put(word, self.get(word) | holder.mask);
     }
 
     /// That cache has it no more, but another has.
     #[inline]
     pub fn clear(&self, slot: usize, holder: Holder) {
-        let word = self.slot(slot) + holder.word;
+        let word = self.word_of(slot, holder);
         self.put(word, self.get(word) & !holder.mask);
     }
 

@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_millis(4);
 /// a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
 /// How long a thread stays on its host core for others to come, at least and at most: as long as
-/// it takes to fall asleep, and to be woken.
-const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=50_000;
+/// it takes to fall asleep, and to be woken (tens of microseconds in a virtual machine).
+const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=100_000;
 
 /// A thread in the lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ struct Slot {
     calls: Arc<AtomicBool>,
     /// It waits for threads created earlier.
     waits: bool,
-    /// How long it stays on its host core: twice as long as last time if that was long enough,
-    /// otherwise half.
+    /// How long it stays on its host core: twice as long as last time if the longest would have been
+    /// enough, otherwise half.
     spin_ns: u64,
 }
 
@@ -339,14 +339,17 @@ impl Lockstep {
         if !came {
             park_timeout(PATIENCE);
         }
+        let waited_ns = system::now_ns() - began;
         let mut inner = self.inner();
         if let Some(slot) = inner.slots.get_mut(member.0)
             && spin_ns > 0
         {
-            let next = if came { spin_ns * 2 } else { spin_ns / 2 };
+            // Whoever slept for a moment may spin again: it is sleeping that made it late.
+            let short = waited_ns <= *SPIN_NS.end();
+            let next = if short { spin_ns * 2 } else { spin_ns / 2 };
             slot.spin_ns = next.clamp(*SPIN_NS.start(), *SPIN_NS.end());
         }
-        if system::now_ns() - began >= PATIENCE.as_nanos() as u64 {
+        if waited_ns >= PATIENCE.as_nanos() as u64 {
             self.leave_out_sleepers(&mut inner);
         }
         inner

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use nearpage_wire::trace::{
-    EVENT_BYTES_MAX, Encoder, Event, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FileHeader,
-    FrameHeader, FrameKind, RECORD_BYTES_MAX, Record, Reference,
+    COUNTERS, EVENT_BYTES_MAX, Encoder, Event, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FileHeader,
+    FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, RECORD_BYTES_MAX, Record, Reference,
+    open_counters_words,
 };
 
 use crate::system::{self, Memory};
 
-/// Bytes of a frame, header included, at which it is written: what a thread holds back.
+/// Bytes that a thread holds back: of a frame, header included, and its counters.
 pub const FRAME_BYTES: usize = 128 << 10;
 
 /// The file. Memory: nothing that grows.
@@ -134,6 +135,66 @@ impl Open {
     }
 }
 
+/// Memory of a new file. `None`: there is no room for it.
+fn mapped(path: &Path, bytes: usize) -> Option<Memory> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(path);
+    let memory = file.ok().and_then(|file| Memory::new(Some(&file), bytes));
+    if memory.is_none() {
+        // On a full disk the rest of the trace has no room either.
+        let _ = std::fs::remove_file(path);
+    }
+    memory
+}
+
+/// Keeps the counters at the end of an `.open` file.
+fn tell(memory: &mut Memory, counters: &[u64; COUNTERS]) {
+    let Some(at) = memory.len().checked_sub(OPEN_COUNTERS_BYTES) else {
+        return;
+    };
+    // Whoever reads them with the magic has all others.
+    for (number, word) in open_counters_words(counters).iter().enumerate().rev() {
+        memory.publish(at + 8 * number, *word);
+    }
+}
+
+/// What the threads that ended have counted, also in a file, for when the process is killed.
+pub struct Totals {
+    /// The sums.
+    pub counters: [u64; COUNTERS],
+    open: Option<(PathBuf, Memory)>,
+}
+
+impl Totals {
+    /// None yet.
+    pub fn new(output: &Output) -> Self {
+        let path = output.path.with_extension("open");
+        let mut totals = Self {
+            counters: [0; COUNTERS],
+            open: mapped(&path, OPEN_COUNTERS_BYTES).map(|memory| (path, memory)),
+        };
+        totals.add(&mut [0; COUNTERS]);
+        totals
+    }
+
+    /// Adds a thread's, which begin anew.
+    pub fn add(&mut self, counters: &mut [u64; COUNTERS]) {
+        for (total, counter) in self.counters.iter_mut().zip(counters) {
+            *total += std::mem::take(counter);
+        }
+        if let Some((_, memory)) = &mut self.open {
+            tell(memory, &self.counters);
+        }
+    }
+
+    /// Removes the file: the process has ended, or something is missing from it.
+    pub fn close(&mut self) {
+        if let Some((path, _)) = self.open.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// One thread's stream of records.
 pub struct Stream {
     thread: u32,
@@ -148,29 +209,19 @@ pub struct Stream {
     /// Instructions of the thread at its previous record.
     last: u64,
     /// Records in the frames written.
-    pub total: u64,
+    total: u64,
 }
 
 impl Stream {
     /// Of a thread that begins at this virtual time. `None`: there is no memory.
     pub fn new(output: &Output, thread: u32, virtual_time: u64) -> Option<Self> {
         let path = output.path.with_extension(format!("{thread}.open"));
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        let mapped = file
-            .ok()
-            .and_then(|file| Memory::new(Some(&file), FRAME_BYTES));
-        let open = if mapped.is_some() {
-            Some(path)
-        } else {
-            // On a full disk the rest of the trace has no room either.
-            let _ = std::fs::remove_file(&path);
-            None
-        };
+        let own = mapped(&path, FRAME_BYTES);
+        let open = own.is_some().then_some(path);
         let mut stream = Self {
             thread,
             encoder: Box::new(Encoder::new()),
-            frame: mapped.or_else(|| Memory::new(None, FRAME_BYTES))?,
+            frame: own.or_else(|| Memory::new(None, FRAME_BYTES))?,
             open,
             filled: 0,
             records: 0,
@@ -199,6 +250,21 @@ impl Stream {
             virtual_time: self.began.0,
             time_ns: self.began.1,
         }
+    }
+
+    /// Has it a file?
+    pub fn has_file(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Records so far.
+    pub fn count(&self) -> u64 {
+        self.total + u64::from(self.records)
+    }
+
+    /// Keeps the thread's counters in the file, for when the process is killed.
+    pub fn tell(&mut self, counters: &[u64; COUNTERS]) {
+        tell(&mut self.frame, counters);
     }
 
     /// The thread ends, and everything is written.
@@ -239,7 +305,7 @@ impl Stream {
         let payload_bytes = (self.filled - FRAME_HEADER_BYTES) as u64;
         let counts = payload_bytes << 32 | u64::from(self.records);
         self.frame.publish(FRAME_COUNTS_OFFSET, counts);
-        if self.filled + RECORD_BYTES_MAX > self.frame.len() {
+        if self.filled + RECORD_BYTES_MAX > FRAME_BYTES - OPEN_COUNTERS_BYTES {
             self.flush(output, virtual_time);
         }
     }

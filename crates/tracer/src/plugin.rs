@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::calls::After;
 use crate::maps;
 use crate::process::Process;
-use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS};
+use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
@@ -137,7 +137,7 @@ unsafe extern "C" fn atomic_access(
     address: u64,
     code: *mut c_void,
 ) {
-    if kind.is_store() {
+    if kind.is_store(StoreBit::known()) {
         // SAFETY: as this function's.
         unsafe { access(vcpu, kind, address, code) };
     }

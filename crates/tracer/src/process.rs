@@ -11,7 +11,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::caches::Caches;
 use crate::futexes::Futexes;
 use crate::lockstep::{Lockstep, Member};
-use crate::output::Output;
+use crate::output::{Output, Totals};
 use crate::pages::{Touched, Unmappings};
 use crate::serial::SerialLog;
 use crate::system;
@@ -61,7 +61,7 @@ pub struct Process {
     births: Mutex<Vec<Birth>>,
     threads_created: AtomicU32,
     /// Counters of threads that ended.
-    totals: Mutex<[u64; COUNTERS]>,
+    totals: Mutex<Totals>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,10 +83,12 @@ impl Process {
             quantum: setup.quantum,
             parent_pid,
         };
+        let output = Output::create(folder, &header)?;
         Ok(Self {
+            totals: Mutex::new(Totals::new(&output)),
             caches: Caches::new(&setup),
             lockstep: Lockstep::new(setup.quantum, setup.cpu_nodes.iter().count()),
-            output: Output::create(folder, &header)?,
+            output,
             touched: Touched::default(),
             unmappings: Unmappings::default(),
             recording: AtomicBool::new(!setup.from_mark),
@@ -100,7 +102,6 @@ impl Process {
             futexes: Mutex::default(),
             births: Mutex::default(),
             threads_created: AtomicU32::new(0),
-            totals: Mutex::new([0; COUNTERS]),
             folder: folder.to_path_buf(),
             setup,
         })
@@ -174,10 +175,12 @@ impl Process {
 
     /// Adds a thread's counters, which begin anew.
     pub fn count(&self, counters: &mut [u64; COUNTERS]) {
-        let mut totals = locked(&self.totals);
-        for (total, counter) in totals.iter_mut().zip(counters) {
-            *total += std::mem::take(counter);
-        }
+        locked(&self.totals).add(counters);
+    }
+
+    /// Should it be killed, its totals will not be known.
+    pub fn loses_totals(&self) {
+        locked(&self.totals).close();
     }
 
     /// Memory is not what it was: the next touch of each page is a first one.
@@ -192,6 +195,7 @@ impl Process {
     /// The end.
     pub fn finish(&self, thread: u32, virtual_time: u64) {
         self.tell_counters(thread, virtual_time, None);
+        locked(&self.totals).close();
     }
 
     /// Writes the totals of threads that ended, and of one that has not.
@@ -199,7 +203,7 @@ impl Process {
         if let Some(serial) = &self.serial {
             serial.flush();
         }
-        let mut totals = *locked(&self.totals);
+        let mut totals = locked(&self.totals).counters;
         for (total, counter) in totals.iter_mut().zip(running.into_iter().flatten()) {
             *total += counter;
         }

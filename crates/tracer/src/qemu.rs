@@ -59,7 +59,18 @@ pub const ALL_ACCESSES: c_int = 3;
 #[repr(transparent)]
 pub struct AccessKind(pub u32);
 
-/// The bit of [`AccessKind`] that says that it writes; QEMU 7.2's until it is asked.
+/// The bit of [`AccessKind`] that says that it writes.
+#[derive(Clone, Copy)]
+pub struct StoreBit(u32);
+
+impl StoreBit {
+    /// What QEMU said; QEMU 7.2's until it is asked.
+    #[inline]
+    pub fn known() -> Self {
+        Self(STORE_BIT.load(Relaxed))
+    }
+}
+
 static STORE_BIT: AtomicU32 = AtomicU32::new(1 << 17);
 static QEMU: OnceLock<Interface> = OnceLock::new();
 
@@ -69,17 +80,15 @@ impl AccessKind {
 
     /// Does it write?
     #[inline]
-    pub fn is_store(self) -> bool {
-        self.0 & STORE_BIT.load(Relaxed) != 0
+    pub fn is_store(self, bit: StoreBit) -> bool {
+        self.0 & bit.0 != 0
     }
 
     /// How much: 1 to 16.
     pub fn size_bytes(self) -> u64 {
-        QEMU.get().map_or(1, |qemu| {
-            // SAFETY: QEMU's function, with what QEMU gave.
-            let shift = unsafe { (qemu.mem_size_shift)(self.0) };
-            1 << (shift & 7)
-        })
+        let Some(qemu) = QEMU.get() else { return 1 };
+        // SAFETY: QEMU's function, with what QEMU gave.
+        1 << (unsafe { (qemu.mem_size_shift)(self.0) } & 7)
     }
 }
 

@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use nearpage_wire::trace::{COUNTERS, Counter, Event, Record};
 
-use self::references::{Busy, QUEUE, Queued};
 use crate::caches::{Cpu, Outcome};
 use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
 use crate::process::{Birth, Process};
-use crate::qemu::AccessKind;
+use crate::qemu::{AccessKind, StoreBit};
 use crate::serial::Step;
 use crate::system;
 
@@ -110,7 +109,9 @@ pub struct Thread {
     /// What it is part of.
     pub process: &'static Process,
     line_shift: u32,
+    line_mask: u64,
     page_shift: u32,
+    store_bit: StoreBit,
     /// The latest access; an access to what follows it, by the same instruction, goes on with it.
     last_code: u64,
     last_address: u64,
@@ -124,10 +125,8 @@ pub struct Thread {
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
-    /// Accesses and lines that a first look did not settle.
-    queue: [Queued; QUEUE],
-    queued: usize,
-    busy: Busy,
+    /// Misses when they went there last.
+    misses_before: u64,
     /// Instructions of what went through the caches, before the latest block and with it.
     base: u64,
     caught_up: u64,
@@ -183,6 +182,8 @@ impl Thread {
             cpu: process.caches.cpu(position)?,
             process,
             line_shift: process.setup.line_bytes.trailing_zeros(),
+            line_mask: u64::from(process.setup.line_bytes) - 1,
+            store_bit: StoreBit::known(),
             page_shift: process.setup.page_bytes.trailing_zeros(),
             last_code: 0,
             last_address: 0,
@@ -192,9 +193,7 @@ impl Thread {
             same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
-            queue: [Queued::default(); QUEUE],
-            queued: 0,
-            busy: Busy::new(process.caches.conflicts()),
+            misses_before: 0,
             base: 0,
             caught_up: 0,
             first_until: u64::MAX,
@@ -212,6 +211,9 @@ impl Thread {
             call: Default::default(),
             calls: process.lockstep.calls(birth.member),
         });
+        if !thread.stream.has_file() {
+            process.loses_totals();
+        }
         thread.go_on(turn);
         thread.plan_sample();
         Some(thread)
@@ -375,16 +377,25 @@ impl Thread {
         self.catch_up();
         let time = self.time();
         self.stream.flush(&self.process.output, time);
-        let loads = self.references - self.fetched_lines - self.stores;
+        self.counters = self.totals();
+    }
+
+    /// Its counters as of what went through the caches.
+    fn totals(&self) -> [u64; COUNTERS] {
+        let mut counters = self.counters;
         for (counter, value) in [
-            (Counter::Instructions, self.instructions),
-            (Counter::Loads, loads),
+            (Counter::Instructions, self.caught_up),
+            (
+                Counter::Loads,
+                self.references - self.fetched_lines - self.stores,
+            ),
             (Counter::Stores, self.stores),
             (Counter::FetchedLines, self.fetched_lines),
-            (Counter::Records, self.stream.total),
+            (Counter::Records, self.stream.count()),
         ] {
-            *self.counter(counter) = value;
+            counters[counter as usize] = value;
         }
+        counters
     }
 
     /// The thread ends here.

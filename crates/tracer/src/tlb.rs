@@ -20,10 +20,14 @@ pub struct Tlb {
     /// The first entry of those whose pages have the same hash, + 1. Four times as many as entries.
     chains: Box<[AtomicU32]>,
     chains_shift: u32,
-    /// Page used last, + 1.
-    last: AtomicU64,
+    /// Where a page was when it was used last, by its hash: page + 1 above [`ENTRY_BITS`], entry
+    /// below.
+    latest: [AtomicU64; LATEST],
     clock: AtomicU64,
 }
+
+const LATEST: usize = 64;
+const ENTRY_BITS: u32 = 16;
 
 #[derive(Default)]
 struct Entry {
@@ -54,7 +58,7 @@ impl Tlb {
             heads: numbers(sets, |_| 0),
             chains: numbers(chains, |_| 0),
             chains_shift: 64 - chains.trailing_zeros(),
-            last: AtomicU64::new(0),
+            latest: [const { AtomicU64::new(0) }; LATEST],
             clock: AtomicU64::new(0),
         }
     }
@@ -70,17 +74,33 @@ impl Tlb {
         self.entries.get(number as usize)
     }
 
+    #[inline]
+    fn latest(&self, page: u64) -> &AtomicU64 {
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - LATEST.trailing_zeros());
+        &self.latest[hash as usize % LATEST]
+    }
+
     /// Uses the page if it is here. Is it?
     #[inline]
     pub fn quick(&self, page: u64) -> bool {
-        if self.last.load(Relaxed) == page + 1 {
+        let latest = self.latest(page).load(Relaxed);
+        if latest >> ENTRY_BITS == page + 1
+            && let Some(entry) = self.entry((latest & ((1 << ENTRY_BITS) - 1)) as u32)
+        {
+            self.use_now(entry);
             return true;
         }
+        self.search(page)
+    }
+
+    #[inline(never)]
+    fn search(&self, page: u64) -> bool {
         let mut number = self.chain(page).map_or(0, |first| first.load(Relaxed));
         // 0 is none: there is no entry before the first.
         while let Some(entry) = self.entry(number.wrapping_sub(1)) {
             if entry.page.load(Relaxed) == page + 1 {
-                self.use_now(page, entry);
+                self.note(page, number - 1);
+                self.use_now(entry);
                 return true;
             }
             number = entry.next.load(Relaxed);
@@ -89,11 +109,18 @@ impl Tlb {
     }
 
     #[inline]
-    fn use_now(&self, page: u64, entry: &Entry) {
+    fn note(&self, page: u64, number: u32) {
+        if number >> ENTRY_BITS == 0 {
+            let latest = (page + 1) << ENTRY_BITS | u64::from(number);
+            self.latest(page).store(latest, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn use_now(&self, entry: &Entry) {
         let now = self.clock.load(Relaxed) + 1;
         self.clock.store(now, Relaxed);
         entry.used.store(now, Relaxed);
-        self.last.store(page + 1, Relaxed);
     }
 
     /// Puts a page here that is not.
@@ -116,7 +143,8 @@ impl Tlb {
             entry.next.store(chain.load(Relaxed), Relaxed);
             chain.store(number + 1, Relaxed);
         }
-        self.use_now(page, entry);
+        self.note(page, number);
+        self.use_now(entry);
         entry.queued.store(entry.used.load(Relaxed), Relaxed);
         // From the head to the end of the ring, which is the same place.
         head.store(self.after(at) as u32, Relaxed);
@@ -161,8 +189,9 @@ impl Tlb {
         if page == 0 {
             return;
         }
-        if self.last.load(Relaxed) == page {
-            self.last.store(0, Relaxed);
+        let latest = self.latest(page - 1);
+        if latest.load(Relaxed) >> ENTRY_BITS == page {
+            latest.store(0, Relaxed);
         }
         entry.page.store(0, Relaxed);
         let Some(mut link) = self.chain(page - 1) else {

@@ -47,6 +47,11 @@
 //! there so far (bytes beyond that may be anything). The thread removes it when it ends. Whoever
 //! started the program appends those that are left to their traces ([`finish_frame`]).
 //!
+//! The file's last 512 bytes are what the thread has counted so far, as of some references before
+//! the last record: magic "NPCT", `u32` how many, values in the order of [`Counter`]. The same of all threads
+//! that ended is, alone, in `trace-PID-START.open`, which is removed when the process ends; it is
+//! not there where some thread has no file. So a process that is killed has its totals, too.
+//!
 //! # Records
 //! Predictors start afresh, all zero, in each frame: `successor`, by the instruction before, the
 //! instruction that came next; and by instruction, its last address, stride and
@@ -89,8 +94,9 @@
 //! | 6 Fork | child's pid (`u32`), virtual_time |
 //! | 7 Counters | `u16` how many, values in the order of [`Counter`] |
 //!
-//! Counters are written at the program's end, and before `exec` (should that fail, again at the end):
-//! the last ones count, and a file without them was cut short.
+//! Counters are written at the program's end, and before `exec` (should that fail, again at the end), and,
+//! of a process that was killed, by whoever started it: the last ones count, and a file without
+//! them was cut short.
 
 use crate::checksum::crc32;
 
@@ -373,6 +379,36 @@ pub fn finish_frame(file: &mut [u8]) -> Option<&[u8]> {
     let frame = file.get_mut(..bytes).filter(|_| header.records > 0)?;
     header.seal(frame);
     Some(frame)
+}
+
+/// Bytes of the counters in an `.open` file, at its end.
+pub const OPEN_COUNTERS_BYTES: usize = 512;
+const OPEN_COUNTERS_MAGIC: u32 = u32::from_le_bytes(*b"NPCT");
+
+/// The words that [`open_counters`] reads, to be written in this order to zeros, but for the first, which
+/// comes last.
+pub fn open_counters_words(counters: &[u64; COUNTERS]) -> [u64; 1 + COUNTERS] {
+    let mut words = [0; 1 + COUNTERS];
+    words[0] = (COUNTERS as u64) << 32 | u64::from(OPEN_COUNTERS_MAGIC);
+    words[1..].copy_from_slice(counters);
+    words
+}
+
+/// The counters in `file`, an `.open` file; `None`: there are none.
+pub fn open_counters(file: &[u8]) -> Option<[u64; COUNTERS]> {
+    let at = file.len().checked_sub(OPEN_COUNTERS_BYTES)?;
+    let mut input = Input { bytes: &file[at..] };
+    if input.u32()? != OPEN_COUNTERS_MAGIC {
+        return None;
+    }
+    let mut counters = [0; COUNTERS];
+    for number in 0..input.u32()? {
+        let value = input.u64()?;
+        if let Some(counter) = counters.get_mut(number as usize) {
+            *counter = value;
+        }
+    }
+    Some(counters)
 }
 
 /// Rows of each predictor table.

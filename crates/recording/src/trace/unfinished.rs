@@ -6,13 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nearpage_wire::trace::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, finish_frame};
+use nearpage_wire::trace::{
+    COUNTERS, EVENT_BYTES_MAX, Event, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader,
+    FrameKind, finish_frame, open_counters,
+};
 
 use crate::Error;
 use crate::error::IoContext;
 
-/// Appends the unfinished frames in a folder of traces and removes their files, but for those of
-/// processes that are still at it (`alive`, by pid). Returns how many there were.
+/// Appends the unfinished frames in a folder of traces, and what their processes counted, and removes
+/// their files, but for those of processes that are still at it (`alive`, by pid). Returns how many
+/// frames there were.
 ///
 /// For whoever started the program, once it has ended.
 ///
@@ -60,21 +64,69 @@ fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
         .append(true)
         .open(trace)
         .at(trace, "open")?;
-    let (end, headers) = whole_frames(trace, &file)?;
+    let (end, mut headers) = whole_frames(trace, &file)?;
     // Half a frame at the end was just being written, and is in its file.
     file.set_len(end).at(trace, "cut")?;
     let mut finished = 0;
+    // What the whole process counted, as long as nobody's is missing and its own file is there.
+    let mut totals = Some([0_u64; COUNTERS]);
+    let own = trace.with_extension("open");
+    if !open.contains(&own) {
+        totals = None;
+    }
     for path in open {
         let mut bytes = fs::read(path).at(path, "read")?;
+        totals = totals.zip(open_counters(&bytes)).map(sum);
         if let Some(frame) = finish_frame(&mut bytes)
             && !headers.iter().any(|header| frame.starts_with(header))
         {
             (&file).write_all(frame).at(trace, "write")?;
+            headers.extend(frame.first_chunk());
             finished += 1;
         }
+    }
+    if let Some(totals) = totals {
+        (&file)
+            .write_all(&counters_frame(totals, &headers))
+            .at(trace, "write")?;
+    }
+    for path in open {
         fs::remove_file(path).at(path, "remove")?;
     }
     Ok(finished)
+}
+
+fn sum((mut totals, counters): ([u64; COUNTERS], [u64; COUNTERS])) -> [u64; COUNTERS] {
+    for (total, counter) in totals.iter_mut().zip(counters) {
+        *total = total.saturating_add(counter);
+    }
+    totals
+}
+
+/// A frame with the counters, after those with these headers.
+fn counters_frame(totals: [u64; COUNTERS], headers: &[Header]) -> Vec<u8> {
+    let headers = headers
+        .iter()
+        .filter_map(|header| FrameHeader::from_bytes(header));
+    let (virtual_time, time_ns) = headers.fold((0, 0), |latest, header| {
+        (
+            header.virtual_time.max(latest.0),
+            header.time_ns.max(latest.1),
+        )
+    });
+    let mut frame = vec![0; FRAME_HEADER_BYTES + EVENT_BYTES_MAX];
+    let bytes = Event::Counters(totals).encode(&mut frame[FRAME_HEADER_BYTES..]);
+    frame.truncate(FRAME_HEADER_BYTES + bytes);
+    let header = FrameHeader {
+        kind: FrameKind::Events,
+        thread: 0,
+        records: 1,
+        payload_bytes: bytes as u32,
+        virtual_time,
+        time_ns,
+    };
+    header.seal(&mut frame);
+    frame
 }
 
 type Header = [u8; FRAME_HEADER_BYTES];
@@ -99,7 +151,7 @@ fn whole_frames(path: &Path, file: &File) -> Result<(u64, Vec<Header>), Error> {
 
 #[cfg(test)]
 mod tests {
-    use nearpage_wire::trace::{FileHeader, FrameKind};
+    use nearpage_wire::trace::{FileHeader, OPEN_COUNTERS_BYTES, open_counters_words};
 
     use super::*;
 
@@ -174,5 +226,62 @@ mod tests {
         ];
         assert_eq!(left, [&traces[..], &["trace-13-2.trace"]].concat());
         assert_eq!(finish(folder.path(), alive).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_killed_process_has_its_totals_unless_somebodys_are_missing() {
+        let counted = |frame: Vec<u8>, counters: [u64; COUNTERS]| {
+            let mut file = frame;
+            file.resize(file.len() + OPEN_COUNTERS_BYTES, 0);
+            let at = file.len() - OPEN_COUNTERS_BYTES;
+            for (number, word) in open_counters_words(&counters).iter().enumerate() {
+                file[at + 8 * number..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+            file
+        };
+        let begins = FileHeader {
+            pid: 12,
+            page_bytes: 4096,
+            line_bytes: 64,
+            sample_period: 0,
+            start_ns: 100,
+            quantum: 1000,
+            parent_pid: 0,
+        }
+        .to_bytes();
+        for missing in [None, Some("trace-12-100.open"), Some("trace-12-100.1.open")] {
+            let folder = tempfile::tempdir().unwrap();
+            let at = |name: &str| folder.path().join(name);
+            fs::write(at("trace-12-100.trace"), begins).unwrap();
+            fs::write(at("trace-12-100.open"), counted(vec![], [5; COUNTERS])).unwrap();
+            fs::write(
+                at("trace-12-100.0.open"),
+                counted(open(0, b"one"), [30; COUNTERS]),
+            )
+            .unwrap();
+            fs::write(
+                at("trace-12-100.1.open"),
+                counted(open(1, b"two"), [100; COUNTERS]),
+            )
+            .unwrap();
+            match missing {
+                Some("trace-12-100.open") => fs::remove_file(at("trace-12-100.open")).unwrap(),
+                Some(thread) => fs::write(at(thread), open(1, b"two")).unwrap(),
+                None => {}
+            }
+            assert_eq!(finish(folder.path(), |_| false).unwrap(), 2);
+            let mut expected = [&begins[..], &sealed(0, b"one"), &sealed(1, b"two")].concat();
+            if missing.is_none() {
+                let headers = [sealed(0, b"one"), sealed(1, b"two")]
+                    .map(|frame| *frame.first_chunk().unwrap());
+                expected.extend(counters_frame([135; COUNTERS], &headers));
+            }
+            assert_eq!(
+                fs::read(at("trace-12-100.trace")).unwrap(),
+                expected,
+                "{missing:?}"
+            );
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
     }
 }

@@ -1,11 +1,4 @@
 //! References through the caches and TLBs of the thread's CPU.
-//!
-//! What QEMU told is gone through twice. First, in order, what is the thread's own: counts, TLBs,
-//! and whether L1 serves it with the line that its set used last, which changes nothing. All else
-//! is queued, and the host begins to fetch what it will take. Then the queue goes through
-//! the caches, in order. That is as if each had gone there by itself: whatever a queued reference may
-//! yet change in an L1 is in the sets that it keeps busy, and a later one of those sets is queued,
-//! too.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,23 +8,27 @@ use super::{Code, PENDING, Pending, Run, Thread};
 use crate::caches::Miss;
 use crate::qemu::AccessKind;
 use crate::serial::Step;
-use crate::tlb::Tlb;
 
-/// How many are queued at most.
-pub(super) const QUEUE: usize = 64;
+/// What counts a miss, by what served it.
+const COUNTED: [Counter; 8] = {
+    let mut counted = [Counter::L2Hits; 8];
+    counted[Served::L3 as usize] = Counter::L3Hits;
+    counted[Served::Memory as usize] = Counter::MemoryServed;
+    counted[Served::OtherCache as usize] = Counter::OtherCacheServed;
+    counted[Served::Upgrade as usize] = Counter::Upgrades;
+    counted
+};
 
-/// A reference that a first look did not settle.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Queued {
+/// A reference that the line and the page used last did not settle.
+#[derive(Clone, Copy)]
+struct Close {
     address: u64,
     code: Code,
-    /// Instructions of the thread at its block's beginning.
-    base: u64,
     what: What,
 }
 
 /// What is known of it, as bits.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct What(u32);
 
 impl What {
@@ -46,56 +43,40 @@ impl What {
     }
 }
 
-/// Sets of L1s that queued references may change: a bit for each, of the first 256.
-pub(super) struct Busy {
-    mask: u64,
-    bits: [u64; 4],
-}
-
-impl Busy {
-    /// `conflicts`: bits of a line's number that two lines have in common if one of them can take the
-    /// other's place.
-    pub(super) fn new(conflicts: u64) -> Self {
-        Self {
-            mask: conflicts & 255,
-            bits: [0; 4],
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, line: u64) {
-        let set = line & self.mask;
-        self.bits[set as usize / 64 % 4] |= 1 << (set % 64);
-    }
-
-    #[inline]
-    fn has(&self, line: u64) -> bool {
-        let set = line & self.mask;
-        self.bits[set as usize / 64 % 4] >> (set % 64) & 1 != 0
-    }
-}
-
 impl Thread {
     /// Everything that was noted goes through the caches.
     #[inline(never)]
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
-        for number in 0..count {
-            let Pending {
-                address,
-                code,
-                kind,
-            } = self.pending[number % PENDING];
+        let all = self.pending;
+        // Where there are many misses, the host fetches what they take all at once.
+        let misses = self.misses();
+        if misses - self.misses_before > PENDING as u64 / 16 {
+            for pending in all.iter().take(count) {
+                let line = pending.address >> self.line_shift;
+                if pending.code.0 != Code::BLOCK.0 && !self.cpu.l1_data.quick::<false>(line) {
+                    self.process.caches.expect(line);
+                }
+            }
+        }
+        self.misses_before = misses;
+        for &Pending {
+            address,
+            code,
+            kind,
+        } in all.iter().take(count)
+        {
             if code.0 == Code::BLOCK.0 {
                 self.fetch(Run(address));
-            } else if kind.is_store() {
+            } else if kind.is_store(self.store_bit) {
                 self.look_up::<true>(address, Code(code.0 | Code::STORE), kind);
             } else {
                 self.look_up::<false>(address, code, kind);
             }
         }
-        self.settle();
+        let counters = self.totals();
+        self.stream.tell(&counters);
     }
 
     /// The lines of a block.
@@ -113,8 +94,7 @@ impl Thread {
         let here = cpu.fetch_tlb().quick(page);
         let first = address >> self.line_shift;
         let last = first + lines - 1;
-        let busy = (first..=last).any(|line| self.busy.has(line));
-        if here && !busy && self.references < self.close_from {
+        if here && self.references < self.close_from {
             // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
             let same = (run.0, cpu.l1_fetch.taken());
             if self.same_run == same {
@@ -131,7 +111,7 @@ impl Thread {
         for line in first..=last {
             let address = address.max(line << self.line_shift);
             let here = cpu.fetch_tlb().quick(address >> self.page_shift);
-            self.queue(address, Code::new(address, 0, false), What::FETCH, here);
+            self.look_closely(address, Code::new(address, 0, false), What::FETCH, here);
         }
     }
 
@@ -139,24 +119,22 @@ impl Thread {
     #[inline]
     fn look_up<const STORE: bool>(&mut self, address: u64, code: Code, kind: AccessKind) {
         let what = if STORE { What::STORE } else { 0 };
-        let goes_on = self.last_code == code.0 && self.last_address + 8 == address;
+        let goes_on = self.last_code == code.0
+            && self.last_address + 8 == address
+            && code.0 & Code::REPEATS == 0;
+        self.last_code = code.0;
         self.last_address = address;
         let page = address >> self.page_shift;
         let line = address >> self.line_shift;
-        let line_mask = (1 << self.line_shift) - 1;
+        let line_mask = self.line_mask;
         if goes_on {
             // In its line, there is nothing more to do.
             if address & line_mask < 8 {
                 let here = self.cpu.tlb.quick(page);
-                self.queue(address, code, what, here);
+                self.look_closely(address, code, what, here);
             }
             return;
         }
-        self.last_code = if code.0 & Code::REPEATS == 0 {
-            code.0
-        } else {
-            0
-        };
         self.references += 1;
         self.stores += u64::from(STORE);
         let here = self.cpu.tlb.quick(page);
@@ -164,72 +142,48 @@ impl Thread {
         let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
         if here
             && self.cpu.l1_data.quick::<STORE>(line)
-            && !self.busy.has(line)
             && self.references < self.close_from
             && !may_cross
         {
             return;
         }
-        self.queue(address, code, what, here);
+        self.look_closely(address, code, what, here);
         if may_cross {
             let last = address + kind.size_bytes() - 1;
             if last >> self.line_shift != line {
                 let next = (address | line_mask) + 1;
                 let here = self.cpu.tlb.quick(next >> self.page_shift);
-                self.queue(next, code, what, here);
+                self.look_closely(next, code, what, here);
             }
         }
     }
 
-    /// Notes a reference that has to be looked at closely; `here`: the TLB has its page.
+    /// A reference that has to be looked at closely; `here`: the TLB has its page.
     #[inline(never)]
-    fn queue(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
-        if self.queued >= QUEUE {
-            self.settle();
-        }
-        let cpu = self.cpu;
-        if !here {
-            let fetch = what & What::FETCH != 0;
-            let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
-            if self.translate(tlb, address >> self.page_shift, fetch) {
-                what |= What::TLB_MISS;
-            }
+    fn look_closely(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
+        if !here && self.translate(address >> self.page_shift, what & What::FETCH != 0) {
+            what |= What::TLB_MISS;
         }
         if self.references >= self.next_sample {
             self.plan_sample();
             self.count(Counter::Samples);
             what |= What::SAMPLED;
         }
-        let line = address >> self.line_shift;
-        self.busy.add(line);
-        self.process.caches.expect(line);
-        self.queue[self.queued % QUEUE] = Queued {
+        let what = What(what);
+        self.touch(&Close {
             address,
             code,
-            base: self.base,
-            what: What(what),
-        };
-        self.queued += 1;
-    }
-
-    /// What is queued goes through the caches.
-    fn settle(&mut self) {
-        for number in 0..self.queued {
-            let queued = self.queue[number % QUEUE];
-            self.touch(&queued);
-        }
-        self.queued = 0;
-        self.busy.bits = [0; 4];
+            what,
+        });
     }
 
     #[inline]
-    fn touch(&mut self, queued: &Queued) {
-        let &Queued {
+    fn touch(&mut self, reference: &Close) {
+        let &Close {
             address,
             code,
-            base,
             what,
-        } = queued;
+        } = reference;
         let (process, cpu) = (self.process, self.cpu);
         let line = address >> self.line_shift;
         let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
@@ -246,7 +200,7 @@ impl Thread {
                 [address, code.instruction()],
             );
         }
-        let instructions = base + code.number();
+        let instructions = self.base + code.number();
         let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
@@ -337,15 +291,11 @@ impl Thread {
             process.caches.miss(&miss, &mut self.outcome);
         }
         let served = self.outcome.served;
-        let counter = match served {
+        if served == Served::L1 {
             // Nobody noticed.
-            Served::L1 => return,
-            Served::L3 => Counter::L3Hits,
-            Served::Memory => Counter::MemoryServed,
-            Served::OtherCache => Counter::OtherCacheServed,
-            Served::Upgrade => Counter::Upgrades,
-            _ => Counter::L2Hits,
-        };
+            return;
+        }
+        let counter = COUNTED[served as usize % COUNTED.len()];
         self.count(counter);
         if fetch {
             self.count(Counter::FetchL1Misses);
@@ -368,7 +318,9 @@ impl Thread {
 
     /// Puts a page into a TLB that has missed. Did the second level miss, too?
     #[inline]
-    fn translate(&mut self, tlb: &Tlb, page: u64, fetch: bool) -> bool {
+    fn translate(&mut self, page: u64, fetch: bool) -> bool {
+        let cpu = self.cpu;
+        let tlb = if fetch { cpu.fetch_tlb() } else { &cpu.tlb };
         tlb.fill(page);
         if let Some(second) = &self.cpu.tlb_second {
             if second.quick(page) {

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use nearpage_wire::trace::{
     COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader,
-    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served, finish_frame,
+    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served, finish_frame, open_counters,
 };
 use nearpage_wire::tracer_setup::Setup;
 
@@ -104,12 +104,24 @@ impl Case {
         paths.iter().map(|path| Trace::read(path)).collect()
     }
 
-    /// Frames that threads did not finish.
-    fn open_frames(&self) -> Vec<Option<Vec<u8>>> {
+    /// What was left of the process and of its threads, in this order.
+    fn open_files(&self) -> Vec<Vec<u8>> {
         let files = fs::read_dir(self.folder.join("out")).expect("own folder");
         let paths = files.map(|file| file.expect("file").path());
-        let open = paths.filter(|path| path.extension().is_some_and(|kind| kind == "open"));
-        open.map(|path| finish_frame(&mut fs::read(path).expect("frame")).map(<[u8]>::to_vec))
+        let mut open: Vec<_> = paths
+            .filter(|path| path.extension().is_some_and(|kind| kind == "open"))
+            .collect();
+        open.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+        open.iter()
+            .map(|path| fs::read(path).expect("own file"))
+            .collect()
+    }
+
+    /// Frames that threads did not finish.
+    fn open_frames(&self) -> Vec<Option<Vec<u8>>> {
+        let threads = self.open_files().into_iter().skip(1);
+        threads
+            .map(|mut file| finish_frame(&mut file).map(<[u8]>::to_vec))
             .collect()
     }
 
@@ -422,6 +434,16 @@ fn what_a_killed_program_did_last_is_kept() {
     let last = Decoder::new(&frame[FRAME_HEADER_BYTES..]).map(|record| record.expect("record").1);
     let touched = touched(trace.records().copied().chain(last));
     assert!(touched > 64, "{touched}");
+    // Nobody had ended; the thread has counted all but what was on its way.
+    let counted: Vec<_> = case
+        .open_files()
+        .iter()
+        .map(|file| open_counters(file).expect("counters"))
+        .collect();
+    assert_eq!((counted.len(), counted[0]), (2, [0; COUNTERS]));
+    let touches = counted[1][Counter::FirstTouches as usize] as usize;
+    assert!(touches <= touched && touches + 64 >= touched, "{touches}");
+    assert!(counted[1][Counter::Loads as usize] > 1000);
 }
 
 /// Misses of each kind, by counter, that two runs of one program agree on.

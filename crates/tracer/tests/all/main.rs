@@ -3,6 +3,7 @@
 //!
 //! Needs gcc, qemu-user, valgrind and taskset.
 
+mod batches;
 mod emulated;
 mod model;
 mod plain;
