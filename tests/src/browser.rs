@@ -205,6 +205,48 @@ impl Browser {
         }
     }
 
+    /// Memory of the processes that draw pages, in KiB: what is theirs alone.
+    pub fn page_memory_kib(&self) -> u64 {
+        let mut parents = Vec::new();
+        for entry in fs::read_dir("/proc").expect("it is mounted").flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+                continue;
+            };
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            // After the name, which may hold anything: state, parent.
+            let parent = stat
+                .rsplit(')')
+                .next()
+                .and_then(|rest| rest.split(' ').nth(2));
+            if let Some(parent) = parent.and_then(|parent| parent.parse::<u32>().ok()) {
+                parents.push((pid, parent));
+            }
+        }
+        let mut ours = vec![self.process.id()];
+        let mut at = 0;
+        while let Some(&process) = ours.get(at) {
+            ours.extend(
+                parents
+                    .iter()
+                    .filter(|(_, parent)| *parent == process)
+                    .map(|(pid, _)| *pid),
+            );
+            at += 1;
+        }
+        let private = |pid: &u32| -> u64 {
+            let read = |name| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            if !String::from_utf8_lossy(&read("cmdline")).contains("--type=renderer") {
+                return 0;
+            }
+            let memory = String::from_utf8_lossy(&read("smaps_rollup")).into_owned();
+            let lines = memory.lines().filter(|line| line.starts_with("Private_"));
+            lines
+                .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+                .sum()
+        };
+        ours.iter().map(private).sum()
+    }
+
     /// The page as PNG.
     pub fn screenshot(&mut self) -> Vec<u8> {
         let found = self.call("Page.captureScreenshot", json!({ "format": "png" }));

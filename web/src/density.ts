@@ -142,7 +142,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
     },
     open(x, y) {
       if (wanted.open) wanted.open(y, x);
-      else void functionAt(x, y).then((name) => go({ by: "function", function: name }), () => undefined);
+      else void functionAt(x, y).then((name) => { if (name !== "" || context.state.function) go({ by: "function", function: name }); }, () => undefined);
     },
   };
   return content;

@@ -93,7 +93,7 @@ function map(title: string, machine: Machine, traffic: number[][]): Plot {
         y: { label: "", from: 0, to: 1, unit: "count" },
         plain: true,
         step: [0.1, 0.1],
-        legend: [["little load", ramp(0.1)], ["", ramp(0.5)], ["most of this map", ramp(1)]],
+        legend: [["little load", ramp(0.1)], ["more", ramp(0.5)], ["most of this map", ramp(1)]],
         note: `${percent(local / all)} local; imbalance of the controllers ${imbalance(load).toFixed(2)} (standard deviation over mean). Circles and lines grow with the accesses to a node's memory and between two nodes; percentages are shares of all accesses.`,
         draw(g, area) {
           const side = Math.min(area.width, area.height);

@@ -121,8 +121,8 @@ function player(found: Course, policy: string, state: State): HTMLElement {
   };
   const at = (node: number, area: Area): [number, number] => {
     const angle = (2 * Math.PI * node) / nodes - Math.PI / 2 - (nodes === 4 ? Math.PI / 4 : 0);
-    const side = Math.min(area.width * 0.5, area.height);
-    return [area.x + area.width * 0.27 + 0.38 * side * Math.cos(angle), area.y + area.height / 2 + 0.38 * side * Math.sin(angle)];
+    // Wider than high, with room for the circles at the edges.
+    return [area.x + area.width * (0.27 + 0.2 * Math.cos(angle)), area.y + area.height / 2 + (area.height / 2 - 44) * Math.sin(angle)];
   };
   const trail = () => 10 ** speed * TRAIL_S;
   const words = ([ns, page, kind, from, to]: Movement) => `${time(ns)}: ${kind} page ${found.name(page)}, node ${from} → node ${to}`;
@@ -132,17 +132,18 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     plain: true,
     step: [0.05, 0.05],
     legend: Array.from({ length: nodes }, (_, node) => [`node ${node}`, among(node, nodes)]),
-    note: "Circles are nodes, as large as they are home to pages; arrows are movements of the last moments, as wide as there are many. At the right the latest ones.",
+    note: "Circles are nodes, as large as they are home to pages; arrows are the movements of the last moments, as wide as there are many, the most of them with their number. At the right the latest ones.",
     draw(g, area) {
       advance();
       const since = kept.slice(Math.max(0, done - 5000), done).filter(([ns]) => ns > now - trail());
       const between = new Map<string, number>();
       for (const [, , , from, to] of since) if (from !== to) between.set(`${from} ${to}`, (between.get(`${from} ${to}`) ?? 0) + 1);
       g.lineCap = "round";
-      for (const [key, moved] of between) {
+      // The busiest last, on top; a few of them with their number.
+      [...between].sort((a, b) => a[1] - b[1]).forEach(([key, moved], position) => {
         const [from, to] = key.split(" ").map(Number);
-        arrow(g, at(from, area), at(to, area), 1.5 + 2 * Math.log2(1 + moved), among(to, nodes), String(moved));
-      }
+        arrow(g, at(from, area), at(to, area), 1 + 1.5 * Math.log2(1 + moved), among(to, nodes), 40, between.size - position <= 6 ? String(moved) : "");
+      });
       const whole = found.first.length || 1;
       for (let node = 0; node < nodes; node += 1) {
         const [x, y] = at(node, area);
@@ -150,7 +151,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
         g.strokeStyle = ink("--ink");
         g.lineWidth = 1;
         g.beginPath();
-        g.arc(x, y, 24 + 22 * Math.sqrt(pages[node] / whole), 0, 2 * Math.PI);
+        g.arc(x, y, 22 + 20 * Math.sqrt(pages[node] / whole), 0, 2 * Math.PI);
         g.fill();
         g.stroke();
         plate(g, x, y, [`node ${node}`, `${count(pages[node])} pages`]);
@@ -168,7 +169,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
           g.arc(x, y, 7, 0, 2 * Math.PI);
           g.fill();
         }
-        arrow(g, [left + 7, y], [left + 43, y], 1.5, ink("--ink"), "");
+        arrow(g, [left + 7, y], [left + 43, y], 1.5, ink("--ink"), 0, "");
         g.fillStyle = ink("--ink");
         g.fillText(`${kind} ${found.name(page)}, ${from} → ${to}, at ${time(ns)}`, left + 66, y, area.x + area.width - left - 68);
       });
@@ -180,7 +181,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
         const movement = kept.slice(Math.max(0, done - LISTED), done).reverse()[Math.floor(y * LISTED)];
         return movement === undefined ? ["no movement yet"] : [words(movement)];
       }
-      const area = { x: 0, y: 0, width: 1000, height: 320 };
+      const area = { x: 0, y: 0, width: 1000, height: 300 };
       const distance = (node: number) => Math.hypot(at(node, area)[0] - x * area.width, at(node, area)[1] - y * area.height);
       const node = Array.from({ length: nodes }, (_, node) => node).sort((a, b) => distance(a) - distance(b))[0];
       const came = kept.slice(0, done).filter(([, , , from, to]) => to === node && from !== to).length;
@@ -194,7 +195,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
   const rate = h("output", { id: "rate" });
   const pace = h("input", { type: "range", id: "speed", min: "0", max: "10.5", step: "0.1", value: String(speed), "aria-label": "speed", oninput: () => { speed = Number(pace.value); show(); settle(); } });
   const button = h("button", { id: "play", onclick: () => (playing === 0 ? play() : pause()) }, "Play");
-  const plot = new Plot({ title: `${policy}: movements as they happen`, height: 330, left: 12, load: () => content });
+  const plot = new Plot({ title: `${policy}: movements as they happen`, height: 400, left: 12, load: () => content });
   const show = () => {
     clock.textContent = `${time(now)} of ${time(end)}`;
     rate.textContent = `${time(10 ** speed)} in a second`;
@@ -239,12 +240,12 @@ function player(found: Course, policy: string, state: State): HTMLElement {
       slider, clock, h("label", {}, "speed ", pace), rate));
 }
 
-function arrow(g: CanvasRenderingContext2D, [x0, y0]: [number, number], [x1, y1]: [number, number], width: number, colour: string, label: string): void {
+function arrow(g: CanvasRenderingContext2D, [x0, y0]: [number, number], [x1, y1]: [number, number], width: number, colour: string, ends: number, label: string): void {
   const length = Math.hypot(x1 - x0, y1 - y0) || 1;
   const [dx, dy] = [(x1 - x0) / length, (y1 - y0) / length];
   // Both directions beside each other, and between the circles.
-  const aside = label === "" ? 0 : 7;
-  const [ends, head] = [label === "" ? 0 : 46, 6 + width];
+  const aside = ends > 0 ? 7 : 0;
+  const head = 6 + width;
   const from = [x0 + dx * ends - dy * aside, y0 + dy * ends + dx * aside];
   const to = [x1 - dx * ends - dy * aside, y1 - dy * ends + dx * aside];
   g.strokeStyle = g.fillStyle = colour;

@@ -382,7 +382,7 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
     const at = y.unit === "names" ? value + 0.5 : value;
     const py = toPixels(content, area, [x.from, at])[1];
     if (py < area.y - 1 || py > area.y + area.height + 1) continue;
-    g.fillText(label(y, value, rows.step), area.x - 6, Math.min(Math.max(py, area.y + 6), area.y + area.height - 6), area.x - 20);
+    g.fillText(fitted(g, label(y, value, rows.step), area.x - 26), area.x - 6, Math.min(Math.max(py, area.y + 6), area.y + area.height - 6));
     g.beginPath();
     g.moveTo(area.x - 4, py);
     g.lineTo(area.x, py);
@@ -395,7 +395,7 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
     const at = x.unit === "names" ? value + 0.5 : value;
     const px = toPixels(content, area, [at, y.from])[0];
     if (px < area.x - 1 || px > area.x + area.width + 1) continue;
-    g.fillText(label(x, value, columns.step), Math.min(px, area.x + area.width - 18), area.y + area.height + 5, 96);
+    g.fillText(fitted(g, label(x, value, columns.step), 96), Math.min(px, area.x + area.width - 18), area.y + area.height + 5);
     g.beginPath();
     g.moveTo(px, area.y + area.height);
     g.lineTo(px, area.y + area.height + 4);
@@ -408,6 +408,14 @@ function axes(g: CanvasRenderingContext2D, area: Area, content: Content): void {
   g.rotate(-Math.PI / 2);
   g.fillText(y.label, 0, 0);
   g.restore();
+}
+
+/** As much of a text as fits, with an ellipsis where something is left out. */
+export function fitted(g: CanvasRenderingContext2D, text: string, width: number): string {
+  if (g.measureText(text).width <= width) return text;
+  let length = Math.max(1, Math.floor((text.length * width) / g.measureText(text).width));
+  while (length > 1 && g.measureText(`${text.slice(0, length)}…`).width > width) length -= 1;
+  return `${text.slice(0, length)}…`;
 }
 
 /** What a time or a place is, in a readout. */

@@ -55,7 +55,8 @@ function show(simulation: Simulation): Element[] {
       sort: null,
       columns: [
         { title: "policy", value: (result) => result.policy },
-        ...figures.filter(([key]) => results.some((result) => figure(result, key) !== null)).map(([key, title, format]) => ({
+        // What is nothing under every policy would only take room.
+        ...figures.filter(([key]) => results.some((result) => (figure(result, key) ?? 0) !== 0)).map(([key, title, format]) => ({
           title,
           value: (result: Result) => figure(result, key) ?? "",
           cell: (result: Result) => { const value = figure(result, key); return value === null ? "–" : format(value); },
@@ -110,7 +111,7 @@ function controllers(results: Result[], load: (result: Result) => number[]): Plo
   const most = Math.max(...results.flatMap((result) => load(result).map((_, node) => share(result, node))), 0);
   return new Plot({
     title: "Load of memory controllers by policy",
-    height: Math.max(160, 60 + 34 * results.length),
+    height: Math.max(160, 60 + Math.max(34, 9 * nodes) * results.length),
     left: 150,
     load() {
       const content: Content = {

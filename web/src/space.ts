@@ -7,7 +7,7 @@ import { type Context, objects } from "./context.ts";
 import { chooser, density, schemeOf } from "./density.ts";
 import { h } from "./dom.ts";
 import { bytes, count, exact, percent } from "./format.ts";
-import { type Content, ink, Plot, toPixels } from "./plot.ts";
+import { type Content, fitted, ink, Plot, toPixels } from "./plot.ts";
 import { go, note, number } from "./state.ts";
 
 interface Mark { from: number; to: number; name: string; object: number; kind: string }
@@ -119,8 +119,8 @@ async function histogram(
         g.fillStyle = position % 2 === 0 ? ink("--ink") : ink("--faint");
         g.fillRect(left, area.y, Math.max(right - left, 1), 4);
         const text = Math.max(left, area.x) + 2;
-        if (right - left > 40 && text >= free) {
-          g.fillText(mark.name, text, area.y + 6, right - left - 4);
+        if (right - left > 60 && text >= free) {
+          g.fillText(fitted(g, mark.name, Math.min(right, area.x + area.width) - text - 4), text, area.y + 6);
           free = right;
         }
       });

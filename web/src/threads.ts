@@ -44,7 +44,7 @@ export function threadsView(context: Context): HTMLElement {
         x: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         y: { label: "", from: 0, to: Math.max(order.length, 1), unit: "names", names },
         step: [1, 1],
-        legend: [["none", ink("--paper")], ["few in common", ramp(0)], ["", ramp(0.5)], [`most (${count(most)})`, ramp(1)]],
+        legend: [["none", ink("--paper")], ["few in common", ramp(0)], ["more", ramp(0.5)], [`most (${count(most)})`, ramp(1)]],
         note: "Accesses in common: over all pages, the smaller of both threads' numbers. Lines stand between nodes.",
         draw(g, area) {
           for (let y = 0; y < order.length; y += 1) {
@@ -103,7 +103,8 @@ export function threadsView(context: Context): HTMLElement {
               const [left, top] = toPixels(content, area, [position * part, line]);
               const [right, bottom] = toPixels(content, area, [(position + 1) * part, line + 1]);
               g.fillStyle = colour(cpu);
-              g.fillRect(left, top + 1, right - left + 0.5, bottom - top - 2);
+              // Whole pixels: neighbours show no seam.
+              g.fillRect(Math.floor(left), top + 1, Math.ceil(right) - Math.floor(left), bottom - top - 2);
             });
           });
         },

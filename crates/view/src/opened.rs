@@ -21,7 +21,11 @@ use crate::{Answer, Error};
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
 /// Accesses of the sample that others are first shown from.
-const ACCESSES_SAMPLED: u64 = 2_000_000;
+const ACCESSES_SAMPLED: u64 = 500_000;
+/// Chunks that a sample is from, at most: strata of time.
+const STRATA: usize = 16;
+/// Strata that functions are chosen from, one in so many.
+const STRATA_A_FUNCTION_STRATUM: usize = 4;
 
 /// What has been read of a recording so far.
 #[derive(Debug)]
@@ -78,12 +82,8 @@ impl Opened {
         let recording = Recording::open(folder)?;
         let chunks = recording.access_chunks();
         let whole = recording.access_count() <= at_once || chunks < 4;
-        let share = match whole {
-            true => 1.0,
-            false => sample as f64 / recording.access_count() as f64,
-        };
-        let wanted = ((chunks as f64 * share).ceil() as usize).clamp(chunks.min(4), chunks);
-        // In the middle of equal parts: strata of time.
+        let wanted = if whole { chunks } else { chunks.min(STRATA) };
+        // In the middle of equal parts.
         let sampled: Vec<usize> = match wanted {
             0 => Vec::new(),
             _ => (0..wanted)
@@ -92,7 +92,20 @@ impl Opened {
         };
         let page_bytes = recording.machine.page_bytes;
         let space = Space::new(&recording.tables, page_bytes);
-        let functions = Functions::new(&recording, &sampled);
+        let in_strata = recording.access_count() as f64 * wanted as f64 / chunks.max(1) as f64;
+        let one_in = match whole {
+            true => 1,
+            false => ((in_strata / sample.max(1) as f64) as u32).max(1),
+        };
+        let few: Vec<usize> = match whole {
+            true => sampled.clone(),
+            false => sampled
+                .iter()
+                .copied()
+                .step_by(STRATA_A_FUNCTION_STRATUM)
+                .collect(),
+        };
+        let functions = Functions::new(&recording, &few);
         let scale = Scale::new(
             &space,
             &recording.tables,
@@ -111,12 +124,12 @@ impl Opened {
                 scale: &scale,
                 functions: &functions,
             };
-            pass(&recording, places, &sampled, Some(kept), &read)?
+            pass(&recording, places, (&sampled, one_in), Some(kept), &read)?
         };
         let share = if whole {
             1.0
         } else {
-            sampled.len() as f64 / chunks as f64
+            pass.rows as f64 / recording.access_count().max(1) as f64
         };
         let mut stage = Stage {
             share,
@@ -187,7 +200,7 @@ impl Opened {
                 scale: &self.scale,
                 functions: &self.functions,
             };
-            pass(recording, places, &all, kept, &self.chunks_read)
+            pass(recording, places, (&all, 1), kept, &self.chunks_read)
         };
         let mut pass;
         let (store, pyramid) = if sample.store_share >= 1.0 {
@@ -265,6 +278,22 @@ fn times(recording: &Recording) -> (u64, u64) {
     (begin_ns, end_ns)
 }
 
+/// Leaves one in so many accesses, evenly spread whatever their order repeats.
+fn thin(batch: &mut AccessBatch, one_in: u32) {
+    if one_in < 2 {
+        return;
+    }
+    let mut kept = AccessBatch::default();
+    for row in 0..batch.len() {
+        // Multiples of the golden ratio, modulo 1.
+        let place = (row as u32).wrapping_mul(0x9e37_79b9);
+        if place < u32::MAX / one_in {
+            kept.push(batch.get(row));
+        }
+    }
+    *batch = kept;
+}
+
 /// Where a pass puts the points.
 struct Kept<'a> {
     builder: Builder,
@@ -276,6 +305,7 @@ struct Pass {
     attribution: Attribution,
     timeline: Timeline,
     elsewhere: f64,
+    rows: u64,
     missing: Vec<String>,
     store: Option<Store>,
     pyramid: Option<Pyramid>,
@@ -286,6 +316,8 @@ struct Pass {
 struct Chunks<'a> {
     recording: &'a Recording,
     numbers: &'a [usize],
+    /// Accesses are taken one in so many.
+    one_in: u32,
     points: Points<'a>,
     scale: &'a Scale,
     kept: Option<Kept<'a>>,
@@ -297,6 +329,7 @@ struct Chunks<'a> {
 struct Seen {
     timeline: Timeline,
     elsewhere: f64,
+    rows: u64,
     missing: Vec<String>,
 }
 
@@ -322,6 +355,7 @@ impl AccessChunks for Chunks<'_> {
                 number + 1
             ));
         }
+        thin(batch, self.one_in);
         let mut timeline = Timeline::new(self.scale);
         let mut points = Vec::new();
         let elsewhere = self.points.of(batch, &mut points);
@@ -335,6 +369,7 @@ impl AccessChunks for Chunks<'_> {
         let mut seen = self.seen.lock().expect("nobody panics holding it");
         seen.timeline.append(&timeline);
         seen.elsewhere += elsewhere;
+        seen.rows += batch.len() as u64;
         self.done.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -351,7 +386,7 @@ struct Places<'a> {
 fn pass(
     recording: &Recording,
     places: Places<'_>,
-    numbers: &[usize],
+    (numbers, one_in): (&[usize], u32),
     kept: Option<Kept<'_>>,
     done: &AtomicUsize,
 ) -> Result<Pass, Error> {
@@ -363,6 +398,7 @@ fn pass(
     let chunks = Chunks {
         recording,
         numbers,
+        one_in,
         points: Points::new(
             scale,
             functions,
@@ -376,6 +412,7 @@ fn pass(
         seen: Mutex::new(Seen {
             timeline: Timeline::new(scale),
             elsewhere: 0.0,
+            rows: 0,
             missing: Vec::new(),
         }),
     };
@@ -407,6 +444,7 @@ fn pass(
         attribution,
         timeline: seen.timeline,
         elsewhere: seen.elsewhere,
+        rows: seen.rows,
         missing: seen.missing,
         store,
         pyramid,
@@ -533,10 +571,13 @@ mod tests {
         write(&folder);
         let first = open(&folder);
         let share = first.stage().share;
-        assert_eq!(share, 4.0 / CHUNKS as f64, "at least four strata");
+        assert!((share - 1.0 / CHUNKS as f64).abs() < 1e-4, "{share}");
         let sampled = quarter(&first)[1];
         let all = (CHUNKS * ROWS / 4) as f64;
-        assert!((sampled - share * all).abs() <= 1.0, "{sampled} of {all}");
+        assert!(
+            (sampled - share * all).abs() <= 0.02 * share * all,
+            "{sampled} of {all}: all of the time, both threads"
+        );
 
         first.read_all().expect("room");
         assert_eq!((first.stage().share, first.stage().store_share), (1.0, 1.0));

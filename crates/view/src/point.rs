@@ -209,8 +209,23 @@ impl Scale {
         }
     }
 
-    /// The colour of an access.
+    /// The colours of an access, in the order of [`By::ALL`].
     #[inline]
+    pub fn every_slot(&self, point: &Point) -> [usize; By::ALL.len()] {
+        [
+            self.slot(By::Thread, point),
+            self.slot(By::PageNode, point),
+            self.slot(By::CpuNode, point),
+            self.slot(By::Kind, point),
+            self.slot(By::Level, point),
+            self.slot(By::Latency, point),
+            self.slot(By::Locality, point),
+            self.slot(By::Function, point),
+        ]
+    }
+
+    /// The colour of an access.
+    #[inline(always)]
     pub fn slot(&self, by: By, point: &Point) -> usize {
         match by {
             By::Thread => usize::from(
@@ -227,7 +242,7 @@ impl Scale {
                 let ns = point.cost_ns / point.weight;
                 // Not a number compares false: an access of no weight has no latency.
                 if ns >= 1.0 {
-                    (ns.log2() as usize + 1).min(LATENCIES - 1)
+                    ((ns as u64).ilog2() as usize + 1).min(LATENCIES - 1)
                 } else {
                     0
                 }
@@ -366,7 +381,8 @@ pub(crate) mod tests {
         let scale = scale(10, 10, 4, 2);
         // A store (1) from level 6, page on node 1 (2), CPU on node 0 (1), 100 ns.
         let remote = point(0, 0, 3, 1 | 6 << 2 | 2 << 5 | 1 << 10, 100.0);
-        let slots = By::ALL.map(|by| scale.slot(by, &remote));
+        let slots = scale.every_slot(&remote);
+        assert_eq!(slots, By::ALL.map(|by| scale.slot(by, &remote)));
         assert_eq!(slots, [3, 2, 1, 1, 6, 7, 2, 0]);
         let unknown = point(0, 0, 9, 0, 0.0);
         assert_eq!(By::ALL.map(|by| scale.slot(by, &unknown)), [0; 8]);

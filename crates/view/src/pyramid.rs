@@ -92,8 +92,9 @@ impl<'a> Builder<'a> {
             for point in points {
                 let column = (point.tick / self.shape.column_ticks) as usize;
                 let mut plane = 0;
-                for (by, slots) in By::ALL.into_iter().zip(self.shape.slots) {
-                    row[plane + column * slots + self.scale.slot(by, point)] += point.weight;
+                let found = self.scale.every_slot(point);
+                for (slot, slots) in found.into_iter().zip(self.shape.slots) {
+                    row[plane + column * slots + slot] += point.weight;
                     plane += slots * self.shape.columns;
                 }
             }

@@ -1,7 +1,8 @@
 //! A recording that is made up, so that what the page must show is known.
 
-use std::path::Path;
-use std::process::Command;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
@@ -10,8 +11,6 @@ use nearpage_recording::{
     ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Status,
     Tables, Thread, ThreadIndex,
 };
-use nearpage_tests::workload;
-
 const PID: u32 = 4242;
 pub const PAGE: u64 = 4096;
 const THREADS: u64 = 4;
@@ -28,8 +27,8 @@ pub const HOSTILE: [&str; 2] = [
 ];
 
 /// A recording whose pattern is known to the page: `grid` in blocks, `ring` in pieces of 16 pages,
-/// `shared` read by all, and two symbols with hostile names. `main` of a real program makes the
-/// accesses to `grid`, its `_start` all others.
+/// `shared` read by all, and two symbols with hostile names. A function `smooth` makes the
+/// accesses to `grid`, `exchange` all others.
 pub fn recording(folder: &Path, machine: &Machine) {
     recording_with(folder, machine, |_, _| ());
 }
@@ -65,6 +64,7 @@ pub fn recording_with(
         module: (kind == ObjectKind::Static).then_some(ModuleId(0)),
         module_offset: address - TEXT.min(address),
     };
+    let (program, [smooth, exchange]) = program(folder);
     let mapping = |module, address| ModuleMapping {
         pid: PID,
         address,
@@ -107,7 +107,7 @@ pub fn recording_with(
                 build_id: "ab".repeat(20),
             },
             Module {
-                path: workload("triad").display().to_string(),
+                path: program.display().to_string(),
                 build_id: String::new(),
             },
         ],
@@ -141,7 +141,6 @@ pub fn recording_with(
         ..Metadata::begun(UNIX_EPOCH, machine.node_ids())
     };
     change(&mut metadata, &mut tables);
-    let [main, start] = ["main", "_start"].map(function_offset);
     Recording::write(folder, &metadata, machine, &tables, |writer| {
         let mut batch = AccessBatch::default();
         for number in 0..20_000u64 {
@@ -171,7 +170,7 @@ pub fn recording_with(
                 thread: ThreadIndex(thread as u32),
                 cpu: CpuId(thread as u32),
                 address: address + step % 64 * 64,
-                instruction: CODE + if step % 10 < 5 { main } else { start },
+                instruction: CODE + if step % 10 < 5 { smooth } else { exchange },
                 kind,
                 level: if thread == 0 {
                     Level::LocalMemory
@@ -190,14 +189,31 @@ pub fn recording_with(
     .expect("the case's folder is writable");
 }
 
-/// Where a function is in the program `triad`.
-fn function_offset(name: &str) -> u64 {
-    let listed = Command::new("nm").arg(workload("triad")).output();
-    let listed = String::from_utf8(listed.expect("binutils").stdout).expect("names");
-    let found = listed.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let address = words.next()?;
-        (words.nth(1)? == name).then(|| u64::from_str_radix(address, 16))
+/// A program with two functions, and where they are: without debug information, so that nothing
+/// about it depends on this machine.
+fn program(beside: &Path) -> (PathBuf, [u64; 2]) {
+    let file = beside.with_file_name("solver-code");
+    let mut compiler = Command::new("cc")
+        .args(["-O0", "-g0", "-x", "c", "-", "-o"])
+        .arg(&file)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("a C compiler");
+    let code =
+        "void smooth(void) {}\nvoid exchange(void) {}\nint main(void) { smooth(); exchange(); }\n";
+    let mut input = compiler.stdin.take().expect("piped");
+    input.write_all(code.as_bytes()).expect("it reads");
+    drop(input);
+    assert!(compiler.wait().expect("it ends").success());
+    let listed = Command::new("nm").arg(&file).output().expect("binutils");
+    let listed = String::from_utf8(listed.stdout).expect("names");
+    let places = ["smooth", "exchange"].map(|name| {
+        let found = listed.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            let address = words.next()?;
+            (words.nth(1)? == name).then(|| u64::from_str_radix(address, 16))
+        });
+        found.expect("it is there").expect("a number")
     });
-    found.expect("every program has it").expect("a number")
+    (file, places)
 }

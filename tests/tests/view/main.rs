@@ -155,7 +155,7 @@ fn a_boundary_is_found_to_the_page() {
         306 * PAGE
     ));
     browser.wait("document.querySelector('.note')?.textContent !== undefined");
-    browser.wait("[...document.querySelectorAll('.note')].some(note => note.textContent.startsWith('A column is 1 page;'))");
+    browser.wait("[...document.querySelectorAll('.note')].some(note => note.textContent.includes('A column is 1 page;'))");
     browser.drawn();
     let mut owners = Vec::new();
     for page in 294..306 {
@@ -211,6 +211,141 @@ fn a_boundary_is_found_to_the_page() {
     .expect("a picture");
     assert!(png.starts_with(b"\x89PNG"));
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// What is said of a picture at shares of its inside, by pointing at it.
+fn said_of(browser: &mut Browser, title: &str, left: f64, (x, y): (f64, f64)) -> String {
+    let figure = format!(
+        "[...document.querySelectorAll('figure.plot')].find(plot => plot.querySelector('h3').textContent.includes('{title}'))"
+    );
+    let canvas = browser.value(&format!(
+        "(() => {{ const plot = {figure}; plot.scrollIntoView({{ block: 'center' }}); plot.querySelector('.readout').textContent = ''; \
+         const box = plot.querySelector('canvas').getBoundingClientRect(); return [box.x, box.y, box.width, box.height]; }})()"
+    ));
+    let at = |number: usize| canvas[number].as_f64().expect("a number");
+    // As `web/src/plot.ts` lays it out.
+    let inside = (at(2) - left - 12.0, at(3) - 48.0);
+    browser.point(at(0) + left + inside.0 * x, at(1) + 8.0 + inside.1 * y);
+    let readout = format!("{figure}.querySelector('.readout').textContent");
+    browser.wait(&format!("{readout} !== ''"));
+    browser.value(&readout).as_str().expect("text").to_owned()
+}
+
+#[test]
+fn pages_are_followed_through_a_simulation() {
+    let case = recorded("movements");
+    case.write("simulation.json", include_str!("simulation.json"));
+    let mut page = Page::new(
+        case,
+        &[SOLVER, "simulation.json"],
+        "view=simulation&simulation=0",
+    );
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 6");
+    page.browser.drawn();
+    page.says("main", "272 later movements are not in the file");
+    let browser = &mut page.browser;
+
+    // Page 40 came back twice, page 5 once, as in ARS's Figure 4; two columns of six, rows of 50.
+    let first = said_of(browser, "homes that each page has had", 170.0, (0.1, 0.01));
+    assert!(
+        first.starts_with("page 0x7f0000028000 · home 1 is node 0"),
+        "{first}"
+    );
+    let back = said_of(
+        browser,
+        "homes that each page has had",
+        170.0,
+        (2.5 / 6.0, 1.5 / 24.0),
+    );
+    assert!(
+        back.starts_with("page 0x7f0000005000 · home 3 is node 1, where it came from · 3 homes: 1 → 0 → 1 · 1 ping-pong"),
+        "{back}"
+    );
+    browser.value("document.querySelector('#next-homes').click()");
+    page.says("figure .tools", "pages 25 to 48 of 49");
+    let browser = &mut page.browser;
+    browser.drawn();
+
+    // First against last: page 60 began on node 0, ended on node 3, and has a replica.
+    let last = said_of(browser, "first and last home", 96.0, (60.5 / 64.0, 0.5));
+    assert_eq!(
+        last,
+        "page 60: 0x7f000010c000 · first on node 0, last on node 3 · 2 movements"
+    );
+
+    // Movement by movement, then all of it; the address reopens the moment.
+    let clock = "document.querySelector('#clock').textContent";
+    browser.value("document.querySelector('[title=\"to the next movement\"]').click()");
+    browser.wait(&format!("{clock}.startsWith('1.5 ms of ')"));
+    let latest = said_of(browser, "movements as they happen", 12.0, (0.8, 0.02));
+    assert!(
+        latest.starts_with("1.5 ms: migrate page 0x7f0000005000, node 1 → node 0"),
+        "{latest}"
+    );
+    browser.call("Page.reload", json!({}));
+    browser.wait(&format!(
+        "document.querySelector('#clock') !== null && {clock}.startsWith('1.5 ms of ')"
+    ));
+    browser.drawn();
+    browser.value("{ const pace = document.querySelector('#speed'); pace.value = '10.5'; pace.dispatchEvent(new Event('input')) }");
+    browser.value("document.querySelector('#play').click()");
+    browser.wait(&format!("{clock}.startsWith('10.3 ms of ') && document.querySelector('#play').textContent === 'Play'"));
+    let at_the_end = said_of(browser, "movements as they happen", 12.0, (0.8, 0.02));
+    assert!(
+        at_the_end.contains("collapse page 0x7f000010d000"),
+        "{at_the_end}"
+    );
+
+    // Over time, and what other policies did.
+    let over_time = said_of(browser, "Over time", 96.0, (0.01, 0.5));
+    assert!(over_time.contains("first-touch 38 %"), "{over_time}");
+    browser.value("{ const figure = document.querySelector('#figure'); figure.value = 'migrated'; figure.dispatchEvent(new Event('change')) }");
+    browser.drawn();
+    let moved = said_of(browser, "Over time", 96.0, (0.85, 0.5));
+    assert!(moved.contains("migrate-replicate 310"), "{moved}");
+    browser.value("{ const policy = document.querySelector('#policy'); policy.value = 'first-touch'; policy.dispatchEvent(new Event('change')) }");
+    page.says("main", "It moved no page.");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_function_is_chosen_in_the_table_and_in_the_picture() {
+    let mut page = Page::new(recorded("functions"), &[SOLVER], "view=object&object=0");
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 2");
+    page.browser.drawn();
+    // From the table to the picture.
+    page.browser.value("[...document.querySelectorAll('td a')].find(link => link.textContent === 'smooth').click()");
+    page.says("figure .note", "Dots with any access by smooth stand out.");
+    page.says("figure .legend", "smooth 100 %");
+    page.browser
+        .wait("document.querySelector('td a[aria-current=true]')?.textContent === 'smooth'");
+    // And back, in an object that the other function accesses; a gap chooses none.
+    page.go("object&object=1");
+    let dot = page.browser.value(
+        "(() => { const canvas = document.querySelectorAll('figure.plot canvas')[1]; \
+         canvas.scrollIntoView({ block: 'center' }); \
+         const box = canvas.getBoundingClientRect(); const g = canvas.getContext('2d'); \
+         for (let y = 20; y < box.height - 50; y += 1) for (let x = 110; x < box.width - 40; x += 1) { \
+           const [r, , b] = g.getImageData(x, y, 1, 1).data; \
+           if (Math.abs(r - b) > 60) return [box.x + x + 1.5, box.y + y + 1.5]; } })()",
+    );
+    let at = |number: usize| dot[number].as_f64().expect("a dot");
+    for kind in ["mousePressed", "mouseReleased"] {
+        let event =
+            json!({ "type": kind, "x": at(0), "y": at(1), "button": "left", "clickCount": 1 });
+        page.browser.call("Input.dispatchMouseEvent", event);
+    }
+    page.browser
+        .wait("location.hash.includes('function=exchange')");
+    page.says(
+        "figure .note",
+        "Dots with any access by exchange stand out.",
+    );
+    page.browser
+        .wait("document.querySelector('td a[aria-current=true]')?.textContent === 'exchange'");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
 }
 
 #[test]
@@ -355,6 +490,31 @@ fn what_is_missing_is_said() {
 }
 
 #[test]
+fn a_recording_that_was_cut_short_is_shown_or_refused_in_words() {
+    // Without its rows' table there is nothing to show, and one line says which file it is.
+    let case = recorded("cut-short");
+    let table = case.path(SOLVER).join("accesses.parquet");
+    let bytes = fs::read(&table).expect("a table");
+    fs::write(&table, &bytes[..bytes.len() / 2]).expect("written");
+    let refused = case.nearpage(["view", "--no-open", SOLVER]).exits(1);
+    assert!(refused.stderr.contains("accesses.parquet"), "{refused}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{refused}");
+    // What pictures were kept in is made again where it is damaged, and never trusted.
+    fs::write(&table, &bytes).expect("written");
+    fs::create_dir_all(case.path(SOLVER).join("view")).expect("writable");
+    for name in ["index.bin", "points.bin", "sums.bin"] {
+        fs::write(
+            case.path(SOLVER).join("view").join(name),
+            b"NPVIEW02 and no more",
+        )
+        .expect("written");
+    }
+    let mut page = Page::new(case, &[SOLVER], "");
+    page.browser
+        .wait("document.querySelectorAll('tbody tr').length === 5");
+}
+
+#[test]
 fn bad_input_is_refused_in_one_line() {
     let case = recorded("bad-input");
     case.write("empty.json", "{}");
@@ -436,7 +596,12 @@ fn every_view_is_drawn() {
         ("machine", "", 3),
         ("plan", "", 1),
         ("compare", "", 1),
-        ("simulation", "&simulation=0", 2),
+        ("object", "&object=0&by=function&function=smooth", 2),
+        (
+            "simulation",
+            "&simulation=0&policy=migrate-replicate&t=5000000",
+            6,
+        ),
     ];
     for theme in ["light", "dark"] {
         for (number, (view, options, plots)) in views.iter().enumerate() {
@@ -463,7 +628,7 @@ fn every_view_is_drawn() {
                 .value("document.documentElement.scrollHeight")
                 .as_u64()
                 .unwrap_or(720);
-            browser.size(1280, height.clamp(720, 1600) as u32);
+            browser.size(1280, height.clamp(720, 2600) as u32);
             browser.drawn();
             let png = browser.screenshot();
             assert!(png.starts_with(b"\x89PNG"));
@@ -473,4 +638,6 @@ fn every_view_is_drawn() {
         }
     }
     assert_eq!(browser.complaints, Vec::<String>::new());
+    let mib = browser.page_memory_kib() / 1024;
+    assert!((1..300).contains(&mib), "the page takes {mib} MiB");
 }
