@@ -1,14 +1,9 @@
 //! A recording that is made up, so that what the page must show is known.
 
-<<<<<<< HEAD
-use std::path::Path;
-use std::process::Command;
-use std::time::UNIX_EPOCH;
-=======
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
->>>>>>> c97a7ae (view: smaller first sample, tests for bad input, the page's memory and sizes measured, screenshots kept)
+use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
