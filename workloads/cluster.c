@@ -61,9 +61,13 @@ int main(int argc, char **argv) {
         int k = omp_get_thread_num(), team = omp_get_num_threads();
         uint64_t seed = random_seed(k);
         size_t first = share_begin(points, k, team), end = share_begin(points, k + 1, team);
-        for (int iteration = 0; iteration < iterations; iteration++) {
-            choose(first, end, &seed);
+        for (long round = 0; another_round(round); round++) {
+            for (int iteration = 0; iteration < iterations; iteration++) {
+                choose(first, end, &seed);
 #pragma omp barrier
+            }
+#pragma omp master
+            round_ended(round);
         }
         double mine = 0;
         for (size_t i = first; i < end; i++)

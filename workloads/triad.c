@@ -8,12 +8,7 @@
  * (table is the master's always). */
 #include "workload.h"
 
-#include <limits.h>
-#include <stdatomic.h>
-
 static size_t count;
-/* How often the computation is done. */
-static atomic_long rounds = 1;
 static double *a, *b, *c, *table;
 
 static void initialise(size_t first, size_t end) {
@@ -41,9 +36,6 @@ int main(int argc, char **argv) {
     int parallel_init = flag(&argc, argv, "--parallel-init");
     size_t bytes = argument(argc, argv, 1, 256) * MIB;
     int iterations = argument(argc, argv, 2, 20);
-    const char *until = getenv("WORKLOAD_UNTIL");
-    if (until)
-        rounds = LONG_MAX;
     count = bytes / sizeof *a;
 
     a = allocate(bytes);
@@ -68,7 +60,7 @@ int main(int argc, char **argv) {
 #pragma omp barrier
 #pragma omp master
         began = omp_get_wtime();
-        for (long round = 0; round < rounds; round++) {
+        for (long round = 0; another_round(round); round++) {
             for (int iteration = 0; iteration < iterations; iteration++) {
                 if (gather)
                     triad_gather(first, end, iteration, &seed);
@@ -77,9 +69,7 @@ int main(int argc, char **argv) {
 #pragma omp barrier
             }
 #pragma omp master
-            /* The others may be in the next round already: it is the last one then. */
-            if (rounds == LONG_MAX && access(until, F_OK) == 0)
-                rounds = round + 2;
+            round_ended(round);
         }
 #pragma omp master
         ended = omp_get_wtime();

@@ -10,7 +10,8 @@
  * to PATH (complete as soon as it exists) and waits until PATH.go exists, for at
  * most 60 seconds.
  *
- * With WORKLOAD_UNTIL=PATH those that ask (triad) repeat their computation until PATH exists. */
+ * With WORKLOAD_UNTIL=PATH those that ask (triad, cluster, restless) repeat their computation until
+ * PATH exists. */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
 
@@ -18,8 +19,10 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <limits.h>
 #include <omp.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +112,23 @@ static inline void read_parameters(int argc, char **argv, struct parameter *para
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 #define READ_PARAMETERS(parameters) read_parameters(argc, argv, parameters, LENGTH(parameters))
+
+/* How often a team does its computation: once, or until it is told to end. */
+static inline atomic_long *rounds_of_team(void) {
+    static atomic_long rounds;
+    if (!rounds)
+        rounds = getenv("WORKLOAD_UNTIL") ? LONG_MAX : 1;
+    return &rounds;
+}
+
+/* Is there a round of this number? Asked by all threads of a team. */
+static inline int another_round(long round) { return round < *rounds_of_team(); }
+
+/* Told by the master. The others may be in the next round already: it is the last one then. */
+static inline void round_ended(long round) {
+    if (*rounds_of_team() == LONG_MAX && access(getenv("WORKLOAD_UNTIL"), F_OK) == 0)
+        *rounds_of_team() = round + 2;
+}
 
 /* What the computation must have come to: otherwise one line on standard error, exit status 1. */
 #define REQUIRE(holds, ...)                                                                        \

@@ -25,17 +25,39 @@ const LIVE: &str = "live -q --policy migrate --rate 3000 --interval 1s";
 /// Three arrays of 512 KiB. Under `live` it goes on until it is told to end: how long pages take to
 /// move is up to the emulator.
 const LIVE_TRIAD: &str = "0.5 20";
-/// `end_once FILE CONDITION`: waits for a condition, but no longer than two minutes (the tests say then
-/// what is missing), and makes the file.
-const END_ONCE: &str = "end_once() {
+/// What scripts wait with, and what they wait for in a log of `nearpage live`. None waits longer than
+/// two minutes: the tests say then what is missing.
+const WAITING: &str = r#"
+wait_for() {    # CONDITION
     patience=600
-    until eval \"$2\" 2>/dev/null || [ $patience = 0 ]; do
+    until eval "$1" 2>/dev/null || [ $patience = 0 ]; do
         sleep 0.2
         patience=$((patience - 1))
     done
-    : >\"$1\"
 }
-";
+end_once() {    # FILE CONDITION
+    wait_for "$2"
+    : >"$1"
+}
+moved_of() {    # NAME LOG: pages of the process that moved
+    grep -o "\"name\":\"$1\"[^}]*\"moved\":[0-9]*" "$2" | sed 's/.*://' | awk '{ sum += $1 } END { print sum + 0 }'
+}
+becomes_local() { # NAME LOG LINE: from that line on its accesses are remote, and then local
+    tail -n +"$3" "$2" | grep -o "\"name\":\"$1\"[^}]*\"local_per_1000\":[0-9]*" | sed 's/.*://' |
+        awk '$1 < 800 { remote = 1 } remote && $1 >= 950 { local = 1 } END { exit !local }'
+}
+shift_threads() { # NAME: each thread to the CPU after its own
+    cpu=0
+    for task in /proc/"$(pgrep -nx "$1")"/task/*; do
+        cpu=$(((cpu + 1) % 4))
+        taskset -pc $cpu "${task##*/}" >/dev/null
+    done
+}
+"#;
+/// A block that all threads read at random, of some hundred pages.
+const LIVE_CLUSTER: &str = "3000 40 20";
+/// 128 pages that move to another address, and their sums.
+const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 10";
 const CLUSTER: &str = "100000 40 4";
 const LU: &str = "64 16 8 2 5";
@@ -47,8 +69,27 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [cg, triad, lu, cluster] =
-        ["cg", "triad", "lu_blocks", "cluster"].map(|name| workload(name).display().to_string());
+    let [cg, triad, lu, cluster, restless, replicas] = [
+        "cg",
+        "triad",
+        "lu_blocks",
+        "cluster",
+        "restless",
+        "replicas",
+    ]
+    .map(|name| workload(name).display().to_string());
+    let in_background = |name: &str, command: String| {
+        format!("{} &\n", Inspection::command(name, &command).trim_end())
+    };
+    case.write(
+        "two.sh",
+        [
+            in_background("two_triad", format!("{triad} {LIVE_TRIAD}")),
+            in_background("two_cluster", format!("{cluster} {LIVE_CLUSTER}")),
+            "wait\n".to_owned(),
+        ]
+        .concat(),
+    );
     let bound = "env OMP_NUM_THREADS=4 OMP_PROC_BIND=true OMP_PLACES={0},{1},{2},{3}";
     let team = "env OMP_NUM_THREADS=4";
     let script = [
@@ -111,8 +152,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
         format!("{team} {nearpage} run -- {cg} 100000 16 60 >kept.out 2>kept.err || true\n"),
         // Pages that move while the program runs.
-        END_ONCE.to_owned(),
-        "end_once live.end 'grep -qE \"local_per_1000.:(9[5-9].|1000)\" live.log' &\n\
+        WAITING.to_owned(),
+        "(wait_for 'becomes_local triad live.log 2'\n\
+         shift_threads triad\n\
+         wc -l <live.log >live.shifted\n\
+         end_once live.end 'becomes_local triad live.log $(($(cat live.shifted) + 1))') &\n\
          export WORKLOAD_UNTIL=live.end\n"
             .to_owned(),
         Inspection::command(
@@ -137,6 +181,26 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              : >killed.end\n\
              wait $target\n\
              unset WORKLOAD_UNTIL\n"
+        ),
+        // A target that is never the same for long.
+        format!(
+            "{team} {restless} {RESTLESS} >unobserved.out\n\
+             end_once restless.end '[ $(grep -c \"moved.:[1-9]\" restless.log) -ge 3 ]' &\n\
+             WORKLOAD_UNTIL=restless.end {bound} {nearpage} {LIVE} --log restless.log -- \
+             {restless} {RESTLESS} >restless.out\n"
+        ),
+        // Two targets, one of which wants its pages apart and the other one together.
+        format!(
+            "end_once two.end 'becomes_local triad two.log 2 && [ $(moved_of cluster two.log) -ge 60 ]' &\n\
+             WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} --log two.log -- sh two.sh\n",
+            replicating = LIVE.replace("migrate", "migrate-replicate")
+        ),
+        // Copies on every node: of code and files, and of an array.
+        "head -c 20000 /dev/urandom >'a file'\n".to_owned(),
+        format!(
+            "{nearpage} run --replicate code -- sh -c \
+             'for cpu in 0 1 2 3; do taskset -c $cpu cat /proc/self/numa_maps >code.$cpu; done' 2>code.err\n\
+             {bound} {nearpage} run --replicate 'file:a f*' -- {replicas} 1 'a file' >replicas.out 2>replicas.err\n"
         ),
         format!("{nearpage} machine --toml >machine.toml\n{nearpage} doctor --json >doctor.json\n"),
     ];
@@ -345,10 +409,28 @@ fn moved(log: &[serde_json::Value]) -> u64 {
         .sum()
 }
 
+/// Of a process of that name, in each interval in which it accessed memory: local share in thousandths,
+/// and pages that moved after it.
+fn local_and_moved(log: &[serde_json::Value], name: &str) -> Vec<(u64, u64)> {
+    let processes = log
+        .iter()
+        .flat_map(|entry| entry["processes"].as_array().unwrap());
+    processes
+        .filter(|process| process["name"] == name && process["accesses"] != 0)
+        .map(|process| {
+            (
+                process["local_per_1000"].as_u64().unwrap(),
+                process["outcomes"]["moved"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+}
+
 #[test]
-fn live_brings_pages_to_their_threads() {
+fn live_brings_pages_to_their_threads_and_after_them() {
     let there = &*IN_GUEST;
     let log = live_log("live.log");
+    // After the threads have moved once.
     let placed = there.inspection("triad_live");
     for object in ["a", "b", "c"] {
         let share = placed.in_blocks(object, &there.guest);
@@ -360,17 +442,102 @@ fn live_brings_pages_to_their_threads() {
             log.len()
         );
     }
-    // The interval after which the first pages moved; the program's start may be in it, all of whose
-    // accesses are local.
-    let first = log
-        .iter()
-        .flat_map(|entry| entry["processes"].as_array().unwrap())
-        .find(|process| process["outcomes"]["moved"] != 0)
-        .expect("pages were moved");
-    let local = first["local_per_1000"].as_u64().unwrap();
-    assert!((1..=700).contains(&local), "at first: {first}");
+    let shifted: usize = there.case.read("live.shifted").trim().parse().unwrap();
+    // The first line is the log's head.
+    let (before, after) = log.split_at(shifted - 1);
+    let intervals = |log: &[serde_json::Value]| {
+        let intervals = local_and_moved(log, "triad");
+        // The program's start may be in the first ones, all of whose accesses are local.
+        let first = intervals.iter().position(|interval| interval.1 > 0);
+        let first = first.unwrap_or_else(|| panic!("nothing moved: {intervals:?}"));
+        let mostly_local = |interval: &(u64, u64)| interval.0 >= 900;
+        let last = intervals[first..].iter().position(mostly_local);
+        (intervals[first].0, last)
+    };
+    let ((local, there_after), (_, back_after)) = (intervals(before), intervals(after));
+    println!(
+        "local share from {local} ‰ to 900 ‰ in {there_after:?} intervals, and after the threads moved in {back_after:?}"
+    );
+    assert!((1..=700).contains(&local), "{local} ‰ at first");
+    assert!(there_after.is_some() && back_after.is_some());
     let replayed = there.case.read("replayed.txt");
     assert!(replayed.contains("made again: all the same"), "{replayed}");
+}
+
+#[test]
+fn two_targets_get_what_each_needs() {
+    let there = &*IN_GUEST;
+    let triad = there.inspection("two_triad");
+    for object in ["a", "b", "c"] {
+        let share = triad.in_blocks(object, &there.guest);
+        assert!(
+            share >= 0.8,
+            "{object}: {share}: {:?}",
+            triad.pages[object].count()
+        );
+    }
+    let block = there.inspection("two_cluster").pages["block"].count();
+    let pages: u64 = block.values().map(|count| *count as u64).sum();
+    for node in 0..4 {
+        let share = block.get(&node).map_or(0.0, |count| *count as f64) / pages as f64;
+        assert!((0.1..=0.5).contains(&share), "node {node}: {block:?}");
+    }
+}
+
+#[test]
+fn processes_run_from_copies_on_their_node() {
+    let case = &IN_GUEST.case;
+    for node in 0..4 {
+        let maps = case.read(format!("code.{node}"));
+        let copies: Vec<&str> = maps
+            .lines()
+            .filter(|line| line.contains("nearpage-replica-"))
+            .collect();
+        assert!(!copies.is_empty(), "node {node}: {maps}");
+        for line in copies {
+            assert!(line.contains(&format!("nearpage-replica-{node}")), "{line}");
+            // What was touched of it is there, and nowhere else.
+            let elsewhere = (0..4).filter(|other| *other != node);
+            for other in elsewhere {
+                assert!(
+                    !line.contains(&format!(" N{other}=")),
+                    "node {node}: {line}"
+                );
+            }
+        }
+    }
+    let said = case.read("code.err");
+    assert!(said.contains("files replicated on 4 nodes"), "{said}");
+    assert!(
+        said.contains("processes ran from copies on their nodes"),
+        "{said}"
+    );
+    // The program checks where its copies are.
+    assert!(case.read("replicas.out").contains("replicas copies 4,"));
+    let said = case.read("replicas.err");
+    assert!(
+        said.contains("1 files replicated on 4 nodes: 0.1 MiB"),
+        "{said}"
+    );
+    assert!(said.contains("8 mappings"), "{said}");
+}
+
+/// What a program printed before these words: its name and checksum.
+fn before(name: &str, words: &str) -> String {
+    let text = IN_GUEST.case.read(name);
+    let (checksum, _) = text
+        .split_once(words)
+        .unwrap_or_else(|| panic!("{name}: {text}"));
+    checksum.to_owned()
+}
+
+#[test]
+fn a_target_that_is_never_the_same_for_long_computes_what_it_should() {
+    assert_eq!(
+        before("restless.out", " rounds "),
+        before("unobserved.out", " rounds ")
+    );
+    assert!(moved(&live_log("restless.log")) > 0);
 }
 
 #[test]
@@ -380,14 +547,10 @@ fn live_leaves_alone_what_is_well_placed() {
 
 #[test]
 fn a_killed_daemon_leaves_the_program_to_itself() {
-    let checksum = |name: &str| {
-        let text = IN_GUEST.case.read(name);
-        let (checksum, _) = text
-            .split_once(" compute ")
-            .unwrap_or_else(|| panic!("{name}: {text}"));
-        checksum.to_owned()
-    };
-    assert_eq!(checksum("killed.out"), checksum("unattended.out"));
+    assert_eq!(
+        before("killed.out", " compute "),
+        before("unattended.out", " compute ")
+    );
     assert!(moved(&live_log("killed.log")) > 0);
     let second = IN_GUEST.case.read("second.err");
     assert!(

@@ -618,6 +618,16 @@ pub struct Run {
     /// With `touch`: visit the nodes once for this many heap objects
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub touch_group: u32,
+    /// Give each node a copy: code, or file:GLOB (files that do not change meanwhile)
+    ///
+    /// `code`: text and constants of the command's program and its libraries. `file:GLOB`: what
+    /// processes map of these files to read it, or privately. A process uses the copies of the node on
+    /// which it starts; all processes there share them. No plan is needed.
+    #[arg(long, value_name = "WHAT")]
+    pub replicate: Vec<String>,
+    /// Memory that copies may take in all, in MiB; what would take more is not copied
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub replicate_max: u64,
     /// Machine whose nodes the plan is enforced on (for tests of machine files)
     #[arg(long, default_value = "local", hide = true)]
     pub machine: String,

@@ -21,6 +21,7 @@ mod progress;
 mod record;
 mod replay_judge;
 mod replayed;
+mod replicas;
 mod report;
 mod run;
 mod simulate;

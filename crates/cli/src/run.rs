@@ -12,6 +12,7 @@ use crate::Usage;
 use crate::arguments::{Mechanism, Run};
 use crate::launch::PreloadLibrary;
 use crate::placing::{Placing, Wish};
+use crate::replicas::{self, Replicas};
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -23,7 +24,10 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let programs =
         ProgramImage::load_command(&arguments.command, &SearchPaths::from_environment())?;
-    let plans = if arguments.plan.is_empty() && rules.is_empty() && arguments.threads.is_none() {
+    let nothing_to_place =
+        arguments.plan.is_empty() && rules.is_empty() && arguments.threads.is_none();
+    let what = replicas::What::parse(&arguments.replicate)?;
+    let plans = if nothing_to_place && what.is_empty() {
         kept(&programs, &arguments.command, arguments.quiet)?
     } else {
         arguments
@@ -40,14 +44,20 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         mechanism: mechanism(arguments.mechanism),
         touch_group: arguments.touch_group,
     };
-    let placing = Placing::new(&wish, &programs)?;
+    // What is only to be replicated has no need of a plan.
+    let placing = match nothing_to_place && !what.is_empty() {
+        true => None,
+        false => Some(Placing::new(&wish, &programs)?),
+    };
     let library = PreloadLibrary::find()?;
     let say = |line: &str| {
         if !arguments.quiet {
             eprintln!("nearpage: {line}");
         }
     };
-    placing.warnings.iter().for_each(|warning| say(warning));
+    if let Some(placing) = &placing {
+        placing.warnings.iter().for_each(|warning| say(warning));
+    }
     if let Some(image) = programs.first().filter(|image| image.program.is_static) {
         bail!(
             "{}: statically linked, so nothing can be placed in it; link it dynamically, or use numactl",
@@ -57,10 +67,22 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     if machine.nodes_with_memory().len() < 2 {
         say("this machine has one memory node: pages have nowhere else to go");
     }
-    let mut environment = placing.environment();
+    let replicas = Replicas::make(
+        &what,
+        &programs,
+        &machine.nodes_with_memory(),
+        arguments.replicate_max << 20,
+    )?;
+    replicas.notes().iter().for_each(|line| say(line));
+    let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
+    environment.extend(replicas.environment());
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
     let status = wait_for(&arguments.command, environment)?;
-    placing.outcome().iter().for_each(|line| say(line));
+    let placed = placing.map_or_else(Vec::new, |placing| placing.outcome());
+    placed
+        .iter()
+        .chain(&replicas.outcome())
+        .for_each(|line| say(line));
     Ok(ExitCode::from(status))
 }
 

@@ -14,6 +14,7 @@ use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 use crate::call_site::Caller;
 use crate::place;
 use crate::real::{self, Function};
+use crate::replicas;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::signal;
 use crate::sys;
@@ -715,16 +716,21 @@ unsafe extern "C" fn mmap_at(
     at: usize,
 ) -> usize {
     let (protection, flags) = (how as u32, (how >> 32) as u32);
+    let copy = replicas::instead_of(fd, flags);
     // SAFETY: as the function itself.
     let map = || unsafe {
-        real::mmap(
+        let start = real::mmap(
             address,
             length,
             protection as c_int,
             flags as c_int,
-            fd,
+            copy.as_ref().map_or(fd, replicas::Copy::fd),
             offset,
-        )
+        );
+        if let (Some(copy), true) = (&copy, start != FAILED) {
+            copy.mapped(length);
+        }
+        start
     };
     if TRACKER.is_allocator(caller(at).address) {
         return map();

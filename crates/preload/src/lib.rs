@@ -4,7 +4,8 @@
 //! its functions stand in front of the allocator's, `mmap` and `pthread_create`. It writes the
 //! allocation log ([`nearpage_wire::allocation_log`]) when `NEARPAGE_LOG` names a folder, and
 //! enforces a plan ([`nearpage_wire::compact_plan`]) when `NEARPAGE_PLAN` names one. When
-//! `NEARPAGE_SAMPLES` names a folder, it samples the program too ([`nearpage_wire::samples`]). With none,
+//! `NEARPAGE_SAMPLES` names a folder, it samples the program too ([`nearpage_wire::samples`]). When
+//! `NEARPAGE_REPLICAS` names a table, files come from copies on the process's node ([`replicas`]). With none,
 //! or with `NEARPAGE_DISABLE=1`, it passes everything on.
 //!
 //! It deliberately does not decide anything, use the standard library, allocate on the heap of the
@@ -47,6 +48,7 @@ pub mod pin;
 pub mod place;
 pub mod plan;
 pub mod real;
+pub mod replicas;
 pub mod sample_heap;
 pub mod sampling;
 pub mod signal;

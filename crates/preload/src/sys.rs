@@ -40,6 +40,7 @@ pub mod number {
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const GETTID: usize = 186;
+    pub const FCNTL: usize = 72;
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const SCHED_GETAFFINITY: usize = 204;
@@ -87,6 +88,7 @@ pub mod number {
     pub const MADVISE: usize = 233;
     pub const GETPID: usize = 172;
     pub const GETTID: usize = 178;
+    pub const FCNTL: usize = 25;
     pub const FUTEX: usize = 98;
     pub const SCHED_SETAFFINITY: usize = 122;
     pub const SCHED_GETAFFINITY: usize = 123;
@@ -147,6 +149,10 @@ pub unsafe fn call(number: usize, arguments: [usize; 6]) -> Result<usize, Errno>
 pub const PROT_READ: usize = 1;
 /// `PROT_WRITE`.
 pub const PROT_WRITE: usize = 2;
+/// `PROT_EXEC`.
+pub const PROT_EXEC: usize = 4;
+/// `MAP_FIXED`.
+pub const MAP_FIXED: usize = 0x10;
 /// `MAP_SHARED`.
 pub const MAP_SHARED: usize = 1;
 /// `MAP_PRIVATE`.
@@ -337,15 +343,45 @@ pub fn unlink(path: &[u8]) {
 
 /// Device and file number of a descriptor.
 pub fn identity(fd: usize) -> Result<[u64; 2], Errno> {
+    Ok(file_status(fd)?.identity)
+}
+
+/// What fstat(2) says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Device and file number.
+    pub identity: [u64; 2],
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change: seconds since 1970, nanoseconds.
+    pub changed: [u64; 2],
+}
+
+/// What fstat(2) says of a descriptor.
+pub fn file_status(fd: usize) -> Result<FileStatus, Errno> {
     let mut status = [0u64; 32];
-    // SAFETY: the kernel's structure is smaller and begins with these two words.
+    // SAFETY: the kernel's structure is smaller.
     unsafe {
         call(
             number::FSTAT,
             [fd, status.as_mut_ptr() as usize, 0, 0, 0, 0],
         )
     }?;
-    Ok([status[0], status[1]])
+    // The structures of both processors have these at the same places.
+    Ok(FileStatus {
+        identity: [status[0], status[1]],
+        size: status[6],
+        changed: [status[11], status[12]],
+    })
+}
+
+/// Was the descriptor opened for reading alone?
+pub fn is_read_only(fd: usize) -> bool {
+    const F_GETFL: usize = 3;
+    const O_ACCMODE: usize = 3;
+    // SAFETY: no memory is involved.
+    let flags = unsafe { call(number::FCNTL, [fd, F_GETFL, 0, 0, 0, 0]) };
+    flags.is_ok_and(|flags| flags & O_ACCMODE == O_RDONLY)
 }
 
 /// This process's id.
@@ -397,6 +433,14 @@ fn segment_cpu() -> Option<u32> {
             options(nomem, nostack));
     }
     (there != 0).then_some(limit & 0xfff)
+}
+
+/// The memory node of the CPU that the calling thread is on.
+pub fn node() -> u32 {
+    let mut node = 0u32;
+    // SAFETY: the kernel writes one number.
+    let _ = unsafe { call(number::GETCPU, [0, &raw mut node as usize, 0, 0, 0, 0]) };
+    node
 }
 
 /// Nanoseconds between two ticks: the resolution of `CLOCK_MONOTONIC_COARSE`.

@@ -23,6 +23,7 @@ pub mod allocation_log;
 pub mod checksum;
 pub mod compact_plan;
 pub mod pieces;
+pub mod replicas;
 pub mod samples;
 pub mod trace;
 pub mod tracer_setup;

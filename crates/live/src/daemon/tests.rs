@@ -556,9 +556,10 @@ fn threads_are_pinned_with_care_and_let_go_in_the_end() {
     let mut daemon = daemon("watch", &world, |_| ());
     let list = |text: &str| text.parse::<CpuList>().expect("a list");
     let (anywhere, elsewhere) = (list("0-3"), list("2"));
-    program.run(&mut world, 300, blocks);
-    let report = daemon.after_interval(&mut program, &mut world);
-    assert_eq!(report.entry.processes[0].stage, Stage::Measuring);
+    for _ in 0..Caution::default().intervals {
+        let process = report_of(&mut daemon, &mut program, &mut world);
+        assert_eq!(process.stage, Stage::Measuring);
+    }
     let pin = |daemon: &mut Daemon| {
         for process in daemon.processes.values_mut() {
             process.pin(PID + 1, elsewhere.clone());

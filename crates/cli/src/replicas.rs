@@ -1,0 +1,414 @@
+//! `run --replicate`: copies of files, one on every node, that all processes of a command map instead.
+//!
+//! A copy is a memfd whose pages prefer their node; it is sealed, so that nobody can change it. They
+//! belong to this process and end with it, however it ends, once nobody has them mapped. Processes
+//! open them through `/proc/PID/fd`.
+
+use std::collections::BTreeSet;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use anyhow::Context;
+use nearpage_machine::NodeId;
+use nearpage_plan::ProgramImage;
+use nearpage_wire::replicas::{COUNTERS_AT, Entry, HEADER_BYTES, VARIABLE, device, header};
+
+use crate::Usage;
+
+/// What is to be copied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The command's program and its libraries.
+    Code,
+    /// Files by a pattern of glob(7).
+    Files(String),
+}
+
+impl What {
+    /// What was typed.
+    ///
+    /// # Errors
+    /// Wrong usage.
+    pub fn parse(texts: &[String]) -> anyhow::Result<Vec<Self>> {
+        texts
+            .iter()
+            .map(|text| match (text.as_str(), text.strip_prefix("file:")) {
+                ("code", _) => Ok(Self::Code),
+                (_, Some(pattern)) if !pattern.is_empty() => Ok(Self::Files(pattern.to_owned())),
+                _ => Err(Usage(format!(
+                    "--replicate {text}: expected `code` or file:GLOB, such as 'file:/data/*.bin'"
+                ))
+                .into()),
+            })
+            .collect()
+    }
+
+    fn paths(&self, programs: &[ProgramImage]) -> anyhow::Result<Vec<PathBuf>> {
+        match self {
+            Self::Code => {
+                let modules = programs.iter().flat_map(ProgramImage::modules);
+                Ok(modules.map(|module| module.path.clone()).collect())
+            }
+            Self::Files(pattern) => {
+                let paths = glob(pattern)?;
+                if paths.is_empty() {
+                    anyhow::bail!("--replicate file:{pattern}: no file matches");
+                }
+                Ok(paths)
+            }
+        }
+    }
+}
+
+/// Copies, as long as this lives.
+#[derive(Debug, Default)]
+pub struct Replicas {
+    /// Absent: there are none.
+    table: Option<File>,
+    copies: Vec<File>,
+    notes: Vec<String>,
+}
+
+impl Replicas {
+    /// Copies files to nodes, in all at most `most_bytes`; those that do not fit are named in the notes.
+    ///
+    /// # Errors
+    /// A file that cannot be read; a pattern without a match; a kernel without memfds.
+    pub fn make(
+        what: &[What],
+        programs: &[ProgramImage],
+        nodes: &[NodeId],
+        most_bytes: u64,
+    ) -> anyhow::Result<Self> {
+        let mut replicas = Self::default();
+        if what.is_empty() {
+            return Ok(replicas);
+        }
+        if nodes.len() < 2 {
+            replicas.notes.push(
+                "one memory node: nothing is replicated, every copy would be where the file is"
+                    .to_owned(),
+            );
+            return Ok(replicas);
+        }
+        let mut paths = BTreeSet::new();
+        for one in what {
+            paths.extend(one.paths(programs)?);
+        }
+        let (mut entries, mut files, mut bytes) = (Vec::new(), 0, 0);
+        for path in paths {
+            let named = || format!("{}: cannot be replicated", path.display());
+            let mut file = File::open(&path).with_context(named)?;
+            let metadata = file.metadata().with_context(named)?;
+            let size = metadata.len();
+            if !metadata.is_file() || size == 0 {
+                continue;
+            }
+            let needed = size.saturating_mul(nodes.len() as u64);
+            if needed > most_bytes - bytes {
+                replicas.notes.push(format!(
+                    "{}: not replicated, its copies would take {:.1} MiB, and of --replicate-max {:.1} MiB are left",
+                    path.display(),
+                    mib(needed),
+                    mib(most_bytes - bytes)
+                ));
+                continue;
+            }
+            let mapped = mapped_identity(&file).with_context(named)?;
+            for node in nodes {
+                let copy = copy(&mut file, size, *node).with_context(named)?;
+                entries.push(Entry {
+                    mapped,
+                    file: [metadata.dev(), metadata.ino()],
+                    size,
+                    changed: [metadata.mtime() as u64, metadata.mtime_nsec() as u64],
+                    node: u32::from(node.0),
+                    fd: copy.as_raw_fd() as u32,
+                });
+                replicas.copies.push(copy);
+            }
+            files += 1;
+            bytes += needed;
+        }
+        replicas.table = Some(table(&entries).context("no table of copies")?);
+        replicas.notes.push(format!(
+            "{files} files replicated on {} nodes: {:.1} MiB in all",
+            nodes.len(),
+            mib(bytes)
+        ));
+        Ok(replicas)
+    }
+
+    /// What to say before the command runs.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What the command needs in its environment.
+    pub fn environment(&self) -> Option<(OsString, OsString)> {
+        let table = self.table.as_ref()?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), table.as_raw_fd());
+        Some((VARIABLE.into(), path.into()))
+    }
+
+    /// What to say after it has ended.
+    pub fn outcome(&self) -> Vec<String> {
+        let Some([processes, mappings, bytes]) = self.table.as_ref().and_then(counters) else {
+            return Vec::new();
+        };
+        vec![format!(
+            "{processes} processes ran from copies on their nodes: {mappings} mappings, {:.1} MiB",
+            mib(bytes)
+        )]
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn counters(table: &File) -> Option<[u64; 3]> {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut table = table;
+    table.rewind().ok()?;
+    table.read_exact(&mut bytes).ok()?;
+    let counter = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let [processes, mappings, bytes] = COUNTERS_AT;
+    Some([counter(processes)?, counter(mappings)?, counter(bytes)?])
+}
+
+fn table(entries: &[Entry]) -> io::Result<File> {
+    let mut table = memfd("nearpage-replicas")?;
+    table.write_all(&header(std::process::id(), entries.len() as u32))?;
+    for entry in entries {
+        table.write_all(&entry.to_bytes())?;
+    }
+    Ok(table)
+}
+
+fn memfd(name: &str) -> io::Result<File> {
+    let name = CString::new(name).expect("no zero byte in it");
+    // SAFETY: a terminated name; the descriptor that comes back is ours alone.
+    unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(File::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// A file's contents in memory that prefers a node.
+fn copy(file: &mut File, size: u64, node: NodeId) -> io::Result<File> {
+    let copy = memfd(&format!("nearpage-replica-{node}"))?;
+    copy.set_len(size)?;
+    let length = usize::try_from(size).map_err(io::Error::other)?;
+    let mapping = Mapping::new(
+        &copy,
+        length,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_SHARED,
+    )?;
+    const MPOL_PREFERRED: libc::c_int = 1;
+    const NODES_MAX: usize = 1024;
+    let mut mask = [0u64; NODES_MAX / 64];
+    if let Some(word) = mask.get_mut(usize::from(node.0) / 64) {
+        *word = 1 << (node.0 % 64);
+    }
+    // SAFETY: the mapping is there for its length, the mask as long as is said. Never strict: a node
+    // without room gives way to others.
+    let bound = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            mapping.address,
+            length,
+            MPOL_PREFERRED,
+            mask.as_ptr(),
+            NODES_MAX + 1,
+            0,
+        )
+    };
+    if bound != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    file.rewind()?;
+    // SAFETY: nobody else has this memory before the copy is handed out.
+    let memory = unsafe { std::slice::from_raw_parts_mut(mapping.address.cast::<u8>(), length) };
+    file.read_exact(memory)?;
+    drop(mapping);
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    match unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+        0 => Ok(copy),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A mapping of a file, for as long as it lives.
+struct Mapping {
+    address: *mut libc::c_void,
+    length: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, length: usize, protection: i32, flags: i32) -> io::Result<Self> {
+        // SAFETY: a mapping of its own, wherever the kernel likes.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match address == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(Self { address, length }),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { libc::munmap(self.address, self.length) };
+    }
+}
+
+/// Device and number of a file as `/proc/PID/maps` has them: not always those of stat(2).
+fn mapped_identity(file: &File) -> io::Result<[u64; 2]> {
+    let mapping = Mapping::new(file, 1, libc::PROT_READ, libc::MAP_PRIVATE)?;
+    let maps = fs::read("/proc/self/maps")?;
+    let begins = format!("{:x}-", mapping.address as usize);
+    let line = maps
+        .split(|byte| *byte == b'\n')
+        .map(String::from_utf8_lossy)
+        .find(|line| line.trim_start_matches('0').starts_with(&begins));
+    let identity = line.and_then(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let device = device(number(major)?, number(minor)?);
+        Some([device, fields.next()?.parse().ok()?])
+    });
+    identity.ok_or_else(|| io::Error::other("/proc/self/maps does not list it"))
+}
+
+/// Files by a pattern (glob(3)), in order of name.
+fn glob(pattern: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let text = CString::new(pattern).map_err(|_| Usage("a pattern with a zero byte".to_owned()))?;
+    // SAFETY: zero is how glob(3) expects its result to begin; it is freed below.
+    unsafe {
+        let mut found: libc::glob_t = std::mem::zeroed();
+        let status = libc::glob(text.as_ptr(), 0, None, &mut found);
+        let paths = (0..found.gl_pathc).map(|at| {
+            let path = std::ffi::CStr::from_ptr(*found.gl_pathv.add(at));
+            OsStr::from_bytes(path.to_bytes()).to_owned()
+        });
+        let paths: Vec<OsString> = match status {
+            0 => paths.collect(),
+            _ => Vec::new(),
+        };
+        libc::globfree(&mut found);
+        Ok(paths
+            .into_iter()
+            .map(|path| PathBuf::from(OsString::from_vec(path.into_vec())))
+            .filter(|path| Path::is_file(path))
+            .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpage_wire::replicas::read_header;
+
+    fn what(texts: &[&str]) -> anyhow::Result<Vec<What>> {
+        What::parse(
+            &texts
+                .iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    #[test]
+    fn what_is_typed() {
+        assert_eq!(
+            what(&["code", "file:/data/*"]).unwrap(),
+            [What::Code, What::Files("/data/*".to_owned())]
+        );
+        let error = what(&["text"]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--replicate text: expected `code` or file:GLOB"),
+            "{error}"
+        );
+        assert!(what(&["file:"]).is_err());
+    }
+
+    #[test]
+    fn copies_are_the_same_on_every_node_and_no_more_than_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("a b.bin"), vec![7u8; 5000]).unwrap();
+        fs::write(path("large.bin"), vec![8u8; 1 << 20]).unwrap();
+        fs::write(path("empty.bin"), "").unwrap();
+        let pattern = What::Files(format!("{}/*.bin", folder.path().display()));
+        // The kernel takes no policy for a node that is not there: one node twice.
+        let nodes = [NodeId(0), NodeId(0)];
+        let replicas = match Replicas::make(&[pattern], &[], &nodes, 1 << 20) {
+            Ok(replicas) => replicas,
+            // A container that allows no memory policies.
+            Err(error) if format!("{error:#}").contains("not permitted") => return,
+            Err(error) => panic!("{error:#}"),
+        };
+        assert_eq!(replicas.copies.len(), 2);
+        for mut copy in &replicas.copies {
+            let mut contents = Vec::new();
+            copy.rewind().unwrap();
+            copy.read_to_end(&mut contents).unwrap();
+            assert_eq!(contents, vec![7u8; 5000]);
+            assert!(copy.write_all(b"x").is_err(), "it is sealed");
+        }
+        let notes = replicas.notes().concat();
+        assert!(
+            notes.contains("large.bin: not replicated, its copies would take 2.0 MiB"),
+            "{notes}"
+        );
+        assert!(
+            notes.contains("1 files replicated on 2 nodes: 0.0 MiB in all"),
+            "{notes}"
+        );
+        let (_, path_of_table) = replicas.environment().unwrap();
+        let table = fs::read(path_of_table).unwrap();
+        assert_eq!(read_header(&table), Some((std::process::id(), 2)));
+        let entry = Entry::read(&table, 1).unwrap();
+        let metadata = fs::metadata(path("a b.bin")).unwrap();
+        assert_eq!(
+            (entry.file, entry.size),
+            ([metadata.dev(), metadata.ino()], 5000)
+        );
+        assert_eq!(replicas.outcome().len(), 1);
+    }
+
+    #[test]
+    fn one_node_has_no_use_for_copies() {
+        let replicas = Replicas::make(&[What::Code], &[], &[NodeId(0)], 1 << 20).unwrap();
+        assert!(replicas.environment().is_none() && replicas.outcome().is_empty());
+        assert!(replicas.notes()[0].starts_with("one memory node"));
+        let none = Replicas::make(
+            &[What::Files("/no such/*".into())],
+            &[],
+            &[NodeId(0), NodeId(1)],
+            1,
+        );
+        assert!(none.unwrap_err().to_string().ends_with("no file matches"));
+    }
+}

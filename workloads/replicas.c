@@ -1,0 +1,84 @@
+/* replicas [MIB [FILE]]: an array that all threads read, with a copy on every node
+ * (nearpage_replicate.h).
+ *
+ * Checks where the copy that each thread gets is, what it has before and after updates, how much
+ * memory copies take and that a limit on it holds, and that nothing is left after all. And of a
+ * FILE that `nearpage run --replicate file:FILE` replicates, that what is mapped of it is on the
+ * thread's node. */
+#include "workload.h"
+
+#include <fcntl.h>
+
+#include "nearpage_replicate.h"
+
+/* The node of a page that is there. */
+static int node_of(const void *address) {
+    void *page = (void *)((uintptr_t)address & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1));
+    int node = -1;
+    REQUIRE(syscall(SYS_move_pages, 0, 1ul, &page, NULL, &node, 0) == 0, "move_pages");
+    return node;
+}
+
+static int own_node(void) {
+    unsigned cpu, node;
+    REQUIRE(syscall(SYS_getcpu, &cpu, &node, NULL) == 0, "getcpu");
+    return node;
+}
+
+static void map_file(const char *path, int flags) {
+    char read_of_it[64] = {0};
+    int fd = open(path, O_RDONLY);
+    REQUIRE(fd >= 0 && read(fd, read_of_it, sizeof read_of_it) > 0, "%s", path);
+    int before = own_node();
+    const char *mapped = mmap(NULL, sizeof read_of_it, PROT_READ, flags, fd, 0);
+    REQUIRE(mapped != MAP_FAILED && !memcmp(mapped, read_of_it, sizeof read_of_it), "mmap");
+    int node = node_of(mapped);
+    REQUIRE(before != own_node() || node == before, "%s: on node %d, not %d", path, node, before);
+    close(fd);
+}
+
+int main(int argc, char **argv) {
+    size_t count = argument(argc, argv, 1, 1) * MIB / sizeof(uint64_t), bytes = count * sizeof(uint64_t);
+    uint64_t *array = allocate(bytes);
+    for (size_t i = 0; i < count; i++)
+        array[i] = random_at(i);
+    nearpage_replica *replica = nearpage_replicate(array, bytes);
+    int copies = nearpage_replica_bytes() / bytes;
+    REQUIRE(replica && nearpage_replica_bytes() % bytes == 0, "%zu bytes", nearpage_replica_bytes());
+    int moved = 0;
+#pragma omp parallel reduction(+ : moved)
+    {
+        /* A thread that is moved meanwhile says nothing. */
+        int before = own_node();
+        const uint64_t *mine = nearpage_local(replica);
+        int node = node_of(mine + count / 2), after = own_node();
+        moved += before != after;
+        REQUIRE(before != after || copies == 0 || node == after, "on node %d, of node %d", after, node);
+        REQUIRE(!memcmp(mine, array, bytes), "another content");
+    }
+    uint64_t values[3] = {1, 2, 3};
+    nearpage_update(replica, bytes - 2 * sizeof *values, values, sizeof values);
+#pragma omp parallel
+    {
+        const uint64_t *mine = nearpage_local(replica);
+        REQUIRE(mine[count - 3] == random_at(count - 3) && mine[count - 2] == 1 && mine[count - 1] == 2,
+                "an update that was not seen");
+    }
+    /* No room for another one, but for as many copies as there is room for. */
+    setenv("NEARPAGE_REPLICAS_MAX", "1", 1);
+    nearpage_replica *without = nearpage_replicate(array, bytes);
+    REQUIRE(nearpage_local(without) == array, "more copies than may be");
+    nearpage_release(without);
+    nearpage_collapse(replica);
+    REQUIRE(nearpage_local(replica) == array && nearpage_replica_bytes() == 0, "copies are left");
+    nearpage_release(replica);
+    REQUIRE(nearpage_local(NULL) == NULL, "a handle of nothing");
+    if (argc > 2)
+#pragma omp parallel
+    {
+        map_file(argv[2], MAP_PRIVATE);
+        map_file(argv[2], MAP_SHARED);
+    }
+    printf("replicas copies %d, %d threads moved\n", copies, moved);
+    return 0;
+}
