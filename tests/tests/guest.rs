@@ -477,7 +477,7 @@ fn two_targets_get_what_each_needs() {
         );
     }
     let block = there.inspection("two_cluster").pages["block"].count();
-    let pages: u64 = block.values().map(|count| *count as u64).sum();
+    let pages: u64 = block.values().sum();
     for node in 0..4 {
         let share = block.get(&node).map_or(0.0, |count| *count as f64) / pages as f64;
         assert!((0.1..=0.5).contains(&share), "node {node}: {block:?}");

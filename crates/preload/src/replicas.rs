@@ -11,9 +11,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
-use nearpage_wire::replicas::{COUNTERS_AT, Entry, VARIABLE, device, read_header};
+use nearpage_wire::replicas::{COUNTERS_AT, Entry, device, read_header};
 
-use crate::environment;
 use crate::message::Text;
 use crate::sys;
 
@@ -32,8 +31,9 @@ static START: extern "C" fn() = start;
 
 #[cfg(not(test))]
 extern "C" fn start() {
-    if !environment::variable(nearpage_wire::DISABLE_VARIABLE).is_some_and(|value| value == b"1")
-        && let Some(path) = environment::variable(VARIABLE)
+    use crate::environment::variable;
+    if variable(nearpage_wire::DISABLE_VARIABLE) != Some(b"1")
+        && let Some(path) = variable(nearpage_wire::replicas::VARIABLE)
         && open(path).is_some()
     {
         from_copies();

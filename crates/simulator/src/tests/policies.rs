@@ -378,7 +378,7 @@ fn a_plan_can_ask_for_copies() {
     assert_eq!((outcome.replicated, outcome.migrated), (2, 0));
     assert_eq!(outcome.local, 2 * 49);
     // Stores take copies away, and after some of them there are no more.
-    let mut written = vec![load(0, 0), store(0, 0)].repeat(50);
+    let mut written = [load(0, 0), store(0, 0)].repeat(50);
     written.push(load(0, 1));
     let trace = touched_by_first(2, vec![(4, written)]);
     let plan = Job::new(Policy::Homes {
