@@ -1,6 +1,6 @@
 //! `auto`: of all that may be done with each object, what makes the program take least time.
 //!
-//! For each object there are several [choices](alternatives): leave it to first touch, the placement
+//! For each object there are several choices (`alternatives`): leave it to first touch, the placement
 //! of its pattern, blocks by thread, all of it near one thread, interleaving (evenly, or as its users
 //! are spread), pages by Eq. 1 and 2, and, where the machine can, copies for all readers. A [`Judge`]
 //! says how long the program takes under a selection of them: [`Model`] predicts it from affinities on
