@@ -200,6 +200,8 @@ fn choices(
         chance_ns: 0.0,
     }];
     let sample_ns = sample_ns(context, group);
+    let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
+    let pages = by_page.count();
     let mut offer = |kind, decisions: Vec<Decision>| {
         let same = |choice: &Choice| {
             let placements = |decisions: &[Decision]| -> Vec<_> {
@@ -212,13 +214,14 @@ fn choices(
         };
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
-            let runs = decisions.iter().map(|decision| match &decision.placement {
-                Placement::Runs(runs) => runs.len(),
-                _ => 0,
-            });
+            let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
+            let chosen = match decisions.iter().any(by_page) {
+                true => pages,
+                false => 0,
+            };
             choices.push(Choice {
                 kind,
-                chance_ns: runs.sum::<usize>() as f64 * sample_ns,
+                chance_ns: chosen as f64 * sample_ns,
                 decisions,
             });
         }

@@ -13,8 +13,8 @@
 //! each is passed over only for one that is faster by more than what is uncertain about the
 //! prediction: two standard errors of the samples that it rests on, and a share of the time that says
 //! how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
-//! judged by: each run is taken to owe one sample to chance, so that pages with a sample each, which a
-//! run each would suit perfectly, are left alone.
+//! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
+//! runs would suit perfectly, are left alone.
 //!
 //! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
 //! the master thread initialises what others use. Where longer runs are to be placed, mark the stable
