@@ -84,6 +84,8 @@ impl Figures {
                     timing.latency_ns[from][usize::from(a)]
                         .total_cmp(&timing.latency_ns[from][usize::from(b)])
                 });
+                // Memory without CPUs is no nearer to itself than to others.
+                order.sort_by_key(|&node| usize::from(node) != from);
                 order
             })
             .collect();

@@ -345,7 +345,18 @@ fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
     let trace = remote_reader();
     let first_touch = one(&trace, &machine, job("first-touch", &[]));
     // 5000 references to each page, 100 ns farther than they need be: 500 µs for 20 µs.
-    let outcome = one(&trace, &machine, job("auto", &[("budget_permille", "100")]));
+    let outcome = one(
+        &trace,
+        &machine,
+        job(
+            "auto",
+            &[
+                ("budget_permille", "1000"),
+                ("check_ns", "100000"),
+                ("every", "3"),
+            ],
+        ),
+    );
     assert_eq!((outcome.migrated, outcome.replicated), (4, 0));
     assert!(outcome.time_ns < 0.7 * first_touch.time_ns, "{outcome:?}");
     assert!(
