@@ -269,7 +269,9 @@ def text(results, missing, matrix, jobs):
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
         "- Free parameters, one value for all workloads: those at the end of [papers.md](papers.md), and of `auto` the margins in "
         "`crates/policy/src/auto/model.rs` and `crates/cli/src/replay_judge.rs` and the parameters of "
-        "`crates/policy/src/online/auto.rs`. Nothing was chosen by a result on this page.\n"
+        "`crates/policy/src/online/auto.rs`. Three choices came after first results of this page had been seen: "
+        "the sizes of `cluster`, `lu_blocks`, `faces` and `pca` (their runs had lasted milliseconds), the cost of a move (no "
+        "longer divided with the interval), and online `auto` pricing a move as if all threads waited for it (after `ocean`).\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"

@@ -180,7 +180,7 @@ impl Attached {
                 break;
             }
         }
-        if self.observed.is_empty()
+        if !self.observed_any(rings)
             && let Found::Processes(roots) = found
         {
             return Err(Error::EndedMeanwhile { pid: roots[0].pid });
