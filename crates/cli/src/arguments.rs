@@ -536,9 +536,6 @@ pub struct View {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
-    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
-    Auto,
     /// Block, block-cyclic or interleave per object, by the pattern found in it
     Object,
     /// Each page to the node that accesses it most (Marathe Eq. 1)
@@ -547,6 +544,9 @@ pub enum Policy {
     HopSensitive,
     /// Everything large page by page over all nodes
     Interleave,
+    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
+    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
+    Auto,
 }
 
 impl Policy {
@@ -574,7 +574,7 @@ pub struct Plan {
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "object")]
     pub policy: Policy,
     /// `auto` may decide to copy objects to all nodes, for `simulate`: no stock kernel can, and `run`
     /// interleaves them
