@@ -120,6 +120,8 @@ fn policies_are_tried_on_a_recording() {
         "flash-8",
         "--threads",
         "none",
+        "--policy",
+        "auto",
         "--replicas",
     ];
     let json_of = |more: &[&str]| -> Value {
