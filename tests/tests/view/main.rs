@@ -104,31 +104,16 @@ fn a_boundary_is_found_to_the_page() {
     browser.wait("document.querySelectorAll('tbody tr').length === 5");
 
     // Sorted by cost; by size after a press on the column, and the other way after another.
-    let first = "document.querySelector('tbody td').textContent";
-    assert!(
-        browser
-            .value(first)
-            .as_str()
-            .expect("a name")
-            .contains("make_grid")
-    );
+    let grid_is_first = |browser: &mut Browser| {
+        let first = browser.value("document.querySelector('tbody td').textContent");
+        first.as_str().expect("a name").contains("make_grid")
+    };
+    assert!(grid_is_first(&mut browser));
     let size = "[...document.querySelectorAll('th button')].find(b => b.textContent.startsWith('size')).click()";
     browser.value(size);
-    assert!(
-        browser
-            .value(first)
-            .as_str()
-            .expect("a name")
-            .contains("make_grid")
-    );
+    assert!(grid_is_first(&mut browser));
     browser.value(size);
-    assert!(
-        !browser
-            .value(first)
-            .as_str()
-            .expect("a name")
-            .contains("make_grid")
-    );
+    assert!(!grid_is_first(&mut browser));
     assert_eq!(
         browser.value("document.querySelector('th[aria-sort=ascending]').textContent"),
         "size ▲"

@@ -550,17 +550,23 @@ mod tests {
         assert_eq!(crowded.purse_ns, 1e9 - 80_000.0);
     }
 
+    /// What a load of page 1, which is on node 0 alone, leads to.
+    fn on_load(policy: &mut Auto, node: u16) -> Vec<Action> {
+        let mut actions = Vec::new();
+        policy.observe(
+            &seen(1, node, AccessKind::Load, Copies::at(0)),
+            &mut actions,
+        );
+        actions
+    }
+
     #[test]
     fn what_many_read_is_copied_until_it_is_stored_to() {
         let mut policy = rich();
         let mut found = None;
         for _ in 0..1000 {
             for node in [0, 2] {
-                let mut actions = Vec::new();
-                policy.observe(
-                    &seen(1, node, AccessKind::Load, Copies::at(0)),
-                    &mut actions,
-                );
+                let actions = on_load(&mut policy, node);
                 found = found.or(actions.first().map(|action| (action.kind, action.node)));
             }
         }
@@ -572,12 +578,7 @@ mod tests {
         );
         for _ in 0..1000 {
             for node in [0, 2] {
-                let mut actions = Vec::new();
-                policy.observe(
-                    &seen(1, node, AccessKind::Load, Copies::at(0)),
-                    &mut actions,
-                );
-                assert_eq!(actions, []);
+                assert_eq!(on_load(&mut policy, node), []);
             }
         }
     }

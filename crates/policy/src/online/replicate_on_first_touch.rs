@@ -43,33 +43,32 @@ impl PlannedCopies {
     }
 }
 
+/// A copy for a node that has none, unless memory is short.
+fn copy_to_reader(observation: &Observation, rule: &'static str) -> Option<Action> {
+    let &Observation { page, node, .. } = observation;
+    (!observation.copies.on(node) && !observation.pressure).then(|| Action {
+        page,
+        kind: ActionKind::Replicate,
+        node,
+        reason: Reason {
+            rule,
+            counts: Vec::new(),
+            writes: 0,
+            migrations: 0,
+        },
+    })
+}
+
 impl OnlinePolicy for PlannedCopies {
     fn epoch_ns(&self) -> Option<u64> {
         None
     }
 
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
-        let &Observation {
-            page,
-            node,
-            kind,
-            copies,
-            pressure,
-            ..
-        } = observation;
-        let wanted = self.left[page as usize] > 0 && kind != AccessKind::Store;
-        if wanted && !copies.on(node) && !pressure {
-            actions.push(Action {
-                page,
-                kind: ActionKind::Replicate,
-                node,
-                reason: Reason {
-                    rule: "the plan wants copies, and a node without one reads",
-                    counts: Vec::new(),
-                    writes: 0,
-                    migrations: 0,
-                },
-            });
+        let left = self.left[observation.page as usize];
+        if left > 0 && observation.kind != AccessKind::Store {
+            let rule = "the plan wants copies, and a node without one reads";
+            actions.extend(copy_to_reader(observation, rule));
         }
     }
 
@@ -91,28 +90,11 @@ impl OnlinePolicy for ReplicateOnFirstTouch {
     }
 
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
-        let &Observation {
-            page,
-            node,
-            kind,
-            copies,
-            pressure,
-            ..
-        } = observation;
-        let written = &mut self.written[page as usize];
-        *written |= kind == AccessKind::Store;
-        if !*written && !copies.on(node) && !pressure {
-            actions.push(Action {
-                page,
-                kind: ActionKind::Replicate,
-                node,
-                reason: Reason {
-                    rule: "read by a node without a copy, never stored to",
-                    counts: Vec::new(),
-                    writes: 0,
-                    migrations: 0,
-                },
-            });
+        let written = &mut self.written[observation.page as usize];
+        *written |= observation.kind == AccessKind::Store;
+        if !*written {
+            let rule = "read by a node without a copy, never stored to";
+            actions.extend(copy_to_reader(observation, rule));
         }
     }
 

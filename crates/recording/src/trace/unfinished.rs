@@ -178,11 +178,9 @@ mod tests {
         frame
     }
 
-    #[test]
-    fn what_was_left_is_appended_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        let begins = FileHeader {
+    /// How the file of a process begins.
+    fn begins() -> [u8; FILE_HEADER_BYTES] {
+        FileHeader {
             pid: 12,
             page_bytes: 4096,
             line_bytes: 64,
@@ -191,7 +189,14 @@ mod tests {
             quantum: 1000,
             parent_pid: 0,
         }
-        .to_bytes();
+        .to_bytes()
+    }
+
+    #[test]
+    fn what_was_left_is_appended_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let begins = begins();
         let whole = [&begins[..], &sealed(0, b"one"), &sealed(1, b"two")].concat();
         // The process was killed while it wrote a frame; another frame was written, but is still
         // there; a third had only begun; and a fourth has nothing yet.
@@ -239,16 +244,7 @@ mod tests {
             }
             file
         };
-        let begins = FileHeader {
-            pid: 12,
-            page_bytes: 4096,
-            line_bytes: 64,
-            sample_period: 0,
-            start_ns: 100,
-            quantum: 1000,
-            parent_pid: 0,
-        }
-        .to_bytes();
+        let begins = begins();
         for missing in [None, Some("trace-12-100.open"), Some("trace-12-100.1.open")] {
             let folder = tempfile::tempdir().unwrap();
             let at = |name: &str| folder.path().join(name);
