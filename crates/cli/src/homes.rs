@@ -80,9 +80,7 @@ impl Homes {
         found: &mut BTreeSet<String>,
     ) -> anyhow::Result<()> {
         let compact = process.translate(plan)?;
-        // Simulated machines have copies.
-        let apply = |warning: &&String| !warning.contains("no stock kernel");
-        for warning in compact.warnings.iter().filter(apply) {
+        for warning in &compact.warnings {
             if !self.warnings.contains(warning) {
                 self.warnings.push(warning.clone());
             }
@@ -272,6 +270,7 @@ impl<'a> Process<'a> {
             mappings_max: u32::MAX,
             touch_pages_max: u64::MAX,
             touch_group: 1,
+            has_copies: true,
             summary: false,
         };
         let image = self.image();

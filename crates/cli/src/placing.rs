@@ -84,6 +84,7 @@ impl Placing {
             mappings_max: mappings(Path::new("/proc")) / 4,
             touch_pages_max: TOUCH_PAGES_MAX,
             touch_group: wish.touch_group,
+            has_copies: false,
             summary: true,
         };
         let compact = translate(wish.plans, wish.rules, &target, programs)?;

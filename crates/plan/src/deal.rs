@@ -73,10 +73,12 @@ impl Dealer<'_> {
             }
             Placement::Runs(runs) => return self.place_runs(rule, runs),
             Placement::Replicate => {
-                self.warnings.push(format!(
-                    "`{}` is to be replicated, which no stock kernel does within a process: it is interleaved",
-                    self.name
-                ));
+                if !self.target.has_copies {
+                    self.warnings.push(format!(
+                        "`{}` is to be replicated, which no stock kernel does within a process: it is interleaved",
+                        self.name
+                    ));
+                }
                 Rule {
                     nodes: self
                         .tables

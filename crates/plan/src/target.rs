@@ -52,6 +52,9 @@ pub struct Target<'a> {
     pub touch_pages_max: u64,
     /// `touch`: heap allocations gathered before the nodes are visited, at least 1.
     pub touch_group: u32,
+    /// Pages may have a copy on each node, as on simulated machines. Where not, what is to be replicated
+    /// is interleaved, and said so.
+    pub has_copies: bool,
     /// Say at exit what was placed.
     pub summary: bool,
 }

@@ -36,6 +36,7 @@ fn target(machine: &Machine, threads: usize) -> Target<'_> {
         mappings_max: 16_000,
         touch_pages_max: 1 << 20,
         touch_group: 1,
+        has_copies: false,
         summary: true,
     }
 }
