@@ -34,6 +34,11 @@ pub fn variable(name: &str) -> Option<&'static [u8]> {
     None
 }
 
+/// Is the library to do nothing?
+pub fn is_disabled() -> bool {
+    variable(nearpage_wire::DISABLE_VARIABLE) == Some(b"1")
+}
+
 /// The variable as an unsigned decimal number; `None` when it is unset or something else.
 pub fn number(name: &str) -> Option<u64> {
     let value = variable(name)?;

@@ -31,9 +31,9 @@ static START: extern "C" fn() = start;
 
 #[cfg(not(test))]
 extern "C" fn start() {
-    use crate::environment::variable;
-    if variable(nearpage_wire::DISABLE_VARIABLE) != Some(b"1")
-        && let Some(path) = variable(nearpage_wire::replicas::VARIABLE)
+    use crate::environment;
+    if !environment::is_disabled()
+        && let Some(path) = environment::variable(nearpage_wire::replicas::VARIABLE)
         && open(path).is_some()
     {
         from_copies();

@@ -143,8 +143,7 @@ struct Request<'text> {
 impl Request<'static> {
     /// None: there is nothing to do.
     fn of_environment() -> Option<Self> {
-        if environment::variable(nearpage_wire::DISABLE_VARIABLE).is_some_and(|value| value == b"1")
-        {
+        if environment::is_disabled() {
             return None;
         }
         let directory = environment::variable(nearpage_wire::LOG_DIRECTORY_VARIABLE)
