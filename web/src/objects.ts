@@ -8,16 +8,23 @@ import { bytes, count, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
 import { type Column, table } from "./table.ts";
 
-/** An object's pages, coloured by the thread that uses each most. */
+/**
+ * An object's pages, coloured by the thread that uses each most: a background of hard stops, for a canvas
+ * in every row costs the browser 100 KiB each.
+ */
 export function strip(context: Context, colours: number[], label: string): HTMLElement {
-  const canvas = h("canvas", { className: "strip", width: colours.length, height: 1, role: "img", "aria-label": label, title: label });
-  const g = canvas.getContext("2d");
-  colours.forEach((slot, bin) => {
-    if (g === null || slot < 0) return;
-    g.fillStyle = among(slot, context.recording.colours);
-    g.fillRect(bin, 0, 1, 1);
-  });
-  return canvas;
+  const element = h("span", { className: "strip", role: "img", "aria-label": label, title: label });
+  const stops: string[] = [];
+  for (let from = 0; from < colours.length; ) {
+    const slot = colours[from];
+    let to = from + 1;
+    while (to < colours.length && colours[to] === slot) to += 1;
+    const at = (bin: number) => `${(100 * bin) / colours.length}%`;
+    stops.push(`${slot < 0 ? "transparent" : among(slot, context.recording.colours)} ${at(from)} ${at(to)}`);
+    from = to;
+  }
+  if (stops.length > 0) element.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
+  return element;
 }
 
 const searched = ({ row, shown }: ObjectAt) =>

@@ -44,11 +44,12 @@ export interface Options {
   controls?: Child;
 }
 
-const plots = new Set<Plot>();
+/** By their elements, which alone keep them. */
+const plots = new WeakMap<Element, Plot>();
 
 /** Draws all of them again, after the colours of the page have changed. */
 export function redrawAll(): void {
-  for (const plot of plots) plot.element.isConnected ? plot.draw() : plots.delete(plot);
+  for (const element of document.querySelectorAll("figure.plot")) plots.get(element)?.draw();
 }
 
 export class Plot {
@@ -95,7 +96,7 @@ export class Plot {
         void this.refresh();
       }
     }).observe(this.element);
-    plots.add(this);
+    plots.set(this.element, this);
   }
 
   /** Loads and draws again. */

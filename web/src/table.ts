@@ -22,7 +22,7 @@ export interface Table<Row> {
   most?: number;
 }
 
-export function table<Row>({ name, rows, columns, sort, sorted, most = 500 }: Table<Row>): HTMLElement {
+export function table<Row>({ name, rows, columns, sort, sorted, most = 200 }: Table<Row>): HTMLElement {
   const order = [...rows];
   if (sort !== null && columns[sort.column] !== undefined) {
     const { value } = columns[sort.column];

@@ -556,6 +556,20 @@ fn a_wrong_token_and_places_that_are_not_there_are_said() {
     );
 }
 
+#[test]
+fn pictures_of_a_view_that_was_left_are_let_go() {
+    let case = recorded("left");
+    let mut page = Page::new(case, &[SOLVER], "view=space");
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 2");
+    page.browser.drawn();
+    page.browser
+        .value("left = new WeakRef(document.querySelector('figure.plot canvas')), 0");
+    page.go("plan");
+    page.browser.call("HeapProfiler.collectGarbage", json!({}));
+    assert_eq!(page.browser.value("left.deref() === undefined"), true);
+}
+
 /// Every view, in light and dark, as people see it. The pictures are in `NEARPAGE_SCREENSHOTS`, to
 /// be looked at, or in the case's folder.
 #[test]
