@@ -16,7 +16,7 @@ export interface Recording {
   functions: string[];
 }
 export interface Open {
-  version: string; recordings: Recording[]; simulations: string[]; target: Machine | null;
+  version: string; recordings: Recording[]; simulations: string[]; logs: string[]; target: Machine | null;
   plan_file: string | null; missing: string[];
 }
 export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
@@ -79,6 +79,20 @@ export interface Result {
   policy: string; time_ns: number; timeline?: Timeline | null; movements?: Movements | null; [figure: string]: unknown;
 }
 export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
+export interface LiveProcess {
+  pid: number; name: string; stage: string; lost_per_1000: number; local_per_1000: number; accesses: number;
+  wished: number; moved_back: boolean; threads_pinned: number; outcomes: Record<string, number>; longest_call_ns: number;
+}
+export interface LiveLog {
+  log: string; intervals: number; policy: string; parameters: [string, string][]; nodes: number[]; source: string;
+  estimated: string[]; problem: string | null; decided: Record<string, number>;
+  latest: { samples: number; local_share: number | null; processes: LiveProcess[] } | null;
+  decisions: {
+    interval: number; pages: number; threads: unknown[];
+    such_as: { page: [number, string] | null; kind: string; node: number; rule: string; counts: number[]; stores: number }[];
+  } | null;
+  result: Result;
+}
 
 /** Answers in the file itself, by question; absent where there is a server. */
 const embedded: Record<string, string> | null = (() => {
@@ -151,6 +165,9 @@ export const api = {
   threads: (recording: number) => json<Threads>(`threads?recording=${recording}`),
   plan: (recording: number, wish?: { placements: Record<string, string>; save: boolean }) =>
     json<Plan>(`plan?recording=${recording}`, wish === undefined ? undefined : JSON.stringify(wish)),
+  /** All of a daemon's log, or where it has no more than `seen` intervals their number. */
+  log: (number: number, seen: number | null) =>
+    json<LiveLog | { intervals: number }>(`log?${parameters({ number, ...(seen === null ? {} : { seen }) })}`),
   simulation: (number: number) => json<Simulation>(`simulation?number=${number}`),
 };
 

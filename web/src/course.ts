@@ -1,4 +1,4 @@
-// What happened in simulations over time: a line for each policy.
+// What happened in simulations, or under a daemon, over time: a line for each policy.
 
 import type { Result, Timeline } from "./api.ts";
 import { among } from "./colours.ts";
@@ -19,7 +19,7 @@ const soFar = (place: number) => (parts: number[][]) => {
 const sum = (values: number[]) => values.reduce((a, b) => a + b, 0);
 
 const FIGURES: Figure[] = [
-  { name: "local", words: "local share of misses", share: true, of: (parts) => parts.map(([local, remote]) => (local + remote > 0 ? local / (local + remote) : null)) },
+  { name: "local", words: "local share", share: true, of: (parts) => parts.map(([local, remote]) => (local + remote > 0 ? local / (local + remote) : null)) },
   { name: "migrated", words: "pages moved so far", share: false, of: soFar(2) },
   { name: "replicated", words: "copies made so far", share: false, of: soFar(3) },
   { name: "collapsed", words: "replicated pages written to so far", share: false, of: soFar(4) },
@@ -32,7 +32,7 @@ const FIGURES: Figure[] = [
 ];
 
 /** Absent where no result has a timeline. */
-export function coursePlot(results: Result[], chosen: string): Plot | null {
+export function coursePlot(results: Result[], chosen: string, clock = "simulated time", remark = "All of the simulated time, marked phases or not."): Plot | null {
   const lines = results
     .map((result, number) => ({ result, number, timeline: result.timeline }))
     .filter((line): line is typeof line & { timeline: Timeline } => Array.isArray(line.timeline?.parts) && line.timeline.parts.length > 0);
@@ -58,11 +58,11 @@ export function coursePlot(results: Result[], chosen: string): Plot | null {
       const end = Math.max(...drawn.map(({ part, values }) => part * values.length));
       const most = figure.share ? 1 : Math.max(1, ...drawn.flatMap(({ values }) => values.map((value) => value ?? 0)));
       const content: Content = {
-        x: { label: "simulated time", from: 0, to: end, unit: "time" },
+        x: { label: clock, from: 0, to: end, unit: "time" },
         y: { label: figure.words, from: 0, to: figure.share ? 1 : most * 1.05, unit: figure.share ? "share" : "count", up: true },
         step: [end / 256, figure.share ? 0.02 : most / 50],
         legend: drawn.map(({ result, number }) => [result.policy, colour(number)]),
-        note: "All of the simulated time, marked phases or not.",
+        ...(remark === "" ? {} : { note: remark }),
         draw(g, area) {
           g.lineWidth = 2;
           drawn.forEach(({ number, part, values }, line) => {

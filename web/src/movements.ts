@@ -191,7 +191,7 @@ function player(found: Course, policy: string, state: State): HTMLElement {
     csv: () => [["time_ns", "page", "address", "what", "from_node", "to_node"], ...kept.map(([ns, page, kind, from, to]) => [ns, page, found.name(page), kind, from, to])],
   };
   const clock = h("output", { id: "clock" });
-  const slider = h("input", { type: "range", id: "when", min: "0", max: "10000", "aria-label": "simulated time", oninput: () => { now = (end * Number(slider.value)) / 10_000; show(); settle(); } });
+  const slider = h("input", { type: "range", id: "when", min: "0", max: "10000", "aria-label": "time", oninput: () => { now = (end * Number(slider.value)) / 10_000; show(); settle(); } });
   const rate = h("output", { id: "rate" });
   const pace = h("input", { type: "range", id: "speed", min: "0", max: "10.5", step: "0.1", value: String(speed), "aria-label": "speed", oninput: () => { speed = Number(pace.value); show(); settle(); } });
   const button = h("button", { id: "play", onclick: () => (playing === 0 ? play() : pause()) }, "Play");
@@ -390,7 +390,7 @@ function locations(found: Course, policy: string, state: State): HTMLElement {
         y: { label: "", from: 0, to: 3, unit: "names", names: ["first", "last", "changed"] },
         step: [column, 1],
         legend: [...Array.from({ length: found.nodes }, (_, node): [string, string] => [`node ${node}`, among(node, found.nodes)]), ["changed", ink("--ink")]],
-        note: `${exact(changed)} of ${exact(first.length)} pages (${percent(first.length > 0 ? changed / first.length : 0)}) ended on another node than where they were first touched.${column > 1 ? ` A column is ${column} pages, in the colour of most of them.` : ""}`,
+        note: `${exact(changed)} of ${exact(first.length)} pages (${percent(first.length > 0 ? changed / first.length : 0)}) ended on another node than they were on at first.${column > 1 ? ` A column is ${column} pages, in the colour of most of them.` : ""}`,
         draw(g, area) {
           for (let at = begin; at < end; at += column) {
             const left = toPixels(content, area, [at, 0])[0];

@@ -4,6 +4,7 @@ import { api, type Open, type Progress, standalone } from "./api.ts";
 import { compareView } from "./compare.ts";
 import type { Context } from "./context.ts";
 import { h } from "./dom.ts";
+import { liveView } from "./live.ts";
 import { count, exact, percent, time } from "./format.ts";
 import { machineView } from "./machine.ts";
 import { objectView } from "./object.ts";
@@ -12,7 +13,7 @@ import { planView } from "./plan.ts";
 import { redrawAll } from "./plot.ts";
 import { simulationView } from "./simulation.ts";
 import { spaceView } from "./space.ts";
-import { go, link, number, read } from "./state.ts";
+import { go, link, number, read, type State } from "./state.ts";
 import { threadsView } from "./threads.ts";
 
 const VIEWS: Record<string, [string, (context: Context) => HTMLElement]> = {
@@ -29,11 +30,17 @@ const main = h("main", { id: "main", tabIndex: -1 });
 const nav = h("nav", { "aria-label": "views" });
 const status = h("div", { id: "status", role: "status" });
 
+/** Name of the view: what is there decides where nothing was asked for. */
+function shown(open: Open, state: State): string {
+  if (open.recordings.length > 0 || state.view === "simulation" || state.view === "live") return state.view || "objects";
+  return open.simulations.length > 0 ? "simulation" : "live";
+}
+
 function navigation(open: Open): void {
   const state = read();
-  const view = state.view || "objects";
+  const view = shown(open, state);
   const tab = (name: string, words: string, changes: Record<string, string>) =>
-    h("a", { href: link({ view: name, recording: state.recording ?? "", theme: state.theme ?? "", ...changes }, false), "aria-current": view === name && (changes.simulation ?? "") === (state.simulation ?? "") ? "page" : undefined }, words);
+    h("a", { href: link({ view: name, recording: state.recording ?? "", theme: state.theme ?? "", ...changes }, false), "aria-current": view === name && (changes.simulation ?? "") === (state.simulation ?? changes.simulation ?? "") && (changes.log ?? "") === (state.log ?? changes.log ?? "") ? "page" : undefined }, words);
   const select = h("select", { id: "recording", "aria-label": "recording", onchange: () => go({ view: view === "object" ? "objects" : view, recording: select.value }, false) },
     open.recordings.map((recording, at) => h("option", { value: at, selected: at === (number(state, "recording") ?? 0) }, recording.folder)));
   const theme = h("button", { id: "theme", title: "light or dark", onclick: () => dress(dark() ? "light" : "dark") }, "◐");
@@ -44,6 +51,7 @@ function navigation(open: Open): void {
       ? Object.entries(VIEWS).filter(([name]) => name !== "object" && (name !== "compare" || open.recordings.length > 1)).map(([name, [words]]) => tab(name, words, {}))
       : []),
     ...open.simulations.map((_, at) => tab("simulation", open.simulations.length > 1 ? `Simulation ${at + 1}` : "Simulation", { simulation: String(at) })),
+    ...open.logs.map((_, at) => tab("live", open.logs.length > 1 ? `Daemon ${at + 1}` : "Daemon", { log: String(at) })),
     theme,
   );
 }
@@ -79,27 +87,32 @@ async function draw(open: Open): Promise<void> {
   const state = read();
   navigation(open);
   if (state.theme) dress(state.theme);
-  if (state.view === "simulation" || open.recordings.length === 0) {
+  const name = shown(open, state);
+  if (name === "simulation") {
     const at = number(state, "simulation") ?? 0;
     status.replaceChildren();
     main.replaceChildren(simulationView(at, open.simulations[at] ?? ""));
+  } else if (name === "live") {
+    const at = number(state, "log") ?? 0;
+    status.replaceChildren();
+    main.replaceChildren(liveView(at, open.logs[at] ?? ""));
   } else {
     const at = Math.min(number(state, "recording") ?? 0, open.recordings.length - 1);
     const progress = await api.progress(at);
     tell(open, at, progress);
     const report = await api.report(at, progress.share);
     const context: Context = { open, number: at, recording: open.recordings[at], report, progress, state: read() };
-    const [, view] = VIEWS[state.view ?? ""] ?? VIEWS.objects;
+    const [, view] = VIEWS[name] ?? VIEWS.objects;
     main.replaceChildren(view(context));
     drawn = `${at} ${progress.share} ${progress.picture_share}`;
     if (progress.share < 1 || progress.picture_share < 1) setTimeout(() => void watch(open, at), 700);
   }
-  main.dataset.view = state.view ?? "objects";
+  main.dataset.view = name;
 }
 
 /** While a recording is being read: how far it is, and its views again once all is there. */
 async function watch(open: Open, at: number): Promise<void> {
-  if ((number(read(), "recording") ?? 0) !== at || read().view === "simulation") return;
+  if ((number(read(), "recording") ?? 0) !== at || ["simulation", "live"].includes(read().view ?? "")) return;
   try {
     const progress = await api.progress(at);
     tell(open, at, progress);
@@ -119,7 +132,7 @@ async function start(): Promise<void> {
   document.body.append(h("a", { href: "#main", className: "skip", onclick: (event: Event) => { event.preventDefault(); main.focus(); } }, "to the content"), nav, status, main);
   const open = await api.open();
   if (standalone) document.body.classList.add("standalone");
-  const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations];
+  const names = [...open.recordings.map((recording) => recording.folder), ...open.simulations, ...open.logs];
   document.title = `${names.join(", ")} – nearpage`;
   window.addEventListener("hashchange", () => draw(open).catch(fail));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);

@@ -517,7 +517,8 @@ pub struct Report {
     are quick; it may be deleted."
 )]
 pub struct View {
-    /// Recordings (two are compared), and outputs of `simulate --json`
+    /// Recordings (two are compared), outputs of `simulate --json`, and logs of `live --log`, which are followed while
+    /// they grow
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
     /// Plan to show [default: what `plan` would decide]

@@ -12,7 +12,8 @@ use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 
-use self::course::{movements_json, pretty, timeline_json};
+pub use self::course::movements_json;
+use self::course::{pretty, timeline_json};
 pub use html::simulation_html;
 
 /// The results of a simulation: one recording on one machine, or several that ran at once.

@@ -111,6 +111,14 @@ impl Session {
                 .map(|(_, simulation)| Answer::json(simulation))
                 .ok_or_else(|| Answer::error(404, "no such simulation"));
         }
+        if question.path == "log" {
+            let number = question.number("number")? as usize;
+            let seen = question.number("seen").ok();
+            let found = self.logs.get(number);
+            return found
+                .map(|log| Answer::json(&log.answer(seen)))
+                .ok_or_else(|| Answer::error(404, "no such log"));
+        }
         let number = question.number("recording")? as usize;
         let opened = self
             .recordings
@@ -163,6 +171,7 @@ impl Session {
             "version": env!("CARGO_PKG_VERSION"),
             "recordings": recordings.collect::<Vec<Value>>(),
             "simulations": self.simulations.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "logs": self.logs.iter().map(|log| log.path().display().to_string()).collect::<Vec<_>>(),
             "target": self.target.as_ref().map(machine),
             "plan_file": self.plan.as_ref().map(|(path, _)| path.display().to_string()),
             "missing": self.missing,

@@ -36,6 +36,14 @@ pub enum Error {
         "this nearpage was built without its page (--no-default-features); build it with Node 18 or later installed"
     )]
     NoPage,
+    /// A log of the daemon.
+    #[error("{file}: not a log of `nearpage live`: {what}")]
+    Log {
+        /// Which.
+        file: String,
+        /// What is wrong.
+        what: String,
+    },
     /// A simulation's file.
     #[error("{file}: not the output of `nearpage simulate --json`: {what}")]
     Simulation {

@@ -1,4 +1,4 @@
-//! The page on which recordings, plans and simulations are looked at: its server on the local
+//! The page on which recordings, plans, simulations and a working daemon are looked at: its server on the local
 //! machine, and the same in one file.
 //!
 //! The browser holds pictures, never accesses: those are binned here, from [`Store`](store::Store)
@@ -26,6 +26,7 @@ mod answer;
 mod cache;
 mod error;
 mod functions;
+mod live_log;
 mod objects;
 mod opened;
 mod page;
@@ -49,6 +50,7 @@ use serde_json::Value;
 
 pub use answer::{Answer, Question};
 pub use error::Error;
+pub use live_log::LiveLog;
 pub use opened::{Opened, Stage};
 pub use server::Listening;
 
@@ -59,6 +61,8 @@ pub struct Session {
     pub recordings: Vec<Opened>,
     /// Simulations: file and content.
     pub simulations: Vec<(String, Value)>,
+    /// Logs of `nearpage live`.
+    pub logs: Vec<LiveLog>,
     /// Machine that plans are for; none: the recording's own.
     pub target: Option<Machine>,
     /// Plan to show instead of one made on the spot, and its file.
@@ -68,20 +72,24 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens recordings (folders) and simulations (files of `nearpage simulate --json`).
+    /// Opens recordings (folders), simulations (files of `nearpage simulate --json`) and logs (of
+    /// `nearpage live --log`).
     ///
     /// # Errors
-    /// [`Error::Recording`], [`Error::Attribution`], [`Error::Simulation`].
+    /// [`Error::Recording`], [`Error::Attribution`], [`Error::Simulation`], [`Error::Log`].
     pub fn new(paths: &[&Path]) -> Result<Self, Error> {
         let mut session = Self {
             recordings: Vec::new(),
             simulations: Vec::new(),
+            logs: Vec::new(),
             target: None,
             plan: None,
             missing: Mutex::default(),
         };
         for path in paths {
-            if path.is_file() {
+            if live_log::is_log(path) {
+                session.logs.push(LiveLog::open(path)?);
+            } else if path.is_file() {
                 let simulation = simulation(path)?;
                 session
                     .simulations

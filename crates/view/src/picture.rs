@@ -3,7 +3,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -152,110 +151,123 @@ impl<'a> Grid<'a> {
         matches!(self.bins, Bins::Sums { .. })
     }
 
-    /// Sums of some rows, `[row][column][slot]`.
-    fn sums(&self, part: Range<usize>, sums: &mut Vec<f32>) -> io::Result<()> {
-        match &self.bins {
-            Bins::Sums {
-                pyramid,
-                rows,
-                columns,
-            } => {
-                let part = rows.start + part.start..rows.start + part.end;
-                pyramid.read(self.by, part, columns.clone(), sums)
-            }
-            Bins::Points {
-                window,
-                row_lines,
-                column_ticks,
-            } => {
-                let (columns, slots) = (self.frame.columns, self.slots);
-                sums.clear();
-                sums.resize(part.len() * columns * slots, 0.0);
-                let part = lines(window, *row_lines, &part);
-                self.sources.store.scan(&part, |point| {
-                    let row = ((point.line - part.lines.start) / row_lines) as usize;
-                    let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
-                    let slot = self.sources.scale.slot(self.by, point);
-                    sums[(row * columns + column) * slots + slot] += point.weight;
-                })
-            }
-        }
-    }
-
-    /// Rows, in parts for several threads: small enough for their caches as long as no more points
-    /// have to be read by that.
+    /// Rows, in parts for several threads, small enough for their caches.
     fn parts(&self) -> Vec<Range<usize>> {
         let rows = self.frame.rows;
         let bytes = rows * self.frame.columns * self.slots * 4;
-        let workers = workers();
-        let mut count = bytes.div_ceil(PART_BYTES).max(workers).clamp(1, rows);
-        let cut = |count: usize| -> Vec<Range<usize>> {
-            (0..count)
-                .map(|part| rows * part / count..rows * (part + 1) / count)
-                .collect()
-        };
-        if let Bins::Points {
-            window, row_lines, ..
-        } = &self.bins
-        {
-            let store = self.sources.store;
-            let read = |count: usize| -> u64 {
-                let parts = cut(count).into_iter();
-                parts
-                    .map(|part| store.to_read(&lines(window, *row_lines, &part)))
-                    .sum()
-            };
-            let whole = store.to_read(window);
-            while count > workers && read(count) > whole + whole / 4 {
-                count /= 2;
-            }
-        }
-        cut(count)
+        let count = bytes.div_ceil(PART_BYTES).max(workers()).clamp(1, rows);
+        (0..count)
+            .map(|part| rows * part / count..rows * (part + 1) / count)
+            .collect()
     }
 
-    /// What `each` makes of the sums of every part, in order of rows.
-    fn reduce<R: Send>(&self, each: impl Fn(&[f32]) -> R + Sync) -> io::Result<Vec<R>> {
-        let parts = self.parts();
-        let next = AtomicUsize::new(0);
-        let made = Mutex::new(Vec::with_capacity(parts.len()));
-        let work = || -> io::Result<()> {
-            let mut sums = Vec::new();
-            while let Some((number, part)) = {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                parts.get(number).map(|part| (number, part.clone()))
-            } {
-                self.sums(part, &mut sums)?;
-                let result = each(&sums);
-                let mut made = made.lock().expect("nobody panics holding it");
-                made.push((number, result));
-            }
-            Ok(())
+    /// The points of each part, read once whatever the number of parts: where they come from sums,
+    /// none. One list for each thread that read, in the order of what it read.
+    fn dealt(&self, parts: &[Range<usize>]) -> io::Result<Vec<Vec<Vec<Dealt>>>> {
+        let Bins::Points {
+            window,
+            row_lines,
+            column_ticks,
+        } = &self.bins
+        else {
+            return Ok(Vec::new());
         };
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..workers().min(parts.len()))
-                .map(|_| scope.spawn(work))
-                .collect();
-            others.into_iter().fold(work(), |done, other| {
-                let other = other.join();
-                done.and(other.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            })
+        let Sources { scale, store, .. } = self.sources;
+        let pieces = store.pieces(window);
+        let mut part_of_row = vec![0; self.frame.rows];
+        for (number, part) in parts.iter().enumerate() {
+            part_of_row[part.clone()].fill(number);
+        }
+        let workers = workers().min(pieces.len().max(1));
+        together(workers, |worker| {
+            let mut dealt = vec![Vec::new(); parts.len()];
+            let own = pieces.len() * worker / workers..pieces.len() * (worker + 1) / workers;
+            store.scan(window, &pieces[own], |point| {
+                let row = ((point.line - window.lines.start) / row_lines) as usize;
+                let column = ((point.tick - window.ticks.start) / column_ticks) as usize;
+                let part = part_of_row[row];
+                let bin = (row - parts[part].start) * self.frame.columns + column;
+                dealt[part].push(Dealt {
+                    sum: (bin * self.slots + scale.slot(self.by, point)) as u32,
+                    weight: point.weight,
+                });
+            })?;
+            Ok(dealt)
+        })
+    }
+
+    /// What `each` makes of the sums of every part, `[row][column][slot]`, in order of rows. It is told
+    /// of each bin whether it may have any: of points mostly few do, and there may be 64 slots.
+    fn reduce<R: Send>(&self, each: impl Fn(&[f32], &[bool]) -> R + Sync) -> io::Result<Vec<R>> {
+        let parts = self.parts();
+        let dealt = self.dealt(&parts)?;
+        let next = AtomicUsize::new(0);
+        let made = together(workers().min(parts.len()), |_| {
+            let (mut sums, mut touched, mut made) = (Vec::new(), Vec::new(), Vec::new());
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(part) = parts.get(number) else {
+                    return Ok(made);
+                };
+                let bins = part.len() * self.frame.columns;
+                let points = || dealt.iter().flat_map(|of| &of[number]);
+                match &self.bins {
+                    Bins::Sums {
+                        pyramid,
+                        rows,
+                        columns,
+                    } => {
+                        let part = rows.start + part.start..rows.start + part.end;
+                        pyramid.read(self.by, part, columns.clone(), &mut sums)?;
+                        touched.resize(bins, true);
+                    }
+                    Bins::Points { .. } => {
+                        sums.resize(bins * self.slots, 0.0);
+                        touched.resize(bins, false);
+                        for point in points() {
+                            sums[point.sum as usize] += point.weight;
+                            touched[point.sum as usize / self.slots] = true;
+                        }
+                    }
+                }
+                made.push((number, each(&sums, &touched)));
+                for point in points() {
+                    sums[point.sum as usize] = 0.0;
+                    touched[point.sum as usize / self.slots] = false;
+                }
+            }
         })?;
-        let mut made = made.into_inner().expect("nobody panics holding it");
+        let mut made: Vec<(usize, R)> = made.into_iter().flatten().collect();
         made.sort_unstable_by_key(|(number, _)| *number);
         Ok(made.into_iter().map(|(_, result)| result).collect())
     }
 }
 
-/// The part of a window that has some rows.
-fn lines(window: &Window, row_lines: u32, rows: &Range<usize>) -> Window {
-    let line = |row: usize| {
-        let line = u64::from(window.lines.start) + row as u64 * u64::from(row_lines);
-        line.min(window.lines.end.into()) as u32
-    };
-    Window {
-        lines: line(rows.start)..line(rows.end),
-        ticks: window.ticks.clone(),
-    }
+/// A point on its way to the sums of its part.
+#[derive(Clone, Copy, Debug)]
+struct Dealt {
+    /// Position in them.
+    sum: u32,
+    weight: f32,
+}
+
+/// What so many threads make, by their numbers.
+fn together<R: Send>(
+    workers: usize,
+    work: impl Fn(usize) -> io::Result<R> + Sync,
+) -> io::Result<Vec<R>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..workers)
+            .map(|worker| scope.spawn(move || work(worker)))
+            .collect();
+        let first = work(0);
+        let others = others.into_iter().map(|other| {
+            let result = other.join();
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        std::iter::once(first).chain(others).collect()
+    })
 }
 
 fn workers() -> usize {
@@ -273,13 +285,18 @@ impl Picture {
     pub fn new(sources: Sources, by: By, first: Option<usize>, asked: &Frame) -> io::Result<Self> {
         let grid = Grid::new(sources, by, asked);
         let slots = grid.slots;
-        let parts = grid.reduce(|sums| {
+        let parts = grid.reduce(|sums, touched| {
             let bins = sums.len() / slots;
             let mut totals = vec![0f64; slots];
             let (mut colours, mut accesses) = (Vec::with_capacity(bins), Vec::with_capacity(bins));
-            for bin in sums.chunks_exact(slots) {
+            for (bin, &touched) in sums.chunks_exact(slots).zip(touched) {
                 let mut most = (EMPTY, 0f32);
                 let mut all = 0f32;
+                if !touched {
+                    colours.push(most.0);
+                    accesses.push(all);
+                    continue;
+                }
                 for (slot, &count) in bin.iter().enumerate() {
                     if count > 0.0 {
                         all += count;
@@ -338,7 +355,7 @@ impl Histogram {
         };
         let grid = Grid::new(sources, by, &one);
         let (slots, columns) = (grid.slots, grid.frame.columns);
-        let rows = grid.reduce(|sums| {
+        let rows = grid.reduce(|sums, _| {
             let mut rows = vec![0f64; sums.len() / columns];
             for (bin, counts) in sums.chunks_exact(slots).enumerate() {
                 let row = &mut rows[bin / columns * slots..][..slots];
@@ -402,7 +419,7 @@ impl Value {
         let window = asked.window(scale);
         let mut value = Self::default();
         let mut sums = By::ALL.map(|by| vec![0f64; scale.slots(by)]);
-        store.scan(&window, |point| {
+        store.scan(&window, &store.pieces(&window), |point| {
             value.samples += 1;
             value.accesses += f64::from(point.weight);
             value.cost_ns += f64::from(point.cost_ns);

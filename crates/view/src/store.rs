@@ -1,6 +1,6 @@
 //! All points of a recording, so that those of any window are found fast: chunk by chunk in order of
 //! time, within a chunk by buckets of the address space. A window reads one stretch of each chunk
-//! that its time overlaps, however many there are in all.
+//! that its time overlaps, however many there are in all, in [`Piece`]s that several threads share.
 
 use std::fs::File;
 use std::io;
@@ -13,6 +13,8 @@ use crate::point::{Point, Scale};
 
 /// Buckets of the address space, at most.
 const BUCKETS_MAX: u32 = 2048;
+/// Points of a piece, at most.
+const PIECE_POINTS: u32 = 1 << 16;
 
 /// A part of a picture: lines by ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,13 @@ pub struct Window {
     pub lines: Range<u32>,
     /// Ticks of time.
     pub ticks: Range<u32>,
+}
+
+/// Points of a segment that lie together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    segment: usize,
+    points: Range<u32>,
 }
 
 /// The points of a chunk, by bucket.
@@ -202,20 +211,38 @@ impl Store {
         self.segments.iter().map(of).sum()
     }
 
-    /// Hands over every point of a window.
+    /// Where the points of a window are, in pieces that take about as long.
+    pub fn pieces(&self, window: &Window) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (segment, of) in self.segments.iter().enumerate() {
+            let Range { mut start, end } = self.stretch(of, window);
+            while start < end {
+                let until = end.min(start.saturating_add(PIECE_POINTS));
+                pieces.push(Piece {
+                    segment,
+                    points: start..until,
+                });
+                start = until;
+            }
+        }
+        pieces
+    }
+
+    /// Hands over every point of a window that is in these pieces of it.
     ///
     /// # Errors
     /// Of the file.
-    pub fn scan(&self, window: &Window, mut each: impl FnMut(&Point)) -> io::Result<()> {
+    pub fn scan(
+        &self,
+        window: &Window,
+        pieces: &[Piece],
+        mut each: impl FnMut(&Point),
+    ) -> io::Result<()> {
         let mut read = Vec::new();
-        for segment in &self.segments {
-            let stretch = self.stretch(segment, window);
-            if stretch.is_empty() {
-                continue;
-            }
-            let from = stretch.start as usize * Point::BYTES;
-            let length = stretch.len() * Point::BYTES;
-            let bytes = match (&segment.bytes, &self.file) {
+        for piece in pieces {
+            let from = piece.points.start as usize * Point::BYTES;
+            let length = piece.points.len() * Point::BYTES;
+            let bytes = match (&self.segments[piece.segment].bytes, &self.file) {
                 (Bytes::Memory(bytes), _) => &bytes[from..from + length],
                 (Bytes::File(at), Some(file)) => {
                     read.resize(length, 0);
@@ -274,7 +301,8 @@ mod tests {
             let store = builder.finish();
             prop_assert_eq!(store.len(), chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>());
             let mut found = Vec::new();
-            store.scan(&window, |point| found.push(*point)).expect("read");
+            let pieces = store.pieces(&window);
+            store.scan(&window, &pieces, |point| found.push(*point)).expect("read");
             prop_assert!(store.to_read(&window) >= found.len() as u64);
             let key = |point: &Point| (point.line, point.tick, point.thread);
             found.sort_by_key(key);

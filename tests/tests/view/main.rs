@@ -504,6 +504,7 @@ fn bad_input_is_refused_in_one_line() {
     let case = recorded("bad-input");
     case.write("empty.json", "{}");
     case.write("text.json", "not JSON");
+    case.write("log.jsonl", "{\"nearpage_live\":1}\n");
     case.write("plan.toml", "version = 'no'");
     fs::create_dir(case.path("nothing")).expect("the case's folder is writable");
     for (words, expected) in [
@@ -514,6 +515,10 @@ fn bad_input_is_refused_in_one_line() {
         (
             &["text.json"],
             "text.json: not the output of `nearpage simulate --json`: ",
+        ),
+        (
+            &["log.jsonl"],
+            "log.jsonl: not a log of `nearpage live`: its first line: ",
         ),
         (&["nothing"], "nothing"),
         (&[SOLVER, "--plan", "plan.toml"], "plan.toml"),
@@ -556,6 +561,41 @@ fn a_wrong_token_and_places_that_are_not_there_are_said() {
     );
 }
 
+/// A daemon is watched through its log: what it decided and why, and each interval as it comes.
+#[test]
+fn a_daemon_is_followed() {
+    let case = Case::new("followed");
+    let log = include_str!("live.jsonl");
+    let cut = log.trim_end().rfind('\n').expect("several lines") + 1;
+    case.write("live.jsonl", &log[..cut]);
+    let mut page = Page::new(case, &["live.jsonl"], "");
+    page.says("main", "5 intervals");
+    page.says(
+        "main",
+        "Policy migrate-replicate (trigger=4), source clock.",
+    );
+    page.says("main", "Estimated from samples: memory accesses");
+    page.says("table[aria-label=processes]", "4242 solver");
+    page.says("table[aria-label=decisions]", "replicate to node");
+    page.says("table[aria-label=decisions]", "read-shared");
+    page.browser
+        .wait("document.querySelectorAll('figure.plot').length === 4");
+    // The machine's nodes by what moved there in the last interval, then the daemon's next one.
+    page.case.write("live.jsonl", log);
+    page.says("main", "6 intervals");
+    page.says("table[aria-label=processes]", "11 %");
+    // Whoever does not follow sees no more.
+    page.browser
+        .value("document.querySelector('#follow').click()");
+    page.go("live&follow=0");
+    page.says("main", "6 intervals");
+    page.case.write("live.jsonl", format!("{log}{{}}\n"));
+    page.browser
+        .value("document.querySelector('#follow').click()");
+    page.says("main", "The log is followed no longer: line 8: ");
+    assert_eq!(page.browser.complaints, Vec::<String>::new());
+}
+
 #[test]
 fn pictures_of_a_view_that_was_left_are_let_go() {
     let case = recorded("left");
@@ -576,9 +616,15 @@ fn pictures_of_a_view_that_was_left_are_let_go() {
 fn every_view_is_drawn() {
     let case = recorded("views");
     case.write("simulation.json", include_str!("simulation.json"));
+    case.write("live.jsonl", include_str!("live.jsonl"));
     let viewed = Viewed::new(
         &case,
-        &["solver.nearpage", "solver.nearpage", "simulation.json"],
+        &[
+            "solver.nearpage",
+            "solver.nearpage",
+            "simulation.json",
+            "live.jsonl",
+        ],
     );
     let folder = std::env::var_os("NEARPAGE_SCREENSHOTS").map_or(case.path("views"), PathBuf::from);
     fs::create_dir_all(&folder).expect("writable");
@@ -601,6 +647,7 @@ fn every_view_is_drawn() {
             "&simulation=0&policy=migrate-replicate&t=5000000",
             6,
         ),
+        ("live", "&log=0&follow=0", 4),
     ];
     for theme in ["light", "dark"] {
         for (number, (view, options, plots)) in views.iter().enumerate() {

@@ -10,7 +10,9 @@ use serde_json::{Serializer, Value, json};
 /// A page's nodes, a character each.
 const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/";
 
-pub(super) fn movements_json(movements: &Movements, page_bytes: u64) -> Value {
+/// What pages did: `kept` has a list of time in ns, page, what was done, node before and node after for each movement;
+/// `extents` the homes of pages that lie together, first and last.
+pub fn movements_json(movements: &Movements, page_bytes: u64) -> Value {
     let kept = movements.kept.iter();
     let extents = movements.extents.iter();
     let digit = |node: u8| char::from(DIGITS[usize::from(node) % DIGITS.len()]);

@@ -1,0 +1,533 @@
+//! A log of `nearpage live`, followed while the daemon writes it: what was decided and why, and what
+//! pages did, in the form in which results of simulations are shown.
+//!
+//! The log says where each sampled page was and what was decided; that a page *moved* is taken from
+//! where it is next seen, whoever moved it.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use nearpage_live::{Entry, Head};
+use nearpage_report::movements_json;
+use nearpage_simulator::{Movement, MovementKind, Movements, PageExtent};
+use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
+
+use crate::Error;
+
+/// Movements that are kept, the latest.
+const MOVEMENTS_MAX: usize = 100_000;
+/// Pages that are kept; others are counted.
+const PAGES_MAX: usize = 1 << 18;
+/// Intervals that are kept, the latest.
+const INTERVALS_MAX: usize = 20_000;
+/// Decisions that are shown with their reasons, of the last interval that has any.
+const DECISIONS_MAX: usize = 50;
+
+/// A process and the number of a page in it.
+type PageKey = (u16, u64);
+
+/// A log that is followed.
+#[derive(Debug)]
+pub struct LiveLog {
+    path: PathBuf,
+    followed: Mutex<Followed>,
+}
+
+/// What was read so far.
+#[derive(Debug)]
+struct Followed {
+    head: Head,
+    /// Bytes of whole lines that were read.
+    read_bytes: u64,
+    lines: usize,
+    /// Why it is followed no longer.
+    problem: Option<String>,
+    begin_ns: Option<u64>,
+    end_ns: u64,
+    intervals: u64,
+    /// Intervals, each as a part of a timeline: local and remote accesses, pages moved, copies, none
+    /// collapsed, accesses that each node's memory served.
+    parts: VecDeque<Vec<u64>>,
+    /// What the table's numbers stand for.
+    numbers: FxHashMap<u32, PageKey>,
+    pages: FxHashMap<PageKey, Homes>,
+    pages_beyond: u64,
+    movements: VecDeque<Moved>,
+    decided: Decided,
+    latest: Value,
+    decisions: Value,
+}
+
+/// Homes of a page.
+#[derive(Clone, Copy, Debug)]
+struct Homes {
+    /// Before the first movement that is kept.
+    first: u16,
+    last: u16,
+    /// What was last decided about it.
+    decided: MovementKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moved {
+    time_ns: u64,
+    page: PageKey,
+    kind: MovementKind,
+    from: u16,
+    to: u16,
+}
+
+/// Decisions so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Decided {
+    migrate: u64,
+    interleave: u64,
+    replicate: u64,
+    collapse: u64,
+}
+
+/// Is a file, to judge by how it begins, a log of `nearpage live`?
+pub fn is_log(path: &Path) -> bool {
+    let mut begin = [0; 32];
+    let read = File::open(path).and_then(|mut file| file.read(&mut begin));
+    read.is_ok_and(|length| begin[..length].starts_with(b"{\"nearpage_live\":"))
+}
+
+impl LiveLog {
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// [`Error::Log`]: a file that can't be read, or whose first line is none of such a log.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let refuse = |what: String| Error::Log {
+            file: path.display().to_string(),
+            what,
+        };
+        let (lines, read_bytes) =
+            whole_lines(path, 0).map_err(|error| refuse(error.to_string()))?;
+        let mut lines = lines.split_inclusive(|&byte| byte == b'\n');
+        let first = lines.next().unwrap_or_default();
+        let head: Head = serde_json::from_slice(first)
+            .map_err(|error| refuse(format!("its first line: {error}")))?;
+        let mut followed = Followed {
+            head,
+            read_bytes,
+            lines: 1,
+            problem: None,
+            begin_ns: None,
+            end_ns: 0,
+            intervals: 0,
+            parts: VecDeque::new(),
+            numbers: FxHashMap::default(),
+            pages: FxHashMap::default(),
+            pages_beyond: 0,
+            movements: VecDeque::new(),
+            decided: Decided::default(),
+            latest: Value::Null,
+            decisions: Value::Null,
+        };
+        followed.take(lines);
+        Ok(Self {
+            path: path.to_owned(),
+            followed: Mutex::new(followed),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All of it as it is now; where it has no more than `seen` intervals, only their number.
+    pub fn answer(&self, seen: Option<u64>) -> Value {
+        let mut followed = self.followed.lock().expect("nobody panics holding it");
+        if followed.problem.is_none() {
+            match whole_lines(&self.path, followed.read_bytes) {
+                Ok((lines, read_bytes)) => {
+                    followed.read_bytes = read_bytes;
+                    followed.take(lines.split_inclusive(|&byte| byte == b'\n'));
+                }
+                Err(error) => followed.problem = Some(error.to_string()),
+            }
+        }
+        if seen == Some(followed.intervals) && followed.problem.is_none() {
+            return json!({ "intervals": followed.intervals });
+        }
+        let mut value = followed.value();
+        value["log"] = json!(self.path.display().to_string());
+        value
+    }
+}
+
+/// Whole lines from a position on, and where they end. A line that is being written is left for the
+/// next time.
+fn whole_lines(path: &Path, from: u64) -> io::Result<(Vec<u8>, u64)> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() < from {
+        return Err(io::Error::other("it became shorter while it was followed"));
+    }
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let end = bytes
+        .iter()
+        .rposition(|&byte| byte == b'\n')
+        .map_or(0, |at| at + 1);
+    bytes.truncate(end);
+    Ok((bytes, from + end as u64))
+}
+
+impl Followed {
+    fn take<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) {
+        for line in lines {
+            self.lines += 1;
+            match serde_json::from_slice::<Entry>(line) {
+                Ok(entry) => self.add(&entry),
+                Err(error) => {
+                    self.problem = Some(format!("line {}: {error}", self.lines));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        let interval = &entry.interval;
+        let nodes = self.head.nodes.len();
+        self.intervals += 1;
+        let begin_ns = *self.begin_ns.get_or_insert(interval.begin_ns);
+        self.end_ns = interval.end_ns.saturating_sub(begin_ns);
+        for number in &interval.forgotten {
+            self.numbers.remove(number);
+        }
+        let (mut local, mut remote) = (0, 0);
+        let mut served = vec![0u64; nodes];
+        let mut moved = 0;
+        let mut placed = interval.placed.iter().peekable();
+        for (at, seen) in interval.observations.iter().enumerate() {
+            while let Some(one) = placed.next_if(|one| one.after <= at) {
+                self.numbers.insert(one.page, (one.process, one.number));
+            }
+            match seen.node == seen.home {
+                true => local += 1,
+                false => remote += 1,
+            }
+            if let Some(sum) = served.get_mut(usize::from(seen.home)) {
+                *sum += 1;
+            }
+            let time_ns =
+                (interval.begin_ns.saturating_sub(begin_ns)).saturating_add(seen.after_ns);
+            moved += u64::from(self.see(seen.page, seen.home, time_ns));
+        }
+        for one in placed {
+            self.numbers.insert(one.page, (one.process, one.number));
+        }
+        let mut copies = 0;
+        for action in &entry.actions {
+            let kind = match action.kind.as_str() {
+                "interleave" => MovementKind::Interleave,
+                "replicate" => MovementKind::Replicate,
+                "collapse" => MovementKind::Collapse,
+                _ => MovementKind::Migrate,
+            };
+            let (sum, shown_as) = match kind {
+                // A stock kernel has no copies: such pages are spread.
+                MovementKind::Replicate => {
+                    copies += 1;
+                    (&mut self.decided.replicate, MovementKind::Interleave)
+                }
+                MovementKind::Interleave => (&mut self.decided.interleave, kind),
+                MovementKind::Collapse => (&mut self.decided.collapse, kind),
+                _ => (&mut self.decided.migrate, kind),
+            };
+            *sum += 1;
+            let key = self.numbers.get(&action.page);
+            if let Some(homes) = key.and_then(|key| self.pages.get_mut(key)) {
+                homes.decided = shown_as;
+            }
+        }
+        let mut part = vec![local, remote, moved, copies, 0];
+        part.extend(&served);
+        self.parts.push_back(part);
+        if self.parts.len() > INTERVALS_MAX {
+            self.parts.pop_front();
+        }
+        let share = |of: u64| (local + remote > 0).then(|| of as f64 / (local + remote) as f64);
+        self.latest = json!({
+            "time_unix_ms": entry.time_unix_ms,
+            "interval_ns": interval.end_ns.saturating_sub(interval.begin_ns),
+            "samples": interval.observations.len(),
+            "local_share": share(local),
+            "served": served,
+            "moves_ns": interval.move_ns,
+            "processes": entry.processes,
+        });
+        if !entry.actions.is_empty() || !entry.thread_moves.is_empty() {
+            let page = |number: u32| {
+                let key = self.numbers.get(&number);
+                key.map(|(process, page)| {
+                    json!([process, format!("{:#x}", page * self.page_bytes())])
+                })
+            };
+            let actions = entry.actions.iter().take(DECISIONS_MAX);
+            self.decisions = json!({
+                "interval": self.intervals,
+                "pages": entry.actions.len(),
+                "such_as": actions.map(|action| json!({
+                    "page": page(action.page), "kind": action.kind, "node": action.node,
+                    "rule": action.rule, "counts": action.counts, "stores": action.writes,
+                })).collect::<Vec<Value>>(),
+                "threads": entry.thread_moves,
+            });
+        }
+    }
+
+    /// A page is seen at a node; did it move since it was seen last?
+    fn see(&mut self, number: u32, home: u16, time_ns: u64) -> bool {
+        let Some(&page) = self.numbers.get(&number) else {
+            return false;
+        };
+        if !self.pages.contains_key(&page) && self.pages.len() >= PAGES_MAX {
+            self.pages_beyond += 1;
+            return false;
+        }
+        let homes = self.pages.entry(page).or_insert(Homes {
+            first: home,
+            last: home,
+            decided: MovementKind::Migrate,
+        });
+        if homes.last == home {
+            return false;
+        }
+        self.movements.push_back(Moved {
+            time_ns,
+            page,
+            kind: homes.decided,
+            from: homes.last,
+            to: home,
+        });
+        homes.last = home;
+        if self.movements.len() > MOVEMENTS_MAX
+            && let Some(gone) = self.movements.pop_front()
+            && let Some(homes) = self.pages.get_mut(&gone.page)
+        {
+            homes.first = gone.to;
+        }
+        true
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.head.page_bytes
+    }
+
+    fn value(&self) -> Value {
+        let Head {
+            policy,
+            parameters,
+            nodes,
+            source,
+            estimated,
+            ..
+        } = &self.head;
+        let sum = |at: usize| self.parts.iter().map(|part| part[at]).sum::<u64>();
+        let (local, remote) = (sum(0), sum(1));
+        let load: Vec<u64> = (5..5 + nodes.len()).map(sum).collect();
+        let result = json!({
+            "policy": policy,
+            "time_ns": self.end_ns.max(1),
+            "local_share": local as f64 / (local + remote).max(1) as f64,
+            "migrated": sum(2),
+            "controller_load": load,
+            "timeline": {
+                "part_ns": self.end_ns / self.intervals.max(1),
+                "parts": self.parts,
+            },
+            "movements": movements_json(&self.movements(), self.page_bytes()),
+        });
+        json!({
+            "intervals": self.intervals,
+            "policy": policy,
+            "parameters": parameters,
+            "nodes": nodes,
+            "source": source,
+            "estimated": estimated,
+            "problem": self.problem,
+            "decided": {
+                "migrate": self.decided.migrate,
+                "interleave": self.decided.interleave,
+                "replicate": self.decided.replicate,
+                "collapse": self.decided.collapse,
+            },
+            "latest": self.latest,
+            "decisions": self.decisions,
+            "result": result,
+        })
+    }
+
+    /// Pages in order of process and address, and their movements.
+    fn movements(&self) -> Movements {
+        let mut pages: Vec<(&PageKey, &Homes)> = self.pages.iter().collect();
+        pages.sort_unstable_by_key(|(key, _)| **key);
+        let mut position = FxHashMap::default();
+        let mut extents: Vec<PageExtent> = Vec::new();
+        let mut before: Option<PageKey> = None;
+        for (at, (&(process, number), homes)) in pages.into_iter().enumerate() {
+            position.insert((process, number), at as u32);
+            let home = (homes.first as u8, homes.last as u8);
+            match (extents.last_mut(), before) {
+                (Some(extent), Some((same, last))) if same == process && last + 1 == number => {
+                    extent.homes.push(home);
+                }
+                _ => extents.push(PageExtent {
+                    application: process,
+                    page_number: number,
+                    homes: vec![home],
+                }),
+            }
+            before = Some((process, number));
+        }
+        let kept = self.movements.iter().filter_map(|moved| {
+            Some(Movement {
+                time_ns: moved.time_ns,
+                page: *position.get(&moved.page)?,
+                kind: moved.kind,
+                from: moved.from,
+                to: moved.to,
+            })
+        });
+        Movements {
+            kept: kept.collect(),
+            beyond: 0,
+            extents,
+            pages_beyond: self.pages_beyond,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const HEAD: &str = r#"{"nearpage_live":1,"policy":"migrate","parameters":[],"nodes":[0,1],"memory_nodes":3,"pages":8,"page_bytes":4096,"seed":1,"source":"clock","estimated":[]}"#;
+
+    /// An interval of a second in which pages of process 0 were seen, by number, with the nodes of their
+    /// users and of themselves.
+    fn entry(second: u64, placed: &str, seen: &[(u32, u16, u16)], actions: &str) -> String {
+        let begin = second * 1_000_000_000;
+        let observations: Vec<Value> = seen
+            .iter()
+            .enumerate()
+            .map(|(at, (page, node, home))| json!([at, page, node, home, 7, 0, 0]))
+            .collect();
+        format!(
+            r#"{{"interval":{{"begin_ns":{begin},"end_ns":{},"accesses_per_thousand":1000,"instructions":0,"free_per_10000":5000,"full":[false,false],"forgotten":[],"observations":{},"placed":[{placed}],"threads":[],"move_ns":0}},"actions":[{actions}],"thread_moves":[],"processes":[],"time_unix_ms":5}}"#,
+            begin + 1_000_000_000,
+            Value::from(observations),
+        )
+    }
+
+    fn placed(after: usize, page: u32, number: u64) -> String {
+        json!({ "after": after, "page": page, "process": 0, "number": number }).to_string()
+    }
+
+    fn log(lines: &[&str]) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        for line in lines {
+            writeln!(file, "{line}").expect("written");
+        }
+        file
+    }
+
+    #[test]
+    fn pages_move_when_they_are_seen_elsewhere() {
+        let places = [placed(0, 0, 0x10), placed(0, 1, 0x11)].join(",");
+        let action = r#"{"page":0,"kind":"interleave","node":1,"rule":"hot","counts":[0,3],"writes":2,"migrations":0}"#;
+        let first = entry(4, &places, &[(0, 1, 0), (0, 1, 0), (1, 0, 0)], action);
+        // Number 1 stands for another page from the second access on.
+        let second = entry(5, &placed(1, 1, 0x99), &[(0, 1, 1), (1, 1, 1)], "");
+        let file = log(&[HEAD, &first, &second]);
+        assert!(is_log(file.path()));
+        let log = LiveLog::open(file.path()).expect("a log");
+        let value = log.answer(None);
+        assert_eq!(value["intervals"], 2);
+        assert_eq!(value["decided"]["interleave"], 1);
+        assert_eq!(
+            value["decisions"]["such_as"][0]["page"],
+            json!([0, "0x10000"])
+        );
+        assert_eq!(value["latest"]["local_share"], 1.0);
+        let result = &value["result"];
+        assert_eq!(result["time_ns"], 2_000_000_000u64);
+        assert_eq!(result["controller_load"], json!([3, 2]));
+        let parts = json!([[1, 2, 0, 0, 0, 3, 0], [2, 0, 1, 0, 0, 0, 2]]);
+        assert_eq!(result["timeline"]["parts"], parts);
+        assert_eq!(
+            result["movements"],
+            json!({
+                "page_bytes": 4096,
+                "kept": [[1_000_000_000u64, 0, "interleave", 0, 1]],
+                "beyond": 0,
+                "extents": [
+                    { "process": 0, "address": "0x10000", "first": "00", "last": "10" },
+                    { "process": 0, "address": "0x99000", "first": "1", "last": "1" },
+                ],
+                "pages_beyond": 0,
+            })
+        );
+    }
+
+    #[test]
+    fn a_log_is_followed_line_by_line() {
+        let one = entry(0, &placed(0, 0, 1), &[(0, 0, 0)], "");
+        let two = entry(1, "", &[(0, 0, 0)], "");
+        let mut file = log(&[HEAD, &one]);
+        let log = LiveLog::open(file.path()).expect("a log");
+        assert_eq!(log.answer(None)["intervals"], 1);
+        // Half a line is none yet.
+        write!(file, "{}", &two[..50]).expect("written");
+        assert_eq!(log.answer(Some(1)), json!({ "intervals": 1 }));
+        writeln!(file, "{}", &two[50..]).expect("written");
+        let value = log.answer(Some(1));
+        assert_eq!(
+            value["result"]["timeline"]["parts"]
+                .as_array()
+                .map(Vec::len),
+            Some(2)
+        );
+        writeln!(file, "{{}}").expect("written");
+        let value = log.answer(Some(2));
+        assert_eq!(value["intervals"], 2);
+        assert!(
+            value["problem"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("line 4: ")),
+            "{value}"
+        );
+        file.as_file().set_len(10).expect("cut");
+        assert_eq!(log.answer(Some(2))["intervals"], 2);
+    }
+
+    #[test]
+    fn what_became_shorter_or_is_none_is_said() {
+        let one = entry(0, "", &[], "");
+        let file = log(&[HEAD, &one]);
+        let log_ = LiveLog::open(file.path()).expect("a log");
+        file.as_file().set_len(10).expect("cut");
+        assert_eq!(
+            log_.answer(None)["problem"],
+            "it became shorter while it was followed"
+        );
+        let none = log(&[r#"{"nearpage_live":"x"}"#]);
+        let error = LiveLog::open(none.path()).expect_err("refused").to_string();
+        assert!(
+            error.contains("not a log of `nearpage live`: its first line: "),
+            "{error}"
+        );
+    }
+}
