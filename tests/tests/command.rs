@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -920,4 +921,27 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
     let said = run("kill", 128 + 9);
     assert!(said.contains("ended abruptly"), "{said}");
     assert!(!said.contains("matched nothing"), "{said}");
+}
+
+#[test]
+fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
+    let case = Case::new("live_policies");
+    let unknown = case.nearpage(["live", "--policy", "best", "--", "true"]);
+    let unknown = unknown.exits(2);
+    let (_, names) = unknown.stderr.split_once("there are ").expect("all names");
+    let names: Vec<&str> = names.lines().next().unwrap_or("").split(", ").collect();
+    assert!(names.contains(&"traffic") && names.len() > 5, "{names:?}");
+    let nodes = Path::new("/sys/devices/system/node");
+    let one_node = !nodes.join("node1").exists();
+    for (name, dry_run) in names.iter().zip([true, false].into_iter().cycle()) {
+        let mut arguments = vec!["live", "--policy", name];
+        arguments.extend(dry_run.then_some("--dry-run"));
+        arguments.extend(["--", "true"]);
+        let finished = case.nearpage(arguments).success();
+        assert_eq!(
+            finished.stderr.contains("nothing to move, only to watch"),
+            one_node,
+            "{finished}"
+        );
+    }
 }

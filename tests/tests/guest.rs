@@ -39,8 +39,16 @@ end_once() {    # FILE CONDITION
     wait_for "$2"
     : >"$1"
 }
-moved_of() {    # NAME LOG: pages of the process that moved
-    grep -o "\"name\":\"$1\"[^}]*\"moved\":[0-9]*" "$2" | sed 's/.*://' | awk '{ sum += $1 } END { print sum + 0 }'
+is_even() {     # NAME: the largest anonymous mapping of the process is spread evenly over four nodes
+    grep ' anon=' /proc/"$(pgrep -nx "$1")"/numa_maps | awk '{
+        all = nodes = most = 0; least = 1e9
+        for (at = 1; at <= NF; at++) if (split($at, part, "=") == 2 && part[1] ~ /^N[0-9]+$/) {
+            all += part[2]; nodes++
+            if (part[2] > most) most = part[2]
+            if (part[2] < least) least = part[2]
+        }
+        if (all > largest) { largest = all; even = nodes == 4 && most <= 1.2 * least }
+    } END { exit !even }'
 }
 becomes_local() { # NAME LOG LINE: from that line on its accesses are remote, and then local
     tail -n +"$3" "$2" | grep -o "\"name\":\"$1\"[^}]*\"local_per_1000\":[0-9]*" | sed 's/.*://' |
@@ -191,7 +199,9 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
         // Two targets, one of which wants its pages apart and the other one together.
         format!(
-            "end_once two.end 'becomes_local triad two.log 2 && [ $(moved_of cluster two.log) -ge 60 ]' &\n\
+            "(wait_for 'becomes_local triad two.log 2 && is_even cluster'\n\
+             wc -l <two.log >two.even\n\
+             end_once two.end '[ $(wc -l <two.log) -gt $(($(cat two.even) + 5)) ]') &\n\
              WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} --log two.log -- sh two.sh\n",
             replicating = LIVE.replace("migrate", "migrate-replicate")
         ),
@@ -476,12 +486,11 @@ fn two_targets_get_what_each_needs() {
             triad.pages[object].count()
         );
     }
+    // Evenly, and some decisions later still.
     let block = there.inspection("two_cluster").pages["block"].count();
-    let pages: u64 = block.values().sum();
-    for node in 0..4 {
-        let share = block.get(&node).map_or(0.0, |count| *count as f64) / pages as f64;
-        assert!((0.1..=0.5).contains(&share), "node {node}: {block:?}");
-    }
+    let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
+    assert_eq!(block.len(), 4, "{block:?}");
+    assert!(*most as f64 <= 1.2 * *least as f64, "{block:?}");
 }
 
 #[test]
@@ -519,7 +528,10 @@ fn processes_run_from_copies_on_their_node() {
         said.contains("1 files replicated on 4 nodes: 0.1 MiB"),
         "{said}"
     );
-    assert!(said.contains("8 mappings"), "{said}");
+    assert!(
+        said.contains("1 processes ran from copies on their nodes: 8 mappings"),
+        "{said}"
+    );
 }
 
 /// What a program printed before these words: its name and checksum.

@@ -51,11 +51,12 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
             eprintln!("nearpage: {line}");
         }
     };
-    let dry_run = arguments.dry_run || machine.nodes_with_memory().len() < 2;
-    if dry_run && !arguments.dry_run {
+    let one_node = machine.nodes_with_memory().len() < 2;
+    if one_node {
         say("this machine has one memory node: nothing to move, only to watch");
         policy = Policy::Watch;
     }
+    let dry_run = arguments.dry_run || one_node;
     let target = arguments.target();
     if let Some(line) = kernel_balances(matches!(target, Target::Command(_)) && !dry_run) {
         say(line);
@@ -64,7 +65,6 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     refuse_taken(&target, dry_run)?;
     let mut options = Options::new(target);
     options.fault_period = 0;
-    options.page_nodes = true;
     let calibration = calibrate();
     options.calibration = calibration.as_ref().ok().copied();
     options.rate_hz = arguments.rate.or_else(|| {

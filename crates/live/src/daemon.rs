@@ -6,13 +6,15 @@ use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
 use nearpage_policy::online::View;
 use nearpage_policy::online::traffic::imbalance;
 use nearpage_recording::AccessKind;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;
 use crate::care::Caution;
 use crate::decide::{Decider, Decisions, Interval, Observed, Placed, ThreadTotals};
 use crate::error::Error;
 use crate::free_memory::FreeMemory;
+use crate::homes::Homes;
+use crate::interleaved::Interleaved;
 use crate::kernel::Kernel;
 use crate::log::{self, Entry, Head, LoggedProcess};
 use crate::mover::{Identity, Mover, Outcomes};
@@ -70,6 +72,8 @@ pub struct Report {
     pub outcomes: Outcomes,
     /// How much memory moved.
     pub moved_bytes: u64,
+    /// Time that the decision took.
+    pub deciding_ns: u64,
     /// Time in all calls that moved pages.
     pub in_calls_ns: u64,
     /// The longest of them.
@@ -98,11 +102,16 @@ pub struct Daemon {
     settings: Settings,
     nodes: Vec<NodeId>,
     memory_nodes: u64,
-    node_of_cpu: FxHashMap<CpuId, u16>,
+    /// By number of the CPU.
+    node_of_cpu: Vec<Option<u16>>,
     /// By position.
     cpus_of_node: Vec<CpuList>,
     decider: Decider,
     pages: HotPages,
+    homes: Homes,
+    interleaved: Interleaved,
+    /// Accesses whose page's node the kernel did not tell, or was not asked.
+    without_node: u64,
     mover: Mover,
     processes: FxHashMap<ProcessIndex, TargetProcess>,
     /// Numbers of pages whose process has ended.
@@ -118,16 +127,27 @@ impl Daemon {
     /// A policy that makes no sense on this machine.
     pub fn new(settings: Settings, machine: &Machine, now_ns: u64) -> Result<Self, Error> {
         let nodes = machine.node_ids();
-        let mut node_of_cpu = FxHashMap::default();
+        let mut node_of_cpu = Vec::new();
         for (at, node) in machine.nodes.iter().enumerate() {
-            node_of_cpu.extend(node.cpus.iter().map(|cpu| (*cpu, at as u16)));
+            for cpu in node.cpus.iter().map(|cpu| cpu.0 as usize) {
+                if node_of_cpu.len() <= cpu {
+                    node_of_cpu.resize(cpu + 1, None);
+                }
+                node_of_cpu[cpu] = Some(at as u16);
+            }
         }
         let memory_nodes = memory_nodes(machine);
+        let only = memory_nodes
+            .is_power_of_two()
+            .then(|| memory_nodes.trailing_zeros() as u16);
         let head = head(&settings, &nodes, memory_nodes);
         let policy = settings.policy.start(&head.setting())?;
         Ok(Self {
             decider: Decider::new(policy, nodes.len(), settings.pages),
             pages: HotPages::new(settings.pages),
+            homes: Homes::new(settings.pages, only),
+            interleaved: Interleaved::default(),
+            without_node: 0,
             mover: Mover::new(settings.limits, settings.page_bytes, settings.pages, now_ns),
             processes: FxHashMap::default(),
             forgotten: Vec::new(),
@@ -169,19 +189,22 @@ impl Daemon {
     ) -> Result<Report, Error> {
         let now_ns = kernel.now_ns();
         self.look_after(observer, kernel);
-        let (interval, traffic) = self.interval(observer, free, now_ns);
+        let (interval, tally) = self.interval(observer, kernel, free, now_ns);
+        let began_ns = kernel.now_ns();
         let decisions = self.decider.decide(&interval);
+        let deciding_ns = kernel.now_ns().saturating_sub(began_ns);
         let mut report = Report {
             entry: Entry::of(interval, &decisions),
             view: decisions.view,
-            traffic,
+            traffic: tally.traffic,
             hot_pages: self.pages.len(),
             given_up: self.pages.given_up(),
             dropped: observer.dropped,
-            without_node: observer.without_node,
+            without_node: self.without_node,
             left: 0,
             outcomes: Outcomes::default(),
             moved_bytes: 0,
+            deciding_ns,
             in_calls_ns: 0,
             longest_call_ns: 0,
         };
@@ -190,6 +213,7 @@ impl Daemon {
             kernel,
             free,
             &decisions,
+            &tally.local,
             now_ns + budget_ns,
             &mut report,
         );
@@ -220,7 +244,11 @@ impl Daemon {
             let over = process.threads == 0;
             if over || process.replaced {
                 if self.processes.remove(&index).is_some() {
-                    self.forgotten.extend(self.pages.forget_process(index));
+                    let forgotten = self.pages.forget_process(index);
+                    for &number in &forgotten {
+                        self.interleaved.forget(number);
+                    }
+                    self.forgotten.extend(forgotten);
                 }
                 if over {
                     continue;
@@ -240,11 +268,14 @@ impl Daemon {
             self.processes.insert(index, process);
         }
         // Of those that nothing was seen of nothing is decided.
-        let seen: FxHashSet<ProcessIndex> =
-            observer.seen().iter().map(|seen| seen.process).collect();
-        for index in seen {
-            if let Some(process) = self.processes.get_mut(&index) {
-                process.read_space(kernel);
+        let mut seen = vec![false; observer.processes().len()];
+        for access in observer.seen() {
+            seen[access.process.0 as usize] = true;
+        }
+        for (index, process) in &mut self.processes {
+            let at = index.0 as usize;
+            if seen[at] {
+                process.read_space(kernel, observer.processes()[at].remapped);
             }
         }
     }
@@ -253,10 +284,10 @@ impl Daemon {
     fn interval(
         &mut self,
         observer: &Observer,
+        kernel: &mut dyn Kernel,
         free: &FreeMemory,
         now_ns: u64,
-    ) -> (Interval, Vec<Vec<u64>>) {
-        let page_bytes = self.settings.page_bytes;
+    ) -> (Interval, Tally) {
         let mut interval = Interval {
             begin_ns: self.interval_begin_ns,
             end_ns: now_ns,
@@ -269,74 +300,117 @@ impl Daemon {
             move_ns: self.moves_ns,
             ..Interval::default()
         };
-        let mut traffic = vec![vec![0; self.nodes.len()]; self.nodes.len()];
-        let mut totals: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-        let mut latest_ns = 0;
-        for seen in observer.seen() {
-            let access = &seen.access;
-            let known = self.node_of_cpu.get(&access.cpu).copied();
-            let (Some(node), Some(home)) = (known, self.position(seen.page_node)) else {
+        let (mut placed, answers) = self.find_pages(observer, &mut interval);
+        let (nodes, by_pid) = (&self.nodes, observer.processes());
+        self.homes.ask(
+            kernel,
+            |process| by_pid[process.0 as usize].pid,
+            |node| {
+                let node = NodeId(u16::try_from(node).ok()?);
+                Some(nodes.iter().position(|id| *id == node)? as u16)
+            },
+        );
+        let mut tally = Tally::of(nodes.len(), observer);
+        // Those whose home is known move together; what was placed before each of them stays before it.
+        let mut next_placed = placed.iter_mut().peekable();
+        let mut kept = 0;
+        for (at, answer) in answers.into_iter().enumerate() {
+            while let Some(placed) = next_placed.next_if(|placed| placed.after <= at) {
+                placed.after = kept;
+            }
+            let Some(home) = self.homes.answer(answer) else {
                 continue;
             };
-            // What the kernel hands over is in order of time but for a few.
-            latest_ns = access
-                .time_ns
-                .saturating_sub(interval.begin_ns)
-                .max(latest_ns);
-            let page_start = match self.processes.get(&seen.process) {
-                Some(process) => process.space().page(access.address, page_bytes).0,
-                None => access.address - access.address % page_bytes,
-            };
-            let page = Page {
-                process: seen.process,
-                address: page_start,
-            };
-            let touched = self.pages.touch(page);
-            if touched.new {
-                interval.placed.push(Placed {
-                    after: interval.observations.len(),
-                    page: touched.number,
-                    process: seen.process.0.min(u16::MAX.into()) as u16,
-                    number: page.address / page_bytes,
-                });
-            }
-            traffic[usize::from(node)][usize::from(home)] += 1;
-            let total = totals.entry(access.thread.0).or_default();
-            match access.kind {
-                AccessKind::Store => total.1 += 1,
-                AccessKind::Load | AccessKind::Fetch => total.0 += 1,
-            }
-            interval.observations.push(Observed {
-                after_ns: latest_ns.min(now_ns - interval.begin_ns),
-                page: touched.number,
-                node,
+            let observed = Observed {
                 home,
-                thread: access.thread.0,
-                kind: access.kind,
-                level: access.level,
-            });
+                ..interval.observations[at]
+            };
+            tally.count(&observed, observer);
+            self.interleaved.sampled(observed.page, observed.node);
+            interval.observations[kept] = observed;
+            kept += 1;
         }
+        for placed in next_placed {
+            placed.after = kept;
+        }
+        self.without_node += (interval.observations.len() - kept) as u64;
+        interval.observations.truncate(kept);
+        interval.placed = placed;
         for (number, thread) in observer.threads().iter().enumerate() {
-            let node = thread.cpu.and_then(|cpu| self.node_of_cpu.get(&cpu));
-            let (true, Some(&node)) = (thread.live, node) else {
+            let node = thread.cpu.and_then(|cpu| node_of(&self.node_of_cpu, cpu));
+            let (true, Some(node)) = (thread.live, node) else {
                 continue;
             };
-            let (reads, writes) = totals.get(&(number as u32)).copied().unwrap_or_default();
+            let [reads, writes] = tally.by_thread[number];
             interval.threads.push(ThreadTotals {
                 thread: number as u32,
-                process: thread.process.0.min(u16::MAX.into()) as u16,
+                process: narrow(thread.process),
                 node,
                 busy_ns: thread.busy_ns,
                 reads,
                 writes,
             });
         }
-        (interval, traffic)
+        (interval, tally)
     }
 
-    fn position(&self, node: NodeId) -> Option<u16> {
-        let at = self.nodes.iter().position(|id| *id == node)?;
-        Some(at as u16)
+    /// Gives all sampled pages their numbers: observations without their homes, and for each of them
+    /// where the answer about it will be.
+    fn find_pages(
+        &mut self,
+        observer: &Observer,
+        interval: &mut Interval,
+    ) -> (Vec<Placed>, Vec<u32>) {
+        let page_bytes = self.settings.page_bytes;
+        let length_ns = interval.end_ns - interval.begin_ns;
+        let mut placed = Vec::new();
+        let mut answers = Vec::with_capacity(observer.seen().len());
+        interval.observations.reserve(observer.seen().len());
+        self.homes.begin();
+        let mut latest_ns = 0;
+        for seen in observer.seen() {
+            let Some(node) = node_of(&self.node_of_cpu, seen.cpu) else {
+                continue;
+            };
+            // What the kernel hands over is in order of time but for a few.
+            latest_ns = seen
+                .time_ns
+                .saturating_sub(interval.begin_ns)
+                .max(latest_ns);
+            let small = seen.address - seen.address % page_bytes;
+            let page = Page {
+                process: seen.process,
+                address: match self.processes.get(&seen.process) {
+                    Some(process) => process.space().page(seen.address, page_bytes).0,
+                    None => small,
+                },
+            };
+            let touched = self.pages.touch(page);
+            if touched.new {
+                self.interleaved.forget(touched.number);
+                placed.push(Placed {
+                    after: interval.observations.len(),
+                    page: touched.number,
+                    process: narrow(seen.process),
+                    number: page.address / page_bytes,
+                });
+            }
+            // A huge page is there as a whole, a part of one that is not may be.
+            answers.push(
+                self.homes
+                    .sampled(touched.number, touched.new, seen.process, small),
+            );
+            interval.observations.push(Observed {
+                after_ns: latest_ns.min(length_ns),
+                page: touched.number,
+                node,
+                home: 0,
+                thread: seen.thread.0,
+                kind: seen.kind,
+                level: seen.level,
+            });
+        }
+        (placed, answers)
     }
 
     fn act(
@@ -345,26 +419,21 @@ impl Daemon {
         kernel: &mut dyn Kernel,
         free: &FreeMemory,
         decisions: &Decisions,
+        local: &[(u64, u64)],
         deadline_ns: u64,
         report: &mut Report,
     ) {
-        let observations = &report.entry.interval.observations;
-        let homes: FxHashMap<u32, u16> = observations
-            .iter()
-            .map(|seen| (seen.page, seen.home))
-            .collect();
         let wishing = Wishing {
             nodes: &self.nodes,
             memory_nodes: self.memory_nodes,
             page_bytes: self.settings.page_bytes,
             pages: &self.pages,
-            homes: &homes,
+            homes: &self.homes,
             free,
             processes: &self.processes,
         };
-        let mut wishes = wishing.wishes(&decisions.actions);
-        let local = local_by_process(observer, &report.entry.interval);
-        let seen_at = |number: u32| Some(self.nodes[usize::from(*homes.get(&number)?)]);
+        let mut wishes = wishing.wishes(&decisions.actions, &mut self.interleaved);
+        let (homes, nodes) = (&mut self.homes, &self.nodes);
         let most = self.settings.pages;
         let moves = !self.settings.dry_run && self.nodes.len() > 1;
         if self.settings.moves_threads {
@@ -386,6 +455,7 @@ impl Daemon {
             let process = self.processes.get_mut(&index).expect("listed above");
             let new = wishes.remove(&index).unwrap_or_default();
             let wished = new.pages.len() as u64;
+            let seen_at = |number: u32| Some(nodes[usize::from(homes.of(number)?)]);
             let mut outcomes = process.take_in(new.pages, &self.pages, seen_at, most);
             let acted = match moves && process.is_claimed() {
                 true => process.act(seen.loss, &mut self.mover, kernel, deadline_ns, most),
@@ -393,7 +463,13 @@ impl Daemon {
             };
             let round = &acted.round;
             outcomes.add(&round.outcomes);
-            let (ours, all) = local.get(&index).copied().unwrap_or_default();
+            for moved in &round.moved {
+                let at = nodes.iter().position(|id| *id == moved.to);
+                if let (Some(number), Some(at)) = (self.pages.number(&moved.page), at) {
+                    homes.moved(number, at as u16);
+                }
+            }
+            let (ours, all) = local[index.0 as usize];
             report.entry.processes.push(LoggedProcess {
                 pid: seen.pid,
                 name: seen.name.clone(),
@@ -417,21 +493,43 @@ impl Daemon {
     }
 }
 
-/// Local accesses and all accesses of each process.
-fn local_by_process(
-    observer: &Observer,
-    interval: &Interval,
-) -> FxHashMap<ProcessIndex, (u64, u64)> {
-    let mut local: FxHashMap<ProcessIndex, (u64, u64)> = FxHashMap::default();
-    for seen in &interval.observations {
-        let Some(thread) = observer.threads().get(seen.thread as usize) else {
-            continue;
-        };
-        let (ours, all) = local.entry(thread.process).or_default();
-        *ours += u64::from(seen.node == seen.home);
+/// Who accessed whose memory in an interval.
+struct Tally {
+    /// By node of the CPU and node of the page.
+    traffic: Vec<Vec<u64>>,
+    /// Of each thread: loads and fetches, and stores.
+    by_thread: Vec<[u64; 2]>,
+    /// Of each process: local accesses, and all.
+    local: Vec<(u64, u64)>,
+}
+
+impl Tally {
+    fn of(nodes: usize, observer: &Observer) -> Self {
+        Self {
+            traffic: vec![vec![0; nodes]; nodes],
+            by_thread: vec![[0; 2]; observer.threads().len()],
+            local: vec![(0, 0); observer.processes().len()],
+        }
+    }
+
+    fn count(&mut self, observed: &Observed, observer: &Observer) {
+        let (node, home) = (usize::from(observed.node), usize::from(observed.home));
+        self.traffic[node][home] += 1;
+        let thread = observed.thread as usize;
+        self.by_thread[thread][usize::from(observed.kind == AccessKind::Store)] += 1;
+        let (ours, all) = &mut self.local[observer.threads()[thread].process.0 as usize];
+        *ours += u64::from(node == home);
         *all += 1;
     }
-    local
+}
+
+fn node_of(node_of_cpu: &[Option<u16>], cpu: CpuId) -> Option<u16> {
+    *node_of_cpu.get(cpu.0 as usize)?
+}
+
+/// A process's number, as policies have it.
+fn narrow(process: ProcessIndex) -> u16 {
+    process.0.min(u16::MAX.into()) as u16
 }
 
 /// Bit n: the node at position n has memory.

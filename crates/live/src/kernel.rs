@@ -34,6 +34,15 @@ pub trait Kernel {
         false
     }
 
+    /// `move_pages(2)` without nodes: where pages of a process are; each a node or the negative of an
+    /// `errno`.
+    ///
+    /// # Errors
+    /// What the call as a whole was refused for.
+    fn page_nodes(&mut self, _pid: u32, _pages: &[u64], _nodes: &mut [i32]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// `move_pages(2)`: moves pages of a process, each to its node; one status a page, a node or
     /// the negative of an `errno`.
     ///
@@ -120,6 +129,27 @@ impl Kernel for Linux {
         result == 0
     }
 
+    fn page_nodes(&mut self, pid: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
+        assert_eq!(pages.len(), nodes.len());
+        // SAFETY: both arrays have as many elements as the count says; without target nodes the call
+        // moves nothing and writes to `nodes` alone.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                pid as libc::pid_t,
+                pages.len(),
+                pages.as_ptr(),
+                std::ptr::null::<libc::c_int>(),
+                nodes.as_mut_ptr(),
+                0,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn move_pages(
         &mut self,
         pid: u32,
@@ -170,6 +200,10 @@ mod tests {
                 matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)),
                 "{error}"
             ),
+        }
+        let mut node = [-1];
+        if kernel.page_nodes(own, &[address], &mut node).is_ok() {
+            assert_eq!(node, [0]);
         }
         let affinity = kernel.affinity(own, own).expect("the first thread");
         assert!(kernel.set_affinity(own, own, &affinity));

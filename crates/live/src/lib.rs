@@ -9,7 +9,7 @@
 //! - [`Interval`] has all that a decision depends on, in whole numbers. It goes to the log, and [`replay`]
 //!   decides it again, bit for bit.
 //! - A table of a fixed size keeps the hot pages; accesses between two decisions have a buffer of a
-//!   fixed size. About 64 bytes a page and 13 MiB; what a policy counts comes on top of it
+//!   fixed size. About 80 bytes a page and 8 MiB; what a policy counts comes on top of it
 //!   (`migrate`: 16 bytes a page on up to four nodes).
 //! - Care is for each process: measure, move a part, measure again, go on or move back.
 //! - A huge page is one page. `smaps` says how much of a mapping is in huge pages, not which of its pages
@@ -38,6 +38,8 @@ mod daemon;
 mod decide;
 mod error;
 mod free_memory;
+mod homes;
+mod interleaved;
 mod kernel;
 mod log;
 mod metrics;

@@ -15,6 +15,7 @@ pub struct Metrics {
     replications_interleaved: u64,
     outcomes: Outcomes,
     moved_bytes: u64,
+    deciding_ns: u64,
     in_calls_ns: u64,
     longest_call_ns: u64,
     hot_pages: usize,
@@ -35,6 +36,7 @@ impl Metrics {
         self.actions += report.entry.actions.len() as u64;
         self.outcomes.add(&report.outcomes);
         self.moved_bytes += report.moved_bytes;
+        self.deciding_ns += report.deciding_ns;
         self.in_calls_ns += report.in_calls_ns;
         self.longest_call_ns = self.longest_call_ns.max(report.longest_call_ns);
         self.hot_pages = report.hot_pages;
@@ -116,6 +118,12 @@ impl Metrics {
             &count(self.moved_back),
         );
         one(
+            "decision_seconds_total",
+            "counter",
+            "Time in decisions.",
+            &plain(self.deciding_ns as f64 / 1e9),
+        );
+        one(
             "move_seconds_total",
             "counter",
             "Time in calls that moved pages.",
@@ -140,7 +148,7 @@ impl Metrics {
             ),
             (
                 "samples_without_node_total",
-                "Samples whose page's node the kernel did not tell.",
+                "Samples whose page's node the kernel did not tell, or was not asked.",
                 self.without_node,
             ),
         ];
@@ -217,6 +225,7 @@ mod tests {
         report.without_node = 5;
         report.outcomes = outcomes;
         report.moved_bytes = 7 * 4096;
+        report.deciding_ns = 250_000;
         report.in_calls_ns = 1_500_000;
         report.longest_call_ns = 1_000_000;
         let mut metrics = Metrics::default();
@@ -228,6 +237,7 @@ mod tests {
             "nearpage_live_pages_total{outcome=\"moved\"} 14",
             "nearpage_live_pages_total{outcome=\"busy\"} 4",
             "nearpage_live_moved_bytes_total 57344",
+            "nearpage_live_decision_seconds_total 0.0005",
             "nearpage_live_move_seconds_total 0.003",
             "nearpage_live_pages_given_up_total 3",
             "nearpage_live_samples_without_node_total 5",

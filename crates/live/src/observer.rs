@@ -2,26 +2,34 @@
 
 use std::io;
 
-use nearpage_machine::{CpuId, NodeId};
-use nearpage_recording::{Access, AccessBatch, Event, SampleCounts, ThreadIndex};
+use nearpage_machine::CpuId;
+use nearpage_recording::{AccessBatch, AccessKind, Event, Level, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
 use rustc_hash::FxHashMap;
 
 use crate::care::Loss;
 use crate::pages::ProcessIndex;
 
-/// Accesses kept between two decisions, at about 48 bytes each. More are counted and dropped.
+/// Accesses kept between two decisions, at 32 bytes each. More are counted and dropped.
 pub const ACCESSES_MAX: usize = 1 << 18;
 
 /// A sampled access of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// The access.
-    pub access: Access,
-    /// Whose.
+    /// When, CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Where.
+    pub address: u64,
+    /// By whom.
+    pub thread: ThreadIndex,
+    /// Its process.
     pub process: ProcessIndex,
-    /// Where its page was when it was sampled.
-    pub page_node: NodeId,
+    /// On which CPU.
+    pub cpu: CpuId,
+    /// What it did.
+    pub kind: AccessKind,
+    /// What served it.
+    pub level: Level,
 }
 
 /// A process, as far as samples and the kernel's records tell.
@@ -37,6 +45,8 @@ pub struct Process {
     pub loss: Loss,
     /// It has become another program since the last decision: its pages are gone.
     pub replaced: bool,
+    /// It has mapped something since then, or given it back.
+    pub remapped: bool,
 }
 
 /// A thread of it.
@@ -62,8 +72,6 @@ pub struct Observer {
     accesses: Vec<Seen>,
     /// Accesses that found no room.
     pub dropped: u64,
-    /// Accesses whose page's node the kernel did not tell.
-    pub without_node: u64,
     threads: Vec<Thread>,
     processes: Vec<Process>,
     by_pid: FxHashMap<u32, ProcessIndex>,
@@ -76,7 +84,6 @@ impl Observer {
             period_ns,
             accesses: Vec::with_capacity(ACCESSES_MAX),
             dropped: 0,
-            without_node: 0,
             threads: Vec::new(),
             processes: Vec::new(),
             by_pid: FxHashMap::default(),
@@ -112,6 +119,7 @@ impl Observer {
                 ..Loss::default()
             };
             process.replaced = false;
+            process.remapped = false;
         }
         for thread in &mut self.threads {
             thread.busy_ns = 0;
@@ -135,6 +143,7 @@ impl Observer {
                 ..Loss::default()
             },
             replaced: false,
+            remapped: false,
         });
         self.by_pid.insert(pid, process);
         process
@@ -182,26 +191,25 @@ impl Observer {
 
 impl Sink for Observer {
     fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        for row in 0..batch.len() {
-            let access = batch.get(row);
-            let Some(thread) = self.thread(access.thread) else {
+        for (row, &thread) in batch.thread.iter().enumerate() {
+            let Some(known) = self.threads.get_mut(thread.0 as usize) else {
                 continue;
             };
-            thread.cpu = Some(access.cpu);
-            let process = thread.process;
-            self.processes[process.0 as usize].loss.lost_ns += f64::from(access.cost_ns);
-            let Some(page_node) = access.page_node else {
-                self.without_node += 1;
-                continue;
-            };
+            known.cpu = Some(batch.cpu[row]);
+            let process = known.process;
+            self.processes[process.0 as usize].loss.lost_ns += f64::from(batch.cost_ns[row]);
             if self.accesses.len() == ACCESSES_MAX {
                 self.dropped += 1;
                 continue;
             }
             self.accesses.push(Seen {
-                access,
+                time_ns: batch.time_ns[row],
+                address: batch.address[row],
+                thread,
                 process,
-                page_node,
+                cpu: batch.cpu[row],
+                kind: batch.kind[row],
+                level: batch.level[row],
             });
         }
         Ok(())
@@ -241,10 +249,12 @@ impl Sink for Observer {
                     }
                 }
                 Event::Counts { thread, counts } => self.count(*thread, counts),
-                Event::Map { .. }
-                | Event::Unmap { .. }
-                | Event::FirstTouch { .. }
-                | Event::Lost { .. } => (),
+                Event::Map { pid, .. } | Event::Unmap { pid, .. } => {
+                    if let Some(process) = self.by_pid.get(pid) {
+                        self.processes[process.0 as usize].remapped = true;
+                    }
+                }
+                Event::FirstTouch { .. } | Event::Lost { .. } => (),
             }
         }
         Ok(())
@@ -254,7 +264,7 @@ impl Sink for Observer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpage_recording::{AccessKind, Level, Resolution};
+    use nearpage_recording::{Access, Resolution};
 
     fn fork(thread: u32, pid: u32, tid: u32) -> Event {
         Event::Fork {
@@ -284,7 +294,7 @@ mod tests {
         }
     }
 
-    fn access(thread: u32, page_node: Option<u16>) -> Access {
+    fn access(thread: u32) -> Access {
         Access {
             time_ns: 5,
             thread: ThreadIndex(thread),
@@ -297,7 +307,7 @@ mod tests {
             distance_bytes: 0,
             weight: 1.0,
             cost_ns: 1000.0,
-            page_node: page_node.map(NodeId),
+            page_node: None,
         }
     }
 
@@ -313,8 +323,8 @@ mod tests {
             ])
             .expect("taken");
         let mut batch = AccessBatch::default();
-        batch.push(access(0, Some(2)));
-        batch.push(access(1, None));
+        batch.push(access(0));
+        batch.push(access(1));
         observer.accesses(&batch).expect("taken");
         let process = &observer.processes()[0];
         assert_eq!(
@@ -322,7 +332,7 @@ mod tests {
             (16_000.0, 2000.0)
         );
         assert_eq!(observer.threads()[1].busy_ns, 10_000);
-        assert_eq!((observer.seen().len(), observer.without_node), (1, 1));
+        assert_eq!(observer.seen().len(), 2);
         observer.begin_interval();
         observer.events(&[counts(0, 8, 2)]).expect("taken");
         assert_eq!(observer.processes()[0].loss.cpu_ns, 4000.0);
@@ -352,7 +362,7 @@ mod tests {
         observer.events(&[fork(0, 7, 7)]).expect("taken");
         let mut batch = AccessBatch::default();
         for _ in 0..1024 {
-            batch.push(access(0, Some(0)));
+            batch.push(access(0));
         }
         for _ in 0..ACCESSES_MAX / 1024 + 2 {
             observer.accesses(&batch).expect("taken");

@@ -19,8 +19,11 @@ pub struct TargetProcess {
     claim: Option<Claim>,
     care: Care,
     space: AddressSpace,
-    /// When the kernel is to be asked again what the process allows.
+    /// When the kernel may be asked again what the process allows, and when it must be.
     space_read_again_ns: u64,
+    space_too_old_ns: u64,
+    /// It has mapped something since it was asked last.
+    remapped: bool,
     /// Where pages were before the first of them was moved, and their size.
     origins: FxHashMap<Page, (NodeId, u64)>,
     /// Wishes that were not carried out yet. A policy says a thing once, and it may be said while
@@ -40,11 +43,13 @@ pub struct Acted {
     pub moved_back: bool,
 }
 
-/// The kernel walks all pages of a process to say what it allows: that takes at most this part of
-/// the time.
-const SPACE_READING_PART: u64 = 200;
-/// And it is not asked more often than this.
+/// The kernel walks all pages of a process to say what it allows (12 ms for 200 MB in small pages):
+/// that takes at most this part of the time.
+const SPACE_READING_PART: u64 = 1000;
+/// And a process is not asked for more often than this, where it has mapped something…
 const SPACE_READ_AGAIN_NS: u64 = 1_000_000_000;
+/// …and where it has not: pages become huge without a record, and policies are set.
+const SPACE_UNCHANGED_NS: u64 = 10_000_000_000;
 
 impl TargetProcess {
     /// Nothing was seen of it yet.
@@ -55,6 +60,8 @@ impl TargetProcess {
             care: Care::new(caution),
             space: AddressSpace::default(),
             space_read_again_ns: 0,
+            space_too_old_ns: 0,
+            remapped: false,
             origins: FxHashMap::default(),
             pending: FxHashMap::default(),
             pins: Pins::default(),
@@ -82,19 +89,22 @@ impl TargetProcess {
         self.pending.len()
     }
 
-    /// Asks the kernel what it allows, if that is due.
-    pub fn read_space(&mut self, kernel: &mut dyn Kernel) {
+    /// Asks the kernel what it allows, if that is due; `remapped`: it has mapped something since the
+    /// last decision, or given it back.
+    pub fn read_space(&mut self, kernel: &mut dyn Kernel, remapped: bool) {
+        self.remapped |= remapped;
         let began_ns = kernel.now_ns();
-        if began_ns < self.space_read_again_ns {
+        let due = self.remapped || began_ns >= self.space_too_old_ns;
+        if !due || began_ns < self.space_read_again_ns {
             return;
         }
         self.space = kernel.address_space(self.identity.pid);
+        self.remapped = false;
         let ended_ns = kernel.now_ns();
         let took_ns = ended_ns.saturating_sub(began_ns);
-        self.space_read_again_ns = ended_ns
-            + took_ns
-                .saturating_mul(SPACE_READING_PART)
-                .max(SPACE_READ_AGAIN_NS);
+        let pause_ns = took_ns.saturating_mul(SPACE_READING_PART);
+        self.space_read_again_ns = ended_ns + pause_ns.max(SPACE_READ_AGAIN_NS);
+        self.space_too_old_ns = ended_ns + pause_ns.max(SPACE_UNCHANGED_NS);
     }
 
     /// Takes in new wishes, at most `most` in all; what it does not allow is counted and not tried.

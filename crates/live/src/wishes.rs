@@ -5,6 +5,8 @@ use nearpage_policy::online::{Action, ActionKind};
 use rustc_hash::FxHashMap;
 
 use crate::free_memory::FreeMemory;
+use crate::homes::Homes;
+use crate::interleaved::Interleaved;
 use crate::mover::Wish;
 use crate::pages::{HotPages, ProcessIndex};
 use crate::process::TargetProcess;
@@ -28,8 +30,8 @@ pub struct Wishing<'a> {
     pub page_bytes: u64,
     /// What numbers stand for.
     pub pages: &'a HotPages,
-    /// Where each page was seen last, by number and position.
-    pub homes: &'a FxHashMap<u32, u16>,
+    /// Where each page was seen last.
+    pub homes: &'a Homes,
     /// How much room there is.
     pub free: &'a FreeMemory,
     /// Whose pages they are.
@@ -37,8 +39,13 @@ pub struct Wishing<'a> {
 }
 
 impl Wishing<'_> {
-    /// The last word on each page that is not where it should be.
-    pub fn wishes(&self, actions: &[Action]) -> FxHashMap<ProcessIndex, Wishes> {
+    /// The last word on each page that is not where it should be. Those that are to be replicated are
+    /// interleaved from now on.
+    pub fn wishes(
+        &self,
+        actions: &[Action],
+        interleaved: &mut Interleaved,
+    ) -> FxHashMap<ProcessIndex, Wishes> {
         let mut last: FxHashMap<u32, usize> = FxHashMap::default();
         for (at, action) in actions.iter().enumerate() {
             // There are no replicas to give up.
@@ -50,11 +57,16 @@ impl Wishing<'_> {
         ordered.sort_unstable();
         let mut wishes: FxHashMap<ProcessIndex, Wishes> = FxHashMap::default();
         for at in ordered {
-            if let Some(wish) = self.wish(&actions[at]) {
+            let action = &actions[at];
+            match action.kind {
+                ActionKind::Replicate => interleaved.insert(action.page, self.nodes.len()),
+                _ if interleaved.stays(action.page, action.node) => continue,
+                _ => {}
+            }
+            if let Some(wish) = self.wish(action) {
                 let wishes = wishes.entry(wish.page.process).or_default();
                 wishes.pages.push(wish);
-                wishes.replications_interleaved +=
-                    u64::from(actions[at].kind == ActionKind::Replicate);
+                wishes.replications_interleaved += u64::from(action.kind == ActionKind::Replicate);
             }
         }
         wishes
@@ -62,7 +74,7 @@ impl Wishing<'_> {
 
     fn wish(&self, action: &Action) -> Option<Wish> {
         let page = self.pages.page(action.page)?;
-        let home = *self.homes.get(&action.page)?;
+        let home = self.homes.of(action.page)?;
         let process = self.processes.get(&page.process)?;
         let (start, bytes) = process.space().page(page.address, self.page_bytes);
         if start != page.address {

@@ -9,7 +9,7 @@
 //! from afar. What has copies is in a table ([`nearpage_wire::replicas`]).
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 use nearpage_wire::replicas::{COUNTERS_AT, Entry, device, read_header};
 
@@ -71,8 +71,20 @@ fn table() -> Option<&'static [u8]> {
     Some(unsafe { core::slice::from_raw_parts(address as *const u8, TABLE_BYTES.load(Relaxed)) })
 }
 
-/// Counts processes, mappings and bytes for whoever started the program.
-fn count(counts: [u64; 3]) {
+/// The process that was counted last; a child that was forked is another one.
+static COUNTED: AtomicU32 = AtomicU32::new(0);
+
+/// Is this the first that a process has from copies?
+fn is_first_of(pid: u32) -> bool {
+    COUNTED.swap(pid, Relaxed) != pid
+}
+
+/// Counts mappings and bytes, and the process with its first mapping, for whoever started the program.
+fn count(mappings: u64, bytes: u64) {
+    if mappings == 0 {
+        return;
+    }
+    let counts = [u64::from(is_first_of(sys::getpid())), mappings, bytes];
     let address = TABLE.load(Acquire);
     for (at, count) in COUNTERS_AT.into_iter().zip(counts) {
         // SAFETY: inside the header, eight bytes each, aligned; atomic for all who map it.
@@ -110,7 +122,7 @@ impl Copy {
 
     /// So many bytes were mapped of it.
     pub fn mapped(&self, bytes: usize) {
-        count([0, 1, bytes as u64]);
+        count(1, bytes as u64);
     }
 }
 
@@ -155,7 +167,7 @@ fn from_copies() {
         }
     });
     sys::close(fd);
-    let mut counts = [0; 3];
+    let (mut replaced_mappings, mut bytes) = (0, 0);
     for mapped in &found[..mappings] {
         let Some(copy) = copy(|entry| entry.mapped == mapped.file).map(Copy) else {
             continue;
@@ -177,10 +189,11 @@ fn from_copies() {
             )
         };
         if replaced.is_ok() {
-            counts = [1, counts[1] + 1, counts[2] + length as u64];
+            replaced_mappings += 1;
+            bytes += length as u64;
         }
     }
-    count(counts);
+    count(replaced_mappings, bytes);
 }
 
 /// Calls `visit` with every line of a file.
@@ -340,6 +353,12 @@ Anonymous:             0 kB
             text.expect("this code").protection,
             sys::PROT_READ | sys::PROT_EXEC
         );
+    }
+
+    #[test]
+    fn a_process_is_counted_once_and_its_child_by_itself() {
+        let counted = [7, 7, 8, 8].map(is_first_of);
+        assert_eq!(counted, [true, false, true, false]);
     }
 
     #[test]
