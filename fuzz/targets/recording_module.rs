@@ -1,9 +1,10 @@
 #![no_main]
-//! A module, as recordings look into it.
+//! A module, as recordings look into it: its symbols, and its DWARF.
 
 use libfuzzer_sys::fuzz_target;
 use nearpage_fuzz::Scratch;
 use nearpage_recording::elf::{ElfFile, demangle};
+use nearpage_recording::{Module, ModuleId, Symbols};
 
 thread_local!(static SCRATCH: Scratch = Scratch::default());
 
@@ -31,6 +32,16 @@ fuzz_target!(|data: &[u8]| {
         module.data_sections();
         for symbol in module.data_symbols().iter().chain(&module.functions()) {
             demangle(&symbol.name);
+        }
+        let mut symbols = Symbols::new(&[Module {
+            path: path.display().to_string(),
+            build_id: String::new(),
+        }]);
+        let begins = module.functions();
+        let begins = begins.iter().take(8).map(|symbol| symbol.address);
+        for address in begins.chain([0, 0x1139, u64::MAX]) {
+            assert!(!symbols.instruction(ModuleId(0), address).is_empty());
+            assert!(!symbols.return_address(ModuleId(0), address).is_empty());
         }
     });
 });

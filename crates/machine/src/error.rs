@@ -93,6 +93,15 @@ pub enum Fault {
         value: u32,
         own: u32,
     },
+    #[error(
+        "`distance` from node {from} to node {to} is {there}, and {back} back; hops are the same both ways: for what differs give `latency_ns`, or call it `directed_distance`"
+    )]
+    DistanceAsymmetric {
+        from: NodeId,
+        to: NodeId,
+        there: u32,
+        back: u32,
+    },
     #[error("a core of `cores` names CPU {0}, which is on no node")]
     CoreOfUnknownCpu(CpuId),
     #[error("CPU {0} is in two of `cores`")]

@@ -161,7 +161,12 @@ pub struct Machine {
     )]
     pub latency_ns: Option<Matrix>,
     /// The firmware's relative distances (ACPI SLIT): 10 is local.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        alias = "directed_distance",
+        deserialize_with = "toml_file::distances",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub distance: Option<Vec<Vec<u32>>>,
     /// Bandwidth between nodes.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -254,7 +259,14 @@ impl Machine {
         {
             return Self::from_hwloc_xml(&text, argument);
         }
-        Self::from_toml(&text, argument)
+        let machine = Self::from_toml(&text, argument)?;
+        machine
+            .validate_hops(&text)
+            .map_err(|fault| Error::Invalid {
+                origin: argument.to_owned(),
+                fault,
+            })?;
+        Ok(machine)
     }
 
     /// Position of a node in [`Machine::nodes`] and in the matrices.

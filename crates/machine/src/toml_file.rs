@@ -4,9 +4,42 @@ use std::fmt::{Display, Write};
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{Bandwidth, CpuId, CpuList, Error, Machine, Memory, Number, Processor};
+use crate::{Bandwidth, CpuId, CpuList, Error, Fault, Machine, Memory, Number, Processor};
+
+/// The key of distances that differ by direction, as some firmware has them.
+const DIRECTED_DISTANCE: &str = "directed_distance";
+
+/// Row and column of a distance that is another on the way back.
+fn asymmetric(distance: &[Vec<u32>]) -> Option<(usize, usize)> {
+    let pairs = (0..distance.len()).flat_map(|row| (0..row).map(move |column| (column, row)));
+    pairs
+        .into_iter()
+        .find(|&(row, column)| distance[row][column] != distance[column][row])
+}
 
 impl Machine {
+    /// Checks that the file with this `text` has as many hops there as back, unless it says
+    /// that they differ. Not a part of [`Machine::validate`]: what a kernel says is how it is, and
+    /// recordings keep it.
+    pub(crate) fn validate_hops(&self, text: &str) -> Result<(), Fault> {
+        let Some(distance) = &self.distance else {
+            return Ok(());
+        };
+        let directed = |text: &str| {
+            let table = text.parse::<toml::Table>();
+            table.is_ok_and(|table| table.contains_key(DIRECTED_DISTANCE))
+        };
+        match asymmetric(distance) {
+            Some((row, column)) if !directed(text) => Err(Fault::DistanceAsymmetric {
+                from: self.nodes[row].id,
+                to: self.nodes[column].id,
+                there: distance[row][column],
+                back: distance[column][row],
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads a machine file; `origin` names it in messages.
     ///
     /// # Errors
@@ -54,7 +87,11 @@ impl Machine {
         }
         if let Some(distance) = &self.distance {
             out.push_str("\n# ACPI SLIT; rows are the CPU's node, columns the memory's.\n");
-            rows(&mut out, "distance", distance, u32::to_string);
+            let key = match asymmetric(distance) {
+                None => "distance",
+                Some(_) => DIRECTED_DISTANCE,
+            };
+            rows(&mut out, key, distance, u32::to_string);
         }
         if !self.cores.is_empty() {
             out.push_str("\n# SMT siblings.\n");
@@ -273,6 +310,25 @@ pub(crate) fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cpu
     Ok(cpus)
 }
 
+pub(crate) fn distances<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<Vec<u32>>>, D::Error> {
+    let matrix = Vec::<Vec<i64>>::deserialize(deserializer)?;
+    let row = |(row, values): (usize, Vec<i64>)| {
+        let values = values.into_iter().enumerate();
+        let distance = values.map(|(column, value)| {
+            u32::try_from(value).map_err(|_| {
+                de::Error::custom(format!(
+                    "`distance`[{row}][{column}] is {value}; the least there is, a node's own, is 10"
+                ))
+            })
+        });
+        distance.collect()
+    };
+    let rows: Result<_, D::Error> = matrix.into_iter().enumerate().map(row).collect();
+    rows.map(Some)
+}
+
 /// Cores keep their order where it is written out one by one.
 pub(crate) fn cores<'de, D: Deserializer<'de>>(
     deserializer: D,
@@ -294,6 +350,8 @@ pub(crate) fn cores<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -382,7 +440,7 @@ cpus = [2, 3]
             (
                 "[20, 10]]",
                 "[-20, 10]]",
-                "two.toml: line 3: invalid value: integer `-20`, expected u32",
+                "two.toml: line 3: `distance`[1][0] is -20; the least there is, a node's own, is 10",
             ),
             (
                 "distance = [[10, 20], [20, 10]]",
@@ -422,6 +480,38 @@ cpus = [2, 3]
             let machine = Machine::from_toml(&text, "two.toml").expect(matrix);
             assert_eq!(machine.weights(), [[10.0, 16.0], [22.0, 10.0]]);
         }
+    }
+
+    #[test]
+    fn hops_of_a_file_are_the_same_both_ways_unless_it_says_otherwise() {
+        let folder = tempfile::tempdir().expect("folder");
+        let read = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            let argument = path.to_str().expect("UTF-8").to_owned();
+            Machine::by_name_or_path(&argument, Path::new("/nonexistent"))
+                .map_err(|error| error.to_string().replace(&argument, "FILE"))
+        };
+        let with = |matrix: &str| TWO_NODES.replace("distance = [[10, 20], [20, 10]]", matrix);
+        assert_eq!(
+            read("a.toml", &with("distance = [[10, 16], [22, 10]]")),
+            Err(
+                "FILE: `distance` from node 0 to node 1 is 16, and 22 back; hops are the same both \
+                 ways: for what differs give `latency_ns`, or call it `directed_distance`"
+                    .to_owned()
+            )
+        );
+        for matrix in [
+            "distance = [[10, 20], [20, 10]]",
+            "latency_ns = [[10, 16], [22, 10]]",
+            "directed_distance = [[10, 16], [22, 10]]",
+        ] {
+            let machine = read("b.toml", &with(matrix)).expect(matrix);
+            // What is written of it can be given again.
+            assert_eq!(read("c.toml", &machine.to_toml()), Ok(machine));
+        }
+        let twice = with("distance = [[10, 20], [20, 10]]\ndirected_distance = [[10, 1], [2, 10]]");
+        assert!(read("d.toml", &twice).is_err());
     }
 
     #[test]

@@ -112,6 +112,7 @@ fn main() {
         dump,
         ..Tally::default()
     };
+    let mut began_ns = 0.0;
     let result = Sampler::start(&options).and_then(|sampler| {
         eprintln!(
             "calibration: {}; rate: {:.0} Hz; notes: {:?}",
@@ -119,8 +120,10 @@ fn main() {
             1e9 / sampler.period_ns() as f64,
             sampler.notes()
         );
+        began_ns = own_time_ns();
         sampler.run(&mut tally)
     });
+    let recorder_ns = own_time_ns() - began_ns;
     let _ = std::fs::remove_dir_all(&folder);
     let summary = match result {
         Ok(summary) => summary,
@@ -130,9 +133,21 @@ fn main() {
         }
     };
     print(&tally, &summary, top);
+    eprintln!("recorder: {:.3} ms of CPU time", recorder_ns / 1e6);
     if let State::Ended(status) = summary.state {
         std::process::exit(status);
     }
+}
+
+/// CPU time of this process.
+fn own_time_ns() -> f64 {
+    // SAFETY: zero is a valid timespec, which the call fills in.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
+        time
+    };
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 fn print(tally: &Tally, summary: &nearpage_sampler::Summary, top: usize) {

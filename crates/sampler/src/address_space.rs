@@ -6,9 +6,11 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-use crate::architecture::{Code, Judge};
+use crate::architecture::Decoder;
 use crate::calibrate::Side;
 use crate::image::{AFTER_BYTES, BEFORE_BYTES, Image, Stretch};
+use crate::instruction::Code;
+use crate::judge::Judge;
 use crate::verdict::{Undecoded, Verdict};
 
 /// Where the bytes of a mapping come from.
@@ -112,7 +114,7 @@ type PathAndBuildId = (Rc<str>, Rc<[u8]>);
 /// Code of all processes.
 pub(crate) struct Codes {
     side: Side,
-    judge: Judge,
+    judge: Judge<Decoder>,
     /// By path and build-id: a path may be another file in another mount namespace.
     images: FxHashMap<PathAndBuildId, Option<Image>>,
 }
@@ -121,7 +123,7 @@ impl Codes {
     pub fn new(side: Side) -> Self {
         Self {
             side,
-            judge: Judge::new(),
+            judge: Judge::default(),
             images: FxHashMap::default(),
         }
     }
@@ -181,7 +183,7 @@ pub(crate) fn file_inside(pid: u32, path: &str) -> PathBuf {
 }
 
 /// Copies memory of a live process; `None` once it has gone.
-fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
+pub(crate) fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; usize::try_from(end.checked_sub(begin)?).ok()?];
     let local = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use nearpage_recording::Source;
 
-use crate::architecture::chase::{self, Places};
-use crate::architecture::{REGISTER_MASK, supported};
+use crate::architecture::{REGISTER_MASK, chase};
 use crate::error::{Error, Refusal};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
@@ -51,6 +50,17 @@ impl FromStr for Side {
             _ => Err(format!("{text}: expected `before`, `at` or `block`")),
         }
     }
+}
+
+/// Addresses of the chase's code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    /// First instruction of the loop.
+    pub begin: u64,
+    /// The load.
+    pub load: u64,
+    /// The instruction after the load.
+    pub after: u64,
 }
 
 /// What calibration found.
@@ -127,6 +137,27 @@ impl fmt::Display for Calibration {
     }
 }
 
+/// Can samples be decoded here?
+pub(crate) fn supported() -> Result<(), Error> {
+    match cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        true => Ok(()),
+        false => Err(Error::Architecture {
+            architecture: std::env::consts::ARCH,
+        }),
+    }
+}
+
+/// Can the preload library sample here? It knows the layout of x86-64's signal frames only.
+pub(crate) fn signal_supported() -> Result<(), String> {
+    match cfg!(target_arch = "x86_64") {
+        true => Ok(()),
+        false => Err(format!(
+            "it is for x86-64, and this machine is {}",
+            std::env::consts::ARCH
+        )),
+    }
+}
+
 /// Samples wanted before the side is believed.
 const SAMPLES_WANTED: u32 = 60;
 /// Longest wait for them; emulators need it.
@@ -152,7 +183,7 @@ pub fn calibrate() -> Result<Calibration, Error> {
 /// The same for the signal source: the side with timers that interrupt by themselves; the cost with
 /// signals that are sent, since its own timers expire with ticks that come anyway.
 pub fn calibrate_signal() -> Result<Calibration, Error> {
-    supported()?;
+    signal_supported().map_err(|why| Error::NoSource(format!("source signal: {why}")))?;
     let mut timer = OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?;
     let side = side(&mut timer)?;
     drop(timer);
@@ -180,6 +211,8 @@ pub(crate) trait Samples {
     fn switch(&mut self, on: bool) -> Result<(), Error>;
     /// Instruction pointers of the samples since the last call.
     fn take(&mut self) -> Vec<u64>;
+    /// A number that is another one after each sample.
+    fn count(&self) -> u64;
     /// A window of work begins.
     fn begin_window(&mut self) {}
 }
@@ -197,9 +230,15 @@ impl Samples for Sent {
         self.0.take()
     }
 
+    fn count(&self) -> u64 {
+        self.0.count()
+    }
+
     fn begin_window(&mut self) {
-        if self.1 {
-            self.0.send();
+        // The call itself is no part of a sample, so it is in all windows.
+        match self.1 {
+            true => self.0.send(),
+            false => self.0.send_nothing(),
         }
     }
 }
@@ -212,6 +251,10 @@ impl Samples for OwnTimer {
 
     fn take(&mut self) -> Vec<u64> {
         OwnTimer::take(self)
+    }
+
+    fn count(&self) -> u64 {
+        OwnTimer::count(self)
     }
 }
 
@@ -233,6 +276,10 @@ impl Samples for Clock {
 
     fn take(&mut self) -> Vec<u64> {
         self.drain().map(|sample| sample.ip).collect()
+    }
+
+    fn count(&self) -> u64 {
+        self.ring.written()
     }
 }
 

@@ -94,7 +94,7 @@ fn add_processes(folder: &Path, found: &mut Vec<u32>) -> io::Result<()> {
 }
 
 /// Where `/proc/self/mountinfo` has the unified hierarchy.
-fn mount_point(mounts: &str) -> Option<PathBuf> {
+pub(crate) fn mount_point(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         kind.starts_with("cgroup2 ")

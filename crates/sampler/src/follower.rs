@@ -1,5 +1,5 @@
 //! Follows the program from record to record: threads, mappings, samples. Asks the kernel for
-//! nothing but code bytes, and for what there was before the first record.
+//! nothing but code bytes, threads' bases, and what there was before the first record.
 
 use std::io;
 
@@ -7,14 +7,16 @@ use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Resoluti
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpace, Codes, Origin};
+use crate::architecture::GENERAL_REGISTERS;
 use crate::calibrate::Side;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
 use crate::pmu::{Frequencies, MemorySample, Observation, PmuEvent};
 use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Map, Record, Sample};
+use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
-use crate::verdict::{GENERAL_REGISTERS, THREAD_POINTER, Template, Undecoded, Verdict};
+use crate::verdict::{REGISTERS, THREAD_POINTER, Undecoded, Verdict};
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
@@ -33,7 +35,7 @@ pub struct UndecodedCounts {
     pub ambiguous: u64,
     /// Address registers had been overwritten.
     pub overwritten: u64,
-    /// Relative to FS, where samples do not tell its base, or to GS.
+    /// Relative to FS, where neither samples nor the kernel tell its base, or to GS.
     pub thread_base: u64,
     /// Vector gathers and scatters.
     pub vector_index: u64,
@@ -85,6 +87,7 @@ pub(crate) struct Hardware {
 pub(crate) struct Follower {
     pub threads: Threads,
     spaces: FxHashMap<u32, AddressSpace>,
+    pub thread_pointers: ThreadPointers,
     codes: Codes,
     pub identifiers: Identifiers,
     /// How many of its periods a sample stands for, and since when: more than 1 where sampling
@@ -114,6 +117,7 @@ impl Follower {
         Self {
             threads: Threads::default(),
             spaces: FxHashMap::default(),
+            thread_pointers: ThreadPointers::default(),
             codes: Codes::new(side),
             identifiers,
             periods_each: Vec::new(),
@@ -177,6 +181,7 @@ impl Follower {
             } => {
                 if exec {
                     self.spaces.remove(&pid);
+                    self.thread_pointers.forget(tid);
                     self.filter.clear(pid);
                     if let Some(discovery) = &mut self.discovery {
                         discovery.exec(pid);
@@ -244,6 +249,7 @@ impl Follower {
 
     /// A thread ended.
     pub fn end(&mut self, time_ns: u64, pid: u32, tid: u32) {
+        self.thread_pointers.forget(tid);
         if let Some(thread) = self.threads.end(tid) {
             self.events.push(Event::Exit { time_ns, thread });
         }
@@ -427,12 +433,16 @@ impl Follower {
             self.undecoded.no_registers += 1;
             return;
         };
-        let thread_pointer = sample.thread_pointer::<GENERAL_REGISTERS>();
-        let mut registers = [0; GENERAL_REGISTERS + 1];
-        registers[..GENERAL_REGISTERS].copy_from_slice(&general);
-        registers[usize::from(THREAD_POINTER)] = thread_pointer.unwrap_or(0);
         let space = self.spaces.entry(origin.pid).or_default();
-        match space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes) {
+        let verdict = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
+        let thread_pointer = verdict.needs_thread_pointer().then(|| {
+            let told = sample.thread_pointer::<GENERAL_REGISTERS>();
+            told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
+        });
+        let mut registers = [0; REGISTERS];
+        registers[..GENERAL_REGISTERS].copy_from_slice(&general);
+        registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
+        match verdict {
             Verdict::Compute => counts.compute += 1,
             Verdict::Undecoded(reason) => {
                 counts.undecoded += 1;
@@ -442,10 +452,7 @@ impl Follower {
                     .entry((origin.pid, sample.ip))
                     .or_default() += 1;
             }
-            Verdict::Accesses { templates, .. }
-                if thread_pointer.is_none()
-                    && templates.iter().any(Template::needs_thread_pointer) =>
-            {
+            Verdict::Accesses { .. } if thread_pointer == Some(None) => {
                 counts.undecoded += 1;
                 self.undecoded.thread_base += 1;
             }

@@ -5,15 +5,20 @@ use std::path::Path;
 use nearpage_recording::AccessKind;
 use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot};
 
-use crate::architecture::{Code, Flow, Judge};
+use crate::aarch64;
 use crate::calibrate::Side;
+use crate::cgroup;
 use crate::follower::Follower;
 use crate::image::Image;
+use crate::instruction::{Code, Decode};
+use crate::judge::Judge;
 use crate::merge::Window;
-use crate::pmu::{Form, spe};
+use crate::pmu::{Device, Field, Form, spe};
+use crate::processes::{Mapping, Stat};
 use crate::record::{self, Body, Identifiers};
 use crate::signal::Process;
-use crate::verdict::{GENERAL_REGISTERS, Verdict};
+use crate::verdict::{REGISTERS, Verdict};
+use crate::x86_64;
 
 /// Follows the records in a ring's `bytes`, but for clock samples: those ask the system for code.
 pub fn ring(bytes: &[u8]) {
@@ -114,8 +119,17 @@ pub fn spe_packets(bytes: &[u8]) {
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 
-/// Judges a sample at `at` in `bytes` of code, at either end of the address space.
+/// Judges a sample at `at` in `bytes` of x86 code, at either end of the address space.
 pub fn code(bytes: &[u8], at: usize) {
+    judge::<x86_64::Decoder>(bytes, at);
+}
+
+/// The same for AArch64.
+pub fn aarch64_code(bytes: &[u8], at: usize) {
+    judge::<aarch64::Decoder>(bytes, at);
+}
+
+fn judge<D: Decode + Default>(bytes: &[u8], at: usize) {
     for (address, bitness) in [
         (0x40_1000, 64),
         (u64::MAX - 100, 64),
@@ -127,20 +141,40 @@ pub fn code(bytes: &[u8], at: usize) {
             bytes,
             bitness,
         };
-        for first in [Some(0), Flow::converge(code, at)].into_iter().flatten() {
-            let flow = Flow::sweep(code, first);
+        for first in [Some(0), D::converge(code, at)].into_iter().flatten() {
+            let flow = D::sweep(code, first);
             for side in [Side::Before, Side::At, Side::Block] {
-                if let Verdict::Accesses { templates, .. } =
-                    Judge::new().judge(code, &flow, at, side)
-                {
+                let verdict = Judge::<D>::default().judge(code, &flow, at, side);
+                if let Verdict::Accesses { templates, .. } = verdict {
                     assert!(!templates.is_empty());
                     for template in &templates {
-                        template.address(&[u64::MAX; GENERAL_REGISTERS + 1]);
+                        template.address(&[u64::MAX; REGISTERS]);
                     }
                 }
             }
         }
     }
+}
+
+/// Reads a line or a file of the kernel's: `/proc/PID/stat`, `maps`, `mountinfo`, where an event's
+/// terms go; `text` is both what is in the file and an event that is configured.
+pub fn kernel_text(text: &str) {
+    if let Some(stat) = Stat::parse(text) {
+        assert!(text.contains(&stat.name));
+    }
+    for mapping in Mapping::all(text.as_bytes()) {
+        assert!(mapping.begin < mapping.end && !mapping.path.is_empty());
+    }
+    cgroup::mount_point(text);
+    let (format, terms) = text.split_once('\n').unwrap_or((text, "a=1"));
+    let device = Device {
+        format: Field::parse(format)
+            .map(|field| ("a".to_owned(), field))
+            .into_iter()
+            .collect(),
+        ..Device::default()
+    };
+    let _ = device.config(terms);
 }
 
 /// Looks for code all over the file at `path`.

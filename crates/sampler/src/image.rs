@@ -12,7 +12,9 @@ use object::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::architecture::{Code, Flow};
+use crate::architecture::Decoder;
+use crate::flow::Flow;
+use crate::instruction::{Code, Decode};
 
 /// Code around one or more samples, with its control flow. Not bound to a place in memory.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ const FUNCTION_BYTES_MAX: u64 = 128 << 10;
 impl Stretch {
     /// A stretch that begins with an instruction.
     fn known(begin: u64, bytes: Vec<u8>, bitness: u32) -> Self {
-        let flow = Flow::sweep(
+        let flow = Decoder::sweep(
             Code {
                 address: begin,
                 bytes: &bytes,
@@ -52,8 +54,8 @@ impl Stretch {
             bitness,
         };
         let at = usize::try_from(at.checked_sub(begin)?).ok()?;
-        let first = Flow::converge(code, at)?;
-        let flow = Flow::sweep(code, first);
+        let first = Decoder::converge(code, at)?;
+        let flow = Decoder::sweep(code, first);
         Some(Self { begin, bytes, flow })
     }
 

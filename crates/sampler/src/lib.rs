@@ -88,13 +88,15 @@
 //! # Ok::<(), nearpage_sampler::Error>(())
 //! ```
 
+#[cfg(target_arch = "aarch64")]
+use aarch64 as architecture;
 #[cfg(target_arch = "x86_64")]
-#[path = "x86_64/mod.rs"]
-mod architecture;
-#[cfg(not(target_arch = "x86_64"))]
+use x86_64 as architecture;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
 #[path = "undecoded.rs"]
 mod architecture;
 
+mod aarch64;
 mod address_space;
 mod attached;
 mod calibrate;
@@ -104,13 +106,16 @@ mod cpus;
 mod discovery;
 mod error;
 mod filter;
+mod flow;
 mod follower;
 mod found;
 #[doc(hidden)]
 pub mod fuzz;
 mod governor;
 mod image;
+mod instruction;
 mod interrupts;
+mod judge;
 mod launch;
 mod mappings;
 mod merge;
@@ -128,8 +133,10 @@ mod sampler;
 mod signal;
 mod source;
 mod target;
+mod thread_pointer;
 mod threads;
 mod verdict;
+mod x86_64;
 
 pub use calibrate::{
     Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,

@@ -44,7 +44,9 @@ pub(crate) struct Overhead {
     inside_ns: f64,
     measured_at_ns: u64,
     round_ns: u64,
+    /// The recorder's CPU time up to the last round, and what of it went into samples.
     recorder_ns: u64,
+    spent_ns: f64,
     /// The recorder's time that is not told yet: it looks at every place in the program once, most
     /// of them early, and a rate that followed that would drop for nothing.
     owed_ns: f64,
@@ -66,6 +68,7 @@ impl Overhead {
             measured_at_ns: now_ns,
             round_ns: now_ns,
             recorder_ns: own_time_ns(),
+            spent_ns: 0.0,
             owed_ns: 0.0,
             program_ns: 0.0,
             samples: 0,
@@ -76,22 +79,43 @@ impl Overhead {
         self.governor.ask(rate_hz);
     }
 
-    /// What a sample costs, the recorder's part included.
+    /// What a sample costs: [inside the program](crate::sample_cost), and of the recorder's CPU time;
+    /// `None` as long as too few came.
     pub fn sample_ns(&self) -> Option<f64> {
-        self.governor.sample_ns()
+        self.governor.sample_ns()?;
+        Some(self.inside_ns + self.spent_ns / self.samples as f64)
     }
 
     /// Takes in the program's time and samples so far. Some: the rate is now this.
     pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
+        let rate_hz = self.take(now_ns, own_time_ns(), program_ns, samples);
         if now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS {
             self.measured_at_ns = now_ns;
             if let Some(newest_ns) = measure_cost_ns(self.source, SLICES_AGAIN) {
                 self.inside_ns += NEWEST * (newest_ns - self.inside_ns);
             }
+            // No part of what samples cost.
+            self.recorder_ns = own_time_ns();
         }
-        let recorder_ns = own_time_ns();
+        rate_hz
+    }
+
+    /// The same, without a clock: `recorder_ns` is the recorder's CPU time so far.
+    fn take(
+        &mut self,
+        now_ns: u64,
+        recorder_ns: u64,
+        program_ns: f64,
+        samples: u64,
+    ) -> Option<f64> {
         let new = samples.saturating_sub(self.samples);
-        self.owed_ns += recorder_ns.saturating_sub(self.recorder_ns) as f64;
+        // To look in vain costs the same whatever the rate: with a program that hardly runs, all
+        // of that on the few samples there are would look as if they were dear.
+        if new > 0 {
+            let spent_ns = recorder_ns.saturating_sub(self.recorder_ns) as f64;
+            self.owed_ns += spent_ns;
+            self.spent_ns += spent_ns;
+        }
         let passed_ns = now_ns.saturating_sub(self.round_ns) as f64;
         let spent_ns = self.owed_ns * (passed_ns / SPREAD_NS).min(1.0);
         self.owed_ns -= spent_ns;
@@ -253,7 +277,7 @@ mod tests {
             // A program that is sampled ten times too often and too seldom, in turn.
             program_ns += if round % 2 == 0 { 1e7 } else { 1e9 };
             samples += 200;
-            overhead.round(round, program_ns, samples);
+            overhead.take(round, 0, program_ns, samples);
         }
         let changes = &overhead.changes;
         assert!(changes.len() > 100 && changes.len() <= CHANGES_MAX);
@@ -265,6 +289,49 @@ mod tests {
                 rate_hz: 300.0
             }
         );
-        assert!(overhead.sample_ns().unwrap() >= 5_000.0);
+        assert_eq!(overhead.sample_ns(), Some(5_000.0));
+    }
+
+    /// A program that gets `share` of a CPU, sampled at `rate_hz` of its time, by a recorder that
+    /// looks every 200 ms, for which it needs 50 µs, and 3 µs for each sample.
+    fn recorded(share: f64, rate_hz: f64) -> Overhead {
+        let governor = Governor::new(0.01, rate_hz, 10.0..=rate_hz);
+        let calibration = Calibration {
+            sample_cost_ns: Some(20_000.0),
+            ..Calibration::default()
+        };
+        let mut overhead = Overhead::new(governor, Source::Clock, &calibration, 0);
+        let begin_ns = overhead.recorder_ns;
+        let (mut program_ns, mut recorder_ns, mut samples) = (0.0, 0.0, 0.0);
+        for round in 1..1500 {
+            program_ns += 200e6 * share;
+            samples += 0.2 * share * overhead.governor.rate_hz();
+            let new = samples as u64 - overhead.samples;
+            recorder_ns += 50e3 + 3e3 * new as f64;
+            overhead.take(
+                round * 200_000_000,
+                begin_ns + recorder_ns as u64,
+                program_ns,
+                samples as u64,
+            );
+        }
+        overhead
+    }
+
+    #[test]
+    fn a_cost_is_inside_and_in_the_recorder() {
+        // 80 samples a round.
+        let cost_ns = recorded(1.0, 400.0).sample_ns().unwrap();
+        assert!((cost_ns / 23_625.0 - 1.0).abs() < 0.01, "{cost_ns}");
+    }
+
+    #[test]
+    fn a_program_that_hardly_runs_is_sampled_as_often_as_any() {
+        for share in [1.0, 0.2, 0.05, 0.01] {
+            let overhead = recorded(share, 97.0);
+            assert_eq!(overhead.governor.rate_hz(), 97.0, "{share}");
+            // A sample to a round, whose time is all its.
+            assert!(overhead.sample_ns().unwrap() < 75_000.0);
+        }
     }
 }

@@ -33,7 +33,7 @@ impl Stat {
 
     /// `PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS …`, and field 22 is when it began; the name
     /// may contain anything.
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let (begin, end) = (text.find('(')?, text.rfind(')')?);
         let mut fields = text.get(end + 1..)?.split_ascii_whitespace();

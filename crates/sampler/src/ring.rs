@@ -113,6 +113,11 @@ impl Ring {
         }
     }
 
+    /// How many bytes the kernel has written so far.
+    pub fn written(&self) -> u64 {
+        self.position(HEAD_OFFSET).load(Ordering::Relaxed)
+    }
+
     /// Appends all records written so far to `out` and gives their space back to the kernel.
     pub fn drain(&mut self, out: &mut Vec<u8>) {
         let tail = self.position(TAIL_OFFSET).load(Ordering::Relaxed);

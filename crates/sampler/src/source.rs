@@ -7,8 +7,8 @@ use std::path::Path;
 use nearpage_machine::CpuId;
 use nearpage_recording::Source;
 
-use crate::architecture::supported;
 use crate::calibrate::page_bytes;
+use crate::calibrate::{signal_supported, supported};
 use crate::error::{Error, paranoid_level};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::pmu::{MemoryEvent, PmuOptions};
@@ -340,7 +340,10 @@ impl Facts {
                 (Ok(()), Ok(_)) => Ok(()),
             },
             ring,
-            signal: library.clone().and_then(|()| timers_work()),
+            signal: library
+                .clone()
+                .and_then(|()| signal_supported())
+                .and_then(|()| timers_work()),
         })
     }
 }

@@ -3,21 +3,22 @@
 
 use nearpage_recording::{AccessKind, Resolution};
 
-/// General registers that every sample carries.
-pub(crate) const GENERAL_REGISTERS: usize = 16;
+/// More general registers than any architecture has, and the thread pointer.
+pub(crate) const REGISTERS: usize = 33;
 
-/// General registers in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI BP SP R8–R15), and
-/// the thread pointer (the base of FS), where it is known.
-pub(crate) type Registers = [u64; GENERAL_REGISTERS + 1];
+/// General registers as samples carry them, in the kernel's order (`PERF_REG_X86_…`: AX BX CX DX SI DI
+/// BP SP R8–R15; `PERF_REG_ARM64_…`: X0–X30 SP), and last the thread pointer (on x86-64, the base of
+/// FS), where it is known.
+pub(crate) type Registers = [u64; REGISTERS];
 
 /// Where the thread pointer is in [`Registers`].
-pub(crate) const THREAD_POINTER: Register = GENERAL_REGISTERS as Register;
+pub(crate) const THREAD_POINTER: Register = REGISTERS as Register - 1;
 
 /// Position in [`Registers`].
 pub(crate) type Register = u8;
 
 /// A set of registers, one bit each.
-pub(crate) type RegisterSet = u32;
+pub(crate) type RegisterSet = u64;
 
 /// What all samples at one place mean.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +34,15 @@ pub(crate) enum Verdict {
     Undecoded(Undecoded),
 }
 
+impl Verdict {
+    /// Is an access relative to the thread pointer?
+    pub fn needs_thread_pointer(&self) -> bool {
+        let pointer = set(Some(THREAD_POINTER));
+        let needs = |template: &Template| template.address.registers() & pointer != 0;
+        matches!(self, Self::Accesses { templates, .. } if templates.iter().any(needs))
+    }
+}
+
 /// Why an access cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Undecoded {
@@ -42,7 +52,7 @@ pub(crate) enum Undecoded {
     Ambiguous,
     /// Address registers were overwritten since.
     Overwritten,
-    /// Relative to FS, whose base this thread's samples don't tell, or to GS.
+    /// Relative to GS, or to FS in 32-bit code.
     ThreadBase,
     /// One address per lane of a vector register, which samples don't carry.
     VectorIndex,
@@ -63,11 +73,6 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Is the address relative to the thread pointer?
-    pub fn needs_thread_pointer(&self) -> bool {
-        self.address.registers() & set(Some(THREAD_POINTER)) != 0
-    }
-
     /// The address accessed.
     pub fn address(&self, registers: &Registers) -> u64 {
         if self.steps.is_empty() {
@@ -86,17 +91,33 @@ impl Template {
 pub(crate) struct Formula {
     pub base: Option<Register>,
     pub index: Option<Register>,
+    pub index_part: Part,
     pub scale: u8,
     pub displacement: u64,
     /// All ones for as many bits as addresses have.
     pub mask: u64,
 }
 
+/// What of an index register counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Part {
+    #[default]
+    Whole,
+    /// The lower 32 bits, as a signed number or one without sign.
+    Signed32,
+    Unsigned32,
+}
+
 impl Formula {
     pub fn value(&self, registers: &Registers) -> u64 {
         let register =
             |register: Option<Register>| register.map_or(0, |r| registers[usize::from(r)]);
-        let index = register(self.index).wrapping_mul(u64::from(self.scale));
+        let index = match self.index_part {
+            Part::Whole => register(self.index),
+            Part::Signed32 => register(self.index) as i32 as u64,
+            Part::Unsigned32 => u64::from(register(self.index) as u32),
+        };
+        let index = index.wrapping_mul(u64::from(self.scale));
         register(self.base)
             .wrapping_add(index)
             .wrapping_add(self.displacement)
@@ -228,7 +249,7 @@ mod tests {
 
     #[test]
     fn narrow_steps_clear_the_upper_half() {
-        let mut registers = [u64::MAX; GENERAL_REGISTERS + 1];
+        let mut registers = [u64::MAX; REGISTERS];
         let step = |operation, wide, from| Step {
             operation,
             wide,
@@ -250,14 +271,28 @@ mod tests {
         let formula = Formula {
             base: Some(0),
             index: Some(1),
+            index_part: Part::Whole,
             scale: 8,
             displacement: -16i64 as u64,
             mask: u32::MAX.into(),
         };
-        let mut registers = [0; GENERAL_REGISTERS + 1];
+        let mut registers = [0; REGISTERS];
         (registers[0], registers[1]) = (8, 3);
         assert_eq!(formula.value(&registers), 16);
         registers[1] = 0;
         assert_eq!(formula.value(&registers), 0xffff_fff8);
+        registers[1] = 0x5_ffff_fffe;
+        let part = |index_part| Formula {
+            index_part,
+            ..formula
+        };
+        assert_eq!(part(Part::Signed32).value(&registers), 0xffff_ffe8);
+        assert_eq!(part(Part::Unsigned32).value(&registers), 0xffff_ffe8);
+        let wide = |index_part| Formula {
+            mask: u64::MAX,
+            ..part(index_part)
+        };
+        assert_eq!(wide(Part::Signed32).value(&registers), -24i64 as u64);
+        assert_eq!(wide(Part::Unsigned32).value(&registers), 0x7_ffff_ffe8);
     }
 }

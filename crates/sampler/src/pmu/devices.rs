@@ -44,7 +44,7 @@ pub(crate) struct Field {
 
 impl Field {
     /// Reads `config1:0-7,32`; `None` if it is something else (`config3` of later kernels too).
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (word, ranges) = text.trim().split_once(':')?;
         let word = ["config", "config1", "config2"]
             .iter()

@@ -18,6 +18,7 @@ pub(crate) mod spe;
 
 pub use events::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 
+pub(crate) use devices::{Device, Field};
 pub(crate) use events::MemoryEvent;
 pub(crate) use frequency::Frequencies;
 pub(crate) use sample::{Form, MemorySample, Observation, decode};

@@ -13,6 +13,7 @@ const KEPT: usize = 4096;
 // Signal handlers have no other state than statics.
 static PLACES: [AtomicU64; KEPT] = [const { AtomicU64::new(0) }; KEPT];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+#[cfg(target_arch = "x86_64")]
 static REGISTERS: [AtomicU64; 24] = [const { AtomicU64::new(0) }; 24];
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static TIMER: AtomicI32 = AtomicI32::new(0);
@@ -24,6 +25,8 @@ static TAKEN: Mutex<()> = Mutex::new(());
 pub(crate) struct OwnTimer {
     timer: libc::c_int,
     signal: libc::c_int,
+    /// The process and the thread it is of.
+    thread: (libc::pid_t, libc::pid_t),
     previous: libc::sigaction,
     period_ns: u64,
     _taken: std::sync::MutexGuard<'static, ()>,
@@ -75,6 +78,7 @@ impl OwnTimer {
             Ok(Self {
                 timer,
                 signal,
+                thread: (libc::getpid(), libc::gettid()),
                 previous,
                 period_ns,
                 _taken: taken,
@@ -94,15 +98,23 @@ impl OwnTimer {
 
     /// Sends the thread its signal.
     pub fn send(&self) {
+        self.kill(self.signal);
+    }
+
+    /// Makes the same call for no signal at all.
+    pub fn send_nothing(&self) {
+        self.kill(0);
+    }
+
+    fn kill(&self, signal: libc::c_int) {
+        let (pid, tid) = self.thread;
         // SAFETY: no pointers; the signal has a handler as long as `self` lives.
-        unsafe {
-            libc::syscall(
-                libc::SYS_tgkill,
-                libc::getpid(),
-                libc::gettid(),
-                self.signal,
-            )
-        };
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
+    }
+
+    /// How many samples there were since the last [`OwnTimer::take`].
+    pub fn count(&self) -> u64 {
+        COUNT.load(Ordering::Relaxed) as u64
     }
 
     /// Where the samples since the last call were, as far as they were kept.

@@ -2,6 +2,8 @@
 
 use std::arch::asm;
 
+use crate::calibrate::Places;
+
 /// Runs `steps` times through a chain of pointers, and says where its three places of interest are.
 pub(crate) fn run(chain: *const u8, steps: u64) -> (*const u8, Places) {
     let (begin, load, after): (u64, u64, u64);
@@ -35,15 +37,4 @@ pub(crate) fn run(chain: *const u8, steps: u64) -> (*const u8, Places) {
         );
     }
     (pointer, Places { begin, load, after })
-}
-
-/// Addresses of the chase's code.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    /// First instruction of the loop.
-    pub begin: u64,
-    /// The load.
-    pub load: u64,
-    /// The instruction after the load.
-    pub after: u64,
 }

@@ -1,19 +1,18 @@
-//! x86: which memory accesses a sample stands for.
+//! x86: its instructions, and what samples carry of its registers.
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod chase;
-mod flow;
-mod instruction;
-mod judge;
+mod decode;
 
-use crate::error::Error;
-
-pub(crate) use flow::{Code, Flow};
-pub(crate) use judge::Judge;
+pub(crate) use decode::Decoder;
 
 /// `sample_regs_user`: AX BX CX DX SI DI BP SP R8–R15.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const REGISTER_MASK: u64 = 0xff_00ff;
 
-/// Can samples be decoded here?
-pub(crate) fn supported() -> Result<(), Error> {
-    Ok(())
-}
+/// How many those are.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const GENERAL_REGISTERS: usize = 16;
+
+#[cfg(test)]
+mod tests;

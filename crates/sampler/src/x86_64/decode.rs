@@ -1,42 +1,173 @@
-//! What one instruction does to memory and to general registers.
+//! x86 instructions: where they begin, and what each does to memory and to general registers.
 
 use iced_x86::{
-    Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register as X86Register,
-    UsedMemory,
+    Decoder as X86Decoder, DecoderError, DecoderOptions, FlowControl,
+    Instruction as X86Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register as X86Register, UsedMemory,
 };
 use nearpage_recording::AccessKind;
 
+use crate::flow::Flow;
+use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Next, Reference};
 use crate::verdict::{
-    Formula, Operand, Operation, Register, RegisterSet, Step, THREAD_POINTER, Undecoded, set,
+    Formula, Operand, Operation, Part, Register, Step, THREAD_POINTER, Undecoded, set,
 };
 
-/// What one instruction does.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Effects {
-    /// Memory it references.
-    pub references: Vec<Reference>,
-    /// Why memory that it references besides cannot be told.
-    pub undecoded: Option<Undecoded>,
-    /// General registers it writes.
-    pub writes: RegisterSet,
+/// Reads instructions; keeps buffers between calls.
+pub(crate) struct Decoder {
+    factory: InstructionInfoFactory,
 }
 
-impl Effects {
-    /// Does it reference memory?
-    pub fn references_memory(&self) -> bool {
-        !self.references.is_empty() || self.undecoded.is_some()
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            factory: InstructionInfoFactory::new(),
+        }
     }
 }
 
-/// One memory reference, in terms of the registers just before the instruction.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reference {
-    pub address: Formula,
-    pub kind: AccessKind,
+/// How far before the sampled instruction trial decoding begins, and from how many places.
+const CONVERGE_BYTES: usize = 160;
+const CONVERGE_TRIALS: usize = 32;
+
+impl Decode for Decoder {
+    /// One without a valid encoding is one byte long.
+    fn instruction(&mut self, code: Code<'_>, offset: usize) -> Instruction {
+        let instruction = raw(code, offset);
+        let target = instruction.near_branch_target();
+        let next = match instruction.flow_control() {
+            _ if instruction.is_invalid() => Next::Invalid,
+            FlowControl::UnconditionalBranch => Next::Jump(target),
+            FlowControl::ConditionalBranch => Next::Either(target),
+            FlowControl::Next | FlowControl::Interrupt | FlowControl::XbeginXabortXend => {
+                Next::Below
+            }
+            _ => Next::Elsewhere,
+        };
+        let effects = effects(&mut self.factory, &instruction);
+        Instruction {
+            address: code.at(offset),
+            length: instruction.len().max(1),
+            next,
+            afterwards: afterwards(&instruction, &effects),
+            step: step(&instruction),
+            effects,
+            repeats: instruction.is_string_instruction()
+                && (instruction.has_rep_prefix()
+                    || instruction.has_repe_prefix()
+                    || instruction.has_repne_prefix()),
+            fusion: fusion(&instruction),
+        }
+    }
+
+    fn sweep(code: Code<'_>, first: usize) -> Flow {
+        let (mut starts, mut jumps) = (Vec::new(), Vec::new());
+        let end = code.address.wrapping_add(code.bytes.len() as u64);
+        let bytes = code.bytes.get(first..).unwrap_or_default();
+        let address = code.address.wrapping_add(first as u64);
+        let mut decoder = X86Decoder::with_ip(code.bitness, bytes, address, DecoderOptions::NONE);
+        let mut instruction = X86Instruction::default();
+        while decoder.can_decode() {
+            let position = decoder.position();
+            decoder.decode_out(&mut instruction);
+            if instruction.is_invalid() {
+                // Data between code, or a cut at the end: try one byte on.
+                let _ = decoder.set_position(position + 1);
+                decoder.set_ip(address.wrapping_add(position as u64 + 1));
+                continue;
+            }
+            let start = (first + position) as u32;
+            starts.push(start);
+            let is_jump = matches!(
+                instruction.flow_control(),
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+            );
+            let target = instruction.near_branch_target();
+            if is_jump && (code.address..end).contains(&target) {
+                jumps.push(((target - code.address) as u32, start));
+            }
+        }
+        Flow::new(starts, jumps)
+    }
+
+    /// Finds an instruction boundary shortly before `at` where none is known: x86 code decoded from
+    /// a wrong place falls into step after a few instructions, so trials from many places that
+    /// reach `at` should agree on the instruction before it. `None` where they don't.
+    fn converge(code: Code<'_>, at: usize) -> Option<usize> {
+        let first = at.saturating_sub(CONVERGE_BYTES);
+        let trials = first..(first + CONVERGE_TRIALS).min(at.saturating_sub(15).max(first + 1));
+        let bytes = code.bytes.get(..at.max(1).min(code.bytes.len()))?;
+        let mut reached: Vec<(usize, usize)> = Vec::with_capacity(CONVERGE_TRIALS);
+        let mut tried = 0;
+        for trial in trials {
+            tried += 1;
+            let mut decoder = X86Decoder::new(code.bitness, bytes, DecoderOptions::NONE);
+            decoder.set_position(trial).ok()?;
+            let (mut position, mut previous) = (trial, trial);
+            while position < at {
+                previous = position;
+                let invalid = decoder.decode().is_invalid();
+                if invalid && decoder.last_error() == DecoderError::NoMoreBytes {
+                    break;
+                }
+                // Data before the code, as compilers at run time leave it: one byte on, as `sweep`.
+                position = if invalid {
+                    position + 1
+                } else {
+                    decoder.position()
+                };
+                decoder.set_position(position).ok()?;
+            }
+            if position == at {
+                reached.push((previous, trial));
+            }
+        }
+        let (previous, trial) = *reached.first()?;
+        let agreeing = reached
+            .iter()
+            .filter(|(other, _)| *other == previous)
+            .count();
+        (agreeing * 4 >= reached.len() * 3 && agreeing * 4 >= tried).then_some(trial)
+    }
+}
+
+/// The instruction at `offset`; one without a valid encoding is `INVALID` and one byte long.
+fn raw(code: Code<'_>, offset: usize) -> X86Instruction {
+    let bytes = code.bytes.get(offset..).unwrap_or_default();
+    X86Decoder::with_ip(code.bitness, bytes, code.at(offset), DecoderOptions::NONE).decode()
+}
+
+/// What processors make one operation of.
+fn fusion(instruction: &X86Instruction) -> Fusion {
+    // Memory with an immediate is not fused, registers alone are of no interest.
+    let has_immediate =
+        || (0..instruction.op_count()).any(|n| is_immediate(instruction.op_kind(n)));
+    match instruction.mnemonic() {
+        _ if instruction.is_jcc_short_or_near() => Fusion::Jump,
+        Mnemonic::Cmp | Mnemonic::Test if !has_immediate() => Fusion::Comparison,
+        _ => Fusion::None,
+    }
+}
+
+/// Whether an operand is an immediate.
+fn is_immediate(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        Immediate8
+            | Immediate8_2nd
+            | Immediate16
+            | Immediate32
+            | Immediate64
+            | Immediate8to16
+            | Immediate8to32
+            | Immediate8to64
+            | Immediate32to64
+    )
 }
 
 /// Reads the effects of an instruction.
-pub(crate) fn effects(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> Effects {
+fn effects(factory: &mut InstructionInfoFactory, instruction: &X86Instruction) -> Effects {
     let info = factory.info(instruction);
     let mut effects = Effects::default();
     for used in info.used_registers() {
@@ -59,7 +190,7 @@ pub(crate) fn effects(factory: &mut InstructionInfoFactory, instruction: &Instru
 /// What the instruction's references are once it is done, in terms of the registers just after it:
 /// the stack pointer and the pointers of string instructions move by known amounts. `None` where
 /// an address register is overwritten.
-pub(crate) fn afterwards(instruction: &Instruction, effects: &Effects) -> Option<Vec<Reference>> {
+fn afterwards(instruction: &X86Instruction, effects: &Effects) -> Option<Vec<Reference>> {
     if instruction.mnemonic() == Mnemonic::Leave {
         // Takes the frame pointer's old value from where the stack pointer then stood.
         let base = general(X86Register::RSP);
@@ -68,6 +199,7 @@ pub(crate) fn afterwards(instruction: &Instruction, effects: &Effects) -> Option
         let address = Formula {
             base,
             index: None,
+            index_part: Part::Whole,
             scale: 1,
             displacement,
             mask,
@@ -99,7 +231,7 @@ pub(crate) fn afterwards(instruction: &Instruction, effects: &Effects) -> Option
 }
 
 /// Does it set the stack pointer to something else than a known amount more or less?
-fn writes_stack_pointer_otherwise(instruction: &Instruction) -> bool {
+fn writes_stack_pointer_otherwise(instruction: &X86Instruction) -> bool {
     let named = (0..instruction.op_count()).any(|n| {
         instruction.op_kind(n) == OpKind::Register
             && instruction.op_register(n).full_register() == X86Register::RSP
@@ -108,7 +240,7 @@ fn writes_stack_pointer_otherwise(instruction: &Instruction) -> bool {
 }
 
 /// The instruction as something that can be done again from registers alone.
-pub(crate) fn step(instruction: &Instruction) -> Option<Step> {
+fn step(instruction: &X86Instruction) -> Option<Step> {
     let to = instruction.op0_register();
     if instruction.op0_kind() != OpKind::Register || !(to.is_gpr32() || to.is_gpr64()) {
         return None;
@@ -151,7 +283,7 @@ pub(crate) fn step(instruction: &Instruction) -> Option<Step> {
     })
 }
 
-fn operand(instruction: &Instruction) -> Option<Operand> {
+fn operand(instruction: &X86Instruction) -> Option<Operand> {
     if instruction.mnemonic() == Mnemonic::Lea {
         return effective_address(instruction).map(Operand::Formula);
     }
@@ -164,7 +296,7 @@ fn operand(instruction: &Instruction) -> Option<Operand> {
     }
 }
 
-fn source_bytes(instruction: &Instruction) -> Option<usize> {
+fn source_bytes(instruction: &X86Instruction) -> Option<usize> {
     (instruction.op1_kind() == OpKind::Register).then(|| instruction.op1_register().size())
 }
 
@@ -176,13 +308,14 @@ fn is_low(register: X86Register) -> bool {
     )
 }
 
-fn effective_address(instruction: &Instruction) -> Option<Formula> {
+fn effective_address(instruction: &X86Instruction) -> Option<Formula> {
     let (base, index) = (instruction.memory_base(), instruction.memory_index());
     if instruction.is_ip_rel_memory_operand() {
         let displacement = instruction.ip_rel_memory_address();
         return Some(Formula {
             base: None,
             index: None,
+            index_part: Part::Whole,
             scale: 1,
             displacement,
             mask: u64::MAX,
@@ -192,6 +325,7 @@ fn effective_address(instruction: &Instruction) -> Option<Formula> {
     Some(Formula {
         base: named(base)?,
         index: named(index)?,
+        index_part: Part::Whole,
         scale: instruction.memory_index_scale() as u8,
         displacement: instruction.memory_displacement64(),
         mask: if wide { u64::MAX } else { u32::MAX.into() },
@@ -213,6 +347,7 @@ fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
     let formula = Formula {
         base: named(memory.base()).ok_or(Undecoded::Overwritten)?,
         index: named(memory.index()).ok_or(Undecoded::Overwritten)?,
+        index_part: Part::Whole,
         scale: memory.scale() as u8,
         displacement: memory.displacement(),
         mask,

@@ -1,0 +1,455 @@
+//! AArch64 instructions: where they lead, and what each does to memory and to general registers.
+//!
+//! Encodings are read by `yaxpeax-arm`; what is here is which operands are memory, which are written,
+//! and what addresses follow from them (Arm Architecture Reference Manual, C1.3.3 and C3). What is known
+//! to access memory and no more counts as undecoded: SVE, whose predicated and gathered accesses depend
+//! on registers that samples do not carry, loads with pointer authentication, memory tags, and what the
+//! library does not know among loads and stores. 32-bit code is not decoded.
+
+use nearpage_recording::AccessKind;
+use yaxpeax_arch::{Decoder as _, U8Reader};
+use yaxpeax_arm::armv8::a64::{
+    InstDecoder, Instruction as A64Instruction, Opcode, Operand as A64, ShiftStyle, SizeCode,
+};
+
+use crate::flow::Flow;
+use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Next, Reference};
+use crate::verdict::{
+    Formula, Operand, Operation, Part, Register, RegisterSet, Step, Undecoded, set,
+};
+
+const INSTRUCTION_BYTES: usize = 4;
+/// Number of the stack pointer where an operand may be that, and in samples; elsewhere the zero
+/// register has it.
+const SP: u16 = 31;
+const LINK: Register = 30;
+
+/// Reads instructions.
+#[derive(Default)]
+pub(crate) struct Decoder {
+    decoder: InstDecoder,
+}
+
+impl Decode for Decoder {
+    fn instruction(&mut self, code: Code<'_>, offset: usize) -> Instruction {
+        let address = code.at(offset);
+        let word = word(code, offset);
+        let raw = word.and_then(|word| {
+            self.decoder
+                .decode(&mut U8Reader::new(&word.to_le_bytes()))
+                .ok()
+        });
+        let (effects, afterwards) = match (&raw, word) {
+            (Some(raw), Some(word)) => effects(raw, word, address),
+            (_, word) => (unknown(word), None),
+        };
+        Instruction {
+            address,
+            length: INSTRUCTION_BYTES,
+            next: match &raw {
+                Some(raw) => next(raw, address),
+                None if effects.undecoded.is_some() => Next::Below,
+                None => Next::Invalid,
+            },
+            effects,
+            afterwards,
+            step: raw.and_then(|raw| step(&raw, address)),
+            repeats: false,
+            // Comparisons with memory do not exist.
+            fusion: Fusion::None,
+        }
+    }
+
+    fn sweep(code: Code<'_>, first: usize) -> Flow {
+        if code.bitness != 64 {
+            return Flow::default();
+        }
+        let decoder = InstDecoder::default();
+        let (mut starts, mut jumps) = (Vec::new(), Vec::new());
+        let first = first.next_multiple_of(INSTRUCTION_BYTES);
+        for offset in (first..code.bytes.len()).step_by(INSTRUCTION_BYTES) {
+            let Some(word) = word(code, offset) else {
+                break;
+            };
+            starts.push(offset as u32);
+            let Ok(raw) = decoder.decode(&mut U8Reader::new(&word.to_le_bytes())) else {
+                continue;
+            };
+            let (Next::Jump(target) | Next::Either(target)) = next(&raw, code.at(offset)) else {
+                continue;
+            };
+            let target = target.wrapping_sub(code.address);
+            if target < code.bytes.len() as u64 {
+                jumps.push((target as u32, offset as u32));
+            }
+        }
+        Flow::new(starts, jumps)
+    }
+
+    /// Every fourth byte begins one.
+    fn converge(_: Code<'_>, at: usize) -> Option<usize> {
+        Some(at % INSTRUCTION_BYTES)
+    }
+}
+
+fn word(code: Code<'_>, offset: usize) -> Option<u32> {
+    let bytes = code.bytes.get(offset..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+/// Is it in the encodings of loads and stores (C4.1)?
+fn loads_or_stores(word: u32) -> bool {
+    (word >> 25) & 0b0101 == 0b0100
+}
+
+/// What can be said of an instruction that the library does not know.
+fn unknown(word: Option<u32>) -> Effects {
+    let sve = |word: u32| (word >> 25) & 0b1111 == 0b0010 && word >> 31 == 1;
+    Effects {
+        undecoded: match word {
+            Some(word) if sve(word) => Some(Undecoded::VectorIndex),
+            Some(word) if loads_or_stores(word) => Some(Undecoded::NoCode),
+            _ => None,
+        },
+        // Whatever it may be.
+        writes: RegisterSet::MAX,
+        ..Effects::default()
+    }
+}
+
+fn next(raw: &A64Instruction, address: u64) -> Next {
+    use Opcode::*;
+    let target = raw.operands.iter().find_map(|operand| match operand {
+        A64::PCOffset(offset) => Some(address.wrapping_add(*offset as u64)),
+        _ => None,
+    });
+    match (raw.opcode, target) {
+        (B, Some(target)) => Next::Jump(target),
+        (Bcc(_) | CBZ | CBNZ | TBZ | TBNZ, Some(target)) => Next::Either(target),
+        (BL | BLR | BLRAA | BLRAAZ | BLRAB | BLRABZ, _) => Next::Elsewhere,
+        (BR | BRAA | BRAAZ | BRAB | BRABZ, _) => Next::Elsewhere,
+        (RET | RETAA | RETAB | ERET | ERETAA | ERETAB, _) => Next::Elsewhere,
+        (UDF | BRK | HLT, _) => Next::Elsewhere,
+        _ => Next::Below,
+    }
+}
+
+/// What it does, and what its references are once it is done.
+fn effects(raw: &A64Instruction, word: u32, address: u64) -> (Effects, Option<Vec<Reference>>) {
+    let mut effects = Effects {
+        writes: destinations(raw),
+        ..Effects::default()
+    };
+    let ahead = matches!(raw.opcode, Opcode::PRFM | Opcode::PRFUM);
+    let Some(kind) = kind(raw.opcode) else {
+        let other = loads_or_stores(word) && !ahead;
+        effects.undecoded = other.then_some(Undecoded::NoCode);
+        return (effects, Some(Vec::new()));
+    };
+    let operands = raw.operands.iter();
+    let Some(memory) = operands
+        .copied()
+        .find_map(|operand| memory(operand, address))
+    else {
+        effects.undecoded = Some(Undecoded::NoCode);
+        return (effects, None);
+    };
+    let Memory { formula, moved } = memory;
+    let loaded = effects.writes;
+    let reference = |address| vec![Reference { address, kind }];
+    effects.references = reference(formula);
+    let base = set(formula.base);
+    if moved != Moved::Not {
+        effects.writes |= base;
+    }
+    let afterwards = match moved {
+        _ if loaded & formula.registers() != 0 => None,
+        Moved::Not => Some(reference(formula)),
+        Moved::By(bytes) => Some(reference(Formula {
+            displacement: formula.displacement.wrapping_sub(bytes as u64),
+            ..formula
+        })),
+        Moved::Unknown => None,
+    };
+    (effects, afterwards)
+}
+
+/// An address, and what becomes of its base register.
+struct Memory {
+    formula: Formula,
+    moved: Moved,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Not,
+    By(i64),
+    Unknown,
+}
+
+/// The memory that an operand is.
+fn memory(operand: A64, address: u64) -> Option<Memory> {
+    let at = |base: u16, bytes: i64| Formula {
+        base: Some(base as Register),
+        index: None,
+        index_part: Part::Whole,
+        scale: 1,
+        displacement: bytes as u64,
+        mask: u64::MAX,
+    };
+    let memory = match operand {
+        A64::RegPreIndex(base, bytes, writes_back) => Memory {
+            formula: at(base, bytes.into()),
+            moved: match writes_back {
+                true => Moved::By(bytes.into()),
+                false => Moved::Not,
+            },
+        },
+        A64::RegPostIndex(base, bytes) => Memory {
+            formula: at(base, 0),
+            moved: Moved::By(bytes.into()),
+        },
+        A64::RegPostIndexReg(base, _) => Memory {
+            formula: at(base, 0),
+            moved: Moved::Unknown,
+        },
+        A64::RegRegOffset(base, index, size, style, shift) => {
+            // The zero register as an index is none.
+            let index = (index != SP).then_some(index as Register);
+            Memory {
+                formula: Formula {
+                    index,
+                    index_part: part(size, style)?,
+                    scale: 1 << shift.min(7),
+                    ..at(base, 0)
+                },
+                moved: Moved::Not,
+            }
+        }
+        // A literal beside the code.
+        A64::PCOffset(offset) => Memory {
+            formula: Formula {
+                base: None,
+                displacement: address.wrapping_add(offset as u64),
+                ..at(0, 0)
+            },
+            moved: Moved::Not,
+        },
+        _ => return None,
+    };
+    Some(memory)
+}
+
+/// What of an index register counts.
+fn part(size: SizeCode, style: ShiftStyle) -> Option<Part> {
+    match (style, size) {
+        (ShiftStyle::LSL | ShiftStyle::UXTX | ShiftStyle::SXTX, SizeCode::X) => Some(Part::Whole),
+        (ShiftStyle::UXTW, _) => Some(Part::Unsigned32),
+        (ShiftStyle::SXTW, _) => Some(Part::Signed32),
+        _ => None,
+    }
+}
+
+/// Whether an instruction loads or stores; atomic ones do both, which counts as a store. `None` for
+/// those that do neither: hints to fetch ahead move no data that anybody waits for.
+fn kind(opcode: Opcode) -> Option<AccessKind> {
+    use Opcode::*;
+    match opcode {
+        LDR | LDRB | LDRH | LDRSB | LDRSH | LDRSW | LDUR | LDURB | LDURH | LDURSB | LDURSH
+        | LDURSW | LDTR | LDTRB | LDTRH | LDTRSB | LDTRSH | LDTRSW | LDP | LDPSW | LDNP | LDAR
+        | LDARB | LDARH | LDLAR | LDLARB | LDLARH | LDAPR | LDAPRB | LDAPRH | LDAPUR | LDAPURB
+        | LDAPURH | LDAPURSB | LDAPURSH | LDAPURSW | LDXR | LDXRB | LDXRH | LDXP | LDAXR
+        | LDAXRB | LDAXRH | LDAXP | LD1 | LD2 | LD3 | LD4 | LD1R | LD2R | LD3R | LD4R => {
+            Some(AccessKind::Load)
+        }
+        STR | STRB | STRH | STRW | STUR | STURB | STURH | STTR | STTRB | STTRH | STP | STNP
+        | STLR | STLRB | STLRH | STLLR | STLLRB | STLLRH | STLUR | STLURB | STLURH | STXR
+        | STXRB | STXRH | STXP | STLXR | STLXRB | STLXRH | STLXP | ST1 | ST2 | ST3 | ST4 => {
+            Some(AccessKind::Store)
+        }
+        opcode if is_atomic(opcode) => Some(AccessKind::Store),
+        _ => None,
+    }
+}
+
+/// One of the Large System Extensions' read-modify-writes.
+fn is_atomic(opcode: Opcode) -> bool {
+    use Opcode::*;
+    matches!(
+        opcode,
+        SWP(_)
+            | SWPB(_)
+            | SWPH(_)
+            | CAS(_)
+            | CASB(_)
+            | CASH(_)
+            | CASP(_)
+            | LDADD(_)
+            | LDADDB(_)
+            | LDADDH(_)
+            | LDCLR(_)
+            | LDCLRB(_)
+            | LDCLRH(_)
+            | LDEOR(_)
+            | LDEORB(_)
+            | LDEORH(_)
+            | LDSET(_)
+            | LDSETB(_)
+            | LDSETH(_)
+            | LDSMAX(_)
+            | LDSMAXB(_)
+            | LDSMAXH(_)
+            | LDSMIN(_)
+            | LDSMINB(_)
+            | LDSMINH(_)
+            | LDUMAX(_)
+            | LDUMAXB(_)
+            | LDUMAXH(_)
+            | LDUMIN(_)
+            | LDUMINB(_)
+            | LDUMINH(_)
+    )
+}
+
+/// General registers that an instruction writes, its address' base not counted. Rather one too many
+/// than one too few: what was overwritten unseen would make addresses up.
+fn destinations(raw: &A64Instruction) -> RegisterSet {
+    use Opcode::*;
+    let register = |operand: usize| match raw.operands[operand] {
+        A64::Register(_, number) if number != SP => 1 << number,
+        A64::RegisterOrSP(_, number) => 1 << number,
+        A64::RegisterPair(_, number) if number < SP - 1 => 3 << number,
+        _ => 0,
+    };
+    match raw.opcode {
+        CAS(_) | CASB(_) | CASH(_) | CASP(_) => register(0),
+        opcode if is_atomic(opcode) => register(1),
+        LDP | LDPSW | LDNP | LDXP | LDAXP => register(0) | register(1),
+        // Whether it succeeded.
+        STXR | STXRB | STXRH | STXP | STLXR | STLXRB | STLXRH | STLXP => register(0),
+        opcode if kind(opcode) == Some(AccessKind::Store) => 0,
+        BL | BLR | BLRAA | BLRAAZ | BLRAB | BLRABZ => 1 << LINK,
+        B | Bcc(_) | CBZ | CBNZ | TBZ | TBNZ | BR | RET => 0,
+        CCMN | CCMP | MSR => 0,
+        _ => register(0),
+    }
+}
+
+/// The instruction as something that can be done again from registers alone.
+fn step(raw: &A64Instruction, address: u64) -> Option<Step> {
+    use Opcode::*;
+    let [to, first, second, third] = raw.operands;
+    let (size, to) = match to {
+        A64::Register(size, number) if number != SP => (size, number),
+        A64::RegisterOrSP(size, number) => (size, number),
+        _ => return None,
+    };
+    let wide = size == SizeCode::X;
+    let to = to as Register;
+    let done = |operation, from| {
+        Some(Step {
+            operation,
+            wide,
+            to,
+            from,
+        })
+    };
+    let copy = |from| done(Operation::Copy, from);
+    match (raw.opcode, first, second) {
+        (ADR, A64::PCOffset(offset), _) => {
+            copy(Operand::Immediate(address.wrapping_add(offset as u64)))
+        }
+        (ADRP, A64::PCOffset(offset), _) => {
+            let page = address & !0xfff;
+            copy(Operand::Immediate(page.wrapping_add(offset as u64)))
+        }
+        (MOVZ, A64::ImmShift(value, shift), _) => {
+            copy(Operand::Immediate(u64::from(value) << shift))
+        }
+        (MOVN, A64::ImmShift(value, shift), _) => {
+            copy(Operand::Immediate(!(u64::from(value) << shift)))
+        }
+        (ORR, first, A64::RegShift(ShiftStyle::LSL, 0, _, from))
+            if is_zero(first) && from != SP =>
+        {
+            copy(Operand::Register(from as Register))
+        }
+        (ADD | ADDS, first, second) => copy(Operand::Formula(sum(first, second, 1, wide)?)),
+        (SUB | SUBS, first, second) => copy(Operand::Formula(sum(first, second, -1, wide)?)),
+        // Sign-extension, zero-extension and shifts are names for moves of a field.
+        (SBFM | UBFM, A64::Register(_, from), A64::Immediate(rotate)) if from != SP => {
+            let from_register = Operand::Register(from as Register);
+            let A64::Immediate(last) = third else {
+                return None;
+            };
+            let bits = if wide { 64 } else { 32 };
+            let signed = raw.opcode == SBFM;
+            match (rotate, last) {
+                (0, 31) if signed && wide => done(Operation::SignExtend32, from_register),
+                (0, 15) if signed => done(Operation::SignExtend16, from_register),
+                (0, 7) if signed => done(Operation::SignExtend8, from_register),
+                (0, 15) => done(Operation::ZeroExtend16, from_register),
+                (0, 7) => done(Operation::ZeroExtend8, from_register),
+                // To the left, as a factor.
+                (rotate, last) if !signed && last + 1 == rotate && bits - rotate < 8 => {
+                    copy(Operand::Formula(Formula {
+                        base: None,
+                        index: Some(from as Register),
+                        index_part: Part::Whole,
+                        scale: 1 << (bits - rotate),
+                        displacement: 0,
+                        mask: u64::MAX,
+                    }))
+                }
+                (shift, last) if last == bits - 1 && Register::try_from(from) == Ok(to) => {
+                    let operation = match signed {
+                        true => Operation::ShiftRightSigned,
+                        false => Operation::ShiftRight,
+                    };
+                    done(operation, Operand::Immediate(shift.into()))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn is_zero(operand: A64) -> bool {
+    matches!(operand, A64::Register(_, SP))
+}
+
+/// A sum, or a difference where `sign` is −1, as far as a formula has one.
+fn sum(first: A64, second: A64, sign: i64, wide: bool) -> Option<Formula> {
+    let base = match first {
+        A64::Register(_, SP) => None,
+        A64::Register(_, number) | A64::RegisterOrSP(_, number) => Some(number as Register),
+        _ => return None,
+    };
+    let plus = |bytes: i64| Formula {
+        base,
+        index: None,
+        index_part: Part::Whole,
+        scale: 1,
+        displacement: bytes.wrapping_mul(sign) as u64,
+        mask: u64::MAX,
+    };
+    match second {
+        A64::Immediate(value) => Some(plus(value.into())),
+        A64::ImmShift(value, shift) => Some(plus(i64::from(value) << shift)),
+        A64::RegShift(style, shift, size, number) if sign == 1 && shift < 8 && number != SP => {
+            let index_part = match (style, size) {
+                // Of 32 bits, in the lower half as all else.
+                (ShiftStyle::LSL, _) if !wide => Part::Whole,
+                _ => part(size, style)?,
+            };
+            Some(Formula {
+                index: Some(number as Register),
+                index_part,
+                scale: 1 << shift,
+                ..plus(0)
+            })
+        }
+        _ => None,
+    }
+}

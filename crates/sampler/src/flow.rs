@@ -1,0 +1,92 @@
+//! Where instructions of a stretch of code begin, and which of them can come just before another.
+
+use crate::instruction::{Code, Decode, Fusion, Next};
+
+/// Control flow of a stretch of code; positions are offsets into it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    /// Where instructions begin, ascending.
+    starts: Vec<u32>,
+    /// Direct jumps (target, jump) inside the stretch, ascending.
+    jumps: Vec<(u32, u32)>,
+}
+
+impl Flow {
+    /// Of instructions that begin at `starts`, ascending, with the jumps (target, jump) among them.
+    pub fn new(starts: Vec<u32>, mut jumps: Vec<(u32, u32)>) -> Self {
+        jumps.sort_unstable();
+        Self { starts, jumps }
+    }
+
+    /// Which instruction begins at `offset`.
+    pub fn index(&self, offset: usize) -> Option<usize> {
+        self.starts.binary_search(&(offset as u32)).ok()
+    }
+
+    /// Where the `index`th instruction begins.
+    pub fn start(&self, index: usize) -> usize {
+        self.starts[index] as usize
+    }
+
+    /// Is `offset` the target of a direct jump?
+    pub fn is_target(&self, offset: usize) -> bool {
+        self.jumps_to(offset).next().is_some()
+    }
+
+    /// The instruction that runs into the `index`th from above: the one before it in memory, unless
+    /// that one goes elsewhere. What comes back from a call is not the call.
+    pub fn above(&self, decoder: &mut impl Decode, code: Code<'_>, index: usize) -> Option<usize> {
+        let above = index.checked_sub(1)?;
+        let instruction = decoder.instruction(code, self.start(above));
+        let falls_through = matches!(instruction.next, Next::Below | Next::Either(_));
+        (falls_through && self.start(above) + instruction.length == self.start(index))
+            .then_some(above)
+    }
+
+    /// Instructions that may have been executed just before the `index`th. A comparison that the
+    /// processor fuses with its jump counts as the jump, since no interrupt comes between them. At
+    /// the head of a loop only the jumps back count: it is entered once and repeated often.
+    pub fn just_before(
+        &self,
+        decoder: &mut impl Decode,
+        code: Code<'_>,
+        index: usize,
+    ) -> Vec<usize> {
+        let at = self.start(index);
+        let back = |jump: &usize| self.start(*jump) >= at;
+        let jumps: Vec<usize> = self
+            .jumps_to(at)
+            .filter_map(|jump| self.index(jump))
+            .collect();
+        let loops = jumps.iter().any(back);
+        let above = match loops {
+            true => None,
+            false => self.above(decoder, code, index),
+        };
+        let jumps = jumps.into_iter().filter(|jump| !loops || back(jump));
+        jumps
+            .chain(above)
+            .map(|before| self.fused(decoder, code, before).unwrap_or(before))
+            .collect()
+    }
+
+    /// The comparison that is one operation with the conditional jump `index`, if it is one.
+    fn fused(&self, decoder: &mut impl Decode, code: Code<'_>, index: usize) -> Option<usize> {
+        if decoder.instruction(code, self.start(index)).fusion != Fusion::Jump {
+            return None;
+        }
+        let above = self.above(decoder, code, index)?;
+        let instruction = decoder.instruction(code, self.start(above));
+        (instruction.fusion == Fusion::Comparison).then_some(above)
+    }
+
+    fn jumps_to(&self, target: usize) -> impl Iterator<Item = usize> + '_ {
+        let begin = self
+            .jumps
+            .partition_point(|(other, _)| (*other as usize) < target);
+        let here = self.jumps[begin..]
+            .iter()
+            .take_while(move |(other, _)| *other as usize == target);
+        here.map(|(_, jump)| *jump as usize)
+    }
+}

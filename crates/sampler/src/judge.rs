@@ -1,0 +1,309 @@
+//! From the code around a sampled instruction to a verdict.
+
+use nearpage_recording::Resolution;
+
+use crate::calibrate::Side;
+use crate::flow::Flow;
+use crate::instruction::{Code, Decode, Instruction, Next, Reference};
+use crate::verdict::{Operand, Operation, RegisterSet, Step, Template, Undecoded, Verdict};
+
+/// How far overwritten address registers are followed back, in instructions.
+const RECOMPUTE_MAX: usize = 24;
+/// How far execution is followed until it comes back to the same instruction.
+const LOOP_MAX: usize = 48;
+/// Memory instructions of one block that share a sample.
+const BLOCK_MAX: usize = 64;
+
+/// Judges samples. Keeps buffers between calls, no state.
+#[derive(Default)]
+pub(crate) struct Judge<D> {
+    decoder: D,
+}
+
+/// A memory instruction that a sample may stand for.
+struct Candidate {
+    /// The instruction's address.
+    instruction: u64,
+    references: Vec<Reference>,
+    steps: Box<[Step]>,
+}
+
+impl<D: Decode> Judge<D> {
+    /// What samples at `code.address + at` mean. `flow` is the control flow of `code`.
+    pub fn judge(&mut self, code: Code<'_>, flow: &Flow, at: usize, side: Side) -> Verdict {
+        let Some(index) = flow.index(at) else {
+            return Verdict::Undecoded(Undecoded::Ambiguous);
+        };
+        let sampled = self.decoder.instruction(code, at);
+        match side {
+            Side::Before if sampled.repeats => self.itself(sampled),
+            Side::Before => self.just_before(code, flow, index),
+            Side::At => self.itself(sampled),
+            Side::Block => self.block(code, at),
+        }
+    }
+
+    fn itself(&self, instruction: Instruction) -> Verdict {
+        let candidate = Candidate {
+            instruction: instruction.address,
+            references: instruction.effects.references,
+            steps: [].into(),
+        };
+        let undecoded = instruction.effects.undecoded;
+        let ip = instruction.address;
+        verdict(ip, vec![candidate], undecoded, Resolution::Exact)
+    }
+
+    fn just_before(&mut self, code: Code<'_>, flow: &Flow, index: usize) -> Verdict {
+        let at = flow.start(index);
+        let ip = code.address.wrapping_add(at as u64);
+        let mut candidates = Vec::new();
+        let mut undecoded = None;
+        let mut before = flow.just_before(&mut self.decoder, code, index);
+        before.sort_unstable();
+        before.dedup();
+        for before in before {
+            let instruction = self.decoder.instruction(code, flow.start(before));
+            if !instruction.effects.references_memory() {
+                continue;
+            }
+            match self.recover(code, flow, at, before, instruction) {
+                Ok(candidate) => candidates.push(candidate),
+                Err(reason) => undecoded = Some(reason),
+            }
+        }
+        if candidates.is_empty() && undecoded == Some(Undecoded::Overwritten) {
+            // The instruction at the sampled place may serve: its registers are as they were.
+            let sampled = self.decoder.instruction(code, at);
+            let verdict = self.itself(sampled);
+            if matches!(verdict, Verdict::Accesses { .. }) {
+                return verdict;
+            }
+        }
+        let resolution = if candidates.len() > 1 {
+            Resolution::Block
+        } else {
+            Resolution::Exact
+        };
+        verdict(ip, candidates, undecoded, resolution)
+    }
+
+    /// Finds the addresses of the instruction `before`, which has been executed, at `at`.
+    fn recover(
+        &mut self,
+        code: Code<'_>,
+        flow: &Flow,
+        at: usize,
+        before: usize,
+        instruction: Instruction,
+    ) -> Result<Candidate, Undecoded> {
+        let effects = instruction.effects;
+        if let Some(reason) = effects.undecoded {
+            return Err(reason);
+        }
+        if let Some(references) = instruction.afterwards {
+            return Ok(Candidate {
+                instruction: instruction.address,
+                references,
+                steps: [].into(),
+            });
+        }
+        let references = effects.references;
+        let needed = addresses(&references);
+        let steps = self
+            .recompute(code, flow, before, needed & effects.writes, effects.writes)
+            .or_else(|| self.next_time(code, at, instruction.address, needed))
+            .ok_or(Undecoded::Overwritten)?;
+        Ok(Candidate {
+            instruction: instruction.address,
+            references,
+            steps: steps.into(),
+        })
+    }
+
+    /// The steps that bring back registers `needed` as they were before the instruction `index`,
+    /// from registers that were not overwritten since: those outside `overwritten`. Either the
+    /// value is computed again, or a copy of it is still there.
+    fn recompute(
+        &mut self,
+        code: Code<'_>,
+        flow: &Flow,
+        mut index: usize,
+        mut needed: RegisterSet,
+        mut overwritten: RegisterSet,
+    ) -> Option<Vec<Step>> {
+        let mut steps = Vec::new();
+        // Registers that stand for their present values, which earlier steps must not change.
+        let mut copies: RegisterSet = 0;
+        for _ in 0..RECOMPUTE_MAX {
+            if needed == 0 {
+                steps.reverse();
+                return Some(steps);
+            }
+            if flow.is_target(flow.start(index)) {
+                return None;
+            }
+            index = flow.above(&mut self.decoder, code, index)?;
+            let instruction = self.decoder.instruction(code, flow.start(index));
+            let writes = instruction.effects.writes;
+            if writes & needed != 0 {
+                let step = instruction.step.filter(|step| writes == 1 << step.to)?;
+                if writes & copies != 0 {
+                    return None;
+                }
+                needed = needed & !writes | step.reads() & (overwritten | writes);
+                steps.push(step);
+            } else if let Some(copy) =
+                copy_of(instruction.step, needed).filter(|_| writes & overwritten == 0)
+            {
+                needed &= !(1 << copy.to);
+                copies |= writes;
+                steps.push(copy);
+            }
+            overwritten |= writes;
+        }
+        None
+    }
+
+    /// A load that overwrote its own address, in a loop: where the same instruction will go the
+    /// next time, which for a chain of pointers is where the loaded one leads to.
+    fn next_time(
+        &mut self,
+        code: Code<'_>,
+        at: usize,
+        wanted: u64,
+        needed: RegisterSet,
+    ) -> Option<Vec<Step>> {
+        let mut path = Vec::new();
+        let mut at = at;
+        while path.len() < LOOP_MAX {
+            let instruction = self.decoder.instruction(code, at);
+            if instruction.address == wanted {
+                return foresee(&path, needed);
+            }
+            let next = match instruction.next {
+                Next::Jump(target) => target,
+                Next::Either(target) if target <= instruction.address => target,
+                Next::Below | Next::Either(_) => {
+                    instruction.address.wrapping_add(instruction.length as u64)
+                }
+                Next::Elsewhere | Next::Invalid => return None,
+            };
+            at = usize::try_from(next.wrapping_sub(code.address)).ok()?;
+            if at >= code.bytes.len() {
+                return None;
+            }
+            path.push(instruction);
+        }
+        None
+    }
+
+    /// Emulators look for interrupts between translation blocks: the sample stands for any memory
+    /// instruction of the straight-line run that begins here.
+    fn block(&mut self, code: Code<'_>, at: usize) -> Verdict {
+        let ip = code.address.wrapping_add(at as u64);
+        let mut path: Vec<Instruction> = Vec::new();
+        let mut candidates = Vec::new();
+        let mut undecoded = None;
+        let mut at = at;
+        while candidates.len() < BLOCK_MAX {
+            let instruction = self.decoder.instruction(code, at);
+            if instruction.next == Next::Invalid {
+                break;
+            }
+            let effects = &instruction.effects;
+            undecoded = undecoded.or(effects.undecoded);
+            if !effects.references.is_empty() {
+                match foresee(&path, addresses(&effects.references)) {
+                    Some(steps) => candidates.push(Candidate {
+                        instruction: instruction.address,
+                        references: effects.references.clone(),
+                        steps: steps.into(),
+                    }),
+                    None => undecoded = Some(Undecoded::Overwritten),
+                }
+            }
+            if instruction.next != Next::Below {
+                break;
+            }
+            at += instruction.length;
+            path.push(instruction);
+        }
+        verdict(ip, candidates, undecoded, Resolution::Block)
+    }
+}
+
+/// The steps that lead from the sampled registers along `path` to the registers `needed` at its end.
+fn foresee(path: &[Instruction], mut needed: RegisterSet) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    for instruction in path.iter().rev() {
+        let writes = instruction.effects.writes;
+        if writes & needed != 0 {
+            let step = instruction.step.filter(|step| writes == 1 << step.to)?;
+            needed = needed & !writes | step.reads();
+            steps.push(step);
+        }
+    }
+    steps.reverse();
+    Some(steps)
+}
+
+/// If an instruction, this `step`, copied one of `needed`: the step that copies it back.
+fn copy_of(step: Option<Step>, needed: RegisterSet) -> Option<Step> {
+    match step? {
+        Step {
+            operation: Operation::Copy,
+            wide: true,
+            to,
+            from: Operand::Register(from),
+        } if needed & 1 << from != 0 => Some(Step {
+            operation: Operation::Copy,
+            wide: true,
+            to: from,
+            from: Operand::Register(to),
+        }),
+        _ => None,
+    }
+}
+
+fn addresses(references: &[Reference]) -> RegisterSet {
+    references
+        .iter()
+        .fold(0, |all, reference| all | reference.address.registers())
+}
+
+fn verdict(
+    ip: u64,
+    candidates: Vec<Candidate>,
+    undecoded: Option<Undecoded>,
+    resolution: Resolution,
+) -> Verdict {
+    let templates: Box<[Template]> = candidates
+        .into_iter()
+        .flat_map(
+            |Candidate {
+                 instruction,
+                 references,
+                 steps,
+             }| {
+                references.into_iter().map(move |reference| Template {
+                    instruction,
+                    distance_bytes: (ip.wrapping_sub(instruction) as i64)
+                        .clamp(i8::MIN.into(), i8::MAX.into())
+                        as i8,
+                    kind: reference.kind,
+                    steps: steps.clone(),
+                    address: reference.address,
+                })
+            },
+        )
+        .collect();
+    match undecoded {
+        _ if !templates.is_empty() => Verdict::Accesses {
+            templates,
+            resolution,
+        },
+        Some(reason) => Verdict::Undecoded(reason),
+        None => Verdict::Compute,
+    }
+}
