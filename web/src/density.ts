@@ -97,7 +97,7 @@ export async function density(context: Context, wanted: Wanted, width: number, h
       .slice(0, 24)
       .map(([, entry]) => entry),
     note: [
-      `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${count(most)} accesses.`,
+      `A dot is ${bytes(row)} by ${time(column)}; the strongest has ${count(most)} access${most === 1 ? "" : "es"}.`,
       picture.share < 1 ? `From a sample of ${percent(picture.share)} of the recording; all of it in a moment.` : "",
       chosen !== null ? `Dots with any access by ${names[chosen]} stand out.` : wanted.by === "function" && context.state.function ? `${context.state.function} has no colour of its own here: it is among the other functions.` : "",
       standalone && (shown.to_ns - shown.from_ns > 1.01 * (wanted.to_ns - wanted.from_ns)) ? "The file has this picture at one resolution." : "",

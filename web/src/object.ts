@@ -153,7 +153,7 @@ async function matrix(context: Context, object: number, from: number, to: number
     y: { label: "", from: 0, to: Math.max(threads.length, 1), unit: "names", names },
     step: [pagesOfBin, 1],
     legend: threads.slice(0, 24).map((thread, line) => [names[line], threadColour(recording, thread)]),
-    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${count(most)} accesses.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
+    note: `Stronger is more loads and stores. A column is ${exact(pagesOfBin)} page${pagesOfBin === 1 ? "" : "s"}; the strongest cell has ${count(most)} access${most === 1 ? "" : "es"}.${found.first_touches.length > 0 ? " The line below each row marks the pages that its thread touched first." : ""}`,
     draw(g, area) {
       threads.forEach((thread, line) => {
         const [, top] = toPixels(content, area, [0, line]);
