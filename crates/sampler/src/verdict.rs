@@ -86,7 +86,7 @@ impl Template {
     }
 }
 
-/// `base + index × scale + displacement`, modulo the address size.
+/// `base + index × scale + displacement`, and the thread pointer, modulo the address size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Formula {
     pub base: Option<Register>,
@@ -94,6 +94,8 @@ pub(crate) struct Formula {
     pub index_part: Part,
     pub scale: u8,
     pub displacement: u64,
+    /// The thread pointer is added.
+    pub from_thread_pointer: bool,
     /// All ones for as many bits as addresses have.
     pub mask: u64,
 }
@@ -119,13 +121,18 @@ impl Formula {
         };
         let index = index.wrapping_mul(u64::from(self.scale));
         register(self.base)
+            .wrapping_add(register(self.thread_pointer()))
             .wrapping_add(index)
             .wrapping_add(self.displacement)
             & self.mask
     }
 
     pub fn registers(&self) -> RegisterSet {
-        set(self.base) | set(self.index)
+        set(self.base) | set(self.index) | set(self.thread_pointer())
+    }
+
+    fn thread_pointer(&self) -> Option<Register> {
+        self.from_thread_pointer.then_some(THREAD_POINTER)
     }
 }
 
@@ -272,6 +279,7 @@ mod tests {
             base: Some(0),
             index: Some(1),
             index_part: Part::Whole,
+            from_thread_pointer: false,
             scale: 8,
             displacement: -16i64 as u64,
             mask: u32::MAX.into(),

@@ -193,6 +193,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
         base: Some(base as Register),
         index: None,
         index_part: Part::Whole,
+        from_thread_pointer: false,
         scale: 1,
         displacement: bytes as u64,
         mask: u64::MAX,
@@ -220,6 +221,7 @@ fn memory(operand: A64, address: u64) -> Option<Memory> {
                 formula: Formula {
                     index,
                     index_part: part(size, style)?,
+                    from_thread_pointer: false,
                     scale: 1 << shift.min(7),
                     ..at(base, 0)
                 },
@@ -396,6 +398,7 @@ fn step(raw: &A64Instruction, address: u64) -> Option<Step> {
                         base: None,
                         index: Some(from as Register),
                         index_part: Part::Whole,
+                        from_thread_pointer: false,
                         scale: 1 << (bits - rotate),
                         displacement: 0,
                         mask: u64::MAX,
@@ -430,6 +433,7 @@ fn sum(first: A64, second: A64, sign: i64, wide: bool) -> Option<Formula> {
         base,
         index: None,
         index_part: Part::Whole,
+        from_thread_pointer: false,
         scale: 1,
         displacement: bytes.wrapping_mul(sign) as u64,
         mask: u64::MAX,
@@ -446,6 +450,7 @@ fn sum(first: A64, second: A64, sign: i64, wide: bool) -> Option<Formula> {
             Some(Formula {
                 index: Some(number as Register),
                 index_part,
+                from_thread_pointer: false,
                 scale: 1 << shift,
                 ..plus(0)
             })

@@ -9,9 +9,7 @@ use nearpage_recording::AccessKind;
 
 use crate::flow::Flow;
 use crate::instruction::{Code, Decode, Effects, Fusion, Instruction, Next, Reference};
-use crate::verdict::{
-    Formula, Operand, Operation, Part, Register, Step, THREAD_POINTER, Undecoded, set,
-};
+use crate::verdict::{Formula, Operand, Operation, Part, Register, Step, Undecoded, set};
 
 /// Reads instructions; keeps buffers between calls.
 pub(crate) struct Decoder {
@@ -200,6 +198,7 @@ fn afterwards(instruction: &X86Instruction, effects: &Effects) -> Option<Vec<Ref
             base,
             index: None,
             index_part: Part::Whole,
+            from_thread_pointer: false,
             scale: 1,
             displacement,
             mask,
@@ -316,6 +315,7 @@ fn effective_address(instruction: &X86Instruction) -> Option<Formula> {
             base: None,
             index: None,
             index_part: Part::Whole,
+            from_thread_pointer: false,
             scale: 1,
             displacement,
             mask: u64::MAX,
@@ -326,6 +326,7 @@ fn effective_address(instruction: &X86Instruction) -> Option<Formula> {
         base: named(base)?,
         index: named(index)?,
         index_part: Part::Whole,
+        from_thread_pointer: false,
         scale: instruction.memory_index_scale() as u8,
         displacement: instruction.memory_displacement64(),
         mask: if wide { u64::MAX } else { u32::MAX.into() },
@@ -348,32 +349,19 @@ fn formula(memory: &UsedMemory) -> Result<Formula, Undecoded> {
         base: named(memory.base()).ok_or(Undecoded::Overwritten)?,
         index: named(memory.index()).ok_or(Undecoded::Overwritten)?,
         index_part: Part::Whole,
+        from_thread_pointer: false,
         scale: memory.scale() as u8,
         displacement: memory.displacement(),
         mask,
     };
     match memory.segment() {
-        X86Register::FS => from_thread_pointer(formula).ok_or(Undecoded::ThreadBase),
+        // In 32-bit code FS is something else.
+        X86Register::FS if mask != u64::MAX => Err(Undecoded::ThreadBase),
+        X86Register::FS => Ok(Formula {
+            from_thread_pointer: true,
+            ..formula
+        }),
         _ => Ok(formula),
-    }
-}
-
-/// The formula with the thread pointer added, in the place of a register that it has none in.
-fn from_thread_pointer(formula: Formula) -> Option<Formula> {
-    let pointer = Some(THREAD_POINTER);
-    // In 32-bit code FS is something else.
-    match formula {
-        Formula { mask, .. } if mask != u64::MAX => None,
-        Formula { base: None, .. } => Some(Formula {
-            base: pointer,
-            ..formula
-        }),
-        Formula { index: None, .. } => Some(Formula {
-            index: pointer,
-            scale: 1,
-            ..formula
-        }),
-        _ => None,
     }
 }
 
