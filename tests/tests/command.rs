@@ -442,6 +442,12 @@ fn an_earlier_recording_is_kept_unless_forced() {
         &["mine"],
     );
     assert_eq!(case.read("mine/file"), "text");
+    says(
+        case.nearpage(["record", "--force", "-o", "mine/file", "--", "true"]),
+        1,
+        &["mine/file", "not a recording"],
+    );
+    assert_eq!(case.read("mine/file"), "text");
 }
 
 #[test]

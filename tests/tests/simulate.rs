@@ -224,6 +224,150 @@ fn parameters_sources_and_schedules_change_what_happens() {
     );
 }
 
+/// Three passes over 2 MiB by two threads, and then it is killed, at once.
+const KILLED: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { LINES = 32768, LINE = 64 };
+static char lines[LINES * LINE];
+static pthread_barrier_t passed;
+
+static void *passes(void *half) {
+    char *begin = lines + (half ? sizeof lines / 2 : 0);
+    for (int pass = 0; pass < 3; pass++)
+        for (int line = 0; line < LINES / 2; line++)
+            begin[line * LINE]++;
+    pthread_barrier_wait(&passed);
+    if (!half)
+        kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&passed, NULL, 2);
+    pthread_create(&thread, NULL, passes, lines);
+    passes(NULL);
+}
+"#;
+
+#[test]
+fn a_killed_program_is_simulated_as_far_as_it_came() {
+    let case = Case::new("simulate_killed");
+    let mut compiler = case.command("cc");
+    compiler
+        .args(["-O1", "-pthread", "-o", "killed"])
+        .arg(case.write("killed.c", KILLED));
+    case.run(compiler).success();
+    let record = "record --source full --machine flash-8 -o full -- ./killed".split(' ');
+    let recorded = case.nearpage(record).exits(137);
+    let said = "(killed) was killed: of each of its 2 threads up to 64 references before that";
+    assert!(recorded.stderr.contains(said), "{recorded}");
+    let finished = case
+        .nearpage(["simulate", "full", "--policy", "first-touch", "--json"])
+        .success();
+    let simulated: Value = serde_json::from_str(&finished.stdout).unwrap();
+    // Every line in every pass: half of them are more than the second level holds.
+    let passes = 3.0 * 32_768.0;
+    let misses = figure(&simulated["results"][0], "misses");
+    assert!(misses > passes - 2.0 * 64.0, "{misses} of {passes}");
+    let notes = simulated["notes"].as_array().unwrap();
+    let told = |note: &Value| note.as_str().unwrap().contains(said);
+    assert!(notes.iter().any(told), "{simulated:#}");
+    let report = case.nearpage(["report", "full", "--json"]).success();
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    let objects = report["objects"].as_array().unwrap();
+    let lines = objects.iter().find(|object| object["name"] == "lines");
+    let accesses = figure(lines.unwrap_or_else(|| panic!("{report:#}")), "accesses");
+    assert!(accesses > passes - 2.0 * 64.0, "{accesses} of {passes}");
+}
+
+#[test]
+fn processes_begin_when_they_are_forked_and_are_waited_for() {
+    let case = Case::new("simulate_processes");
+    let triad = workload("triad").display().to_string();
+    let simulated = |folder: &str, words: &str| {
+        let mut record = case.command(nearpage_path());
+        record
+            .args("record --source full --machine flash-8 -q -o".split(' '))
+            .args([folder, "--", "/bin/sh", "-c", words])
+            .env("OMP_NUM_THREADS", "2");
+        case.run(record).success();
+        let simulate = ["simulate", folder, "--policy", "first-touch"];
+        let text = case.nearpage(simulate).success().stdout;
+        let json = case.nearpage(simulate.into_iter().chain(["--json"]));
+        let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
+        (text, figure(&json["results"][0], "time_ns"))
+    };
+    // The shell forks, and its child runs another program, which has two threads.
+    let (text, once) = simulated("once", &format!("{triad} 1 1; exit 0"));
+    assert!(text.contains("once on flash-8, 3 threads"), "{text}");
+    let (text, twice) = simulated("twice", &format!("{triad} 1 1; {triad} 1 1; exit 0"));
+    assert!(text.contains("twice on flash-8, 5 threads"), "{text}");
+    assert!(text.contains("3 processes: each has"), "{text}");
+    assert!(
+        (1.7..2.1).contains(&(twice / once)),
+        "one after the other, in one shell: {once} and {twice} ns"
+    );
+}
+
+/// So many MiB of shared memory, written by the program and then by its child.
+const SHARED: &str = r#"
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int main(int count, char **words) {
+    size_t size = (size_t)atoi(words[1]) << 20;
+    int segment = count > 2 ? shmget(IPC_PRIVATE, size, 0600) : -1;
+    char *memory = segment >= 0
+        ? shmat(segment, NULL, 0)
+        : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (segment >= 0)
+        shmctl(segment, IPC_RMID, NULL);
+    for (size_t at = 0; at < size; at += 64)
+        memory[at] = 1;
+    if (!fork()) {
+        for (size_t at = 0; at < size; at += 64)
+            memory[at]++;
+        _exit(0);
+    }
+    wait(NULL);
+    return memory[size - 64] != 2;
+}
+"#;
+
+#[test]
+fn memory_that_processes_share_is_there_once() {
+    let case = Case::new("simulate_shared");
+    let mut compiler = case.command("cc");
+    compiler
+        .args(["-O1", "-o", "shared"])
+        .arg(case.write("shared.c", SHARED));
+    case.run(compiler).success();
+    let pages = |words: &str| {
+        let record = "record --source full --machine flash-8 --force -q -o full -- ./shared";
+        case.nearpage(record.split(' ').chain(words.split(' ')))
+            .success();
+        let results = results(&case, &["--policy", "first-touch"]);
+        figure(&results[0], "pages_max")
+    };
+    for segment in ["", " segment"] {
+        let [small, large] = ["1", "2"].map(|size| pages(&format!("{size}{segment}")));
+        let more = large - small;
+        assert!(
+            (248.0..264.0).contains(&more),
+            "{more} of 256 more{segment}"
+        );
+    }
+}
+
 #[test]
 fn a_page_is_written_that_shows_it() {
     let case = recorded("simulate_html");

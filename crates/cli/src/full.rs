@@ -113,6 +113,11 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
             sample.to_string().into(),
         ),
     ];
+    // Time in the emulator is not the program's, and what is found must not depend on it.
+    environment.push((
+        nearpage_wire::UNWINDING_VARIABLE.into(),
+        u64::MAX.to_string().into(),
+    ));
     // Threads that spin are not seen to wait.
     if env::var_os(WAIT_POLICY).is_none() {
         environment.push((WAIT_POLICY.into(), "passive".into()));

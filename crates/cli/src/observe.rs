@@ -472,9 +472,8 @@ impl OutputFolder {
     pub fn claim(path: &Path, replace: bool) -> anyhow::Result<Self> {
         let mut earlier = None;
         if replace && path.exists() {
-            if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
-                && !path.join(folder::METADATA_FILE).exists()
-            {
+            let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+            if !is_empty && !path.join(folder::METADATA_FILE).exists() {
                 bail!(
                     "{}: not a recording, so --force does not replace it",
                     path.display()

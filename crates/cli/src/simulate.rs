@@ -1,5 +1,6 @@
 //! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -121,6 +122,15 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     };
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(planned);
+    let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
+    let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
+    if processes.len() > 1 && arguments.schedule.is_none() {
+        notes.push(format!(
+            "{} processes: each has its first thread on the same CPU, as traced, and they take turns there; a --schedule \
+             with scheduler = \"affinity\" or \"partition\" spreads them.",
+            processes.len()
+        ));
+    }
     if let Some(together) = &together {
         notes.push(format!(
             "{} programs at once: all of their time counts, marked phases or not; {} pages of files are those of \
@@ -287,7 +297,15 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
 
 /// What has to be known of the figures.
 fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
+    for note in recordings
+        .iter()
+        .flat_map(|recording| &recording.metadata.notes)
+    {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
     let most = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).max().unwrap_or(0);
     if !assumed.is_empty() {
         notes.push(format!(

@@ -17,8 +17,8 @@ use nearpage_wire::CALL_SITE_DEPTH_MAX;
 use crate::real::{self, Function};
 use crate::{loader, sys};
 
-/// Unwinding time that every process has, in nanoseconds.
-const ALLOWANCE_NS: u64 = 50_000_000;
+/// Unwinding time that every process has, in nanoseconds, unless it is told otherwise.
+pub const ALLOWANCE_NS: u64 = 50_000_000;
 /// Unwinding may take one part in this many of the elapsed time.
 const SHARE: u64 = 100;
 const BUCKETS: usize = 1 << 14;
@@ -86,6 +86,7 @@ pub struct CallSites {
     get_cfa: AtomicUsize,
     not_unwound: [[AtomicUsize; 2]; 2],
     start_ns: AtomicU64,
+    allowance_ns: AtomicU64,
     spent_ns: AtomicU64,
     /// Stacks unwound.
     pub unwound: AtomicU64,
@@ -184,6 +185,7 @@ impl CallSites {
             get_cfa: AtomicUsize::new(0),
             not_unwound: [const { [const { AtomicUsize::new(0) }; 2] }; 2],
             start_ns: AtomicU64::new(0),
+            allowance_ns: AtomicU64::new(ALLOWANCE_NS),
             spent_ns: AtomicU64::new(0),
             unwound: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
@@ -201,6 +203,11 @@ impl CallSites {
         self.definitions.store(tables, Ordering::Relaxed);
         self.stacks.store(tables + BUCKETS * 4, Ordering::Release);
         true
+    }
+
+    /// Stacks may be unwound for that long, beside a share of the elapsed time.
+    pub fn allow(&self, allowance_ns: u64) {
+        self.allowance_ns.store(allowance_ns, Ordering::Relaxed);
     }
 
     /// Loads the unwinder. Until then, and where there is none, a site is its return address. Must
@@ -268,8 +275,9 @@ impl CallSites {
                 .map_or(Site::UNKNOWN, |(site, _)| site);
         }
         let spent = self.spent_ns.load(Ordering::Relaxed);
-        let budget =
-            ALLOWANCE_NS + now_ns.saturating_sub(self.start_ns.load(Ordering::Relaxed)) / SHARE;
+        let elapsed = now_ns.saturating_sub(self.start_ns.load(Ordering::Relaxed));
+        let allowance = self.allowance_ns.load(Ordering::Relaxed);
+        let budget = allowance.saturating_add(elapsed / SHARE);
         if spent > budget && !whole {
             self.left_out.fetch_add(1, Ordering::Relaxed);
             let site = self
@@ -549,6 +557,9 @@ mod tests {
         sites.spent_ns.store(u64::MAX / 2, Ordering::Relaxed);
         let site = sites.site(Caller { address: 5, at: 8 }, 0, false, 1);
         assert!(site.no_stack && site.frames == [5] && sites.left_out.load(Ordering::Relaxed) == 1);
+        sites.allow(u64::MAX);
+        let allowed = sites.site(Caller { address: 5, at: 8 }, 0, false, 1);
+        assert!(!allowed.no_stack);
         assert!(
             !sites
                 .site(Caller { address: 5, at: 8 }, 0, true, 1)

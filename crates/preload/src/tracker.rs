@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{FLAG_NO_STACK, FLAG_SAMPLED, Kind, head};
 
-use crate::call_site::{CallSites, Caller, Site};
+use crate::call_site::{ALLOWANCE_NS, CallSites, Caller, Site};
 use crate::large::{self, Alive, Debts, Logged};
 use crate::log::Log;
 use crate::sample_heap::{BASE, LENGTH, SAMPLE_HEAP};
@@ -138,6 +138,8 @@ struct Request<'text> {
     bytes_max: u64,
     /// Mean bytes between two samples; 1: log everything.
     small_sample_bytes: u64,
+    /// How long stacks may be unwound.
+    unwinding_ns: u64,
 }
 
 impl Request<'static> {
@@ -165,6 +167,8 @@ impl Request<'static> {
             small_sample_bytes: environment::number(nearpage_wire::SMALL_SAMPLE_BYTES_VARIABLE)
                 .unwrap_or(SMALL_SAMPLE_BYTES)
                 .max(1),
+            unwinding_ns: environment::number(nearpage_wire::UNWINDING_VARIABLE)
+                .unwrap_or(ALLOWANCE_NS),
         })
     }
 }
@@ -332,6 +336,7 @@ impl Tracker {
             }
             self.small_sample_bytes
                 .store(request.small_sample_bytes, Ordering::Relaxed);
+            self.sites.allow(request.unwinding_ns);
             if !self.logs_every_allocation() && !self.alive.reserve(roomy) {
                 message::line(format_args!(
                     "no memory to remember objects: this process is not observed"
@@ -1000,6 +1005,7 @@ mod tests {
             directory: Some(folder.path().as_os_str().as_bytes()),
             bytes_max: 1 << 20,
             small_sample_bytes: 1,
+            unwinding_ns: ALLOWANCE_NS,
         };
         let (thread, token) = Thread::enter().unwrap();
         assert!(tracker.start_as(thread, &request));

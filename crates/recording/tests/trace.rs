@@ -14,7 +14,7 @@ use nearpage_recording::{
     Access, AccessBatch, AccessKind, Error, Level, ObjectKind, Recording, ThreadIndex,
 };
 use nearpage_wire::allocation_log::Kind;
-use nearpage_wire::trace::{Record, ReferenceKind, Served};
+use nearpage_wire::trace::{CHILD_ENDED, Event, Record, ReferenceKind, Served};
 use proptest::prelude::*;
 
 const HEAP: u64 = 0x50_0000;
@@ -137,6 +137,7 @@ fn statistics_of_two_threads() {
     // Page 0: a store, a load by each CPU; page 1: a store, an upgrade. The fetch hit the second
     // level, the write-back is nobody's miss.
     assert_eq!((found.data_misses, found.fetch_misses), (5, 0));
+    assert_eq!((found.code_pages, found.data_pages), (0, 2));
     let chains = &found.chains;
     assert_eq!((chains.longest, chains.shares.len()), (1, 1));
     assert_eq!(chains.shares[0].share, 0.4);
@@ -282,6 +283,78 @@ fn steps_are_what_the_tracer_saw() {
             (2, 1, Happening::Move(CpuId(5))),
         ]
     );
+}
+
+/// A shell forks a child, which runs another program and ends; the shell waits for it.
+#[test]
+fn a_process_is_one_thread_that_begins_and_ends_where_its_parent_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let began = |mut trace: TraceFile, pid: u32, start_ns: u64| {
+        trace.events(0, start_ns, &[start(0, pid, 0, 0, 0)]);
+        trace
+    };
+    let forked = Event::Fork {
+        child: 20,
+        virtual_time: 30,
+    };
+    let waited = Record::Resume {
+        after: CHILD_ENDED + 20,
+        address: 0,
+        waited_instructions: 7,
+    };
+    let mut shell = began(TraceFile::of(10, 1_000), 10, 1_000);
+    shell
+        .records(0, 0, 1_000, &[(10, load(HEAP))])
+        .events(30, 1_400, &[forked])
+        .records(
+            0,
+            10,
+            1_100,
+            &[
+                (5, load(HEAP)),
+                (20, load(HEAP)),
+                (1, waited),
+                (2, load(HEAP)),
+            ],
+        )
+        .end();
+    let mut child = began(TraceFile::forked(20, 2_000, 10), 20, 2_000);
+    child.records(0, 0, 2_000, &[(3, load(HEAP))]).end();
+    let mut program = began(TraceFile::of(20, 3_000), 20, 3_000);
+    program.records(0, 0, 3_000, &[(4, load(HEAP))]).end();
+    finish(record(
+        &folder,
+        &TraceOptions::default(),
+        &[shell, child, program],
+    ));
+    let recording = Recording::open(&folder).unwrap();
+    let trace = recording.trace().unwrap();
+    let [parent, child] = trace.threads() else {
+        panic!("of two processes: {:?}", trace.threads())
+    };
+    assert_eq!((parent.started_by, child.thread), (0, ThreadIndex(1)));
+    let of_child = steps(&trace, 1);
+    assert_eq!(of_child.misses.len(), 2, "in both its programs");
+    let [(2, 0, Happening::Signal { sequence: ended })] = of_child.happenings[..] else {
+        panic!("its end: {:?}", of_child.happenings)
+    };
+    assert!(child.started_by != 0 && child.started_by != ended);
+    let of_parent = steps(&trace, 0);
+    let since: Vec<u32> = of_parent
+        .misses
+        .iter()
+        .map(|miss| miss.instructions)
+        .collect();
+    assert_eq!(since, [10, 5, 5, 2]);
+    let forks = Happening::Signal {
+        sequence: child.started_by,
+    };
+    let waits = Happening::Resume {
+        after: ended,
+        waited_instructions: 7,
+    };
+    assert_eq!(of_parent.happenings, [(2, 15, forks), (3, 1, waits)]);
 }
 
 #[test]

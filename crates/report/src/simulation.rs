@@ -186,6 +186,7 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
             [one] => json!(one),
             several => json!(several),
         },
+        "threads": simulation.outcomes.first().map_or(0, |outcome| outcome.threads.len()),
         "notes": simulation.notes,
         "results": results,
     });

@@ -85,6 +85,8 @@ pub(crate) struct TraceForm<'a> {
     data_misses: u64,
     fetch_misses: u64,
     tlb_misses: u64,
+    code_pages: u64,
+    data_pages: u64,
     read_chains: Chains,
     hot_pages: HotPages<'a>,
     read_mostly: ReadMostly,
@@ -135,6 +137,8 @@ impl<'a> From<&'a TraceStatistics> for TraceForm<'a> {
             data_misses: statistics.data_misses,
             fetch_misses: statistics.fetch_misses,
             tlb_misses: statistics.tlb_misses,
+            code_pages: statistics.code_pages,
+            data_pages: statistics.data_pages,
             read_chains: Chains {
                 longest: chains.longest,
                 shares: shares.collect(),

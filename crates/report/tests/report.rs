@@ -328,6 +328,8 @@ fn statistics() -> TraceStatistics {
     TraceStatistics {
         data_misses: 2_190_000,
         fetch_misses: 313,
+        code_pages: 9,
+        data_pages: 30,
         tlb_misses: 40_000,
         chains: ReadChains {
             shares: vec![
@@ -377,7 +379,9 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     assert_eq!(
         keys(trace),
         [
+            "code_pages",
             "data_misses",
+            "data_pages",
             "fetch_misses",
             "hot_pages",
             "read_chains",

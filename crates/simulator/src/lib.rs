@@ -61,7 +61,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearpage_machine::{Machine, Timing};
 use nearpage_policy::online::{
-    AdaptiveTrigger, Auto, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
+    AdaptiveTrigger, Auto, Initial, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
     PlannedCopies, PushPull, ReplicateOnFirstTouch, Setting, Traffic,
 };
 
@@ -138,7 +138,13 @@ fn simulate_one(
     let figures = Figures::new(machine, timing, &job.options);
     let pages = trace.pages();
     let homes = match &job.policy {
-        Policy::PostFacto => Some(post_facto::homes(trace, &figures, &timing.latency_ns)?),
+        Policy::PostFacto => {
+            let misses = match job.schedule.moves_threads() {
+                false => post_facto::traced(trace, &figures)?,
+                true => watched(trace, timing, &figures, job)?,
+            };
+            Some(post_facto::homes(&misses, &figures, &timing.latency_ns))
+        }
         Policy::BlockNaive => Some(block_naive::homes(trace, &figures)),
         Policy::Homes { homes, .. } => {
             let node = |home: &Option<Home>| match home {
@@ -221,6 +227,33 @@ fn simulate_one(
             run.under::<_, true>(policy)
         }
     }
+}
+
+/// Misses of each page by node where a scheduler has the threads run: those of a replay under first
+/// touch.
+fn watched(
+    trace: &dyn Trace,
+    timing: &Timing,
+    figures: &Figures,
+    job: &Job,
+) -> Result<post_facto::Misses, Error> {
+    let mut misses = vec![0; trace.pages() * figures.nodes];
+    let mut job = job.clone();
+    job.policy = Policy::Static(Initial::FirstTouch);
+    (job.options.information, job.options.every) = (Information::Cache, 1);
+    job.options.movements_max = 0;
+    let run = Run {
+        trace,
+        timing,
+        figures,
+        job: &job,
+        homes: None,
+    };
+    run.under::<_, true>(post_facto::Watching {
+        misses: &mut misses,
+        nodes: figures.nodes,
+    })?;
+    Ok(misses)
 }
 
 /// A replay to be made.

@@ -1,21 +1,26 @@
 //! The best static placement, known afterwards.
 
 use nearpage_policy::affinity::hop_sensitive;
+use nearpage_policy::online::{Action, Epoch, Observation, OnlinePolicy};
 use nearpage_recording::trace::{Happening, Served, StepBatch};
 
 use crate::Error;
 use crate::figures::Figures;
 use crate::trace::Trace;
 
-/// For each page the node on which its misses, over the whole trace, take the least unloaded
-/// latency (Verghese §6.2.1); of several, the first. `None` for pages that are only touched. Under
-/// contention no choice page by page is best: where many pages have the same best node, they share
-/// its controller.
-pub(crate) fn homes(
-    trace: &dyn Trace,
-    figures: &Figures,
-    latency_ns: &[Vec<f64>],
-) -> Result<Vec<Option<u16>>, Error> {
+/// Misses of each page by node, page after page.
+pub(crate) type Misses = Vec<u32>;
+
+/// What memory or another cache has to serve.
+fn counts(served: Served) -> bool {
+    matches!(
+        served,
+        Served::Memory | Served::OtherCache | Served::Upgrade
+    )
+}
+
+/// Counts the misses of threads that run where they were traced.
+pub(crate) fn traced(trace: &dyn Trace, figures: &Figures) -> Result<Misses, Error> {
     let (pages, nodes) = (trace.pages(), figures.nodes);
     let mut misses = vec![0u32; pages * nodes];
     let mut batch = StepBatch::default();
@@ -35,10 +40,7 @@ pub(crate) fn homes(
                     node = figures.node(cpu)?;
                     next = moves.next();
                 }
-                if matches!(
-                    miss.served,
-                    Served::Memory | Served::OtherCache | Served::Upgrade
-                ) {
+                if counts(miss.served) {
                     let at = miss.page.0 as usize * nodes + usize::from(node);
                     let page = miss.page.0;
                     let count = misses
@@ -52,6 +54,44 @@ pub(crate) fn homes(
             }
         }
     }
+    Ok(misses)
+}
+
+/// Counts the misses of a replay, for threads that a scheduler moves.
+pub(crate) struct Watching<'a> {
+    pub misses: &'a mut Misses,
+    pub nodes: usize,
+}
+
+impl OnlinePolicy for Watching<'_> {
+    fn epoch_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn observe(&mut self, observation: &Observation, _: &mut Vec<Action>) {
+        let at = observation.page as usize * self.nodes + usize::from(observation.node);
+        if counts(observation.served)
+            && let Some(count) = self.misses.get_mut(at)
+        {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
+
+    fn forget(&mut self, _: u32) {}
+}
+
+/// For each page the node on which its misses, over the whole trace, take the least unloaded
+/// latency (Verghese §6.2.1); of several, the first. `None` for pages that are only touched. Under
+/// contention no choice page by page is best: where many pages have the same best node, they share
+/// its controller.
+pub(crate) fn homes(
+    misses: &Misses,
+    figures: &Figures,
+    latency_ns: &[Vec<f64>],
+) -> Vec<Option<u16>> {
+    let nodes = figures.nodes;
     let with_memory: Vec<bool> = (0..nodes as u16)
         .map(|node| figures.memory_nodes.contains(&node))
         .collect();
@@ -66,5 +106,5 @@ pub(crate) fn homes(
         );
         hop_sensitive(&users, latency_ns, &with_memory).map(|node| node as u16)
     };
-    Ok(misses.chunks_exact(nodes).map(home).collect())
+    misses.chunks_exact(nodes).map(home).collect()
 }

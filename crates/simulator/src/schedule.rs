@@ -91,6 +91,11 @@ impl Schedule {
         })
     }
 
+    /// Do threads run elsewhere than where they were traced?
+    pub(crate) fn moves_threads(&self) -> bool {
+        self.scheduler != Scheduler::Pinned || !self.moves.is_empty()
+    }
+
     /// Checks that what it names is there.
     pub(crate) fn check(
         &self,

@@ -8,7 +8,7 @@ use std::fs::metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearpage_wire::trace::{Counter, Event, MARK_OPTION, Record};
+use nearpage_wire::trace::{CHILD_ENDED, Counter, Event, MARK_OPTION, Record};
 
 use crate::exec::{self, Exec};
 use crate::maps;
@@ -29,6 +29,7 @@ const FORK: i64 = 57;
 const VFORK: i64 = 58;
 const EXECVE: i64 = 59;
 const EXIT: i64 = 60;
+const WAIT4: i64 = 61;
 const PRCTL: i64 = 157;
 const FUTEX: i64 = 202;
 const SET_TID_ADDRESS: i64 = 218;
@@ -48,6 +49,7 @@ const SLEEPING: [i64; 28] = [
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const MAP_SHARED: u64 = 1;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MADV_DONTNEED: u64 = 4;
 const CLOCK_MONOTONIC: u64 = 1;
@@ -232,9 +234,13 @@ impl Thread {
                     .lockstep
                     .unblock(self.member, signal.map(|(_, time)| time));
                 let waited_instructions = self.go_on(turn);
-                if waited_instructions > 0 || signal.is_some() {
+                let after = match number {
+                    WAIT4 if result > 0 => CHILD_ENDED + result as u64,
+                    _ => signal.map_or(0, |(sequence, _)| sequence),
+                };
+                if waited_instructions > 0 || after > 0 {
                     self.record(&Record::Resume {
-                        after: signal.map_or(0, |(sequence, _)| sequence),
+                        after,
                         address: futex,
                         waited_instructions,
                     });
@@ -279,6 +285,8 @@ impl Thread {
                 let [_, _, protection, flags, descriptor, offset] = arguments;
                 let file = if flags & MAP_ANONYMOUS == 0 {
                     maps::file_of(descriptor)
+                } else if flags & MAP_SHARED != 0 {
+                    maps::at(result, guest_base()).map(|(file, _)| file)
                 } else {
                     None
                 };
@@ -341,17 +349,21 @@ impl Thread {
                     path: b"",
                 });
             }
-            SHMAT => self.mapped(&Event::Map {
-                protection: 3,
-                flags: 1,
-                virtual_time: self.time(),
-                address: result,
-                length: 0,
-                offset: 0,
-                device: 0,
-                inode: first,
-                path: b"[shared memory]",
-            }),
+            SHMAT => {
+                let (file, length) = maps::at(result, guest_base()).unwrap_or_default();
+                self.unmapped(result, length);
+                self.mapped(&Event::Map {
+                    protection: 3,
+                    flags: MAP_SHARED as u32,
+                    virtual_time: self.time(),
+                    address: result,
+                    length,
+                    offset: 0,
+                    device: file.device,
+                    inode: file.inode,
+                    path: &file.path,
+                });
+            }
             MADVISE if third == MADV_DONTNEED => self.unmapped(first, second),
             _ => {}
         }

@@ -89,6 +89,21 @@ pub fn read() -> Vec<u8> {
     fs::read("/proc/self/maps").unwrap_or_default()
 }
 
+/// What stands in the maps file for an address of the program, and how many bytes from there on: what
+/// shared memory without a file is known by, the same in every process that has it.
+pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
+    let now = read();
+    let address = address + guest_base;
+    let mut mappings = now.split(|byte| *byte == b'\n').filter_map(mapping);
+    let found = mappings.find(|mapping| (mapping.range.0..mapping.range.1).contains(&address))?;
+    let file = MappedFile {
+        device: found.device,
+        inode: found.inode,
+        path: found.path.to_vec(),
+    };
+    Some((file, found.range.1 - address))
+}
+
 /// Events for the program's mappings: those that were not there before QEMU loaded it, at guest
 /// addresses.
 ///

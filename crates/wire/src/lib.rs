@@ -38,6 +38,9 @@ pub const SUMMARY_VARIABLE: &str = "NEARPAGE_SUMMARY";
 /// Environment variable: mean number of bytes between two sampled small allocations; `1` logs all,
 /// of whatever size and rate.
 pub const SMALL_SAMPLE_BYTES_VARIABLE: &str = "NEARPAGE_SMALL_SAMPLE_BYTES";
+/// Environment variable: nanoseconds that a process may unwind stacks for, beside a share of the
+/// elapsed time; 50 ms when absent.
+pub const UNWINDING_VARIABLE: &str = "NEARPAGE_UNWINDING_NS";
 /// Environment variable: bytes of allocation log that one process may write; 1 GiB when absent.
 pub const LOG_BYTES_MAX_VARIABLE: &str = "NEARPAGE_LOG_BYTES_MAX";
 /// Environment variable: folder in which the preload library puts samples of its own

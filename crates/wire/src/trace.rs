@@ -75,7 +75,7 @@
 //! | 0 Reference | one byte: bits 0–2 served, 3–4 kind, 5 TLB miss, 6 sampled, 7 kernel; instruction; address as in 3 above |
 //! | 1 FirstTouch | instruction; zigzag(address − instruction) |
 //! | 2 Signal | sequence; futex address |
-//! | 3 Resume | after; futex address; waited instructions |
+//! | 3 Resume | after (a signal; 2^48 + pid for the end of a child process); futex address; waited instructions |
 //! | 4 Clock | time_ns |
 //! | 5 Move | CPU position |
 //! | 6 Mark | 1 begin, 2 end |
@@ -173,7 +173,8 @@ pub enum Record {
     },
     /// The thread was blocked and goes on.
     Resume {
-        /// The signal that let it; 0: something outside (a timer, a file, another process).
+        /// The signal that let it; from [`CHILD_ENDED`] on, the end of a child process; 0: something
+        /// outside (a timer, a file).
         after: u64,
         /// The futex's address; 0 where it was none.
         address: u64,
@@ -201,6 +202,10 @@ pub enum Record {
         waited_instructions: u64,
     },
 }
+
+/// What a thread goes on after, where that is the end of a child process: this + its pid. Signals have
+/// lower numbers.
+pub const CHILD_ENDED: u64 = 1 << 48;
 
 /// `prctl` option, of no meaning to any kernel, by which the preload library tells the tracer of
 /// `nearpage_begin` (second argument 1) and `nearpage_end` (2).

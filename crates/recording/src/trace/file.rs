@@ -68,6 +68,16 @@ pub(super) struct Mapping {
     pub path: String,
 }
 
+/// A fork of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fork {
+    /// Which thread called it.
+    pub thread: u32,
+    pub virtual_time: u64,
+    /// The new process.
+    pub child: u32,
+}
+
 /// The index of a trace file.
 #[derive(Debug)]
 pub(super) struct TraceFile {
@@ -78,8 +88,9 @@ pub(super) struct TraceFile {
     pub threads: Vec<FileThread>,
     /// By virtual time.
     pub mapped: Vec<Mapped>,
-    /// Children, and CLOCK_MONOTONIC no later than the fork.
-    pub forks: Vec<(u32, u64)>,
+    pub forks: Vec<Fork>,
+    /// It was about to run another program.
+    execed: bool,
     /// Totals, by [`nearpage_wire::trace::Counter`]; absent: the file was cut short.
     pub counters: Option<[u64; COUNTERS]>,
     /// Places where what stood there was no frame, and frames of events that failed their checksum.
@@ -122,6 +133,7 @@ impl TraceFile {
             threads: Vec::new(),
             mapped: Vec::new(),
             forks: Vec::new(),
+            execed: false,
             counters: None,
             damaged: 0,
         };
@@ -224,7 +236,7 @@ impl TraceFile {
                 };
                 let payload = &frame[FRAME_HEADER_BYTES..];
                 let sound = Events::new(payload).all(|event| {
-                    event.is_ok_and(|event| self.note_event(&event, header.time_ns).is_some())
+                    event.is_ok_and(|event| self.note_event(&event, header).is_some())
                 });
                 self.damaged += u64::from(!sound);
             }
@@ -233,7 +245,8 @@ impl TraceFile {
     }
 
     /// `None`: an impossible thread.
-    fn note_event(&mut self, event: &Event, time_ns: u64) -> Option<()> {
+    fn note_event(&mut self, event: &Event, frame: &FrameHeader) -> Option<()> {
+        let time_ns = frame.time_ns;
         match *event {
             Event::ThreadStart {
                 thread,
@@ -286,8 +299,15 @@ impl TraceFile {
                 by: None,
             }),
             // A program that really went begins a file of its own.
-            Event::Exec { .. } => {}
-            Event::Fork { child, .. } => self.forks.push((child, time_ns)),
+            Event::Exec { .. } => self.execed = true,
+            Event::Fork {
+                child,
+                virtual_time,
+            } => self.forks.push(Fork {
+                thread: frame.thread,
+                virtual_time,
+                child,
+            }),
             Event::Counters(counters) => self.counters = Some(counters),
         }
         Some(())
@@ -323,6 +343,15 @@ impl TraceFile {
             .read_exact_at(buffer, frame.offset)
             .at(&self.path, "read")?;
         Ok(intact(buffer).then(|| &buffer[FRAME_HEADER_BYTES..]))
+    }
+
+    /// Its threads that neither ended nor ran another program: how many were killed.
+    pub(super) fn killed(&self) -> usize {
+        let killed = |thread: &&FileThread| thread.started && thread.end_instructions.is_none();
+        if self.execed || self.cut_short() {
+            return 0;
+        }
+        self.threads.iter().filter(killed).count()
     }
 
     /// Was it cut short, so that what its threads did at the end is missing?

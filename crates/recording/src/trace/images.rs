@@ -78,9 +78,44 @@ impl Images {
         }
     }
 
+    /// The image that forked the process that begins with this one.
+    pub(super) fn parent(&self, image: usize) -> Option<usize> {
+        let header = &self.files[image].header;
+        let forked_it = |file: &TraceFile| {
+            file.header.pid == header.parent_pid
+                && file.forks.iter().any(|fork| fork.child == header.pid)
+        };
+        self.files[..image].iter().rposition(forked_it)
+    }
+
+    /// The first image of a child of an image's process.
+    pub(super) fn child(&self, image: usize, pid: u32) -> Option<usize> {
+        let parent_pid = self.files[image].header.pid;
+        (image + 1..self.files.len()).find(|&other| {
+            let header = &self.files[other].header;
+            (header.pid, header.parent_pid) == (pid, parent_pid)
+        })
+    }
+
+    /// The last image of that child of an image's process.
+    pub(super) fn last_of_child(&self, image: usize, pid: u32) -> Option<usize> {
+        let last = self.files.iter().rposition(|file| file.header.pid == pid)?;
+        let mut first = last;
+        while let Some(before) = self.image_before(first) {
+            first = before;
+        }
+        let parent = self.parent(first)?;
+        (self.files[parent].header.pid == self.files[image].header.pid).then_some(last)
+    }
+
     /// The image that the same process had before.
     fn image_before(&self, image: usize) -> Option<usize> {
-        let pid = self.files[image].header.pid;
+        let header = &self.files[image].header;
+        if header.parent_pid != 0 {
+            // It was forked.
+            return None;
+        }
+        let pid = header.pid;
         self.files[..image]
             .iter()
             .rposition(|file| file.header.pid == pid)
@@ -191,7 +226,7 @@ impl TraceFile {
     }
 
     /// File name of the program: the first executable file mapped that is no loader or runtime.
-    fn program(&self) -> &str {
+    pub(super) fn program(&self) -> &str {
         let executable = |mapped: &&Mapped| {
             mapped.by.as_ref().is_some_and(|mapping| {
                 mapping.path.starts_with('/')

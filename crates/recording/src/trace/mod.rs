@@ -156,6 +156,16 @@ impl Tracing {
                 )
             })
             .collect();
+        let killed = images.files.iter().filter(|file| file.killed() > 0);
+        notes.extend(killed.map(|file| {
+            format!(
+                "process {} ({}) was killed: of each of its {} threads up to {KILLED_REFERENCES_MAX} references \
+                 before that are missing",
+                file.header.pid,
+                file.program(),
+                file.killed()
+            )
+        }));
         if images.files.is_empty() {
             notes.push("the tracer wrote nothing: the program did not start".to_owned());
         }
@@ -175,6 +185,9 @@ impl Tracing {
         notes
     }
 }
+
+/// References that a thread holds back at most until they go through the caches.
+const KILLED_REFERENCES_MAX: usize = 64;
 
 /// A page of the trace, numbered densely from 0. Pages that several processes map from one file are
 /// one page; memory that was unmapped and mapped again is another page.

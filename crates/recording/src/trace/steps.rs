@@ -2,37 +2,58 @@
 
 use std::sync::Arc;
 
-use nearpage_wire::trace::{Record, ReferenceKind};
+use nearpage_wire::trace::{CHILD_ENDED, Record, ReferenceKind};
 
+use super::images::Images;
 use super::pages::{PageLookup, PageTable};
 use super::survey::{shared_files, walk};
 use super::traced::Traced;
 use super::{FilePage, Happening, Miss, PageIndex, StepBatch, Steps, TracedThread};
 use crate::{AccessKind, Error};
 
-/// Signals of different processes are told apart by this many high bits.
+/// Signals of different processes are told apart by the bits above these.
 const SIGNAL_BITS: u32 = 40;
+/// Signals that no process numbers: it was forked, and it has ended.
+const FORKED: u64 = (1 << SIGNAL_BITS) - 2;
+const ENDED: u64 = (1 << SIGNAL_BITS) - 1;
 
 /// All misses of a program, to be replayed: [`crate::Recording::trace`].
 #[derive(Clone, Debug)]
 pub struct Trace {
     traced: Arc<Traced>,
     threads: Vec<TracedThread>,
+    /// Image and number of each thread, in each of the programs that it ran.
+    programs: Vec<Vec<(usize, usize)>>,
 }
 
 impl Trace {
     pub(crate) fn new(traced: &Arc<Traced>) -> Self {
-        let thread = |&(image, number): &(usize, usize)| {
-            let thread = &traced.images.files[image].threads[number];
+        let images = &traced.images;
+        let mut programs: Vec<Vec<(usize, usize)>> = Vec::new();
+        for &(image, number) in &images.order {
+            // Threads are numbered as they come.
+            let index = images.threads[image][number].0 as usize;
+            match programs.get_mut(index) {
+                Some(earlier) => earlier.push((image, number)),
+                None => programs.push(vec![(image, number)]),
+            }
+        }
+        let thread = |programs: &Vec<(usize, usize)>| {
+            let (image, number) = programs[0];
+            let thread = &images.files[image].threads[number];
             TracedThread {
-                thread: traced.images.threads[image][number],
+                thread: images.threads[image][number],
                 cpu: traced.tracing.cpu(thread.cpu),
-                started_by: sequence(image, thread.started_by),
+                started_by: match is_child(images, programs) {
+                    true => sequence(image, FORKED),
+                    false => sequence(image, thread.started_by),
+                },
                 start_instructions: thread.start_instructions,
             }
         };
         Self {
-            threads: traced.images.order.iter().map(thread).collect(),
+            threads: programs.iter().map(thread).collect(),
+            programs,
             traced: traced.clone(),
         }
     }
@@ -61,20 +82,45 @@ impl Trace {
         self.traced.images.files[image as usize].header.pid
     }
 
-    /// What the thread at `position` of [`Trace::threads`] did, from the beginning. Holds one frame
-    /// at a time. Panics where there is no such thread.
+    /// What the thread at `position` of [`Trace::threads`] did, from the beginning, in all the
+    /// programs that it ran. Holds one frame at a time. Panics where there is no such thread.
     pub fn steps(&self, position: usize) -> ThreadSteps {
-        let (image, number) = self.traced.images.order[position];
-        ThreadSteps {
+        let programs = self.programs[position].iter().rev().copied().collect();
+        let mut steps = ThreadSteps {
             traced: self.traced.clone(),
-            image,
-            number,
+            image: 0,
+            number: 0,
+            is_child: is_child(&self.traced.images, &self.programs[position]),
+            programs,
             frame: 0,
+            forks: Vec::new(),
             buffer: Vec::new(),
-            lookup: PageLookup::new(image),
+            lookup: PageLookup::new(0),
             pending: 0,
-        }
+        };
+        steps.next_program();
+        steps
     }
+}
+
+/// Is a thread that runs these programs the first of a process that another one forked?
+fn is_child(images: &Images, programs: &[(usize, usize)]) -> bool {
+    let first = programs.first();
+    first.is_some_and(|&(image, number)| number == 0 && images.parent(image).is_some())
+}
+
+/// The instructions since the last step; of more than a field can say, steps that change nothing take
+/// the rest.
+fn take(pending: &mut u64, misses: &[Miss], happenings: &mut Vec<(usize, u32, Happening)>) -> u32 {
+    while *pending > u64::from(u32::MAX) {
+        let nothing = Happening::Resume {
+            after: 0,
+            waited_instructions: 0,
+        };
+        happenings.push((misses.len(), u32::MAX, nothing));
+        *pending -= u64::from(u32::MAX);
+    }
+    std::mem::take(pending) as u32
 }
 
 /// Numbers of signals are a process's own; the trace's are one for all.
@@ -89,10 +135,17 @@ fn sequence(image: usize, of_process: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct ThreadSteps {
     traced: Arc<Traced>,
+    /// The program that it runs, and which of its threads it is.
     image: usize,
     number: usize,
+    /// Those that it runs afterwards, the next one last.
+    programs: Vec<(usize, usize)>,
+    /// It is a forked process's first, whose end is yet to be told.
+    is_child: bool,
     /// The next frame.
     frame: usize,
+    /// Virtual times of its forks to come, and the first images of the children; the next one last.
+    forks: Vec<(u64, usize)>,
     buffer: Vec<u8>,
     lookup: PageLookup,
     /// Instructions since the last step.
@@ -113,45 +166,77 @@ impl Steps for ThreadSteps {
 }
 
 impl ThreadSteps {
+    /// Goes on with the next program; `false`: there is none.
+    fn next_program(&mut self) -> bool {
+        let Some((image, number)) = self.programs.pop() else {
+            return false;
+        };
+        let images = &self.traced.images;
+        (self.image, self.number, self.frame) = (image, number, 0);
+        self.lookup = PageLookup::new(image);
+        let forks = images.files[image].forks.iter();
+        self.forks = forks
+            .filter(|fork| fork.thread as usize == number)
+            .filter_map(|fork| Some((fork.virtual_time, images.child(image, fork.child)?)))
+            .collect();
+        self.forks.sort_by_key(|&(at, _)| std::cmp::Reverse(at));
+        true
+    }
+
+    /// The program has no more frames: what is left of its forks, and with the last program the end
+    /// of the process. `false`: that was all.
+    fn end(&mut self, batch: &mut StepBatch) -> bool {
+        let forked = self.forks.drain(..).rev();
+        let mut signals: Vec<u64> = forked.map(|(_, child)| sequence(child, FORKED)).collect();
+        if self.programs.is_empty() && std::mem::take(&mut self.is_child) {
+            signals.push(sequence(self.image, ENDED));
+        }
+        for sequence in signals {
+            let since = take(&mut self.pending, &batch.misses, &mut batch.happenings);
+            let signal = Happening::Signal { sequence };
+            batch.happenings.push((batch.misses.len(), since, signal));
+        }
+        self.next_program() || !batch.happenings.is_empty()
+    }
+
     /// Decodes the next frame; a damaged one is left out, as it was counted. `false`: there is none.
     fn decode(&mut self, batch: &mut StepBatch) -> Result<bool, Error> {
         let traced = &*self.traced;
         let file = &traced.images.files[self.image];
         let Some(frame) = file.threads[self.number].frames.get(self.frame) else {
-            return Ok(false);
+            return Ok(self.end(batch));
         };
         self.frame += 1;
         let Some(payload) = file.payload(frame, &mut self.buffer)? else {
             return Ok(true);
         };
         let (pages, lookup, image) = (&traced.pages, &mut self.lookup, self.image);
+        let (images, forks) = (&traced.images, &mut self.forks);
         let offset_mask = pages.page_bytes() - 1;
         let mut pending = self.pending;
         let mut unknown = None;
         batch.misses.reserve(frame.records as usize);
         let misses = &mut batch.misses;
         let happenings = &mut batch.happenings;
-        walk(payload, frame.virtual_time, |at, since, record| {
+        walk(payload, frame.virtual_time, |at, mut since, record| {
+            while let Some((fork_at, child)) = forks.pop_if(|fork| fork.0 <= at) {
+                let after = (at - fork_at).min(since);
+                pending += since - after;
+                since = after;
+                let instructions = take(&mut pending, misses, happenings);
+                let forked = Happening::Signal {
+                    sequence: sequence(child, FORKED),
+                };
+                happenings.push((misses.len(), instructions, forked));
+            }
             pending += since;
-            let mut take = |misses: &[Miss], happenings: &mut Vec<(usize, u32, Happening)>| {
-                // More than the field can say: a step that changes nothing takes the rest.
-                while pending > u64::from(u32::MAX) {
-                    let nothing = Happening::Resume {
-                        after: 0,
-                        waited_instructions: 0,
-                    };
-                    happenings.push((misses.len(), u32::MAX, nothing));
-                    pending -= u64::from(u32::MAX);
-                }
-                std::mem::take(&mut pending) as u32
-            };
             let happening = match *record {
                 Record::Reference(reference) => {
                     let Some(page) = lookup.find(pages, reference.address, at) else {
                         unknown = unknown.or(Some(reference.address));
                         return;
                     };
-                    let instructions = take(misses, happenings);
+                    let instructions = take(&mut pending, misses, happenings);
                     misses.push(Miss {
                         instructions,
                         page,
@@ -180,14 +265,19 @@ impl ThreadSteps {
                     waited_instructions,
                     ..
                 } => Happening::Resume {
-                    after: sequence(image, after),
+                    after: match after.checked_sub(CHILD_ENDED) {
+                        None => sequence(image, after),
+                        Some(child) => images
+                            .last_of_child(image, child as u32)
+                            .map_or(0, |last| sequence(last, ENDED)),
+                    },
                     waited_instructions,
                 },
                 Record::Move { cpu } => Happening::Move(traced.tracing.cpu(cpu)),
                 Record::Mark { begin } => Happening::Mark { begin },
                 Record::Clock { .. } | Record::Preempted { .. } => return,
             };
-            let instructions = take(misses, happenings);
+            let instructions = take(&mut pending, misses, happenings);
             happenings.push((misses.len(), instructions, happening));
         });
         self.pending = pending;

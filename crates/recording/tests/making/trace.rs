@@ -19,6 +19,10 @@ pub struct TraceFile {
 
 impl TraceFile {
     pub fn of(pid: u32, start_ns: u64) -> Self {
+        Self::forked(pid, start_ns, 0)
+    }
+
+    pub fn forked(pid: u32, start_ns: u64, parent_pid: u32) -> Self {
         let header = FileHeader {
             pid,
             page_bytes: 4096,
@@ -26,7 +30,7 @@ impl TraceFile {
             sample_period: 0,
             start_ns,
             quantum: 10_000,
-            parent_pid: 0,
+            parent_pid,
         };
         Self {
             header,

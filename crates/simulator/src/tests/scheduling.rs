@@ -55,6 +55,23 @@ fn a_thread_that_is_moved_refills_its_caches() {
     assert_eq!((outcome.threads_moved, outcome.local), (0, 20_000));
 }
 
+/// Three threads that were traced on one CPU, and run on three: each one's page belongs where it runs.
+#[test]
+fn post_facto_knows_where_threads_run() {
+    let machine = preset("flash-8").expect("preset");
+    let misses: Vec<Vec<Miss>> = (0..3).map(|page| vec![load(0, page); 50]).collect();
+    let threads = misses.into_iter().enumerate();
+    let threads =
+        threads.map(|(number, misses)| thread(number as u32, 0, 0, batch(misses, vec![])));
+    let trace = trace(3, threads.collect());
+    let outcome = one(
+        &trace,
+        &machine,
+        scheduled("post-facto", "scheduler = \"affinity\""),
+    );
+    assert_eq!((outcome.local, outcome.remote()), (150, 0));
+}
+
 #[test]
 fn affinity_balances_the_load() {
     let machine = preset("flash-8").expect("preset");

@@ -5,7 +5,7 @@
 //! A miss is what a recording hands out as an access: it missed all caches, or is an upgrade, which
 //! is a write; hits that were kept are none. Where a program marked a stable phase, only that counts.
 //!
-//! Memory does not depend on the trace's length: 12 bytes a page; 20 to 40 for each page and CPU
+//! Memory does not depend on the trace's length: 14 bytes a page; 20 to 40 for each page and CPU
 //! that read it (a hash table); at most 3.5 million counted words, 71 MiB and 54 more at the end; and
 //! a frame, about 3 MiB, of each thread that has begun and not ended.
 
@@ -31,6 +31,10 @@ pub struct TraceStatistics {
     pub fetch_misses: u64,
     /// References that missed the TLB.
     pub tlb_misses: u64,
+    /// Pages whose code missed.
+    pub code_pages: u64,
+    /// Pages whose data missed; some are of both.
+    pub data_pages: u64,
     /// Data misses by the length of the read chains they are in.
     pub chains: ReadChains,
     /// Misses by how hot their pages are.
@@ -55,6 +59,7 @@ impl Recording {
         let mut chains = ChainCounter::new(traced.pages.len());
         let mut pages = PageCounters::new(traced.pages.len());
         let mut words = WordCounters::default();
+        let mut of_code_or_data = vec![[false; 2]; traced.pages.len()];
         traced.in_order(&marked, |reference| {
             let page = reference.page.0;
             statistics.tlb_misses += u64::from(reference.tlb_miss);
@@ -65,17 +70,22 @@ impl Recording {
             let write = match reference.kind {
                 AccessKind::Fetch => {
                     statistics.fetch_misses += 1;
+                    of_code_or_data[page as usize][0] = true;
                     return;
                 }
                 kind => kind == AccessKind::Store,
             };
             statistics.data_misses += 1;
+            of_code_or_data[page as usize][1] = true;
             match write {
                 true => chains.write(page),
                 false => chains.read(page, reference.cpu),
             }
             words.count(page, reference.offset, write);
         })?;
+        let pages_of = |what: usize| of_code_or_data.iter().filter(|page| page[what]).count();
+        statistics.code_pages = pages_of(0) as u64;
+        statistics.data_pages = pages_of(1) as u64;
         statistics.chains = chains.finish();
         statistics.hot_pages = pages.finish();
         statistics.read_mostly = words.finish();
