@@ -192,7 +192,7 @@ fn main() {
     );
     let asked: Vec<String> = std::env::args().skip(1).collect();
     let is_asked = |name: &&str| asked.iter().any(|word| word == name);
-    let all = !Policy::names().iter().any(|name| is_asked(&name));
+    let all = !Policy::names().iter().any(is_asked);
     for name in Policy::names()
         .into_iter()
         .filter(|name| all || is_asked(name))
