@@ -199,9 +199,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
         // Two targets, one of which wants its pages apart and the other one together.
         format!(
-            "(wait_for 'becomes_local triad two.log 2 && is_even cluster'\n\
-             wc -l <two.log >two.even\n\
-             end_once two.end '[ $(wc -l <two.log) -gt $(($(cat two.even) + 5)) ]') &\n\
+            "end_once two.end 'becomes_local triad two.log 2 && is_even cluster' &\n\
              WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} --log two.log -- sh two.sh\n",
             replicating = LIVE.replace("migrate", "migrate-replicate")
         ),
@@ -486,7 +484,6 @@ fn two_targets_get_what_each_needs() {
             triad.pages[object].count()
         );
     }
-    // Evenly, and some decisions later still.
     let block = there.inspection("two_cluster").pages["block"].count();
     let (least, most) = (block.values().min().unwrap(), block.values().max().unwrap());
     assert_eq!(block.len(), 4, "{block:?}");

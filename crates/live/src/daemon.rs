@@ -5,7 +5,6 @@ use std::io::Write;
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
 use nearpage_policy::online::View;
 use nearpage_policy::online::traffic::imbalance;
-use nearpage_recording::AccessKind;
 use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;
@@ -22,7 +21,8 @@ use crate::observer::Observer;
 use crate::pages::{HotPages, Page, ProcessIndex};
 use crate::policies::Policy;
 use crate::process::{Acted, TargetProcess};
-use crate::wishes::Wishing;
+use crate::tally::Tally;
+use crate::wishes::{Wishes, Wishing};
 
 /// How the daemon works.
 #[derive(Clone, Debug)]
@@ -208,11 +208,12 @@ impl Daemon {
             in_calls_ns: 0,
             longest_call_ns: 0,
         };
+        let wishes = self.wishes(free, &decisions);
+        self.wish_for_threads(observer, &decisions);
         self.act(
             observer,
             kernel,
-            free,
-            &decisions,
+            wishes,
             &tally.local,
             now_ns + budget_ns,
             &mut report,
@@ -413,16 +414,12 @@ impl Daemon {
         (placed, answers)
     }
 
-    fn act(
+    /// What is to be moved, by process.
+    fn wishes(
         &mut self,
-        observer: &Observer,
-        kernel: &mut dyn Kernel,
         free: &FreeMemory,
         decisions: &Decisions,
-        local: &[(u64, u64)],
-        deadline_ns: u64,
-        report: &mut Report,
-    ) {
+    ) -> FxHashMap<ProcessIndex, Wishes> {
         let wishing = Wishing {
             nodes: &self.nodes,
             memory_nodes: self.memory_nodes,
@@ -432,21 +429,36 @@ impl Daemon {
             free,
             processes: &self.processes,
         };
-        let mut wishes = wishing.wishes(&decisions.actions, &mut self.interleaved);
+        wishing.wishes(&decisions.actions, &mut self.interleaved)
+    }
+
+    fn wish_for_threads(&mut self, observer: &Observer, decisions: &Decisions) {
+        if !self.settings.moves_threads {
+            return;
+        }
+        for wish in &decisions.thread_moves {
+            let thread = observer.threads().get(wish.thread.0 as usize);
+            let cpus = self.cpus_of_node.get(usize::from(wish.node));
+            if let (Some(thread), Some(cpus)) = (thread, cpus)
+                && let Some(process) = self.processes.get_mut(&thread.process)
+            {
+                process.pin(thread.tid, cpus.clone());
+            }
+        }
+    }
+
+    fn act(
+        &mut self,
+        observer: &Observer,
+        kernel: &mut dyn Kernel,
+        mut wishes: FxHashMap<ProcessIndex, Wishes>,
+        local: &[(u64, u64)],
+        deadline_ns: u64,
+        report: &mut Report,
+    ) {
         let (homes, nodes) = (&mut self.homes, &self.nodes);
         let most = self.settings.pages;
         let moves = !self.settings.dry_run && self.nodes.len() > 1;
-        if self.settings.moves_threads {
-            for wish in &decisions.thread_moves {
-                let thread = observer.threads().get(wish.thread.0 as usize);
-                let cpus = self.cpus_of_node.get(usize::from(wish.node));
-                if let (Some(thread), Some(cpus)) = (thread, cpus)
-                    && let Some(process) = self.processes.get_mut(&thread.process)
-                {
-                    process.pin(thread.tid, cpus.clone());
-                }
-            }
-        }
         self.mover.begin_round();
         let mut order: Vec<ProcessIndex> = self.processes.keys().copied().collect();
         order.sort_unstable();
@@ -490,36 +502,6 @@ impl Daemon {
             report.in_calls_ns += round.in_calls_ns;
             report.longest_call_ns = report.longest_call_ns.max(round.longest_call_ns);
         }
-    }
-}
-
-/// Who accessed whose memory in an interval.
-struct Tally {
-    /// By node of the CPU and node of the page.
-    traffic: Vec<Vec<u64>>,
-    /// Of each thread: loads and fetches, and stores.
-    by_thread: Vec<[u64; 2]>,
-    /// Of each process: local accesses, and all.
-    local: Vec<(u64, u64)>,
-}
-
-impl Tally {
-    fn of(nodes: usize, observer: &Observer) -> Self {
-        Self {
-            traffic: vec![vec![0; nodes]; nodes],
-            by_thread: vec![[0; 2]; observer.threads().len()],
-            local: vec![(0, 0); observer.processes().len()],
-        }
-    }
-
-    fn count(&mut self, observed: &Observed, observer: &Observer) {
-        let (node, home) = (usize::from(observed.node), usize::from(observed.home));
-        self.traffic[node][home] += 1;
-        let thread = observed.thread as usize;
-        self.by_thread[thread][usize::from(observed.kind == AccessKind::Store)] += 1;
-        let (ours, all) = &mut self.local[observer.threads()[thread].process.0 as usize];
-        *ours += u64::from(node == home);
-        *all += 1;
     }
 }
 

@@ -51,6 +51,7 @@ mod policies;
 mod process;
 mod screen;
 mod serve;
+mod tally;
 mod text;
 mod watch;
 mod wishes;

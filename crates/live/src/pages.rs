@@ -24,12 +24,6 @@ pub struct Touched {
     pub new: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    page: Page,
-    heat: u16,
-}
-
 /// How many pages are looked at for one to give up. The coldest of sixteen is among the coldest
 /// third of all in 998 cases of a thousand.
 const CANDIDATES: usize = 16;
@@ -38,7 +32,9 @@ const CANDIDATES: usize = 16;
 #[derive(Debug)]
 pub struct HotPages {
     capacity: usize,
-    slots: Vec<Slot>,
+    slots: Vec<Page>,
+    /// Beside the pages, so that all candidates' are in a cache line or two.
+    heats: Vec<u16>,
     numbers: FxHashMap<Page, u32>,
     free: Vec<u32>,
     hand: usize,
@@ -52,6 +48,7 @@ impl HotPages {
         Self {
             capacity,
             slots: Vec::with_capacity(capacity),
+            heats: Vec::with_capacity(capacity),
             numbers: FxHashMap::with_capacity_and_hasher(capacity, Default::default()),
             free: Vec::with_capacity(capacity),
             hand: 0,
@@ -72,42 +69,42 @@ impl HotPages {
     /// The number of a page that was just sampled.
     pub fn touch(&mut self, page: Page) -> Touched {
         if let Some(&number) = self.numbers.get(&page) {
-            let heat = &mut self.slots[number as usize].heat;
+            let heat = &mut self.heats[number as usize];
             *heat = heat.saturating_add(1);
             return Touched { number, new: false };
         }
-        let slot = Slot { page, heat: 1 };
         let number = if let Some(number) = self.free.pop() {
-            self.slots[number as usize] = slot;
+            self.slots[number as usize] = page;
             number
         } else if self.slots.len() < self.capacity {
-            self.slots.push(slot);
+            self.slots.push(page);
+            self.heats.push(0);
             (self.slots.len() - 1) as u32
         } else {
             let number = self.coldest();
-            let old = std::mem::replace(&mut self.slots[number as usize], slot);
-            self.numbers.remove(&old.page);
+            let old = std::mem::replace(&mut self.slots[number as usize], page);
+            self.numbers.remove(&old);
             self.given_up += 1;
             number
         };
+        self.heats[number as usize] = 1;
         self.numbers.insert(page, number);
         Touched { number, new: true }
     }
 
-    /// The coldest of the next few.
+    /// The coldest of the next few; at the end of the table of those that are left.
     fn coldest(&mut self) -> u32 {
-        let count = self.slots.len();
-        let candidates = (0..CANDIDATES.min(count)).map(|step| (self.hand + step) % count);
-        let coldest = candidates
-            .min_by_key(|&at| self.slots[at].heat)
-            .expect("the table is full, and not empty");
-        self.hand = (self.hand + CANDIDATES) % count;
-        coldest as u32
+        let begin = self.hand;
+        let end = (begin + CANDIDATES).min(self.heats.len());
+        self.hand = if end == self.heats.len() { 0 } else { end };
+        let candidates = begin..end;
+        let coldest = candidates.min_by_key(|&at| self.heats[at]);
+        coldest.expect("the table is full, and not empty") as u32
     }
 
     /// The page that a number stands for.
     pub fn page(&self, number: u32) -> Option<Page> {
-        let page = self.slots.get(number as usize)?.page;
+        let page = *self.slots.get(number as usize)?;
         (self.numbers.get(&page) == Some(&number)).then_some(page)
     }
 
@@ -118,8 +115,8 @@ impl HotPages {
 
     /// An interval has passed: what was hot long ago cools down.
     pub fn cool(&mut self) {
-        for slot in &mut self.slots {
-            slot.heat /= 2;
+        for heat in &mut self.heats {
+            *heat /= 2;
         }
     }
 

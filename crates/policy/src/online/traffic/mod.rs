@@ -103,12 +103,11 @@ impl Traffic {
     }
 
     /// Samples of a page by the node that its threads are on now.
-    fn by_node(&self, page: &Profiled) -> Vec<u32> {
-        let mut by_node = vec![0; self.nodes];
+    fn count_by_node(&self, page: &Profiled, by_node: &mut [u32]) {
+        by_node.fill(0);
         for &(thread, count) in &page.by_thread {
             by_node[usize::from(self.thread_nodes[thread.0 as usize])] += count;
         }
-        by_node
     }
 
     fn is_replicated(&self, page: u32) -> bool {
@@ -155,8 +154,9 @@ impl Traffic {
         let arrive = interleaving::arrive(&leave, self.memory_nodes);
         let mut placed = 0;
         let mut to_interleave = Vec::new();
+        let mut by_node = vec![0; self.nodes];
         for page in pages {
-            let by_node = self.by_node(&page);
+            self.count_by_node(&page, &mut by_node);
             let Some(&(first, _)) = page.by_thread.first() else {
                 continue;
             };
@@ -188,8 +188,8 @@ impl Traffic {
                     ));
                     placed += 1;
                 }
-                Fate::Replicated => managed.candidates.push((page, by_node)),
-                Fate::Interleaved => to_interleave.push((page, by_node)),
+                Fate::Replicated => managed.candidates.push((page, by_node.clone())),
+                Fate::Interleaved => to_interleave.push((page, by_node.clone())),
                 Fate::Stays | Fate::Colocated(_) => {}
             }
         }

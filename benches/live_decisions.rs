@@ -1,0 +1,214 @@
+//! What `nearpage live` takes between the sampler and the kernel, by policy: a decision over 30,000
+//! pages, and a sample's way from the sampler's batch through the page table to the policy. Four nodes,
+//! a hundred thousand samples an interval, of a made-up process whose pages never move; CPU time of the
+//! thread.
+//!
+//! `cargo bench -p nearpage-live [-- INTERVALS [POLICY…]]`; one policy under `valgrind --tool=callgrind
+//! --toggle-collect='*Daemon::step*'` gives instructions, which no other work on the machine changes.
+
+use std::io;
+
+use nearpage_live::{
+    Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Report, Settings,
+};
+use nearpage_machine::{CpuId, NodeId, preset};
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex,
+};
+use nearpage_sampler::Sink;
+
+const PAGES: u64 = 30_000;
+/// Those of a second, at the rate that the daemon's cost is stated for.
+const SAMPLES: u64 = 100_000;
+const THREADS: u32 = 16;
+const PAGE: u64 = 4096;
+const SECOND: u64 = 1_000_000_000;
+/// Before all pages' nodes have been asked about.
+const FIRST_INTERVALS: u64 = 8;
+/// The most that a decision may take.
+const LIMIT_MS: f64 = 10.0;
+
+/// Time is the thread's own, and a second more each interval.
+struct Clock {
+    intervals: u64,
+}
+
+impl Kernel for Clock {
+    fn now_ns(&mut self) -> u64 {
+        self.intervals * SECOND + cpu_ns()
+    }
+
+    fn sleep_ns(&mut self, _: u64) {}
+
+    fn started(&mut self, pid: u32) -> Option<u64> {
+        Some(u64::from(pid))
+    }
+
+    fn page_nodes(&mut self, _: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
+        for (page, node) in pages.iter().zip(nodes) {
+            *node = (page / PAGE % 4) as i32;
+        }
+        Ok(())
+    }
+
+    fn move_pages(&mut self, _: u32, _: &[u64], _: &[NodeId], _: &mut [i32]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}
+
+/// Samples of an interval: half of the pages are one thread's each, the others all threads'; one in
+/// eight is a store.
+fn batch(begin_ns: u64, random: &mut u64) -> AccessBatch {
+    let mut batch = AccessBatch::default();
+
+    for sample in 0..SAMPLES {
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        let page = (*random >> 20) % PAGES;
+        let thread = match page % 2 {
+            0 => (page / 2) as u32 % THREADS,
+            _ => (*random >> 50) as u32 % THREADS,
+        };
+        batch.push(Access {
+            time_ns: begin_ns + sample * SECOND / SAMPLES,
+            thread: ThreadIndex(thread),
+            cpu: CpuId(thread % 4),
+            address: (1 << 30) + page * PAGE + 8,
+            instruction: 0x40_0000,
+            kind: match *random >> 40 & 7 {
+                0 => AccessKind::Store,
+                _ => AccessKind::Load,
+            },
+            level: Level::Unknown,
+            resolution: Resolution::Exact,
+            distance_bytes: 0,
+            weight: 1.0,
+            cost_ns: 100_000.0,
+            page_node: None,
+        });
+    }
+    batch
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+struct Figures {
+    deciding_ms: f64,
+    longest_ms: f64,
+    sample_ns: f64,
+    actions: usize,
+}
+
+fn measure(name: &str, intervals: u64) -> Figures {
+    let mut kernel = Clock { intervals: 1 };
+    let settings = Settings {
+        policy: Policy::from_name(name).expect("a policy of that name"),
+        pages: PAGES as usize,
+        limits: Limits {
+            stall_ns: 20_000_000,
+            bytes_per_second: 1 << 30,
+        },
+        caution: Caution::default(),
+        dry_run: true,
+        moves_threads: false,
+        seed: 1,
+        page_bytes: PAGE,
+        accesses_per_sample: 1000.0,
+        source: "clock".to_owned(),
+    };
+    let machine = preset("opteron-4").expect("a preset");
+    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns()).expect("four nodes");
+    let mut observer = Observer::new(100_000);
+    let pid = std::process::id();
+    let events: Vec<Event> = (0..THREADS)
+        .map(|thread| Event::Fork {
+            time_ns: 0,
+            pid,
+            tid: pid + thread,
+            thread: ThreadIndex(thread),
+            parent_pid: 1,
+        })
+        .collect();
+    observer.events(&events).expect("taken");
+    let (mut deciding, mut sample, mut actions) = (Vec::new(), Vec::new(), 0);
+    let mut random = 0x9e37_79b9_7f4a_7c15;
+    for interval in 1..=FIRST_INTERVALS + intervals {
+        let batch = batch(kernel.now_ns(), &mut random);
+        let counts: Vec<Event> = (0..THREADS)
+            .map(|thread| Event::Counts {
+                thread: ThreadIndex(thread),
+                counts: SampleCounts {
+                    samples: interval * 10_000,
+                    ..SampleCounts::default()
+                },
+            })
+            .collect();
+        kernel.intervals += 1;
+        let began_ns = cpu_ns();
+        observer.accesses(&batch).expect("taken");
+        observer.events(&counts).expect("taken");
+        let report: Report = daemon
+            .step(&mut observer, &mut kernel, &FreeMemory::default(), 0, None)
+            .expect("no log");
+        let all_ns = cpu_ns() - began_ns;
+        if interval <= FIRST_INTERVALS {
+            continue;
+        }
+        assert_eq!(report.entry.interval.observations.len(), batch.len());
+        deciding.push(report.deciding_ns as f64 / 1e6);
+        sample.push(all_ns as f64 / batch.len() as f64);
+        actions += report.entry.actions.len();
+    }
+    Figures {
+        longest_ms: deciding.iter().copied().fold(0.0, f64::max),
+        deciding_ms: median(deciding),
+        sample_ns: median(sample),
+        actions: actions / intervals as usize,
+    }
+}
+
+fn main() {
+    let intervals = std::env::args()
+        .skip(1)
+        .find_map(|word| word.parse().ok())
+        .unwrap_or(31);
+    println!(
+        "{PAGES} pages, {} samples an interval, median of {intervals}; a decision may take {LIMIT_MS} ms",
+        SAMPLES
+    );
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let is_asked = |name: &&str| asked.iter().any(|word| word == name);
+    let all = !Policy::names().iter().any(is_asked);
+    for name in Policy::names()
+        .into_iter()
+        .filter(|name| all || is_asked(name))
+    {
+        let Figures {
+            deciding_ms,
+            longest_ms,
+            sample_ns,
+            actions,
+        } = measure(name, intervals);
+        println!(
+            "{name:<20} decision {deciding_ms:6.2} ms, at most {longest_ms:6.2} ms; {sample_ns:4.0} ns a sample in all; {actions} actions an interval{}",
+            match deciding_ms > LIMIT_MS {
+                true => "; MISSED",
+                false => "",
+            }
+        );
+    }
+}
