@@ -581,6 +581,10 @@ pub struct Plan {
     /// interleaves them
     #[arg(long)]
     pub replicas: bool,
+    /// `auto` may decide that an object is placed when a second thread runs, not while one thread fills
+    /// it, for `simulate`: `run` cannot wait, and places it from its allocation on
+    #[arg(long)]
+    pub phases: bool,
     /// Which threads share a node on that machine
     #[arg(long, value_enum, default_value = "compact")]
     pub threads: Threads,

@@ -8,7 +8,7 @@ use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
     Allocation, Compact, Evaluated, Mechanism, ModuleName, Origin, Pinning, Placement, Plan,
-    ProgramImage, SearchPaths, Target, translate,
+    ProgramImage, SearchPaths, Start, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
@@ -89,17 +89,26 @@ impl Homes {
             found.insert(compact.rule_names[evaluated.rule].clone());
             let name = &compact.rule_names[evaluated.rule];
             let mut decisions = plan.decisions.iter();
-            let copied = decisions.any(|decision| {
-                decision.name == *name && decision.placement == Placement::Replicate
-            });
-            self.take(process, object, evaluated, copied);
+            let decision = decisions.find(|decision| decision.name == *name);
+            let home = |node| match decision {
+                Some(decision) if decision.placement == Placement::Replicate => Home::Copies,
+                Some(decision) if decision.start == Start::SecondThread => Home::Later(node),
+                _ => Home::Node(node),
+            };
+            self.take(process, object, evaluated, home);
         });
         Ok(())
     }
 
-    /// Gives an object's pages their homes; `copied`: copies, where the plan's translation for a
-    /// kernel has something else.
-    fn take(&mut self, process: &Process, object: &Object, evaluated: &Evaluated, copied: bool) {
+    /// Gives an object's pages their homes; `home_on`: what the plan wants of a page that its
+    /// translation for a kernel puts on a node.
+    fn take(
+        &mut self,
+        process: &Process,
+        object: &Object,
+        evaluated: &Evaluated,
+        home_on: impl Fn(u16) -> Home,
+    ) {
         let page_bytes = process.machine.page_bytes;
         for placed in &evaluated.pages {
             let pages = &process.pages;
@@ -112,10 +121,7 @@ impl Homes {
                 if home.is_none() && page.is_of(object) {
                     let node = placed.node(page.address, page_bytes);
                     let position = node.and_then(|node| process.machine.position(node));
-                    *home = match copied {
-                        true => Some(Home::Copies),
-                        false => position.map(|position| Home::Node(position as u16)),
-                    };
+                    *home = position.map(|position| home_on(position as u16));
                 }
             }
         }
@@ -271,6 +277,7 @@ impl<'a> Process<'a> {
             touch_pages_max: u64::MAX,
             touch_group: 1,
             has_copies: true,
+            places_later: true,
             summary: false,
         };
         let image = self.image();

@@ -85,6 +85,7 @@ impl Placing {
             touch_pages_max: TOUCH_PAGES_MAX,
             touch_group: wish.touch_group,
             has_copies: false,
+            places_later: false,
             summary: true,
         };
         let compact = translate(wish.plans, wish.rules, &target, programs)?;

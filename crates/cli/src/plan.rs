@@ -32,6 +32,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         let input = program.input();
         let parameters = Parameters {
             replicas: arguments.replicas,
+            phases: arguments.phases,
             ..Parameters::default()
         };
         let policy = arguments.policy.policy();

@@ -198,7 +198,7 @@ pub fn parameters() -> String {
 }
 
 /// The plan that a policy makes of the recording itself: what it could do with perfect knowledge.
-/// Copies are allowed, and threads run where they were traced.
+/// Copies and placements that begin later are allowed, and threads run where they were traced.
 fn planned_for(
     policy: nearpage_policy::Policy,
     recording: &Recording,
@@ -208,6 +208,7 @@ fn planned_for(
     let analysis = Analysis::of(&recording.folder, Operations::Both)?;
     let parameters = Parameters {
         replicas: true,
+        phases: true,
         ..Parameters::default()
     };
     let plans: Vec<Plan> = analysis

@@ -151,6 +151,34 @@ pub struct Effect {
     pub local_after: f64,
 }
 
+/// From when a placement holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// From the object's allocation on.
+    #[default]
+    Allocation,
+    /// From when a second thread of the process runs: what the first one does alone before, such as
+    /// filling the object, it does near itself, under first touch; then each page moves to its place
+    /// when it is next used.
+    SecondThread,
+}
+
+impl Start {
+    /// As plans write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocation => "allocation",
+            Self::SecondThread => "second-thread",
+        }
+    }
+
+    /// What a plan calls so.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Allocation, Self::SecondThread];
+        all.into_iter().find(|start| start.as_str() == name)
+    }
+}
+
 /// One object (or several of one call site), where its pages go, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -160,6 +188,8 @@ pub struct Decision {
     pub subject: Subject,
     /// Where its pages go.
     pub placement: Placement,
+    /// From when.
+    pub start: Start,
     /// The counters that were seen and the rule that fired, in words.
     pub why: String,
     /// Predicted.

@@ -47,7 +47,7 @@ pub use error::Error;
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, NodeWeights, Owner, PageRun, Placement, Plan,
-    Program, Subject, Team,
+    Program, Start, Subject, Team,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

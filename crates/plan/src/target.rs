@@ -55,6 +55,8 @@ pub struct Target<'a> {
     /// Pages may have a copy on each node, as on simulated machines. Where not, what is to be replicated
     /// is interleaved, and said so.
     pub has_copies: bool,
+    /// Can it place an object later than at its allocation? Otherwise it is placed then.
+    pub places_later: bool,
     /// Say at exit what was placed.
     pub summary: bool,
 }

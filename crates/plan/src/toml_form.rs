@@ -24,6 +24,7 @@
 //! symbol = "cvar"                 # a static object: also `module`, `build_id`, `offset`, `size`
 //! size = 41943040
 //! placement = "block-cyclic:5M"
+//! start = "second-thread"         # from when it holds; left out: "allocation", the object's own
 //! why = "each thread sweeps its own 5 MiB of every 20"
 //! predicted = { accesses = 51234, cost_share = 0.61, local_before = 0.25, local_after = 0.98 }
 //!
@@ -42,6 +43,10 @@
 //! placement = "interleave"
 //! ```
 //!
+//! `start = "second-thread"`: until a second thread of the process runs, the object is left to first touch,
+//! near the thread that fills it alone; then each of its pages moves to its place when it is next used.
+//! `simulate` does that. `run` cannot: it places the object at its allocation, and says so.
+//!
 //! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.
 
@@ -56,8 +61,8 @@ use toml::Spanned;
 
 use crate::place_rule::{parse_bounds, print_bounds};
 use crate::{
-    BuildId, CallSiteFrame, Decision, Effect, Error, PageRun, Placement, Plan, Program, Subject,
-    Team,
+    BuildId, CallSiteFrame, Decision, Effect, Error, PageRun, Placement, Plan, Program, Start,
+    Subject, Team,
 };
 
 /// The version that [`Plan::to_toml`] writes and [`Plan::from_toml`] reads.
@@ -262,6 +267,9 @@ impl Decision {
             }
             text.push_str("]\n");
         }
+        if self.start != Start::default() {
+            *text += &format!("start = {}\n", quote(self.start.as_str()));
+        }
         key_unless_empty(text, "why", &self.why);
         if self.effect != Effect::default() {
             let Effect {
@@ -392,6 +400,7 @@ struct ObjectTable {
     mapping: Option<Spanned<String>>,
     placement: Spanned<String>,
     runs: Option<Vec<Spanned<String>>>,
+    start: Option<Spanned<String>>,
     #[serde(default)]
     why: String,
     #[serde(default)]
@@ -404,6 +413,7 @@ type Fault = (usize, String);
 impl ObjectTable {
     fn decision(self, start: usize) -> Result<Decision, Fault> {
         let placement = self.placement()?;
+        let start_of_placement = self.start_of_placement()?;
         let name = self.name.clone();
         let (why, effect) = (self.why.clone(), self.predicted);
         let subject = self.subject(start)?;
@@ -411,8 +421,21 @@ impl ObjectTable {
             name,
             subject,
             placement,
+            start: start_of_placement,
             why,
             effect,
+        })
+    }
+
+    fn start_of_placement(&self) -> Result<Start, Fault> {
+        let Some(text) = &self.start else {
+            return Ok(Start::default());
+        };
+        Start::from_name(text.get_ref()).ok_or_else(|| {
+            let found = quote(text.get_ref());
+            let message =
+                format!("`start` is {found}; it can be \"allocation\" or \"second-thread\"");
+            (text.span().start, message)
         })
     }
 
@@ -651,15 +674,25 @@ mod tests {
                 local_after,
             },
         );
-        let decision = (name(), subject(), placement(), name(), effect).prop_map(
-            |(name, subject, placement, why, effect)| Decision {
+        let decision = (
+            name(),
+            subject(),
+            placement(),
+            any::<bool>(),
+            name(),
+            effect,
+        )
+            .prop_map(|(name, subject, placement, later, why, effect)| Decision {
                 name,
                 subject,
                 placement: ordered(placement),
+                start: match later {
+                    true => Start::SecondThread,
+                    false => Start::Allocation,
+                },
                 why,
                 effect,
-            },
-        );
+            });
         let team = (name(), any::<u32>(), name(), "[0-9a-f]{0,40}", number()).prop_map(
             |(name, threads, module, build_id, offset)| Team {
                 name,
@@ -769,6 +802,11 @@ placement = "block-cyclic:20M"
                 &["p.toml:1:", "version 2", "expected version 1"],
             ),
             ("version = 1\n", "", &["p.toml:1:", "missing key `version`"]),
+            (
+                "placement =",
+                "start = \"later\"\nplacement =",
+                &["p.toml:8:", "`start` is \"later\"", "\"second-thread\""],
+            ),
             (
                 "block-cyclic:20M",
                 "block-cyclic",

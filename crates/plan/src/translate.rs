@@ -10,7 +10,9 @@ use nearpage_wire::is_runtime_module;
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
-use crate::{Error, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Subject, Target, Team};
+use crate::{
+    Error, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Start, Subject, Target, Team,
+};
 
 /// What the preload library reads, and what people should know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +182,13 @@ impl<'a> Translation<'a> {
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
+            if decision.start != Start::Allocation && !self.target.places_later {
+                self.warnings.push(format!(
+                    "`{}` is placed from its allocation on: the plan has it wait for the second thread, which cannot \
+                     be done here, so that filling it may take longer",
+                    decision.name
+                ));
+            }
             match self.rules(&wish, &recogniser, &siblings, &teams, plan.page_bytes)? {
                 Ok(more) => rules.extend(more),
                 Err(Unmatched::Nothing(message)) => {

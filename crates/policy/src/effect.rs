@@ -36,27 +36,16 @@ pub(crate) trait Count: Default {
         let Some(reader) = context.node_position(thread) else {
             return;
         };
-        let mut on = |memory: Option<usize>, count: f64| {
-            let Some(memory) = memory else { return };
+        holder.serve(context, reader, |memory, share| {
             let access = Access {
                 part,
                 thread,
                 reader,
                 memory,
-                count,
+                count: count * share,
             };
             self.count(context, access);
-        };
-        match holder {
-            Holder::Thread(owner) => on(context.node_position(owner), count),
-            Holder::Node(node) => on(context.machine.position(node), count),
-            Holder::Spread(nodes) => {
-                for &(node, share) in nodes {
-                    on(context.machine.position(node), count * share);
-                }
-            }
-            Holder::Everywhere => on(Some(reader), count),
-        }
+        });
     }
 }
 

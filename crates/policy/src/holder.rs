@@ -19,6 +19,27 @@ pub(crate) enum Holder<'a> {
     Everywhere,
 }
 
+impl Holder<'_> {
+    /// Positions of the nodes that serve a CPU on the node at position `reader`, and their shares.
+    pub fn serve(self, context: &Context, reader: usize, mut by: impl FnMut(usize, f64)) {
+        let mut on = |memory: Option<usize>, share: f64| {
+            if let Some(memory) = memory {
+                by(memory, share);
+            }
+        };
+        match self {
+            Holder::Thread(owner) => on(context.node_position(owner), 1.0),
+            Holder::Node(node) => on(context.machine.position(node), 1.0),
+            Holder::Spread(nodes) => {
+                for &(node, share) in nodes {
+                    on(context.machine.position(node), share);
+                }
+            }
+            Holder::Everywhere => on(Some(reader), 1.0),
+        }
+    }
+}
+
 /// A placement with its owners looked up, ready to be asked about offsets.
 pub(crate) enum Layout<'a> {
     Shares {

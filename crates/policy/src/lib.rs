@@ -115,6 +115,9 @@ pub struct Parameters {
     /// `auto` may decide for copies on all nodes, which simulated machines can have and stock kernels
     /// can't.
     pub replicas: bool,
+    /// `auto` may decide that placements begin when a second thread runs
+    /// ([`nearpage_plan::Start::SecondThread`]), which is done on simulated machines alone.
+    pub phases: bool,
 }
 
 impl Default for Parameters {
@@ -127,6 +130,7 @@ impl Default for Parameters {
             runs_max: 4096,
             instance_share_min: 0.75,
             replicas: false,
+            phases: false,
         }
     }
 }

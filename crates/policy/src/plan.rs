@@ -2,7 +2,7 @@
 
 use nearpage_attribution::{Attribution, ObjectGroup};
 use nearpage_machine::{Machine, NodeId};
-use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Subject, Team};
+use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
 use nearpage_recording::{Tables, ThreadIndex};
 
 use crate::affinity::{self, Equation};
@@ -257,6 +257,7 @@ pub(crate) fn decided(
         name: String::new(),
         subject,
         placement,
+        start: Start::Allocation,
         why: format!("{}; {rule}", context.counters(group)),
         effect: Effect {
             accesses,
@@ -313,6 +314,7 @@ pub(crate) fn decide_group(
                     thread: Some(run.allocator),
                 },
                 placement: Placement::Whole(owner),
+                start: Start::Allocation,
                 why: format!("{counters}; {rule}"),
                 effect: Effect {
                     accesses: accesses * part,

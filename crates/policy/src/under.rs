@@ -1,7 +1,7 @@
 //! A group's accesses under decisions about it.
 
 use nearpage_attribution::ObjectGroup;
-use nearpage_plan::{Decision, Placement, Subject};
+use nearpage_plan::{Decision, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
@@ -61,7 +61,13 @@ pub(crate) fn under<C: Count>(
             under_layout(context, group, &Layout::Whole(toucher))
         }
     };
-    add_initialisation(context, group, layout, &mut counts);
+    // What waits for the second thread is initialised where it is touched first.
+    let waits = match fate {
+        Fate::Decided([first, ..]) => first.start == Start::SecondThread,
+        _ => false,
+    };
+    let initial = layout.filter(|_| !waits);
+    add_initialisation(context, group, initial, &mut counts);
     Some((basis, counts))
 }
 

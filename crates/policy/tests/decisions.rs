@@ -5,7 +5,7 @@ use nearpage_attribution::{
     Team, ThreadTotals, Totals,
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
-use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Subject};
+use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
 use nearpage_policy::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
     thread_nodes,
@@ -774,6 +774,73 @@ fn auto_places_blocks_near_their_threads() {
         decision.why
     );
     assert_eq!(plan.policy, "auto");
+}
+
+/// A clock's samples are a millisecond each, whatever a miss takes; where the machine knows distances
+/// alone, both still have to be times.
+#[test]
+fn auto_weighs_computation_by_time_where_no_latency_is_known() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    for thread in &mut recording.tables.threads {
+        thread.counts.accesses = 400;
+        thread.counts.compute = 400;
+    }
+    let known = recording.decide(Policy::Auto, &opteron());
+    let distances = Machine {
+        latency_ns: None,
+        ..opteron()
+    };
+    let plan = recording.decide(Policy::Auto, &distances);
+    assert_eq!(only(&plan).placement, only(&known).placement);
+    assert!(matches!(only(&plan).placement, Placement::Block { .. }));
+}
+
+/// The master fills blocks that threads then use: remote stores lose more than local loads save.
+#[test]
+fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
+    let cells: Vec<(u32, u32, f32)> = block_cells()
+        .into_iter()
+        .map(|(page, thread, loads)| (page, thread, 1000.0 * loads))
+        .collect();
+    let mut recording = master_initialised(8, block(), &cells);
+    let parameters = Parameters {
+        phases: true,
+        ..Parameters::default()
+    };
+    let decide_on = |recording: &Recording, machine: &Machine| {
+        recording.with(machine, |input| decide(Policy::Auto, input, &parameters))
+    };
+    let machine = Machine {
+        moves: nearpage_machine::Moves {
+            fixed_ns: Some(1000.0),
+            ..opteron().moves
+        },
+        ..opteron()
+    };
+    let at_once = decide_on(&recording, &machine);
+    assert_eq!(only(&at_once).start, Start::Allocation);
+    let group = &mut recording.attribution.objects[0];
+    let stores = |page| Cell {
+        page,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 2000.0,
+        cost_ns: 2e9,
+    };
+    group.affinity.initialisation = (0..32).map(stores).collect();
+    let later = decide_on(&recording, &machine);
+    assert_eq!(only(&later).placement, only(&at_once).placement);
+    assert_eq!(only(&later).start, Start::SecondThread);
+    let dear = Machine {
+        moves: nearpage_machine::Moves {
+            fixed_ns: Some(1e11),
+            ..opteron().moves
+        },
+        ..opteron()
+    };
+    for decision in decide_on(&recording, &dear).decisions {
+        assert_eq!(decision.start, Start::Allocation, "{decision:?}");
+    }
 }
 
 #[test]

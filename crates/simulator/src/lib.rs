@@ -62,7 +62,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nearpage_machine::{Machine, Timing};
 use nearpage_policy::online::{
     AdaptiveTrigger, Auto, Initial, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
-    PlannedCopies, PushPull, ReplicateOnFirstTouch, Setting, Traffic,
+    Planned, PushPull, ReplicateOnFirstTouch, Setting, Traffic, Wish,
 };
 
 pub use error::Error;
@@ -149,7 +149,7 @@ fn simulate_one(
         Policy::Homes { homes, .. } => {
             let node = |home: &Option<Home>| match home {
                 Some(Home::Node(node)) => Some(*node),
-                Some(Home::Copies) | None => None,
+                Some(Home::Copies | Home::Later(_)) | None => None,
             };
             Some(homes.iter().map(node).collect())
         }
@@ -180,11 +180,16 @@ fn simulate_one(
         homes,
     };
     match &job.policy {
-        Policy::Homes { homes, .. } if homes.contains(&Some(Home::Copies)) => {
-            let copied = homes.iter().map(|home| *home == Some(Home::Copies));
+        Policy::Homes { homes, .. } if homes.iter().any(wishes_more) => {
+            let wish = |home: &Option<Home>| match home {
+                Some(Home::Copies) => Wish::Copies,
+                Some(Home::Later(node)) => Wish::Later(*node),
+                Some(Home::Node(_)) | None => Wish::Nothing,
+            };
+            let mut wishes: Vec<Wish> = homes.iter().map(wish).collect();
             // A plan may be of fewer pages.
-            let others = std::iter::repeat(false);
-            run.under::<_, true>(PlannedCopies::new(copied.chain(others).take(pages)))
+            wishes.resize(pages, Wish::Nothing);
+            run.under::<_, true>(Planned::new(wishes))
         }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
@@ -254,6 +259,11 @@ fn watched(
         nodes: figures.nodes,
     })?;
     Ok(misses)
+}
+
+/// Does a plan want more of a page than its first home?
+fn wishes_more(home: &Option<Home>) -> bool {
+    matches!(home, Some(Home::Copies | Home::Later(_)))
 }
 
 /// A replay to be made.

@@ -55,6 +55,9 @@ pub enum Home {
     Node(u16),
     /// On every node that reads it, from then on.
     Copies,
+    /// On a node, by position, from when a second thread of its program runs: it moves there when it is
+    /// next referred to. Before, it starts by the rule.
+    Later(u16),
 }
 
 /// Halves of [`Policy::MigrateReplicate`].

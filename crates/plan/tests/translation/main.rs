@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use nearpage_machine::{Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
     CallSiteFrame, Compact, Decision, Effect, Error, Mechanism, Pinning, PlaceRule, Placement,
-    Plan, Program, ProgramImage, Subject, Target, Team, resolve_command, translate,
+    Plan, Program, ProgramImage, Start, Subject, Target, Team, resolve_command, translate,
 };
 
 use compiled::{Compiled, load, search};
@@ -37,6 +37,7 @@ fn target(machine: &Machine, threads: usize) -> Target<'_> {
         touch_pages_max: 1 << 20,
         touch_group: 1,
         has_copies: false,
+        places_later: false,
         summary: true,
     }
 }
@@ -53,6 +54,7 @@ fn by_hand(rule: &str, programs: &[ProgramImage], threads: usize) -> Result<Comp
 
 fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
     let decision = |(subject, placement): (Subject, &str)| Decision {
+        start: Start::Allocation,
         name: "it".to_owned(),
         subject,
         placement: Placement::parse_among(placement, &[]).expect("placement"),
@@ -128,6 +130,29 @@ fn nodes(verdict: &Verdict) -> Vec<u32> {
         .iter()
         .map(|node| node.expect("placed"))
         .collect()
+}
+
+#[test]
+fn a_placement_that_cannot_wait_is_said_to_begin_at_once() {
+    let compiled = Compiled::new();
+    let image = compiled.image("waits", &["-pie", "-fPIE"]);
+    let subject = Subject::Heap {
+        size_min_bytes: PAGE,
+        size_max_bytes: u64::MAX,
+    };
+    let mut plan = plan_for(&image, vec![(subject, "interleave")]);
+    let (_, compact, image) = translated(&plan, image, 4);
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    plan.decisions[0].start = Start::SecondThread;
+    let (_, warned, _) = translated(&plan, image, 4);
+    assert_eq!(warned.warnings.len(), 1, "{:?}", warned.warnings);
+    let expected = "`it` is placed from its allocation on: ";
+    assert!(
+        warned.warnings[0].starts_with(expected),
+        "{:?}",
+        warned.warnings
+    );
+    assert_eq!(warned.bytes, compact.bytes);
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::NodeId;
-use nearpage_plan::{Decision, Owner, Placement, Plan, Subject};
+use nearpage_plan::{Decision, Owner, Placement, Plan, Start, Subject};
 
+use crate::first_touch::FirstTouches;
+use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::place::accesses;
 use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
+use crate::under::assumed_toucher;
 use crate::{Parameters, Policy, subject};
 
 /// A choice for each object, by number; 0 leaves it alone.
@@ -50,6 +53,8 @@ struct Choice {
     decisions: Vec<Decision>,
     /// What it owes to chance, in nanoseconds of the program's time.
     chance_ns: f64,
+    /// Two standard errors of what it saves, in nanoseconds of the program's time.
+    error_ns: f64,
 }
 
 /// An object of the recording with its choices.
@@ -57,22 +62,25 @@ pub(crate) struct Object {
     /// Position in the attribution's objects.
     pub group: usize,
     names: Vec<String>,
+    /// Those of `at_once`, then others of them from the second thread on.
     choices: Vec<Choice>,
+    at_once: usize,
 }
 
 /// Objects worth deciding about, by cost, and what may be done with each.
 pub struct Alternatives<'a> {
     plan: Plan,
     pub(crate) objects: Vec<Object>,
-    /// By object.
-    sampling_errors_ns: Vec<f64>,
     machine: &'a nearpage_machine::Machine,
 }
 
 impl<'a> Alternatives<'a> {
     pub(crate) fn new(context: &Context<'a>, input: &Input<'a>, parameters: &Parameters) -> Self {
         let mut objects = Vec::new();
-        let mut sampling_errors_ns = Vec::new();
+        // Where the machine knows no latencies, those that its time is modelled with.
+        let timing = input.machine.timing();
+        let latency_ns =
+            timing.map_or_else(|_| context.weights.clone(), |timing| timing.latency_ns);
         for (position, group) in input.attribution.objects.iter().enumerate() {
             if !worth_deciding(context, group, parameters) {
                 continue;
@@ -80,13 +88,19 @@ impl<'a> Alternatives<'a> {
             let Some(subject) = subject::subject(context.tables, group) else {
                 continue;
             };
-            let choices = choices(context, group, &subject, parameters);
-            if choices.len() > 1 {
-                sampling_errors_ns.push(sampling_error_ns(context, group));
+            let mut choices = choices(context, group, &subject, parameters, &latency_ns);
+            let at_once = choices.len();
+            if at_once > 1 {
+                if parameters.phases {
+                    let later: Vec<Choice> =
+                        choices.iter().filter_map(|c| later(group, c)).collect();
+                    choices.extend(later);
+                }
                 objects.push(Object {
                     group: position,
                     names: subject::names(&subject),
                     choices,
+                    at_once,
                 });
             }
         }
@@ -100,7 +114,6 @@ impl<'a> Alternatives<'a> {
                 decisions: Vec::new(),
             },
             objects,
-            sampling_errors_ns,
             machine: input.machine,
         }
     }
@@ -120,14 +133,35 @@ impl<'a> Alternatives<'a> {
         self.objects[object].choices.len()
     }
 
+    /// How many of them, the first, hold from the object's allocation on.
+    pub fn at_once(&self, object: usize) -> usize {
+        self.objects[object].at_once
+    }
+
+    /// A choice from when a second thread runs; none where that is no other choice.
+    pub fn later(&self, object: usize, choice: usize) -> Option<usize> {
+        let Object {
+            choices, at_once, ..
+        } = &self.objects[object];
+        let wanted = placements(&choices[choice].decisions);
+        let same = |&later: &usize| placements(&choices[later].decisions) == wanted;
+        (*at_once..choices.len()).find(same)
+    }
+
+    /// A selection with all that can be from when a second thread runs.
+    pub fn all_later(&self, selection: &Selection) -> Selection {
+        let of = |(object, &choice): (usize, &usize)| self.later(object, choice).unwrap_or(choice);
+        Selection(selection.0.iter().enumerate().map(of).collect())
+    }
+
     /// Decisions about an object.
     pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
         &self.objects[object].choices[choice].decisions
     }
 
-    /// Two standard errors of what placing an object is worth, in nanoseconds of the program's time.
-    pub fn sampling_error_ns(&self, object: usize) -> f64 {
-        self.sampling_errors_ns[object]
+    /// Two standard errors of what a choice for an object saves, in nanoseconds of the program's time.
+    pub fn sampling_error_ns(&self, object: usize, choice: usize) -> f64 {
+        self.objects[object].choices[choice].error_ns
     }
 
     /// What the choices of a selection owe to chance: they were made by what they are judged by.
@@ -193,25 +227,19 @@ fn choices(
     group: &ObjectGroup,
     subject: &Subject,
     parameters: &Parameters,
+    latency_ns: &[Vec<f64>],
 ) -> Vec<Choice> {
     let mut choices = vec![Choice {
         kind: Kind::Left,
         decisions: Vec::new(),
         chance_ns: 0.0,
+        error_ns: 0.0,
     }];
-    let sample_ns = sample_ns(context, group);
+    let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
     let mut offer = |kind, decisions: Vec<Decision>| {
-        let same = |choice: &Choice| {
-            let placements = |decisions: &[Decision]| -> Vec<_> {
-                decisions
-                    .iter()
-                    .map(|decision| (decision.subject.clone(), decision.placement.clone()))
-                    .collect()
-            };
-            placements(&choice.decisions) == placements(&decisions)
-        };
+        let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
             let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
@@ -222,6 +250,7 @@ fn choices(
             choices.push(Choice {
                 kind,
                 chance_ns: chosen as f64 * sample_ns,
+                error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
                 decisions,
             });
         }
@@ -279,6 +308,36 @@ fn choices(
     choices
 }
 
+/// What decisions do, whatever they say of it.
+fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> {
+    decisions
+        .iter()
+        .map(|decision| (&decision.subject, &decision.placement))
+        .collect()
+}
+
+/// The same choice from when a second thread runs, for objects that one thread fills before.
+fn later(group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
+    let [decision] = choice.decisions.as_slice() else {
+        return None;
+    };
+    let stays = matches!(
+        decision.placement,
+        Placement::Replicate | Placement::FirstTouch
+    );
+    if stays || group.affinity.initialisation.is_empty() {
+        return None;
+    }
+    Some(Choice {
+        decisions: vec![Decision {
+            start: Start::SecondThread,
+            why: format!("{}; from when a second thread runs", decision.why),
+            ..decision.clone()
+        }],
+        ..choice.clone()
+    })
+}
+
 fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cell> {
     group.affinity.cells.iter()
 }
@@ -326,17 +385,59 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
 
 /// What placing the accesses of one sample well can save of the program's time, were they on the
 /// farthest node.
-fn sample_ns(context: &Context, group: &ObjectGroup) -> f64 {
-    let weights = context.weights.iter().flatten();
-    let most = weights.clone().copied().fold(0.0, f64::max);
-    let least = weights.copied().fold(f64::MAX, f64::min);
+fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
+    let latencies = latency_ns.iter().flatten().copied();
+    let most = latencies.clone().fold(0.0, f64::max);
+    let least = latencies.fold(f64::MAX, f64::min);
     let threads = group.threads.len().max(1) as f64;
     let weight = group.affinity.sample_weight.max(1.0);
-    weight * super::model::misses_an_access(context, group) * (most - least) / threads
+    weight * super::model::misses_an_access(latency_ns, group) * (most - least) / threads
 }
 
-/// Two standard errors of what placing a group can save: a count of samples varies as its square root.
-fn sampling_error_ns(context: &Context, group: &ObjectGroup) -> f64 {
-    let samples = context.part(group).0 / group.affinity.sample_weight.max(1.0);
-    2.0 * samples.sqrt() * sample_ns(context, group)
+/// Two standard errors of what decisions save: each sample of an access that they make faster or slower
+/// might as well not have been taken, or twice. What they leave as it is is no uncertainty.
+fn sampling_error_ns(
+    context: &Context,
+    group: &ObjectGroup,
+    decisions: &[Decision],
+    latency_ns: &[Vec<f64>],
+) -> f64 {
+    let each_ns = |reader: usize, holder: Holder| -> f64 {
+        let mut sum = 0.0;
+        holder.serve(context, reader, |memory, share| {
+            sum += share * latency_ns[reader][memory];
+        });
+        sum
+    };
+    let together = match decisions {
+        [decision] => Layout::new(&decision.placement, context, group.size_bytes),
+        _ => None,
+    };
+    let touches = FirstTouches::of(group);
+    let assumed = assumed_toucher(context, group);
+    let unit = group.affinity.page_bytes;
+    let most = latency_ns.iter().flatten().copied().fold(0.0, f64::max);
+    let least = latency_ns
+        .iter()
+        .flatten()
+        .copied()
+        .fold(f64::MAX, f64::min);
+    let square = |cell: &nearpage_attribution::Cell| {
+        let Some(reader) = context.node_position(cell.thread) else {
+            return 0.0;
+        };
+        let before = touches.toucher(cell.page).or(assumed);
+        let changed = match (&together, before) {
+            (Some(layout), Some(before)) => {
+                let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
+                each_ns(reader, Holder::Thread(before)) - each_ns(reader, after)
+            }
+            _ => most - least,
+        };
+        accesses(cell) * changed * changed
+    };
+    let squares: f64 = cells(group).map(square).sum();
+    let threads = group.threads.len().max(1) as f64;
+    let weight = group.affinity.sample_weight.max(1.0);
+    2.0 * (weight * squares).sqrt() * super::model::misses_an_access(latency_ns, group) / threads
 }

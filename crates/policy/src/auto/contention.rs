@@ -48,6 +48,16 @@ impl Count for Demand {
     }
 }
 
+/// How long threads take, initialisation and use one after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Time {
+    /// The slowest thread: the program's time where the others wait for it at the end alone.
+    pub slowest_ns: f64,
+    /// All threads' mean: what the program's time goes by where they wait for each other step by step,
+    /// each time for another one.
+    pub mean_ns: f64,
+}
+
 /// A machine's queues and latencies.
 pub(crate) struct Contention {
     latency_ns: Vec<Vec<f64>>,
@@ -89,18 +99,28 @@ impl Contention {
         }
     }
 
+    /// Unloaded latencies, `[CPU's node][memory's node]`, by position.
+    pub fn latency_ns(&self) -> &[Vec<f64>] {
+        &self.latency_ns
+    }
+
     /// Time that a demand takes, its initialisation before all else; `compute_ns` of each thread in
     /// the second phase.
-    pub fn time_ns(&self, demand: &Demand, compute_ns: impl Fn(ThreadIndex) -> f64) -> f64 {
-        self.phase_ns(&demand.threads[Part::Initialisation as usize], |_| 0.0)
-            + self.phase_ns(&demand.threads[Part::Use as usize], compute_ns)
+    pub fn time_ns(&self, demand: &Demand, compute_ns: impl Fn(ThreadIndex) -> f64) -> Time {
+        let [initialisation, used] = [Part::Initialisation, Part::Use];
+        let first = self.phase_ns(&demand.threads[initialisation as usize], |_| 0.0);
+        let second = self.phase_ns(&demand.threads[used as usize], compute_ns);
+        Time {
+            slowest_ns: first.slowest_ns + second.slowest_ns,
+            mean_ns: first.mean_ns + second.mean_ns,
+        }
     }
 
     fn phase_ns(
         &self,
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
         compute_ns: impl Fn(ThreadIndex) -> f64,
-    ) -> f64 {
+    ) -> Time {
         let mut requests = vec![0.0; self.service_ns.len()];
         for (reader, counts) in threads.values() {
             for (memory, count) in counts.iter().enumerate() {
@@ -115,7 +135,7 @@ impl Contention {
             .map(|(requests, service)| requests * service)
             .collect();
         let others = threads.len().saturating_sub(1) as f64;
-        let needed = |time_ns: f64| {
+        let each = |time_ns: f64| {
             let wait = |station: usize| {
                 let (service, busy) = (self.service_ns[station], busy_ns[station]);
                 let free = (time_ns - busy).max(0.0);
@@ -137,8 +157,9 @@ impl Contention {
                     .sum();
                 compute_ns(thread) + misses
             };
-            threads.iter().map(of_thread).fold(0.0, f64::max)
+            threads.iter().map(of_thread).collect::<Vec<f64>>()
         };
+        let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);
         let mut low = busy_ns.iter().copied().fold(0.0, f64::max);
         let mut high = needed(0.0).max(low);
         for _ in 0..HALVINGS {
@@ -149,7 +170,10 @@ impl Contention {
                 high = middle;
             }
         }
-        high
+        Time {
+            slowest_ns: high,
+            mean_ns: each(high).iter().sum::<f64>() / threads.len().max(1) as f64,
+        }
     }
 }
 
@@ -180,7 +204,7 @@ mod tests {
     fn alone_a_thread_waits_for_nobody() {
         let contention = contention("opteron-4");
         let one = demand(&[(0, &[1000.0, 100.0, 0.0, 0.0])]);
-        let time = contention.time_ns(&one, |_| 5000.0);
+        let time = contention.time_ns(&one, |_| 5000.0).slowest_ns;
         let expected = 5000.0 + 1000.0 * 102.0 + 100.0 * contention.latency_ns[0][1];
         assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
     }
@@ -205,8 +229,8 @@ mod tests {
             (1, &[500.0, 500.0]),
         ]);
         let (crowded, spread) = (
-            contention.time_ns(&crowded, |_| 0.0),
-            contention.time_ns(&spread, |_| 0.0),
+            contention.time_ns(&crowded, |_| 0.0).slowest_ns,
+            contention.time_ns(&spread, |_| 0.0).slowest_ns,
         );
         assert!((400_000.0..450_000.0).contains(&crowded), "{crowded}");
         assert!((200_000.0..330_000.0).contains(&spread), "{spread}");
@@ -223,6 +247,8 @@ mod tests {
             let contention = contention("carrefour-a");
             let threads: Vec<(usize, &[f64])> = counts.iter().map(|(node, row)| (*node, row.as_slice())).collect();
             let time = contention.time_ns(&demand(&threads), |_| 0.0);
+            prop_assert!(time.mean_ns <= time.slowest_ns * (1.0 + 1e-5), "{:?}", time);
+            let time = time.slowest_ns;
             let unloaded = threads
                 .iter()
                 .map(|(node, row)| row.iter().zip(&contention.latency_ns[*node]).map(|(count, ns)| count * ns).sum::<f64>())
@@ -231,7 +257,7 @@ mod tests {
             let mut grown = counts.clone();
             grown[0].1[2] += more;
             let threads: Vec<(usize, &[f64])> = grown.iter().map(|(node, row)| (*node, row.as_slice())).collect();
-            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0) >= time * (1.0 - 1e-5));
+            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0).slowest_ns >= time * (1.0 - 1e-5));
         }
     }
 }

@@ -11,14 +11,17 @@
 //! takes objects one by one, the costliest first, until nothing changes. It prefers, in this order:
 //! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
 //! each is passed over only for one that is faster by more than what is uncertain about the
-//! prediction: two standard errors of the samples that it rests on, and a share of the time that says
+//! prediction: two standard errors of the samples that it makes faster or slower, all of the object's
+//! together, and a share of the time that says
 //! how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
 //! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
 //! runs would suit perfectly, are left alone.
 //!
 //! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
-//! the master thread initialises what others use. Where longer runs are to be placed, mark the stable
-//! phase (`nearpage_begin`), or decide by pattern.
+//! the master thread initialises what others use. For an object that one thread fills, placements that
+//! begin when a second thread runs are choices too ([`Parameters::phases`]): the one phase change that is
+//! looked for, since any run of the program shows it, whatever its input. What it saves is weighed against
+//! a move of every page. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
 //!
 //! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.
@@ -146,15 +149,36 @@ pub fn choose<J: Judge>(
     let times = judged.times_ns(&starts)?;
     let first_touch_ns = times[0];
     let mut selection = starts[least(&times, 0.0)].clone();
+    let placed = starts[1 + least(&times[1..], 0.0)].clone();
+    let later = alternatives.all_later(&placed);
+    let times = judged.times_ns(&[selection.clone(), later.clone()])?;
+    if times[1] < times[0] {
+        selection = later;
+    }
     for _ in 0..ROUNDS_MAX {
         let before = selection.clone();
         for object in 0..alternatives.objects().min(objects_max) {
-            let choices: Vec<Selection> = (0..alternatives.choices(object))
-                .map(|choice| selection.with(object, choice))
-                .collect();
-            let times = judged.times_ns(&choices)?;
-            let margin = margins.object * times[0] + alternatives.sampling_error_ns(object);
-            selection = choices[least(&times, margin)].clone();
+            let with = |choice: &usize| selection.with(object, *choice);
+            let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
+            let all: Vec<Selection> = choices.iter().map(with).collect();
+            let times = judged.times_ns(&all)?;
+            // Of what would be done at once, the best may be better later; so may what is chosen now.
+            let placed = 1 + least(&times[1..], 0.0);
+            let now = selection.choice(object);
+            for other in [alternatives.later(object, placed), Some(now)]
+                .into_iter()
+                .flatten()
+            {
+                if !choices.contains(&other) {
+                    choices.push(other);
+                }
+            }
+            let all: Vec<Selection> = choices.iter().map(with).collect();
+            let times = judged.times_ns(&all)?;
+            let best = choices[least(&times, 0.0)];
+            let error = alternatives.sampling_error_ns(object, best);
+            let margin = margins.object * times[0] + error;
+            selection = all[least(&times, margin)].clone();
         }
         if selection == before {
             break;

@@ -1,14 +1,18 @@
 //! The judge that needs no replay: affinities on the machine's contention model.
+//!
+//! A recording of samples does not say how often threads wait for each other. With one barrier at the
+//! end the slowest thread's time counts; with many, each after another's longest step, the mean of all.
+//! What a plan does to the time is taken to be the worse of what it does to these two.
 
 use std::convert::Infallible;
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::MoveCost;
-use nearpage_plan::{Decision, Placement};
+use nearpage_plan::{Decision, Placement, Start};
 use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
-use super::contention::{Contention, Demand};
+use super::contention::{Contention, Demand, Time};
 use super::{Judge, Margins};
 use crate::Parameters;
 use crate::plan::{Context, Input};
@@ -31,8 +35,10 @@ pub struct Model<'a> {
     compute_ns: Vec<f64>,
     /// What no plan can place.
     fixed: Option<Demand>,
-    /// By object and choice: its demand, and the time that copying takes each thread.
+    /// By object and choice: its demand, and the time that copying or moving takes each thread.
     known: Vec<Vec<(Demand, f64)>>,
+    /// Everything left alone.
+    first_touch: Option<Time>,
     move_ns: f64,
 }
 
@@ -51,6 +57,7 @@ impl<'a> Model<'a> {
             parameters: *parameters,
             fixed: None,
             known: Vec::new(),
+            first_touch: None,
             move_ns: match timing.moves {
                 MoveCost::Fixed(ns) => ns,
                 MoveCost::Steps(steps) => {
@@ -70,19 +77,35 @@ impl<'a> Model<'a> {
         let mut demand = Demand::default();
         let found = under::<Demand>(context, group, Fate::Decided(&decisions), &self.parameters);
         if let Some((_, found)) = found {
-            demand.add_scaled(&found, misses_an_access(context, group));
+            let misses = misses_an_access(self.contention.latency_ns(), group);
+            demand.add_scaled(&found, misses);
         }
-        let copied = decisions
-            .iter()
-            .any(|decision| decision.placement == Placement::Replicate);
-        let copies = match copied {
-            true => {
-                group.size_bytes / context.page_bytes * (context.machine.nodes.len() as u64 - 1)
-            }
-            false => 0,
+        let any = |of: &dyn Fn(&Decision) -> bool| decisions.iter().any(|&decision| of(decision));
+        let pages = group.size_bytes / context.page_bytes;
+        let moved = if any(&|decision| decision.placement == Placement::Replicate) {
+            pages * (context.machine.nodes.len() as u64 - 1)
+        } else if any(&|decision| decision.start == Start::SecondThread) {
+            pages
+        } else {
+            0
         };
         let threads = group.threads.len().max(1) as f64;
-        (demand, copies as f64 * self.move_ns / threads)
+        (demand, moved as f64 * self.move_ns / threads)
+    }
+
+    fn time(&self, fixed: &Demand, selection: &Selection) -> Time {
+        let mut demand = fixed.clone();
+        let mut copying_ns = 0.0;
+        for (object, choices) in self.known.iter().enumerate() {
+            let (own, copying) = &choices[selection.choice(object)];
+            demand.add_scaled(own, 1.0);
+            copying_ns += copying;
+        }
+        let compute = |thread: ThreadIndex| {
+            let own = self.compute_ns.get(thread.0 as usize);
+            own.copied().unwrap_or(0.0) + copying_ns
+        };
+        self.contention.time_ns(&demand, compute)
     }
 
     /// Looks up what every choice asks of the machine.
@@ -124,24 +147,20 @@ impl Judge for Model<'_> {
         selections: &[Selection],
     ) -> Result<Vec<f64>, Infallible> {
         let fixed = self.prepare(alternatives);
-        let time = |selection: &Selection| {
-            let mut demand = fixed.clone();
-            let mut copying_ns = 0.0;
-            for (object, choices) in self.known.iter().enumerate() {
-                let (own, copying) = &choices[selection.choice(object)];
-                demand.add_scaled(own, 1.0);
-                copying_ns += copying;
-            }
-            let compute = |thread: ThreadIndex| {
-                self.compute_ns
-                    .get(thread.0 as usize)
-                    .copied()
-                    .unwrap_or(0.0)
-                    + copying_ns
-            };
-            self.contention.time_ns(&demand, compute)
+        let first_touch = match self.first_touch {
+            Some(time) => time,
+            None => self.time(&fixed, &alternatives.nothing()),
         };
-        Ok(selections.iter().map(time).collect())
+        self.first_touch = Some(first_touch);
+        // Whether threads wait for each other often or once is not known: the worse of the two.
+        let time_ns = |selection: &Selection| {
+            let time = self.time(&fixed, selection);
+            let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
+            first_touch.slowest_ns
+                * ratio(time.slowest_ns, first_touch.slowest_ns)
+                    .max(ratio(time.mean_ns, first_touch.mean_ns))
+        };
+        Ok(selections.iter().map(time_ns).collect())
     }
 
     fn margins(&self) -> Margins {
@@ -171,19 +190,15 @@ fn compute_ns(input: &Input) -> Vec<f64> {
     input.tables.threads.iter().map(other).collect()
 }
 
-/// Misses that an access of a group stands for. What is sampled by time tells no number of misses,
-/// and what is counted has hits among it: as many as its cost is, taken to be local.
-pub(crate) fn misses_an_access(context: &Context, group: &ObjectGroup) -> f64 {
+/// Misses that an access of a group stands for, on a machine of these latencies. What is sampled by
+/// time tells no number of misses, and what is counted has hits among it: as many as its cost is,
+/// taken to be local.
+pub(crate) fn misses_an_access(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
     let (accesses, cost_ns) = (group.accesses(), group.cost_ns());
-    let local = (0..context.weights.len()).map(|node| context.weights[node][node]);
+    let local = (0..latency_ns.len()).map(|node| latency_ns[node][node]);
     let local_ns = local.fold(f64::MAX, f64::min);
-    let most = context
-        .weights
-        .iter()
-        .flatten()
-        .copied()
-        .fold(0.0, f64::max);
-    if accesses <= 0.0 || cost_ns <= 0.0 || context.machine.latency_ns.is_none() {
+    let most = latency_ns.iter().flatten().copied().fold(0.0, f64::max);
+    if accesses <= 0.0 || cost_ns <= 0.0 {
         return 1.0;
     }
     let each_ns = cost_ns / accesses;

@@ -24,6 +24,7 @@ mod initial;
 pub mod kernel_balancing;
 mod migrate_replicate;
 mod parameter;
+mod planned;
 mod push_pull;
 mod replicate_on_first_touch;
 pub mod traffic;
@@ -39,8 +40,9 @@ pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 pub use parameter::{Parameter, ParameterError};
+pub use planned::{Planned, Wish};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
-pub use replicate_on_first_touch::{PlannedCopies, ReplicateOnFirstTouch};
+pub use replicate_on_first_touch::ReplicateOnFirstTouch;
 pub use traffic::{Traffic, TrafficParameters};
 
 /// Where a page is: one home and any number of replicas.

@@ -3,7 +3,7 @@
 
 use nearpage_recording::AccessKind;
 
-use super::{Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Reason, Setting};
+use super::{Action, ActionKind, Epoch, Observation, OnlinePolicy, Reason, Setting};
 
 /// `replicate-on-first-touch`: the first load or fetch by a node without a copy makes one. A page that
 /// has been stored to is left alone from then on: it would be copied after each store. Where there is
@@ -22,29 +22,8 @@ impl ReplicateOnFirstTouch {
     }
 }
 
-/// Copies that a plan asks for: a node that reads one of its pages gets a copy. A page whose copies
-/// stores have taken away so often is left alone.
-#[derive(Clone, Debug)]
-pub struct PlannedCopies {
-    /// Collapses that each page may still have.
-    left: Vec<u8>,
-}
-
-/// As often as `traffic` allows (Carrefour §3.3.2).
-const COLLAPSES_MAX: u8 = 5;
-
-impl PlannedCopies {
-    /// For the pages that are to be copied, by number.
-    pub fn new(copied: impl Iterator<Item = bool>) -> Self {
-        let left = copied.map(|copied| if copied { COLLAPSES_MAX + 1 } else { 0 });
-        Self {
-            left: left.collect(),
-        }
-    }
-}
-
 /// A copy for a node that has none, unless memory is short.
-fn copy_to_reader(observation: &Observation, rule: &'static str) -> Option<Action> {
+pub(super) fn copy_to_reader(observation: &Observation, rule: &'static str) -> Option<Action> {
     let &Observation { page, node, .. } = observation;
     (!observation.copies.on(node) && !observation.pressure).then(|| Action {
         page,
@@ -57,31 +36,6 @@ fn copy_to_reader(observation: &Observation, rule: &'static str) -> Option<Actio
             migrations: 0,
         },
     })
-}
-
-impl OnlinePolicy for PlannedCopies {
-    fn epoch_ns(&self) -> Option<u64> {
-        None
-    }
-
-    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
-        let left = self.left[observation.page as usize];
-        if left > 0 && observation.kind != AccessKind::Store {
-            let rule = "the plan wants copies, and a node without one reads";
-            actions.extend(copy_to_reader(observation, rule));
-        }
-    }
-
-    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
-
-    fn forget(&mut self, page: u32) {
-        self.left[page as usize] = 0;
-    }
-
-    fn collapsed(&mut self, page: u32, _: Copies, _: &mut Vec<Action>) {
-        let left = &mut self.left[page as usize];
-        *left = left.saturating_sub(1);
-    }
 }
 
 impl OnlinePolicy for ReplicateOnFirstTouch {
@@ -111,6 +65,7 @@ mod tests {
     use nearpage_recording::trace::Served;
 
     use super::*;
+    use crate::online::Copies;
 
     #[test]
     fn readers_get_copies_until_somebody_writes() {

@@ -37,10 +37,14 @@ pub(super) fn eager() -> Vec<Job> {
         ("every", "2"),
     ];
     jobs.push(job("auto", &spending));
-    let copied = (0..12).map(|page| (page % 2 == 0).then_some(Home::Copies));
+    let planned = (0..12).map(|page| match page % 4 {
+        0 | 2 => Some(Home::Copies),
+        1 => Some(Home::Later(1)),
+        _ => None,
+    });
     jobs.push(Job::new(Policy::Homes {
-        name: "copies".to_owned(),
-        homes: copied.collect(),
+        name: "planned".to_owned(),
+        homes: planned.collect(),
     }));
     jobs.push(job("replicate-on-first-touch", &[]));
     jobs.push(job("block-naive", &[]));
@@ -397,6 +401,28 @@ fn a_plan_can_ask_for_copies() {
         homes: vec![Some(Home::Copies)],
     });
     assert_eq!(one(&trace, &machine, plan).replicated, 6);
+}
+
+#[test]
+fn a_plan_can_wait_for_the_second_thread() {
+    let machine = machine(4, CLOCK);
+    let homes = vec![Some(Home::Later(2)), Some(Home::Node(2))];
+    let plan = || {
+        Job::new(Policy::Homes {
+            name: "plan".to_owned(),
+            homes: homes.clone(),
+        })
+    };
+    // Alone, a thread on node 0 finds the page that waits where it touched it.
+    let signal = vec![(2, 0, Happening::Signal { sequence: 1 })];
+    let first = || thread(0, 0, 0, batch(reads(2, 1), signal.clone()));
+    let alone = one(&trace(2, vec![first()]), &machine, plan());
+    assert_eq!((alone.migrated, alone.local, alone.misses), (0, 1, 2));
+    // Of the second thread, on node 2, the first reference moves it, and all the others are local.
+    let second = thread(1, 8, 1, batch(reads(2, 50), vec![]));
+    let both = one(&trace(2, vec![first(), second]), &machine, plan());
+    assert_eq!(both.migrated, 1);
+    assert_eq!(both.local, 1 + 49 + 50);
 }
 
 #[test]
