@@ -800,7 +800,8 @@ fn auto_weighs_computation_by_time_where_no_latency_is_known() {
 fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     let cells: Vec<(u32, u32, f32)> = block_cells()
         .into_iter()
-        .map(|(page, thread, loads)| (page, thread, 1000.0 * loads))
+        // The last thread uses its block most: all of it near one thread is no other first touch.
+        .map(|(page, thread, loads)| (page, thread, 1000.0 * loads + thread as f32))
         .collect();
     let mut recording = master_initialised(8, block(), &cells);
     let parameters = Parameters {
