@@ -26,10 +26,10 @@ const LIVE: &str = "live -q --policy migrate --rate 3000 --interval 1s";
 /// move is up to the emulator.
 const LIVE_TRIAD: &str = "0.5 20";
 /// What scripts wait with, and what they wait for in a log of `nearpage live`. None waits longer than
-/// two minutes: the tests say then what is missing.
+/// five minutes: the tests say then what is missing.
 const WAITING: &str = r#"
 wait_for() {    # CONDITION
-    patience=600
+    patience=1500
     until eval "$1" 2>/dev/null || [ $patience = 0 ]; do
         sleep 0.2
         patience=$((patience - 1))

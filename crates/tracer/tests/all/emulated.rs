@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use nearpage_wire::trace::{
-    COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader,
-    FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served, finish_frame, open_counters,
+    CHILD_ENDED, COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES,
+    FileHeader, FrameHeader, FrameKind, Record, Reference, ReferenceKind, Served, finish_frame,
+    open_counters,
 };
 use nearpage_wire::tracer_setup::Setup;
 
@@ -555,14 +556,22 @@ fn programs_that_are_hard_on_it_run_as_ever() {
         });
         let signals: Vec<u64> = signals.collect();
         let mut resumed = 0;
+        let mut ended = Vec::new();
         for record in parent.records() {
-            if let Record::Resume { after, .. } = record
-                && *after != 0
-            {
-                assert!(signals.contains(after), "nobody gave signal {after}");
-                resumed += 1;
+            match record {
+                Record::Resume { after: 0, .. } => (),
+                Record::Resume { after, .. } if *after >= CHILD_ENDED => {
+                    ended.push((*after - CHILD_ENDED) as u32);
+                }
+                Record::Resume { after, .. } => {
+                    assert!(signals.contains(after), "nobody gave signal {after}");
+                    resumed += 1;
+                }
+                _ => (),
             }
         }
+        // Both children were waited for.
+        assert_eq!(ended, parent.forked);
         assert!(resumed > 100, "{resumed}");
         let names: Vec<_> = parent.mapped.iter().map(|(_, _, path)| path).collect();
         assert!(names.iter().any(|path| path.ends_with(b"/program")));
