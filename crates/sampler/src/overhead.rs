@@ -13,8 +13,10 @@ use crate::calibrate::{Calibration, measure_cost_ns};
 use crate::governor::{Governor, Interval};
 use crate::sample_cost::SLICES_AGAIN;
 
-/// The cost of a sample is measured again after so long.
+/// The cost of a sample is measured again after so long, which takes 20 ms.
 const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+/// …and so many samples: where nothing runs, measuring would be all that is done.
+const MEASURE_EVERY_SAMPLES: u64 = 100;
 /// Weight of a new measurement.
 const NEWEST: f64 = 0.2;
 /// The recorder's time is spread over about so long.
@@ -43,6 +45,8 @@ pub(crate) struct Overhead {
     /// What a sample costs the program.
     inside_ns: f64,
     measured_at_ns: u64,
+    /// Samples until then.
+    measured_at_samples: u64,
     round_ns: u64,
     /// The recorder's CPU time up to the last round, and what of it went into samples.
     recorder_ns: u64,
@@ -66,6 +70,7 @@ impl Overhead {
             source,
             inside_ns: calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS),
             measured_at_ns: now_ns,
+            measured_at_samples: 0,
             round_ns: now_ns,
             recorder_ns: own_time_ns(),
             spent_ns: 0.0,
@@ -89,8 +94,7 @@ impl Overhead {
     /// Takes in the program's time and samples so far. Some: the rate is now this.
     pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
         let rate_hz = self.take(now_ns, own_time_ns(), program_ns, samples);
-        if now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS {
-            self.measured_at_ns = now_ns;
+        if self.is_to_be_measured(now_ns) {
             if let Some(newest_ns) = measure_cost_ns(self.source, SLICES_AGAIN) {
                 self.inside_ns += NEWEST * (newest_ns - self.inside_ns);
             }
@@ -98,6 +102,16 @@ impl Overhead {
             self.recorder_ns = own_time_ns();
         }
         rate_hz
+    }
+
+    /// Is the cost of a sample to be measured again? If so, now.
+    fn is_to_be_measured(&mut self, now_ns: u64) -> bool {
+        let due = now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS
+            && self.samples.saturating_sub(self.measured_at_samples) >= MEASURE_EVERY_SAMPLES;
+        if due {
+            (self.measured_at_ns, self.measured_at_samples) = (now_ns, self.samples);
+        }
+        due
     }
 
     /// The same, without a clock: `recorder_ns` is the recorder's CPU time so far.
@@ -261,6 +275,20 @@ mod tests {
         assert_eq!(turns.switch(11), Some(true));
         assert_eq!(turns.switch(u64::MAX - 1), None);
         assert_eq!(turns.periods_each(), 1.0);
+    }
+
+    /// A daemon that watches a program which sleeps took 0.2 % of a CPU to measure what nobody paid.
+    #[test]
+    fn the_cost_is_measured_again_where_there_were_samples() {
+        let governor = Governor::new(0.01, 300.0, 1.0..=1e6);
+        let mut overhead = Overhead::new(governor, Source::Clock, &Calibration::default(), 0);
+        assert!(!overhead.is_to_be_measured(100 * MEASURE_EVERY_NS));
+        overhead.take(1, 0, 1e9, MEASURE_EVERY_SAMPLES);
+        assert!(!overhead.is_to_be_measured(MEASURE_EVERY_NS - 1));
+        assert!(overhead.is_to_be_measured(MEASURE_EVERY_NS));
+        assert!(!overhead.is_to_be_measured(2 * MEASURE_EVERY_NS));
+        overhead.take(2, 0, 2e9, 2 * MEASURE_EVERY_SAMPLES);
+        assert!(overhead.is_to_be_measured(2 * MEASURE_EVERY_NS));
     }
 
     #[test]
