@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -107,15 +107,13 @@ impl LiveLog {
             file: path.display().to_string(),
             what,
         };
-        let (lines, read_bytes) =
-            whole_lines(path, 0).map_err(|error| refuse(error.to_string()))?;
-        let mut lines = lines.split_inclusive(|&byte| byte == b'\n');
-        let first = lines.next().unwrap_or_default();
-        let head: Head = serde_json::from_slice(first)
+        let mut lines = Lines::open(path, 0).map_err(|error| refuse(error.to_string()))?;
+        let first = lines.next().map_err(|error| refuse(error.to_string()))?;
+        let head: Head = serde_json::from_slice(first.unwrap_or_default())
             .map_err(|error| refuse(format!("its first line: {error}")))?;
         let mut followed = Followed {
             head,
-            read_bytes,
+            read_bytes: 0,
             lines: 1,
             problem: None,
             begin_ns: None,
@@ -146,11 +144,8 @@ impl LiveLog {
     pub fn answer(&self, seen: Option<u64>) -> Value {
         let mut followed = self.followed.lock().expect("nobody panics holding it");
         if followed.problem.is_none() {
-            match whole_lines(&self.path, followed.read_bytes) {
-                Ok((lines, read_bytes)) => {
-                    followed.read_bytes = read_bytes;
-                    followed.take(lines.split_inclusive(|&byte| byte == b'\n'));
-                }
+            match Lines::open(&self.path, followed.read_bytes) {
+                Ok(lines) => followed.take(lines),
                 Err(error) => followed.problem = Some(error.to_string()),
             }
         }
@@ -163,36 +158,56 @@ impl LiveLog {
     }
 }
 
-/// Whole lines from a position on, and where they end. A line that is being written is left for the
-/// next time.
-fn whole_lines(path: &Path, from: u64) -> io::Result<(Vec<u8>, u64)> {
-    let mut file = File::open(path)?;
-    if file.metadata()?.len() < from {
-        return Err(io::Error::other("it became shorter while it was followed"));
+/// Whole lines from a position on, one at a time: a log may be of days.
+struct Lines {
+    file: BufReader<File>,
+    line: Vec<u8>,
+    /// Behind the last of them.
+    read_bytes: u64,
+}
+
+impl Lines {
+    fn open(path: &Path, from: u64) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        if file.metadata()?.len() < from {
+            return Err(io::Error::other("it became shorter while it was followed"));
+        }
+        file.seek(SeekFrom::Start(from))?;
+        Ok(Self {
+            file: BufReader::new(file),
+            line: Vec::new(),
+            read_bytes: from,
+        })
     }
-    file.seek(SeekFrom::Start(from))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    let end = bytes
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |at| at + 1);
-    bytes.truncate(end);
-    Ok((bytes, from + end as u64))
+
+    /// The next one. One that is still being written is left for another time.
+    fn next(&mut self) -> io::Result<Option<&[u8]>> {
+        self.line.clear();
+        self.file.read_until(b'\n', &mut self.line)?;
+        let whole = self.line.last() == Some(&b'\n');
+        if whole {
+            self.read_bytes += self.line.len() as u64;
+        }
+        Ok(whole.then_some(&self.line))
+    }
 }
 
 impl Followed {
-    fn take<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) {
-        for line in lines {
-            self.lines += 1;
-            match serde_json::from_slice::<Entry>(line) {
-                Ok(entry) => self.add(&entry),
-                Err(error) => {
-                    self.problem = Some(format!("line {}: {error}", self.lines));
-                    return;
+    fn take(&mut self, mut lines: Lines) {
+        self.problem = loop {
+            match lines.next() {
+                Ok(None) => break None,
+                Ok(Some(line)) => {
+                    self.lines += 1;
+                    match serde_json::from_slice(line) {
+                        Ok(entry) => self.add(&entry),
+                        Err(error) => break Some(format!("line {}: {error}", self.lines)),
+                    }
                 }
+                Err(error) => break Some(error.to_string()),
             }
-        }
+        };
+        self.read_bytes = lines.read_bytes;
     }
 
     fn add(&mut self, entry: &Entry) {
@@ -270,7 +285,10 @@ impl Followed {
             let page = |number: u32| {
                 let key = self.numbers.get(&number);
                 key.map(|(process, page)| {
-                    json!([process, format!("{:#x}", page * self.page_bytes())])
+                    json!([
+                        process,
+                        format!("{:#x}", page.saturating_mul(self.page_bytes()))
+                    ])
                 })
             };
             let actions = entry.actions.iter().take(DECISIONS_MAX);
@@ -379,7 +397,9 @@ impl Followed {
             position.insert((process, number), at as u32);
             let home = (homes.first as u8, homes.last as u8);
             match (extents.last_mut(), before) {
-                (Some(extent), Some((same, last))) if same == process && last + 1 == number => {
+                (Some(extent), Some((same, last)))
+                    if same == process && last.checked_add(1) == Some(number) =>
+                {
                     extent.homes.push(home);
                 }
                 _ => extents.push(PageExtent {
@@ -511,6 +531,27 @@ mod tests {
         );
         file.as_file().set_len(10).expect("cut");
         assert_eq!(log.answer(Some(2))["intervals"], 2);
+    }
+
+    #[test]
+    fn no_number_is_too_great() {
+        let head = HEAD.replace("4096", &u64::MAX.to_string());
+        let places = [placed(0, 7, u64::MAX), placed(0, u32::MAX, 0)].join(",");
+        let action =
+            r#"{"page":7,"kind":"none","node":9,"rule":"","counts":[],"writes":0,"migrations":0}"#;
+        let most = u16::MAX;
+        let line = entry(
+            1 << 33,
+            &places,
+            &[(7, most, most), (u32::MAX, 0, 1), (3, 1, 1)],
+            action,
+        );
+        let file = log(&[&head, &line]);
+        let value = LiveLog::open(file.path()).expect("a log").answer(None);
+        assert_eq!(value["problem"], Value::Null, "{value}");
+        assert_eq!(value["result"]["controller_load"], json!([0, 2]));
+        let such_as = &value["decisions"]["such_as"][0];
+        assert_eq!(such_as["page"][1], "0xffffffffffffffff");
     }
 
     #[test]
