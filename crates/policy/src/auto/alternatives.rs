@@ -386,12 +386,17 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
 /// What placing the accesses of one sample well can save of the program's time, were they on the
 /// farthest node.
 fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
+    let threads = group.threads.len().max(1) as f64;
+    let weight = group.affinity.sample_weight.max(1.0);
+    weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
+}
+
+/// From the nearest to the farthest memory.
+fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
     let latencies = latency_ns.iter().flatten().copied();
     let most = latencies.clone().fold(0.0, f64::max);
     let least = latencies.fold(f64::MAX, f64::min);
-    let threads = group.threads.len().max(1) as f64;
-    let weight = group.affinity.sample_weight.max(1.0);
-    weight * super::model::misses_an_access(latency_ns, group) * (most - least) / threads
+    most - least
 }
 
 /// Two standard errors of what decisions save: each sample of an access that they make faster or slower
@@ -416,12 +421,7 @@ fn sampling_error_ns(
     let touches = FirstTouches::of(group);
     let assumed = assumed_toucher(context, group);
     let unit = group.affinity.page_bytes;
-    let most = latency_ns.iter().flatten().copied().fold(0.0, f64::max);
-    let least = latency_ns
-        .iter()
-        .flatten()
-        .copied()
-        .fold(f64::MAX, f64::min);
+    let range_ns = range_ns(latency_ns);
     let square = |cell: &nearpage_attribution::Cell| {
         let Some(reader) = context.node_position(cell.thread) else {
             return 0.0;
@@ -432,7 +432,7 @@ fn sampling_error_ns(
                 let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
                 each_ns(reader, Holder::Thread(before)) - each_ns(reader, after)
             }
-            _ => most - least,
+            _ => range_ns,
         };
         accesses(cell) * changed * changed
     };
