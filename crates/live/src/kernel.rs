@@ -130,24 +130,7 @@ impl Kernel for Linux {
     }
 
     fn page_nodes(&mut self, pid: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
-        assert_eq!(pages.len(), nodes.len());
-        // SAFETY: both arrays have as many elements as the count says; without target nodes the call
-        // moves nothing and writes to `nodes` alone.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_move_pages,
-                pid as libc::pid_t,
-                pages.len(),
-                pages.as_ptr(),
-                std::ptr::null::<libc::c_int>(),
-                nodes.as_mut_ptr(),
-                0,
-            )
-        };
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        nearpage_sampler::page_nodes(pid, pages, nodes)
     }
 
     fn move_pages(

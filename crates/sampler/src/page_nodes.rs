@@ -1,5 +1,7 @@
 //! On which node pages are, asked from the kernel.
 
+use std::io;
+
 use nearpage_machine::NodeId;
 use nearpage_recording::AccessBatch;
 use rustc_hash::FxHashMap;
@@ -35,6 +37,22 @@ pub(crate) fn look_up(batch: &mut AccessBatch, pids: &[u32], page_bytes: usize) 
 /// Nodes of pages of a process; none where a page is not there, or may not be asked for.
 fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
     let mut status = vec![-1i32; pages.len()];
+    if page_nodes(pid, pages, &mut status).is_err() {
+        return vec![None; pages.len()];
+    }
+    status
+        .into_iter()
+        .map(|node| u16::try_from(node).ok().map(NodeId))
+        .collect()
+}
+
+/// `move_pages(2)` without target nodes: where pages of a process are; each a node or the negative of
+/// an `errno`.
+///
+/// # Errors
+/// Of the call: no such process, or not allowed to ask.
+pub fn page_nodes(pid: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
+    assert_eq!(pages.len(), status.len());
     // SAFETY: both arrays have as many elements as the count says; without target nodes the call
     // moves nothing and writes to `status` alone.
     let result = unsafe {
@@ -48,11 +66,8 @@ fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
             0,
         )
     };
-    if result != 0 {
-        return vec![None; pages.len()];
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    status
-        .into_iter()
-        .map(|node| u16::try_from(node).ok().map(NodeId))
-        .collect()
 }
