@@ -80,8 +80,10 @@ export interface Result {
 }
 export interface Simulation { machine: string; recording: string; results: Result[]; notes?: string[] }
 export interface LiveProcess {
-  pid: number; name: string; stage: string; lost_per_1000: number; local_per_1000: number; accesses: number;
-  wished: number; moved_back: boolean; threads_pinned: number; outcomes: Record<string, number>; longest_call_ns: number;
+  pid: number; name: string; lost_per_1000: number; local_per_1000: number; accesses: number; wished: number;
+  outcomes: Record<string, number>; longest_call_ns: number;
+  /** In words. */
+  treated: string;
 }
 export interface LiveLog {
   log: string; intervals: number; policy: string; parameters: [string, string][]; nodes: number[]; source: string;

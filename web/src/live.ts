@@ -12,13 +12,6 @@ import { table } from "./table.ts";
 /** Between two looks at the log. */
 const LOOK_MS = 1000;
 
-const STAGES: Record<string, string> = {
-  measuring: "measured first",
-  trying: "trying with a part",
-  going: "moving",
-  holding: "left alone",
-};
-
 export function liveView(number: number, name: string): HTMLElement {
   const place = h("div", {}, "…");
   const follow = h("input", { type: "checkbox", id: "follow", checked: read().follow !== "0", onchange: () => { note({ follow: follow.checked ? "" : "0" }); void look(); } });
@@ -76,10 +69,6 @@ function summary(log: LiveLog): string {
 
 function processes(all: LiveProcess[]): HTMLElement {
   const refused = (process: LiveProcess) => Object.entries(process.outcomes).filter(([reason, pages]) => reason !== "moved" && pages > 0).map(([reason, pages]) => `${pages} ${reason.replaceAll("_", " ")}`).join(", ");
-  const words = (process: LiveProcess) => {
-    const pinned = process.threads_pinned > 0 ? `, ${process.threads_pinned} threads pinned` : "";
-    return `${STAGES[process.stage] ?? process.stage}${process.moved_back ? ": it was worse off, pages move back" : ""}${pinned}`;
-  };
   return table<LiveProcess>({
     name: "processes",
     rows: all,
@@ -92,7 +81,7 @@ function processes(all: LiveProcess[]): HTMLElement {
       { title: "pages wanted", value: ({ wished }) => wished, number: true },
       { title: "moved", value: ({ outcomes }) => outcomes.moved ?? 0, number: true },
       { title: "longest call", value: ({ longest_call_ns }) => longest_call_ns, cell: ({ longest_call_ns }) => time(longest_call_ns), number: true },
-      { title: "now", value: words },
+      { title: "now", value: ({ treated }) => treated },
       { title: "not moved", value: refused },
     ],
   });

@@ -74,7 +74,7 @@ pub use observer::Observer;
 pub use policies::Policy;
 pub use screen::Screen;
 pub use serve::MetricsServer;
-pub use text::text;
+pub use text::{text, treated};
 pub use watch::watch;
 
 /// Pages that counters can be kept of, at most.

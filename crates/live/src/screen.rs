@@ -17,7 +17,7 @@ use std::fmt::Write;
 
 use crate::daemon::Report;
 use crate::mover::Outcomes;
-use crate::text::{lost_and_local, printable, stage, such_as};
+use crate::text::{lost_and_local, not_moved, printable, stage, such_as};
 
 /// No line is longer.
 const COLUMNS: usize = 80;
@@ -189,18 +189,6 @@ impl Screen {
         }
         lines
     }
-}
-
-/// Why pages stayed where they are, since the daemon started.
-fn not_moved(outcomes: &Outcomes) -> String {
-    let reasons = outcomes.by_reason();
-    let reasons = reasons
-        .iter()
-        .filter(|(reason, count)| *reason != "moved" && *count > 0);
-    let reasons: Vec<String> = reasons
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
-    reasons.join(", ")
 }
 
 /// Decisions by kind.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::care::Stage;
 use crate::daemon::Report;
 use crate::log::LoggedProcess;
+use crate::mover::Outcomes;
 
 /// Lines about an interval: the machine, then each process.
 pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
@@ -64,28 +65,49 @@ pub fn lost_and_local(process: &LoggedProcess) -> (String, String) {
 
 /// How a process is treated, and what would not move.
 pub fn stage(process: &LoggedProcess, dry_run: bool) -> String {
-    let mut text = match (dry_run, process.stage) {
-        (true, _) => "watched",
-        (false, Stage::Measuring) => "measured first",
-        (false, Stage::Trying) => "trying with a part",
-        (false, Stage::Going) => "moving",
-        (false, Stage::Holding) => "left alone",
+    let mut text = match dry_run {
+        true => treatment(process, "watched"),
+        false => treated(process),
+    };
+    let others = not_moved(&process.outcomes);
+    if !others.is_empty() {
+        let _ = write!(text, ", {others}");
     }
-    .to_owned();
+    text
+}
+
+/// How a process is treated, in words.
+pub fn treated(process: &LoggedProcess) -> String {
+    let stage = match process.stage {
+        Stage::Measuring => "measured first",
+        Stage::Trying => "trying with a part",
+        Stage::Going => "moving",
+        Stage::Holding => "left alone",
+    };
+    treatment(process, stage)
+}
+
+fn treatment(process: &LoggedProcess, stage: &str) -> String {
+    let mut text = stage.to_owned();
     if process.moved_back {
         text.push_str(": it was worse off, pages move back");
     }
     if process.threads_pinned > 0 {
         let _ = write!(text, ", {} threads pinned", process.threads_pinned);
     }
-    let others = process.outcomes.by_reason();
-    let others = others
+    text
+}
+
+/// Pages that would not move, by reason.
+pub fn not_moved(outcomes: &Outcomes) -> String {
+    let reasons = outcomes.by_reason();
+    let reasons = reasons
         .iter()
         .filter(|(reason, count)| *reason != "moved" && *count > 0);
-    for (reason, count) in others {
-        let _ = write!(text, ", {count} {reason}");
-    }
-    text
+    let reasons: Vec<String> = reasons
+        .map(|(reason, count)| format!("{count} {reason}"))
+        .collect();
+    reasons.join(", ")
 }
 
 /// The first decision of an interval, and why it was made.

@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use nearpage_live::{Entry, Head};
+use nearpage_live::{Entry, Head, treated};
 use nearpage_report::movements_json;
 use nearpage_simulator::{Movement, MovementKind, Movements, PageExtent};
 use rustc_hash::FxHashMap;
@@ -271,6 +271,11 @@ impl Followed {
         if self.parts.len() > INTERVALS_MAX {
             self.parts.pop_front();
         }
+        let processes = entry.processes.iter().map(|process| {
+            let mut value = json!(process);
+            value["treated"] = json!(treated(process));
+            value
+        });
         let share = |of: u64| (local + remote > 0).then(|| of as f64 / (local + remote) as f64);
         self.latest = json!({
             "time_unix_ms": entry.time_unix_ms,
@@ -279,7 +284,7 @@ impl Followed {
             "local_share": share(local),
             "served": served,
             "moves_ns": interval.move_ns,
-            "processes": entry.processes,
+            "processes": processes.collect::<Vec<Value>>(),
         });
         if !entry.actions.is_empty() || !entry.thread_moves.is_empty() {
             let page = |number: u32| {
