@@ -1,0 +1,136 @@
+//! The stubs that programs enter: they pass the call's place on the stack to what is behind.
+
+use crate::call_site::Caller;
+
+/// Defines an exported function that enters `$body` with the call's place on the stack as the
+/// argument after its own: register `$x86`, or `$aarch`.
+macro_rules! enter {
+    ($($name:ident => $body:ident, $x86:literal, $aarch:literal;)*) => {$(
+        /// Stands in front of the function of this name.
+        ///
+        /// # Safety
+        /// As the function itself.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(concat!("mov ", $x86, ", rsp"), "jmp {body}", body = sym $body);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-16]!",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset x29, -16",
+                ".cfi_offset x30, -8",
+                "mov x29, sp",
+                concat!("mov ", $aarch, ", sp"),
+                "bl {body}",
+                "ldp x29, x30, [sp], #16",
+                "ret",
+                ".cfi_endproc",
+                body = sym $body,
+            );
+        }
+    )*};
+}
+
+/// Defines functions that are announced to `$note` and then jumped to, with all that they were
+/// called with: some have any number of arguments, some look at their return address.
+macro_rules! announce {
+    ($($name:ident => $note:ident;)*) => {$(
+        /// Stands in front of the function of this name.
+        ///
+        /// # Safety
+        /// As the function itself.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "push rcx",
+                ".cfi_adjust_cfa_offset 8",
+                "push r8",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push rax",
+                ".cfi_adjust_cfa_offset 8",
+                "lea rdi, [rsp + 56]",
+                "mov esi, {function}",
+                "call {note}",
+                "mov r11, rax",
+                "pop rax",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp r11",
+                ".cfi_endproc",
+                note = sym $note,
+                function = const Function::$name as usize,
+            );
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                ".cfi_startproc",
+                "stp x29, x30, [sp, #-80]!",
+                ".cfi_def_cfa_offset 80",
+                ".cfi_offset x29, -80",
+                ".cfi_offset x30, -72",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "add x0, sp, #80",
+                "mov x1, {function}",
+                "bl {note}",
+                "mov x16, x0",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #80",
+                "br x16",
+                ".cfi_endproc",
+                note = sym $note,
+                function = const Function::$name as usize,
+            );
+        }
+    )*};
+}
+
+pub(super) use {announce, enter};
+
+/// The caller of a hook, from the place that its entry passed.
+pub(super) fn caller(at: usize) -> Caller {
+    // SAFETY: the entry stubs pass the address of the return address, or of the frame record.
+    unsafe {
+        if cfg!(target_arch = "x86_64") {
+            Caller {
+                address: *(at as *const usize),
+                at,
+            }
+        } else {
+            Caller {
+                address: *((at + 8) as *const usize),
+                at: at + 16,
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The beginnings and ends of threads and processes.
+
+use core::arch::naked_asm;
+use core::ffi::{c_int, c_void};
+
+use super::entry::enter;
+use crate::real;
+use crate::thread::Thread;
+use crate::tracker::{Birth, TRACKER};
+
+enter! {
+    pthread_create => pthread_create_at, "r8", "x4";
+    thrd_create => thrd_create_at, "rcx", "x3";
+}
+
+/// Begins a thread: learns where it is to start, and jumps there without leaving a frame.
+#[unsafe(naked)]
+unsafe extern "C" fn thread_entry() {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {begin}",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "mov rdi, rdx",
+        "jmp rax",
+        ".cfi_endproc",
+        begin = sym begin_thread,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        ".cfi_startproc",
+        "stp x29, x30, [sp, #-16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x29, sp",
+        "bl {begin}",
+        "mov x16, x0",
+        "mov x0, x1",
+        "ldp x29, x30, [sp], #16",
+        "br x16",
+        ".cfi_endproc",
+        begin = sym begin_thread,
+    );
+}
+
+/// Creates a thread through `create`, which gets the routine and argument to start it with.
+unsafe fn create_thread(
+    start: usize,
+    argument: usize,
+    attributes: *const c_void,
+    at: usize,
+    create: impl FnOnce(usize, usize) -> c_int,
+) -> c_int {
+    // SAFETY: the attributes are the program's; the record is freed by the new thread, or here when
+    // there is none.
+    unsafe {
+        let Some(birth) = TRACKER.thread_is_created(start, argument, attributes, at) else {
+            return create(start, argument);
+        };
+        let record = real::malloc(size_of::<Birth>()) as *mut Birth;
+        if record.is_null() {
+            TRACKER.thread_is_not_created();
+            return create(start, argument);
+        }
+        record.write(birth);
+        let result = create(thread_entry as *const () as usize, record as usize);
+        if result != 0 {
+            TRACKER.thread_is_not_created();
+            real::free(record as usize);
+        }
+        result
+    }
+}
+
+/// Where a thread begins.
+#[repr(C)]
+struct Start {
+    routine: usize,
+    argument: usize,
+}
+
+unsafe extern "C" fn begin_thread(record: *mut Birth) -> Start {
+    // SAFETY: `create_thread` wrote the record and left it to this thread.
+    unsafe {
+        let birth = record.read();
+        real::free(record as usize);
+        TRACKER.thread_begins(&birth);
+        Start {
+            routine: birth.start_routine,
+            argument: birth.argument,
+        }
+    }
+}
+
+unsafe extern "C" fn pthread_create_at(
+    thread: *mut usize,
+    attributes: *const c_void,
+    start: usize,
+    argument: usize,
+    at: usize,
+) -> c_int {
+    // SAFETY: as the function itself.
+    unsafe {
+        create_thread(start, argument, attributes, at, |start, argument| {
+            real::pthread_create(thread, attributes, start, argument)
+        })
+    }
+}
+
+unsafe extern "C" fn thrd_create_at(
+    thread: *mut usize,
+    start: usize,
+    argument: usize,
+    at: usize,
+) -> c_int {
+    // SAFETY: as the function itself.
+    unsafe {
+        create_thread(start, argument, core::ptr::null(), at, |start, argument| {
+            real::thrd_create(thread, start, argument)
+        })
+    }
+}
+
+unsafe fn fork_through(real: unsafe fn() -> c_int) -> c_int {
+    let mut entered = Thread::enter();
+    // SAFETY: as the function itself. The token is held, so that handlers of the program that run
+    // in the child before this function returns there write nothing into the parent's log.
+    let pid = unsafe { real() };
+    if pid == 0
+        && let Some((thread, _token)) = &mut entered
+    {
+        TRACKER.forked_child(thread);
+    }
+    pid
+}
+
+/// Stands in front of `fork`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fork_through(real::fork) }
+}
+
+/// Stands in front of `_Fork`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(export_name = "_Fork")]
+pub unsafe extern "C" fn fork_async() -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { fork_through(real::_fork) }
+}
+
+/// Stands in front of `_exit` and `_Exit`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) {
+    TRACKER.finish(Thread::pointer());
+    // SAFETY: the caller's promise.
+    unsafe { real::_exit(status) }
+}
+
+/// Stands in front of `_Exit`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(export_name = "_Exit")]
+pub unsafe extern "C" fn exit_at_once(status: c_int) {
+    // SAFETY: the caller's promise.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,321 @@
+//! What the library does when something is allocated, freed, mapped or started.
+//!
+//! The hooks are thin: they find the caller, take the thread's token, call the real function, and
+//! tell the tracker. The tracker writes the log and tells [`crate::place`].
+
+mod allocations;
+mod filter;
+mod records;
+mod request;
+mod threads;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use nearpage_wire::LARGE_ALLOCATION_BYTES;
+use nearpage_wire::allocation_log::{Kind, head};
+
+use crate::call_site::CallSites;
+use crate::large::{Alive, Debts};
+use crate::log::Log;
+use crate::sample_heap::SAMPLE_HEAP;
+use crate::thread::{Stage, Thread, Token};
+use crate::{environment, loader, message, place, real, signal, sys};
+
+pub use allocations::Mapping;
+pub use filter::{FILTER, Filter};
+use records::{SHARDS, Shard};
+use request::Request;
+pub use threads::Birth;
+
+/// What glibc adds to a request, at most one chunk header and the rounding.
+const CHUNK_OVERHEAD_BYTES: usize = 16;
+/// `RLIMIT_AS`.
+const RESOURCE_ADDRESS_SPACE: usize = 9;
+/// With a lower limit the program may need what the library would reserve.
+const ROOMY_ADDRESS_SPACE_BYTES: u64 = 8 << 30;
+/// Address space for call sites.
+const SITES_BYTES: usize = 64 << 20;
+
+/// Where the library stands in this process.
+mod phase {
+    pub const NEW: u32 = 0;
+    pub const STARTING: u32 = 1;
+    pub const ACTIVE: u32 = 2;
+    pub const OFF: u32 = 3;
+}
+
+/// The observer of one process.
+pub struct Tracker {
+    phase: AtomicU32,
+    log: Log,
+    logs: AtomicU32,
+    sites: CallSites,
+    debts: Debts,
+    alive: Alive,
+    small_sample_bytes: AtomicU64,
+    threads_created: AtomicU32,
+    exit_key: AtomicU32,
+    static_tls_bytes: AtomicUsize,
+    /// A word that the kernel zeroes in a forked child, however it was forked.
+    same_process: AtomicUsize,
+    allocator: [AtomicUsize; 2],
+    pid: AtomicU32,
+    finished: AtomicU32,
+    unwinder_sought: AtomicU32,
+    shards: [Shard; SHARDS],
+}
+
+/// The process's tracker.
+pub static TRACKER: Tracker = Tracker::new();
+
+/// The calling thread, observed: its state and its token.
+pub struct Observed {
+    /// Its state.
+    pub thread: &'static mut Thread,
+    _token: Token,
+}
+
+impl Tracker {
+    const fn new() -> Self {
+        Self {
+            phase: AtomicU32::new(phase::NEW),
+            log: Log::new(),
+            logs: AtomicU32::new(0),
+            sites: CallSites::new(),
+            debts: Debts::new(),
+            alive: Alive::new(),
+            small_sample_bytes: AtomicU64::new(0),
+            threads_created: AtomicU32::new(0),
+            exit_key: AtomicU32::new(u32::MAX),
+            static_tls_bytes: AtomicUsize::new(0),
+            same_process: AtomicUsize::new(0),
+            allocator: [const { AtomicUsize::new(0) }; 2],
+            pid: AtomicU32::new(0),
+            finished: AtomicU32::new(0),
+            unwinder_sought: AtomicU32::new(0),
+            shards: [const { Shard([const { AtomicU64::new(0) }; 6]) }; SHARDS],
+        }
+    }
+
+    /// Enters the library from a hook called at stack address `at`. None: this thread is already
+    /// inside, or the library is off, or not ready; the hook passes straight through.
+    pub fn observe(&self, at: usize) -> Option<Observed> {
+        real::resolve();
+        let (thread, token) = Thread::enter()?;
+        match self.phase.load(Ordering::Acquire) {
+            phase::ACTIVE => {}
+            phase::NEW if environment::is_ready() => {
+                if self
+                    .phase
+                    .compare_exchange(
+                        phase::NEW,
+                        phase::STARTING,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
+                    .is_err()
+                {
+                    return None;
+                }
+                let started = self.start(thread);
+                if !started {
+                    FILTER.narrow(usize::MAX);
+                }
+                self.phase.store(
+                    if started { phase::ACTIVE } else { phase::OFF },
+                    Ordering::Release,
+                );
+                if started {
+                    place::initialise();
+                    place::thread_started(0, thread.order, thread.tid);
+                }
+            }
+            phase::OFF => thread.countdown = i64::MAX,
+            _ => {}
+        }
+        if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
+            return None;
+        }
+        if self.is_forked() {
+            self.forked_child(thread);
+        }
+        match thread.stage {
+            Stage::Running => {}
+            Stage::Unknown => self.meet(thread),
+            Stage::Ended => {
+                self.log.dropped.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+        }
+        if thread.loading_at != 0 && thread.has_loaded(at) {
+            thread.loading_at = 0;
+            thread.countdown = thread
+                .countdown
+                .saturating_add(core::mem::take(&mut thread.countdown_aside));
+            place::modules_changed();
+        }
+        Some(Observed {
+            thread,
+            _token: token,
+        })
+    }
+
+    /// Makes everything ready for what the environment asks for. False: there is nothing to do.
+    fn start(&self, thread: &mut Thread) -> bool {
+        let Some(request) = Request::of_environment() else {
+            return false;
+        };
+        message::remember_standard_error();
+        signal::start();
+        self.start_as(thread, &request)
+    }
+
+    fn start_as(&self, thread: &mut Thread, request: &Request<'_>) -> bool {
+        let now = sys::clock_ns();
+        let roomy = sys::resource_limit(RESOURCE_ADDRESS_SPACE)
+            .is_ok_and(|bytes| bytes >= ROOMY_ADDRESS_SPACE_BYTES);
+        if !self
+            .sites
+            .reserve(now, if roomy { SITES_BYTES } else { SITES_BYTES / 16 })
+        {
+            message::line(format_args!(
+                "no memory for call sites: this process is not observed"
+            ));
+            return false;
+        }
+        self.pid.store(sys::getpid(), Ordering::Relaxed);
+        self.watch_forks();
+        self.static_tls_bytes
+            .store(loader::static_tls_bytes(), Ordering::Relaxed);
+        self.note_allocator();
+        let mut key = u32::MAX;
+        // SAFETY: the destructor has the type that the C library expects.
+        if unsafe { real::pthread_key_create(&mut key, threads::end_thread as *const () as usize) }
+            == 0
+        {
+            self.exit_key.store(key, Ordering::Relaxed);
+        }
+        if let Some(directory) = request.directory {
+            if self.log.open(directory, now, request.bytes_max) {
+                self.logs.store(1, Ordering::Relaxed);
+            } else {
+                message::line(format_args!(
+                    "{} is not an absolute path: allocations are not logged",
+                    nearpage_wire::LOG_DIRECTORY_VARIABLE
+                ));
+            }
+            self.small_sample_bytes
+                .store(request.small_sample_bytes, Ordering::Relaxed);
+            self.sites.allow(request.unwinding_ns);
+            if !self.logs_every_allocation() && !self.alive.reserve(roomy) {
+                message::line(format_args!(
+                    "no memory to remember objects: this process is not observed"
+                ));
+                return false;
+            }
+            if request.small_sample_bytes > 1 && !(roomy && SAMPLE_HEAP.reserve()) {
+                message::line(format_args!(
+                    "no address space for samples (see ulimit -v): small allocations are not observed"
+                ));
+            }
+        }
+        let watched = if self.logs_every_allocation() {
+            0
+        } else {
+            LARGE_ALLOCATION_BYTES + CHUNK_OVERHEAD_BYTES
+        };
+        FILTER.narrow(watched);
+        self.meet(thread);
+        true
+    }
+
+    /// An allocator other than the C library's maps memory for itself: that is not the program's.
+    fn note_allocator(&self) {
+        let malloc = real::ADDRESSES[real::Function::malloc as usize].load(Ordering::Relaxed);
+        if !loader::defines(malloc, c"gnu_get_libc_version")
+            && let Some(range) = loader::module_range(malloc)
+        {
+            for (slot, bound) in self.allocator.iter().zip(range) {
+                slot.store(bound, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Is `address` code of an allocator that stands in front of the C library's?
+    pub fn is_allocator(&self, address: usize) -> bool {
+        (self.allocator[0].load(Ordering::Relaxed)..self.allocator[1].load(Ordering::Relaxed))
+            .contains(&address)
+    }
+
+    /// The program marks the beginning (1) or the end (2) of its stable phase.
+    pub fn mark(&self, observed: &mut Observed, which: u32) {
+        self.record(
+            observed.thread,
+            &[head(Kind::Mark, 2, 0, which), sys::clock_ns()],
+        );
+        sys::tell_tracer(which);
+    }
+
+    /// A `dlopen` begins at stack address `at`. Its end is noticed by the thread's next event.
+    pub fn loading(&self, observed: &mut Observed, at: usize) {
+        let thread = &mut *observed.thread;
+        // One that is called by a constructor ends before the one that runs the constructor.
+        if thread.loading_at == 0 {
+            thread.countdown_aside = core::mem::take(&mut thread.countdown);
+            thread.loading_at = at;
+            thread.loading_from = if cfg!(target_arch = "x86_64") {
+                // SAFETY: the hook's return address is there.
+                unsafe { *(at as *const usize) }
+            } else {
+                0
+            };
+        }
+    }
+
+    /// Modules were unloaded.
+    pub fn unloaded(&self) {
+        self.sites.forget();
+        place::modules_changed();
+    }
+
+    /// The library's constructor: everything is relocated, and `dlopen` may be called.
+    pub fn constructed(&self, at: usize) {
+        let Some(_observed) = self.observe(at) else {
+            return;
+        };
+        if self.unwinder_sought.swap(1, Ordering::Relaxed) == 0 {
+            self.sites.load_unwinder();
+        }
+    }
+
+    /// The process ends.
+    pub fn finish(&self, at: usize) {
+        let Some(observed) = self.observe(at) else {
+            return;
+        };
+        // The child of a vfork exits in its parent's memory.
+        if self.pid.load(Ordering::Relaxed) != sys::getpid() {
+            return;
+        }
+        if self.finished.swap(1, Ordering::Relaxed) == 0 {
+            self.record_counters(observed.thread);
+            signal::finish(observed.thread);
+            place::finish();
+        }
+    }
+
+    /// The process is about to become another program, unless that fails.
+    pub fn replacing(&self, at: usize) {
+        // The child of a vfork is in its parent's memory.
+        if let Some(observed) = self.observe(at)
+            && self.pid.load(Ordering::Relaxed) == sys::getpid()
+        {
+            self.record_counters(observed.thread);
+            signal::finish(observed.thread);
+            place::replacing();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Threads and forked children.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use nearpage_wire::LARGE_ALLOCATION_BYTES;
+use nearpage_wire::allocation_log::{Kind, head};
+
+use super::{TRACKER, Tracker, phase};
+use crate::sample_heap::SAMPLE_HEAP;
+use crate::thread::{Stage, Thread};
+use crate::{bounds, large, place, real, signal, sys};
+
+/// `MADV_WIPEONFORK`.
+const ADVICE_WIPE_ON_FORK: usize = 18;
+/// Rounds of thread destructors that are let pass, so that those of the program come first.
+pub(super) const DESTRUCTOR_ROUNDS: u16 = 2;
+
+/// What a thread's creator hands to it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Birth {
+    /// The program's routine.
+    pub start_routine: usize,
+    /// Its argument.
+    pub argument: usize,
+    /// Creation order in the process.
+    pub order: u32,
+    /// The creator's id.
+    pub creator: u32,
+    /// [`bounds::stack_of_attributes`].
+    pub stack: [usize; 2],
+}
+
+/// Its own, always-true word where the kernel has no MADV_WIPEONFORK.
+static ALWAYS: AtomicU32 = AtomicU32::new(1);
+
+impl Tracker {
+    pub(super) fn watch_forks(&self) {
+        let mut word = ALWAYS.as_ptr() as usize;
+        if let Ok(page) = sys::reserve(4096) {
+            // SAFETY: a fresh page of our own.
+            unsafe {
+                *(page as *mut u32) = 1;
+                if sys::madvise(page, 4096, ADVICE_WIPE_ON_FORK).is_ok() {
+                    word = page;
+                }
+            }
+        }
+        self.same_process.store(word, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_forked(&self) -> bool {
+        let word = self.same_process.load(Ordering::Relaxed);
+        // SAFETY: the word was set before the phase became active and is never unmapped.
+        word != 0 && unsafe { (*(word as *const AtomicU32)).load(Ordering::Relaxed) } == 0
+    }
+
+    /// This process is a child just forked. Its log is another one.
+    pub fn forked_child(&self, thread: &mut Thread) {
+        if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
+            return;
+        }
+        let word = self.same_process.load(Ordering::Relaxed);
+        if word != 0 {
+            // SAFETY: as in `is_forked`.
+            unsafe { (*(word as *const AtomicU32)).store(1, Ordering::Relaxed) };
+        }
+        self.log.forked_child(sys::clock_ns());
+        self.sites.forget();
+        SAMPLE_HEAP.forked_child();
+        self.finished.store(0, Ordering::Relaxed);
+        for counter in self.shards.iter().flat_map(|shard| &shard.0) {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.pid.store(sys::getpid(), Ordering::Relaxed);
+        thread.tid = sys::gettid();
+        thread.random = 0;
+        thread.block = 0;
+        thread.start_routine = 0;
+        thread.order = 0;
+        thread.creator = 0;
+        self.threads_created
+            .store((thread.stage != Stage::Unknown).into(), Ordering::Relaxed);
+        place::forked_child();
+        signal::forked_child(thread);
+    }
+
+    /// Meets a thread that no hook of `pthread_create` announced: the main one, or one made by a
+    /// bare `clone`.
+    pub(super) fn meet(&self, thread: &mut Thread) {
+        thread.tid = sys::gettid();
+        thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
+        thread.order = self.threads_created.fetch_add(1, Ordering::Relaxed);
+        if thread.tid == sys::getpid() {
+            thread.stack = bounds::main_stack();
+        }
+        self.welcome(thread);
+    }
+
+    pub(super) fn welcome(&self, thread: &mut Thread) {
+        thread.stage = Stage::Running;
+        // What the first allocation took from a countdown of 0 stays taken.
+        thread.countdown = thread
+            .countdown
+            .clamp(-(LARGE_ALLOCATION_BYTES as i64), 0)
+            .saturating_add(self.next_gap(thread));
+        let key = self.exit_key.load(Ordering::Relaxed);
+        if key != u32::MAX {
+            // SAFETY: the key exists; the value only has to be nonzero.
+            unsafe { real::pthread_setspecific(key, 1) };
+        }
+        self.announce(thread);
+        signal::thread_begins(thread);
+    }
+
+    /// Takes the creation of a thread into account; `None` where it is not observed.
+    ///
+    /// # Safety
+    /// `attributes` is null or points to thread attributes.
+    pub unsafe fn thread_is_created(
+        &self,
+        start_routine: usize,
+        argument: usize,
+        attributes: *const core::ffi::c_void,
+        at: usize,
+    ) -> Option<Birth> {
+        let observed = self.observe(at)?;
+        let order = self.threads_created.fetch_add(1, Ordering::Relaxed);
+        place::thread_created(start_routine, order);
+        Some(Birth {
+            start_routine,
+            argument,
+            order,
+            creator: observed.thread.tid,
+            // SAFETY: the caller's promise.
+            stack: unsafe { bounds::stack_of_attributes(attributes) },
+        })
+    }
+
+    /// A thread whose creation was taken into account does not come to be.
+    pub fn thread_is_not_created(&self) {
+        self.threads_created.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The calling thread begins.
+    pub fn thread_begins(&self, birth: &Birth) {
+        let Some((thread, _token)) = Thread::enter() else {
+            return;
+        };
+        if self.is_forked() || thread.stage != Stage::Unknown {
+            return;
+        }
+        thread.tid = sys::gettid();
+        thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
+        thread.stack = bounds::thread_stack(birth.stack, thread.local_storage);
+        thread.start_routine = birth.start_routine;
+        thread.order = birth.order;
+        thread.creator = birth.creator;
+        self.welcome(thread);
+        place::thread_started(birth.start_routine, birth.order, thread.tid);
+    }
+
+    /// The calling thread runs its destructors; true when it is to be asked again.
+    pub(super) fn thread_ends(&self) -> bool {
+        let Some((thread, _token)) = Thread::enter() else {
+            return false;
+        };
+        if thread.stage != Stage::Running {
+            return false;
+        }
+        thread.destructor_rounds += 1;
+        if thread.destructor_rounds <= DESTRUCTOR_ROUNDS {
+            return true;
+        }
+        self.record(
+            thread,
+            &[head(Kind::ThreadExit, 2, 0, thread.tid), sys::clock_ns()],
+        );
+        signal::thread_ends(thread);
+        self.log.release(thread);
+        large::release(thread);
+        thread.stage = Stage::Ended;
+        thread.countdown = i64::MAX;
+        false
+    }
+}
+
+/// Destructor of the thread-exit key.
+pub(super) extern "C" fn end_thread(_: usize) {
+    if TRACKER.thread_ends() {
+        // SAFETY: the key exists; the C library then runs destructors once more.
+        unsafe { real::pthread_setspecific(TRACKER.exit_key.load(Ordering::Relaxed), 1) };
+    }
+}
