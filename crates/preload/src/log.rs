@@ -152,6 +152,10 @@ impl Log {
         let Some(_lock) = self.lock() else {
             return false;
         };
+        // Another thread may have met the end meanwhile, and has said so.
+        if !self.is_on() {
+            return false;
+        }
         // SAFETY: under the lock.
         let segments = unsafe { &mut *self.segments.get() };
         if handed_on && let Some(parked) = segments.parked.iter_mut().find(|block| **block != 0) {
@@ -499,5 +503,34 @@ mod tests {
                 &[head(Kind::Free, 3, 0, 0), 1, 2]
             ) && !log.is_on()
         );
+    }
+
+    #[test]
+    fn who_waits_while_it_goes_off_makes_nothing() {
+        let folder = folder("off");
+        let log = Log::new();
+        assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 30));
+        std::thread::scope(|scope| {
+            let lock = log.lock().unwrap();
+            let (send, receive) = std::sync::mpsc::channel();
+            let log = &log;
+            let claims = scope.spawn(move || {
+                send.send(sys::gettid()).unwrap();
+                log.claim(&mut Thread::default(), false)
+            });
+            let status = format!("/proc/self/task/{}/status", receive.recv().unwrap());
+            let sleeps = || {
+                let status = std::fs::read_to_string(&status).unwrap_or_default();
+                status.is_empty() || status.contains("State:\tS")
+            };
+            while !sleeps() {
+                std::thread::yield_now();
+            }
+            log.on.store(false, Ordering::Release);
+            drop(lock);
+            assert!(!claims.join().unwrap());
+        });
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
