@@ -484,6 +484,7 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
         }
         lines.push(line);
     }
+    let mut lines = counted(lines);
     let pinned: u64 = processes.iter().map(|process| process.pins.pinned).sum();
     let failed: u64 = processes.iter().map(|process| process.pins.failed).sum();
     if pinned + failed > 0 {
@@ -492,7 +493,8 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
         } else {
             String::new()
         };
-        lines.push(format!("{pinned} threads pinned{failed}"));
+        let s = if pinned == 1 { "" } else { "s" };
+        lines.push(format!("{pinned} thread{s} pinned{failed}"));
     }
     if silent > 0 {
         lines.push(format!(
@@ -510,6 +512,22 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
         lines.push("pages were touched from their nodes".to_owned());
     }
     lines
+}
+
+/// Lines that are the same once, where the first was, with their number: what one function allocates
+/// by several ways may have a rule for each.
+fn counted(lines: Vec<String>) -> Vec<String> {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for line in &lines {
+        *counts.entry(line.clone()).or_default() += 1;
+    }
+    lines
+        .into_iter()
+        .filter_map(|line| match counts.remove(&line)? {
+            1 => Some(line),
+            count => Some(format!("{count} × {line}")),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -547,6 +565,11 @@ mod tests {
             "{lines:?}"
         );
         assert_eq!(lines[2], "6 threads pinned, 2 could not be");
+        let alike = ["c", "a", "c", "c"].map(str::to_owned);
+        let lines = outcome(&[process()], &alike);
+        assert_eq!(lines[0], "c: placed 1 object, 1 MiB in 256 pages");
+        assert_eq!(lines[2], "2 × c: matched nothing");
+        assert_eq!(lines.len(), 4, "{lines:?}");
         assert!(outcome(&[], &names)[0].starts_with("nothing was placed"));
         let began = |pid| ProcessSummary {
             pid,

@@ -10,7 +10,7 @@ use crate::effect::Tally;
 use crate::holder::Layout;
 use crate::interleave;
 use crate::plan::{Context, Input};
-use crate::subject::{means, names, subject};
+use crate::subject::{means, names, subject, unplaceable_name};
 use crate::under::{Fate, under};
 
 /// How accesses fare.
@@ -162,7 +162,10 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         for (total, tally) in totals.iter_mut().zip(tallies) {
             total.add_scaled(tally, accesses / tally.accesses);
         }
-        let name = own.as_ref().and_then(|own| names(own).into_iter().next());
+        let name = match &own {
+            Some(own) => names(own).into_iter().next(),
+            None => Some(unplaceable_name(context.tables, group)),
+        };
         objects.push(ObjectPrediction {
             group: position,
             name: decisions

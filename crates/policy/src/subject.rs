@@ -112,6 +112,21 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
     }
 }
 
+/// What a group without a [`subject`] is called.
+pub(crate) fn unplaceable_name(tables: &Tables, group: &ObjectGroup) -> String {
+    match &group.name {
+        ObjectName::Other(name) if group.kind == ObjectKind::Mapping => {
+            name.rsplit('/').next().unwrap_or(name).to_owned()
+        }
+        ObjectName::Other(name) => name.clone(),
+        ObjectName::CallSite(_) => "unknown call site".to_owned(),
+        ObjectName::Symbol(id, offset) => {
+            let module = module(tables, *id).map_or("?", file_name);
+            format!("{module}+{offset:#x}")
+        }
+    }
+}
+
 /// Names for people, as many as there are callers: `allocate:33`, `build:40 (allocate)`, …
 pub(crate) fn names(subject: &Subject) -> Vec<String> {
     match subject {

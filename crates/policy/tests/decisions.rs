@@ -648,6 +648,28 @@ fn instances_go_to_their_users_in_order_of_allocation() {
 }
 
 #[test]
+fn what_no_plan_can_place_has_a_name_all_the_same() {
+    let mut recording = Recording::new(2);
+    let cells = [(0, 0, 9.0), (1, 1, 9.0)];
+    let section = recording.object("section", 2, Pattern::Mixed, &cells);
+    (section.kind, section.name) = (ObjectKind::Static, ObjectName::Other("cg .data".into()));
+    let file = recording.object("file", 2, Pattern::Mixed, &cells);
+    (file.kind, file.name) = (
+        ObjectKind::Mapping,
+        ObjectName::Other("/data/my table.bin".into()),
+    );
+    let stripped = recording.object("stripped", 2, Pattern::Mixed, &cells);
+    (stripped.kind, stripped.name) = (ObjectKind::Static, ObjectName::Symbol(ModuleId(0), 0x4a0));
+    let plan = recording.decide(Policy::Object, &opteron());
+    let prediction = recording.predict(&plan, &opteron());
+    let names = prediction.objects.iter().map(|object| object.name.as_str());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["cg .data", "my table.bin", "cg+0x4a0"]
+    );
+}
+
+#[test]
 fn threads_of_other_processes_do_not_count() {
     let mut recording = Recording::new(8);
     recording.object(
