@@ -109,6 +109,56 @@ impl AddressSpace {
     }
 }
 
+/// Address spaces by position, and whose each is.
+#[derive(Default)]
+pub(crate) struct AddressSpaces {
+    all: Vec<AddressSpace>,
+    of_process: FxHashMap<u32, u32>,
+    /// Positions of processes that have ended.
+    free: Vec<u32>,
+}
+
+impl AddressSpaces {
+    /// Where that of process `pid` is; a new one is empty.
+    pub fn position(&mut self, pid: u32) -> u32 {
+        let Self {
+            all,
+            of_process,
+            free,
+        } = self;
+        *of_process.entry(pid).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                all.push(AddressSpace::default());
+                all.len() as u32 - 1
+            })
+        })
+    }
+
+    pub fn at(&mut self, position: u32) -> &mut AddressSpace {
+        &mut self.all[position as usize]
+    }
+
+    pub fn of(&mut self, pid: u32) -> &mut AddressSpace {
+        let position = self.position(pid);
+        self.at(position)
+    }
+
+    /// Process `pid` was forked from `parent`.
+    pub fn fork(&mut self, parent: u32, pid: u32) {
+        let parent = self.of_process.get(&parent);
+        let space = parent.map(|position| self.all[*position as usize].forked());
+        *self.of(pid) = space.unwrap_or_default();
+    }
+
+    /// The process has ended, or has another one now.
+    pub fn remove(&mut self, pid: u32) {
+        if let Some(position) = self.of_process.remove(&pid) {
+            *self.at(position) = AddressSpace::default();
+            self.free.push(position);
+        }
+    }
+}
+
 type PathAndBuildId = (Rc<str>, Rc<[u8]>);
 
 /// Code of all processes.
@@ -203,6 +253,24 @@ pub(crate) fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_its_own_space_until_it_is_gone() {
+        let mut spaces = AddressSpaces::default();
+        spaces.of(7).map(0x1000, 0x1000, 0, Some(Origin::Memory));
+        spaces.fork(7, 8);
+        spaces.of(8).map(0x5000, 0x1000, 0, Some(Origin::Memory));
+        spaces.fork(9, 10);
+        let mut maps = |pid| spaces.of(pid).maps.len();
+        assert_eq!([maps(7), maps(8), maps(10)], [1, 2, 0]);
+        let position = spaces.position(7);
+        spaces.remove(7);
+        spaces.remove(7);
+        // The place is another's now, and empty.
+        assert_eq!(spaces.position(11), position);
+        assert_ne!(spaces.position(12), position);
+        assert_eq!((spaces.of(11).maps.len(), spaces.of(8).maps.len()), (0, 2));
+    }
 
     #[test]
     fn mappings_replace_what_they_cover() {

@@ -332,9 +332,7 @@ impl Attached {
                 while !members.is_empty() && self.open_new(&members, window, rings)? {}
             }
             Coverage::Machine { .. } => {
-                if let Some(discovery) = &mut follower.discovery {
-                    discovery.include(members.iter().copied());
-                }
+                follower.include(members.iter().copied());
             }
             Coverage::Turns { .. } => {
                 for ring in rings.iter_mut() {
@@ -342,17 +340,18 @@ impl Attached {
                         ring.drain(bytes);
                     });
                 }
-                window.take(u64::MAX, |record| follower.follow(record));
+                window.take(u64::MAX, usize::MAX, &mut [], |record| {
+                    follower.follow(record);
+                });
                 let (weights, threads) = self.take_turns(&members, rings)?;
-                follower.weights = weights;
+                follower.weigh(weights);
                 follower.only(began_ns, &threads, &self.processes);
             }
             Coverage::All | Coverage::Cgroup => {}
         }
         follower.identifiers = self.opening.identifiers.clone();
         members.iter().for_each(|pid| follower.meet(*pid));
-        let seen = follower.discovery.as_mut().map(Discovery::take_seen);
-        for pid in seen.unwrap_or_default() {
+        for pid in follower.take_seen() {
             let time_ns = now_ns();
             if let Ok(mappings) = self.processes.mappings(pid)
                 && !mappings.is_empty()

@@ -6,17 +6,18 @@ use std::io;
 use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Resolution, ThreadIndex};
 use rustc_hash::FxHashMap;
 
-use crate::address_space::{AddressSpace, Codes, Origin};
+use crate::address_space::{AddressSpaces, Codes, Origin};
 use crate::architecture::GENERAL_REGISTERS;
 use crate::calibrate::Side;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
+use crate::lookaside::{Lookaside, Sampled};
 use crate::pmu::{Frequencies, MemorySample, Observation, PmuEvent};
 use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Map, Record, Sample};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
-use crate::verdict::{REGISTERS, THREAD_POINTER, Undecoded, Verdict};
+use crate::verdict::{REGISTERS, Registers, THREAD_POINTER, Undecoded, Verdict};
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
@@ -86,7 +87,7 @@ pub(crate) struct Hardware {
 /// State of the program as of the last record.
 pub(crate) struct Follower {
     pub threads: Threads,
-    spaces: FxHashMap<u32, AddressSpace>,
+    spaces: AddressSpaces,
     pub thread_pointers: ThreadPointers,
     codes: Codes,
     pub identifiers: Identifiers,
@@ -100,7 +101,11 @@ pub(crate) struct Follower {
     /// Processes that were running already; none: there is only what was started to be observed.
     pub discovery: Option<Discovery>,
     /// Threads that are observed a part of the time: how many times their samples count.
-    pub weights: FxHashMap<u32, f32>,
+    weights: FxHashMap<u32, f32>,
+    /// Of the threads sampled last, what the above says.
+    lookaside: Lookaside,
+    /// Those of the sample that is followed.
+    registers: Registers,
     pub filter: Filter,
     pub batch: AccessBatch,
     /// Process of each access in `batch`.
@@ -116,7 +121,7 @@ impl Follower {
     pub fn new(side: Side, identifiers: Identifiers) -> Self {
         Self {
             threads: Threads::default(),
-            spaces: FxHashMap::default(),
+            spaces: AddressSpaces::default(),
             thread_pointers: ThreadPointers::default(),
             codes: Codes::new(side),
             identifiers,
@@ -126,6 +131,8 @@ impl Follower {
             hardware: Hardware::default(),
             discovery: None,
             weights: FxHashMap::default(),
+            lookaside: Lookaside::default(),
+            registers: [0; REGISTERS],
             filter: Filter::default(),
             batch: AccessBatch::default(),
             batch_pids: Vec::new(),
@@ -138,6 +145,7 @@ impl Follower {
 
     /// A process or thread began.
     pub fn begin(&mut self, time_ns: u64, pid: u32, tid: u32, parent_pid: u32) -> ThreadIndex {
+        self.lookaside.clear();
         let thread = self.threads.begin(pid, tid);
         self.events.push(Event::Fork {
             time_ns,
@@ -155,13 +163,62 @@ impl Follower {
             self.records.malformed += 1;
             return;
         };
-        if !self.admits(&origin, &body) {
+        match body {
+            Body::Sample(sample) => {
+                if let Some((sampled, thread)) = self.sampled(&origin) {
+                    self.sample(origin, sample, sampled, thread);
+                }
+            }
+            Body::Memory(sample) => {
+                if let Some((sampled, thread)) = self.sampled(&origin) {
+                    self.memory(origin, sample, sampled, thread);
+                }
+            }
+            body => self.other(origin, body),
+        }
+    }
+
+    /// A thread of which a sample came, if its samples count.
+    #[inline]
+    fn sampled(&mut self, origin: &record::Origin) -> Option<(Sampled, ThreadIndex)> {
+        let sampled = match self.lookaside.find(origin.pid, origin.tid) {
+            Some(sampled) => sampled,
+            None => self.look_for(origin),
+        };
+        sampled.thread.map(|thread| (sampled, thread))
+    }
+
+    #[cold]
+    fn look_for(&mut self, origin: &record::Origin) -> Sampled {
+        let &record::Origin {
+            pid, tid, time_ns, ..
+        } = origin;
+        let counts = self.admits(pid) && {
+            self.meet(pid);
+            self.admits(pid)
+        };
+        let sampled = Sampled {
+            pid,
+            tid,
+            thread: counts.then(|| self.thread(time_ns, pid, tid)),
+            space: match counts {
+                true => self.spaces.position(pid),
+                false => 0,
+            },
+            weight: self.weights.get(&tid).copied().unwrap_or(1.0),
+        };
+        self.lookaside.keep(sampled);
+        sampled
+    }
+
+    /// Takes in what is no sample of an access.
+    fn other(&mut self, origin: record::Origin, body: Body<'_>) {
+        if !self.counts(&origin, &body) {
             return;
         }
         let time_ns = origin.time_ns;
         match body {
-            Body::Sample(sample) => self.sample(origin, sample),
-            Body::Memory(sample) => self.memory(origin, sample),
+            Body::Sample(_) | Body::Memory(_) => (),
             Body::Aux(stretch) => self.records.incomplete += u64::from(stretch.incomplete),
             Body::Fault { address } => {
                 let thread = self.thread(time_ns, origin.pid, origin.tid);
@@ -180,7 +237,8 @@ impl Follower {
                 exec,
             } => {
                 if exec {
-                    self.spaces.remove(&pid);
+                    self.lookaside.clear();
+                    self.spaces.remove(pid);
                     self.thread_pointers.forget(tid);
                     self.filter.clear(pid);
                     if let Some(discovery) = &mut self.discovery {
@@ -202,6 +260,7 @@ impl Follower {
                 tid,
                 parent_pid,
             } => {
+                self.lookaside.clear();
                 if let Some(discovery) = &mut self.discovery {
                     let found = self.threads.find(tid);
                     if found.is_some_and(|thread| self.threads.pid(thread) == pid) {
@@ -215,8 +274,7 @@ impl Follower {
                 }
                 if pid != parent_pid {
                     self.filter.fork(parent_pid, pid);
-                    let space = self.spaces.get(&parent_pid).map(AddressSpace::forked);
-                    self.spaces.insert(pid, space.unwrap_or_default());
+                    self.spaces.fork(parent_pid, pid);
                 }
                 self.begin(time_ns, pid, tid, parent_pid);
             }
@@ -227,8 +285,7 @@ impl Follower {
                 self.records.lost = self.records.lost.saturating_add(records);
                 self.events.push(Event::Lost { time_ns, records });
                 // The kernel says which thread found the ring full, not whose records are gone.
-                let admits = |discovery: &Discovery| discovery.admits(origin.pid);
-                if self.discovery.as_ref().is_none_or(admits) {
+                if self.admits(origin.pid) {
                     let thread = self.thread(time_ns, origin.pid, origin.tid);
                     let lost = &mut self.threads.counts(thread).lost;
                     *lost = lost.saturating_add(records);
@@ -249,12 +306,13 @@ impl Follower {
 
     /// A thread ended.
     pub fn end(&mut self, time_ns: u64, pid: u32, tid: u32) {
+        self.lookaside.clear();
         self.thread_pointers.forget(tid);
         if let Some(thread) = self.threads.end(tid) {
             self.events.push(Event::Exit { time_ns, thread });
         }
         if !self.threads.is_live(pid) {
-            self.spaces.remove(&pid);
+            self.spaces.remove(pid);
             self.filter.clear(pid);
             if let Some(discovery) = &mut self.discovery {
                 discovery.end(pid);
@@ -262,11 +320,14 @@ impl Follower {
         }
     }
 
+    /// Do records of a process count?
+    fn admits(&self, pid: u32) -> bool {
+        let admits = |discovery: &Discovery| discovery.admits(pid);
+        self.discovery.as_ref().is_none_or(admits)
+    }
+
     /// Does a record count? Meets the process that it is of.
-    fn admits(&mut self, origin: &record::Origin, body: &Body<'_>) -> bool {
-        let Some(discovery) = &self.discovery else {
-            return true;
-        };
+    fn counts(&mut self, origin: &record::Origin, body: &Body<'_>) -> bool {
         let pid = match body {
             Body::Map(map) => map.pid,
             Body::Name { pid, .. } | Body::Exit { pid, .. } => *pid,
@@ -275,18 +336,38 @@ impl Follower {
             Body::Lost { .. } | Body::Throttle | Body::Aux(_) | Body::Other => return true,
             Body::Sample(_) | Body::Memory(_) | Body::Fault { .. } => origin.pid,
         };
-        if !discovery.admits(pid) {
+        if !self.admits(pid) {
             return false;
         }
         match body {
             Body::Exit { .. } | Body::Name { exec: true, .. } => true,
             _ => {
                 self.meet(pid);
-                self.discovery
-                    .as_ref()
-                    .is_some_and(|discovery| discovery.admits(pid))
+                self.admits(pid)
             }
         }
+    }
+
+    /// How many times samples of threads count that are observed a part of the time.
+    pub fn weigh(&mut self, weights: FxHashMap<u32, f32>) {
+        self.lookaside.clear();
+        self.weights = weights;
+    }
+
+    /// Further processes are meant.
+    pub fn include(&mut self, pids: impl IntoIterator<Item = u32>) {
+        self.lookaside.clear();
+        if let Some(discovery) = &mut self.discovery {
+            discovery.include(pids);
+        }
+    }
+
+    /// Processes of which records came since the last call, where there were some before.
+    pub fn take_seen(&mut self) -> Vec<u32> {
+        // Whose samples come from now on is to be told again.
+        self.lookaside.clear();
+        let seen = self.discovery.as_mut().map(Discovery::take_seen);
+        seen.unwrap_or_default()
     }
 
     /// A process that was running already: its threads, and what it has mapped, all of which was
@@ -354,8 +435,7 @@ impl Follower {
         );
         for range in gone {
             let length = range.end - range.start;
-            let space = self.spaces.entry(pid).or_default();
-            space.map(range.start, length, 0, None);
+            self.spaces.of(pid).map(range.start, length, 0, None);
             self.filter.unmap(pid, &range);
             self.events.push(Event::Unmap {
                 time_ns,
@@ -401,8 +481,7 @@ impl Follower {
         });
         let length = mapping.end - mapping.begin;
         self.spaces
-            .entry(pid)
-            .or_default()
+            .of(pid)
             .map(mapping.begin, length, mapping.file_offset, origin);
         self.events.push(Event::Map {
             time_ns,
@@ -416,32 +495,35 @@ impl Follower {
         });
     }
 
-    fn sample(&mut self, origin: record::Origin, sample: Sample<'_>) {
-        let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
-        self.threads.seen_on(thread, origin.cpu);
+    fn sample(
+        &mut self,
+        origin: record::Origin,
+        sample: Sample<'_>,
+        sampled: Sampled,
+        thread: ThreadIndex,
+    ) {
         let periods = self.periods_at(origin.time_ns);
         self.taken += 1;
         self.taken_ns += sample.period_ns as f64 * f64::from(periods);
-        let counts = self.threads.counts(thread);
+        let counts = self.threads.seen_on(thread, origin.cpu);
         if !sample.user {
             counts.kernel += 1;
             return;
         }
         counts.samples += 1;
-        let Some(general) = sample.registers::<GENERAL_REGISTERS>() else {
+        let general = self.registers.first_chunk_mut::<GENERAL_REGISTERS>();
+        if !general.is_some_and(|general| sample.read_registers(general)) {
             counts.undecoded += 1;
             self.undecoded.no_registers += 1;
             return;
-        };
-        let space = self.spaces.entry(origin.pid).or_default();
+        }
+        let space = self.spaces.at(sampled.space);
         let verdict = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
         let thread_pointer = verdict.needs_thread_pointer().then(|| {
             let told = sample.thread_pointer::<GENERAL_REGISTERS>();
             told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
         });
-        let mut registers = [0; REGISTERS];
-        registers[..GENERAL_REGISTERS].copy_from_slice(&general);
-        registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
+        self.registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
         match verdict {
             Verdict::Compute => counts.compute += 1,
             Verdict::Undecoded(reason) => {
@@ -460,14 +542,14 @@ impl Follower {
                 templates,
                 resolution,
             } => {
-                let turns = self.weights.get(&origin.tid).copied().unwrap_or(1.0);
-                let weight = periods * turns / templates.len() as f32;
-                let before = self.batch.len();
+                let weight = periods * sampled.weight / templates.len() as f32;
+                let mut kept = false;
                 for template in templates {
-                    let address = template.address(&registers);
+                    let address = template.address(&self.registers);
                     if !self.filter.keeps(origin.pid, address) {
                         continue;
                     }
+                    kept = true;
                     self.batch_pids.push(origin.pid);
                     self.batch.push(Access {
                         time_ns: origin.time_ns,
@@ -484,23 +566,27 @@ impl Follower {
                         page_node: None,
                     });
                 }
-                match self.batch.len() == before {
-                    true => {
+                match kept {
+                    true => counts.accesses += 1,
+                    false => {
                         counts.samples -= 1;
                         self.records.left_out += 1;
                     }
-                    false => counts.accesses += 1,
                 }
             }
         }
     }
 
-    fn memory(&mut self, origin: record::Origin, sample: MemorySample) {
-        let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
-        self.threads.seen_on(thread, origin.cpu);
+    fn memory(
+        &mut self,
+        origin: record::Origin,
+        sample: MemorySample,
+        sampled: Sampled,
+        thread: ThreadIndex,
+    ) {
         let periods = self.periods_at(origin.time_ns);
         self.taken += 1;
-        let counts = self.threads.counts(thread);
+        let counts = self.threads.seen_on(thread, origin.cpu);
         if !sample.user {
             counts.kernel += 1;
             return;
@@ -538,8 +624,7 @@ impl Follower {
             return;
         }
         counts.accesses += 1;
-        let turns = self.weights.get(&origin.tid).copied().unwrap_or(1.0);
-        let weight = sample.period as f32 * periods * turns;
+        let weight = sample.period as f32 * periods * sampled.weight;
         let latency_ns = self
             .hardware
             .frequencies
@@ -589,12 +674,15 @@ impl Follower {
     /// Hands everything over to `sink` and forgets it.
     pub fn hand_over(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self {
-            threads,
-            events,
-            batch,
-            ..
+            threads, events, ..
         } = self;
         threads.take_changed(|thread, counts| events.push(Event::Counts { thread, counts }));
+        self.hand_over_so_far(sink)
+    }
+
+    /// The same, but for the threads' counts, in the middle of a round.
+    pub fn hand_over_so_far(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+        let Self { events, batch, .. } = self;
         let result = match events.is_empty() {
             true => Ok(()),
             false => sink.events(events),

@@ -12,7 +12,7 @@ use crate::follower::Follower;
 use crate::image::Image;
 use crate::instruction::{Code, Decode};
 use crate::judge::Judge;
-use crate::merge::Window;
+use crate::merge::{Unread, Window};
 use crate::pmu::{Device, Field, Form, spe};
 use crate::processes::{Mapping, Stat};
 use crate::record::{self, Body, Identifiers};
@@ -28,10 +28,13 @@ pub fn ring(bytes: &[u8]) {
     };
     let mut follower = Follower::new(Side::Before, identifiers.clone());
     let mut window = Window::default();
-    window.add(|out| out.extend_from_slice(bytes));
-    window.take(u64::MAX, |bytes| match record::parse(bytes, &identifiers) {
-        Ok(record) if matches!(record.body, Body::Sample(_)) => {}
-        _ => follower.follow(bytes),
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let mut unread = [Unread::new([first, second])];
+    window.take(u64::MAX, usize::MAX, &mut unread, |bytes| {
+        match record::parse(bytes, &identifiers) {
+            Ok(record) if matches!(record.body, Body::Sample(_)) => {}
+            _ => follower.follow(bytes),
+        }
     });
 }
 
@@ -88,9 +91,11 @@ pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     let mut follower = Follower::new(Side::Before, identifiers.clone());
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
-    window.take(u64::MAX, |bytes| match record::parse(bytes, &identifiers) {
-        Ok(record) if matches!(record.body, Body::Sample(_)) => {}
-        _ => follower.follow(bytes),
+    window.take(u64::MAX, usize::MAX, &mut [], |bytes| {
+        match record::parse(bytes, &identifiers) {
+            Ok(record) if matches!(record.body, Body::Sample(_)) => {}
+            _ => follower.follow(bytes),
+        }
     });
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
@@ -115,7 +120,9 @@ pub fn spe_packets(bytes: &[u8]) {
     let mut follower = Follower::new(Side::Before, identifiers);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
-    window.take(u64::MAX, |record| follower.follow(record));
+    window.take(u64::MAX, usize::MAX, &mut [], |record| {
+        follower.follow(record);
+    });
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));
 }
 

@@ -99,6 +99,8 @@ mod architecture;
 mod aarch64;
 mod address_space;
 mod attached;
+#[doc(hidden)]
+pub mod bench;
 mod calibrate;
 mod cgroup;
 mod coverage;
@@ -117,6 +119,7 @@ mod instruction;
 mod interrupts;
 mod judge;
 mod launch;
+mod lookaside;
 mod mappings;
 mod merge;
 mod opening;

@@ -1,19 +1,83 @@
 //! Records of several rings in one order of time.
 //!
-//! Each CPU has its own ring, so a thread's creation may be drained after its first sample. All
-//! records younger than the beginning of the previous round of draining are held back: by the time
-//! all rings have been drained once more, nothing older can still be in them.
+//! Each CPU has its own ring, so a thread's creation may be read after its first sample. All
+//! records younger than the beginning of the previous round are held back: by the time all rings
+//! have been looked at once more, nothing older can still come to them.
+//!
+//! Records are read where the kernel wrote them, and stay there while they are held back: no record
+//! is copied but one that goes over a ring's end. What is made up here (of hardware's packets, of
+//! timer signals) has memory of its own.
 
-use crate::record;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
-/// Records drained and not yet passed on.
+use crate::record::{self, Malformed};
+
+/// What a ring holds, in two parts where it goes over the end: whole records, oldest first (but for
+/// those that were written in the middle of writing another).
+#[derive(Debug)]
+pub(crate) struct Unread<'a> {
+    parts: [&'a [u8]; 2],
+    /// Bytes that were passed on.
+    pub passed: usize,
+}
+
+impl<'a> Unread<'a> {
+    pub fn new(parts: [&'a [u8]; 2]) -> Self {
+        Self { parts, passed: 0 }
+    }
+
+    fn bytes(&self) -> usize {
+        self.parts[0].len() + self.parts[1].len()
+    }
+
+    /// Appends all of it to `out`; how many bytes.
+    pub fn append_to(&self, out: &mut Vec<u8>) -> usize {
+        self.parts.iter().for_each(|part| out.extend_from_slice(part));
+        self.bytes()
+    }
+
+    /// The next record, in place or in `scratch`; `None` where there is none.
+    fn next<'b>(&self, scratch: &'b mut Vec<u8>) -> Option<Result<&'b [u8], Malformed>>
+    where
+        'a: 'b,
+    {
+        let [first, second] = self.parts;
+        let rest = match first.get(self.passed..) {
+            Some([]) | None => second.get(self.passed - first.len()..)?,
+            Some(rest) => rest,
+        };
+        if rest.is_empty() {
+            return None;
+        }
+        if let Ok(length) = record::length(rest) {
+            return Some(Ok(&rest[..length]));
+        }
+        if self.passed >= first.len() {
+            return Some(Err(Malformed));
+        }
+        scratch.clear();
+        scratch.extend_from_slice(rest);
+        scratch.extend_from_slice(&second[..second.len().min(record::BYTES_MAX)]);
+        Some(record::length(scratch).map(|length| &scratch[..length]))
+    }
+}
+
+/// Records in order of time, and those of our own making that have not been passed on.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     bytes: Vec<u8>,
     /// Time, offset and length of each record in `bytes`.
     records: Vec<(u64, u32, u16)>,
+    /// Records of these that were passed on.
+    passed: usize,
+    is_sorted: bool,
     spare: Vec<u8>,
     indexed: usize,
+    /// Time of the next record of each ring, by its position, and of `records`, by [`OWN`].
+    heads: BinaryHeap<Reverse<(u64, u32)>>,
+    scratch: Vec<u8>,
     latest_ns: u64,
     /// Stretches of bytes that were no records.
     pub malformed: u64,
@@ -21,10 +85,13 @@ pub(crate) struct Window {
     pub late: u64,
 }
 
+const OWN: u32 = u32::MAX;
+
 impl Window {
-    /// Adds what `drain` appends: whole records of one ring.
+    /// Adds what `drain` appends: whole records of one source.
     pub fn add(&mut self, drain: impl FnOnce(&mut Vec<u8>)) {
         drain(&mut self.bytes);
+        self.is_sorted = false;
         while self.indexed < self.bytes.len() {
             let rest = &self.bytes[self.indexed..];
             let Ok(length) = record::length(rest) else {
@@ -42,25 +109,99 @@ impl Window {
         }
     }
 
-    /// Shows all records that have not been passed on, in no order.
+    /// Shows all records that have been added and not been passed on, in no order.
     pub fn each(&self, mut each: impl FnMut(&[u8])) {
-        for (_, offset, length) in &self.records {
+        for (_, offset, length) in &self.records[self.passed..] {
             each(&self.bytes[*offset as usize..][..usize::from(*length)]);
         }
     }
 
-    /// Passes on all records older than `before_ns`, oldest first.
-    pub fn take(&mut self, before_ns: u64, mut each: impl FnMut(&[u8])) {
-        // What each ring gave is in order already, which a stable sort makes use of.
-        self.records.sort();
-        let ready = self
-            .records
-            .partition_point(|(time_ns, ..)| *time_ns < before_ns);
-        for (time_ns, offset, length) in self.records.drain(..ready) {
+    /// Passes on records older than `before_ns`, oldest first, but no more than `most`; `true` where
+    /// there are more.
+    pub fn take(
+        &mut self,
+        before_ns: u64,
+        most: usize,
+        rings: &mut [Unread<'_>],
+        mut each: impl FnMut(&[u8]),
+    ) -> bool {
+        if !self.is_sorted {
+            // What each source gave is in order already, which a stable sort makes use of.
+            self.records[self.passed..].sort();
+            self.is_sorted = true;
+        }
+        let mut heads = std::mem::take(&mut self.heads);
+        heads.clear();
+        for (at, ring) in rings.iter_mut().enumerate() {
+            heads.extend(self.head(ring).map(|time_ns| Reverse((time_ns, at as u32))));
+        }
+        heads.extend(self.own_head().map(|time_ns| Reverse((time_ns, OWN))));
+        let mut left = most;
+        let more = loop {
+            let Some(mut head) = heads.peek_mut() else {
+                break false;
+            };
+            let Reverse((time_ns, source)) = *head;
+            if time_ns >= before_ns {
+                break false;
+            }
+            if left == 0 {
+                break true;
+            }
+            left -= 1;
             self.late += u64::from(time_ns < self.latest_ns);
             self.latest_ns = self.latest_ns.max(time_ns);
-            each(&self.bytes[offset as usize..][..usize::from(length)]);
+            let next_ns = match rings.get_mut(source as usize) {
+                Some(ring) => {
+                    if let Some(Ok(record)) = ring.next(&mut self.scratch) {
+                        each(record);
+                        ring.passed += record.len();
+                    }
+                    self.head(ring)
+                }
+                None => {
+                    let (_, offset, length) = self.records[self.passed];
+                    each(&self.bytes[offset as usize..][..usize::from(length)]);
+                    self.passed += 1;
+                    self.own_head()
+                }
+            };
+            match next_ns {
+                Some(next_ns) => *head = Reverse((next_ns, source)),
+                None => _ = PeekMut::pop(head),
+            }
+        };
+        self.heads = heads;
+        if !more {
+            self.forget_passed();
         }
+        more
+    }
+
+    /// Time of a ring's next record; what is none is skipped.
+    fn head(&mut self, ring: &mut Unread<'_>) -> Option<u64> {
+        loop {
+            let Ok(record) = ring.next(&mut self.scratch)? else {
+                self.malformed += 1;
+                ring.passed = ring.bytes();
+                return None;
+            };
+            match record::time_ns(record) {
+                Ok(time_ns) => return Some(time_ns),
+                Err(_) => {
+                    self.malformed += 1;
+                    ring.passed += record.len();
+                }
+            }
+        }
+    }
+
+    fn own_head(&self) -> Option<u64> {
+        Some(self.records.get(self.passed)?.0)
+    }
+
+    fn forget_passed(&mut self) {
+        self.records.drain(..std::mem::take(&mut self.passed));
         self.spare.clear();
         for (_, offset, length) in &mut self.records {
             let begin = self.spare.len() as u32;
@@ -80,38 +221,125 @@ mod tests {
     use super::*;
     use crate::record::tests::{record, trailer};
 
-    fn exit(time_ns: u64) -> Vec<u8> {
-        record(4, 0, &[vec![0; 24], trailer(1, 1, time_ns, 0)].concat())
+    /// A record of `words` words more than it needs.
+    fn exit(time_ns: u64, words: usize) -> Vec<u8> {
+        let body = [vec![0; 24 + 8 * words], trailer(1, 1, time_ns, 0)];
+        record(4, 0, &body.concat())
+    }
+
+    fn time(bytes: &[u8]) -> u64 {
+        record::time_ns(bytes).unwrap()
+    }
+
+    /// A ring of the kernel's: a power of two, written from `tail` on, all multiples of 8.
+    struct Ring {
+        bytes: Vec<u8>,
+        head: usize,
+        tail: usize,
+    }
+
+    impl Ring {
+        fn write(&mut self, record: &[u8]) {
+            for byte in record {
+                let at = self.head % self.bytes.len();
+                self.bytes[at] = *byte;
+                self.head += 1;
+            }
+            assert!(self.head - self.tail <= self.bytes.len());
+        }
+
+        fn unread(&self) -> Unread<'_> {
+            let size = self.bytes.len();
+            let (begin, length) = (self.tail % size, self.head - self.tail);
+            let first = length.min(size - begin);
+            Unread::new([&self.bytes[begin..begin + first], &self.bytes[..length - first]])
+        }
     }
 
     proptest! {
         #[test]
-        fn passes_on_all_in_order(rounds in prop::collection::vec(prop::collection::vec(0u64..100, 0..20), 1..6)) {
+        fn passes_on_all_in_order(
+            rounds in prop::collection::vec(
+                (prop::collection::vec((0usize..4, 0usize..5), 0..20), 0usize..9),
+                1..6,
+            ),
+            begins in prop::collection::vec(0usize..600, 3),
+        ) {
             let mut window = Window::default();
-            let mut seen = Vec::new();
-            let mut expected = Vec::new();
-            for (round, times) in rounds.iter().enumerate() {
+            let mut rings: Vec<Ring> = begins
+                .iter()
+                .map(|begin| Ring { bytes: vec![0xff; 4096], head: 8 * begin, tail: 8 * begin })
+                .collect();
+            let (mut seen, mut expected) = (Vec::new(), Vec::new());
+            let end = rounds.len();
+            for (round, (records, most)) in rounds.into_iter().chain([(Vec::new(), 1)]).enumerate() {
                 let base = round as u64 * 100;
-                for time in times {
-                    expected.push(base + time);
-                    window.add(|bytes| bytes.extend(exit(base + time)));
+                for (at, (source, words)) in records.into_iter().enumerate() {
+                    let time_ns = base + at as u64 * 3;
+                    expected.push(time_ns);
+                    let record = exit(time_ns, words);
+                    match rings.get_mut(source) {
+                        Some(ring) => ring.write(&record),
+                        None => window.add(|bytes| bytes.extend(record)),
+                    }
                 }
-                window.take(base, |bytes| seen.push(record::time_ns(bytes).unwrap()));
+                let mut unread: Vec<Unread<'_>> = rings.iter().map(Ring::unread).collect();
+                let before_ns = if round == end { u64::MAX } else { base };
+                let most = most + 1;
+                loop {
+                    let already = seen.len();
+                    let more = window.take(before_ns, most, &mut unread, |bytes| seen.push(time(bytes)));
+                    prop_assert!(seen.len() - already <= most);
+                    if !more {
+                        break;
+                    }
+                    prop_assert_eq!(seen.len() - already, most);
+                }
+                prop_assert!(seen.iter().all(|time_ns| *time_ns < before_ns));
+                let passed: Vec<usize> = unread.iter().map(|ring| ring.passed).collect();
+                for (ring, passed) in rings.iter_mut().zip(passed) {
+                    ring.tail += passed;
+                }
             }
-            window.take(u64::MAX, |bytes| seen.push(record::time_ns(bytes).unwrap()));
-            expected.sort_unstable();
             prop_assert_eq!(seen, expected);
             prop_assert_eq!((window.malformed, window.late), (0, 0));
+            prop_assert!(rings.iter().all(|ring| ring.tail == ring.head));
         }
 
         #[test]
-        fn survives_any_bytes(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8)) {
+        fn survives_any_bytes(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8),
+            rings in prop::collection::vec([
+                prop::collection::vec(any::<u8>(), 0..200),
+                prop::collection::vec(any::<u8>(), 0..200),
+            ], 0..4),
+        ) {
             let mut window = Window::default();
             for chunk in &chunks {
                 window.add(|bytes| bytes.extend(chunk));
             }
-            window.take(u64::MAX, |_| ());
+            let mut unread: Vec<Unread<'_>> = rings
+                .iter()
+                .map(|[first, second]| Unread::new([first, second]))
+                .collect();
+            window.take(u64::MAX, usize::MAX, &mut unread, |_| ());
             prop_assert!(window.bytes.is_empty());
+            for (ring, parts) in unread.iter().zip(&rings) {
+                // A record at the end of time is never passed on.
+                let length = parts[0].len() + parts[1].len();
+                prop_assert!(ring.passed <= length);
+            }
         }
+    }
+
+    #[test]
+    fn what_a_ring_has_out_of_order_is_counted() {
+        let bytes = [exit(5, 0), exit(3, 1), exit(9, 0)].concat();
+        let mut window = Window::default();
+        let mut seen = Vec::new();
+        let mut rings = [Unread::new([&bytes, &[]])];
+        assert!(!window.take(9, usize::MAX, &mut rings, |bytes| seen.push(time(bytes))));
+        assert_eq!((seen, window.late), (vec![5, 3], 1));
+        assert_eq!(rings[0].passed, bytes.len() - exit(9, 0).len());
     }
 }

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::architecture::REGISTER_MASK;
 use crate::calibrate::page_bytes;
 use crate::error::{Error, Refusal};
+use crate::merge::Unread;
 use crate::perf_event::{Attributes, Counted, PerfEvent, READ_TIMES, Scope, flag};
 use crate::pmu::{MemoryEvent, spe};
 use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
@@ -107,6 +108,24 @@ impl CpuRing {
             }
         }
         (counting_ns, wanted_ns)
+    }
+
+    /// Does hardware write packets beside the ring? Its records are to be drained then.
+    pub fn has_packets(&self) -> bool {
+        self.packets.is_some()
+    }
+
+    /// New records, for as long as they are read; none of a ring that is to be drained.
+    pub fn unread(&self) -> Unread<'_> {
+        match self.has_packets() {
+            true => Unread::new([&[], &[]]),
+            false => self.ring.unread(),
+        }
+    }
+
+    /// The first `bytes` of them were read.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.ring.give_back(bytes);
     }
 
     /// Appends new records to `out`, packets as samples; says how many bytes were no packets.

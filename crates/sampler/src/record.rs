@@ -24,6 +24,8 @@ pub(crate) const FAULT_SAMPLE: u64 =
     st::IDENTIFIER | st::IP | st::TID | st::TIME | st::ADDR | st::CPU;
 
 const HEADER_BYTES: usize = 8;
+/// A header has 16 bits for it.
+pub(crate) const BYTES_MAX: usize = u16::MAX as usize;
 /// Trailer of records that are not samples (`sample_id_all`).
 const TRAILER_BYTES: usize = 32;
 const TIME_IN_SAMPLE: usize = 24;
@@ -115,14 +117,16 @@ impl Sample<'_> {
         u64_at(self.registers, 8 * N).ok()
     }
 
-    /// The first `N` registers; `None` where the sample has fewer.
-    pub fn registers<const N: usize>(&self) -> Option<[u64; N]> {
-        let mut registers = [0; N];
-        let bytes = self.registers.get(..8 * N)?;
-        for (register, bytes) in registers.iter_mut().zip(bytes.chunks_exact(8)) {
-            *register = u64::from_ne_bytes(bytes.try_into().ok()?);
+    /// Reads the first `N` registers; `false` where the sample has fewer.
+    #[must_use]
+    pub fn read_registers<const N: usize>(&self, registers: &mut [u64; N]) -> bool {
+        let Some(bytes) = self.registers.get(..8 * N) else {
+            return false;
+        };
+        for (register, bytes) in registers.iter_mut().zip(bytes.as_chunks().0) {
+            *register = u64::from_ne_bytes(*bytes);
         }
-        Some(registers)
+        true
     }
 }
 
@@ -499,8 +503,10 @@ pub(crate) mod tests {
             panic!("{read:?}")
         };
         assert!(sample.user && !sample.compatible && sample.ip == 0x401000);
-        assert_eq!(sample.registers::<3>(), Some([10, 11, 12]));
-        assert_eq!(sample.registers::<4>(), None);
+        let mut registers = [0; 3];
+        assert!(sample.read_registers(&mut registers));
+        assert_eq!(registers, [10, 11, 12]);
+        assert!(!sample.read_registers(&mut [0; 4]));
         assert_eq!(
             (sample.period_ns, sample.thread_pointer::<2>()),
             (1000, Some(12))

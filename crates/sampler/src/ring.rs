@@ -4,6 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::merge::Unread;
 use crate::perf_event::PerfEvent;
 
 /// Where `data_head` and `data_tail` are in the control page (`struct perf_event_mmap_page`).
@@ -118,17 +119,28 @@ impl Ring {
         self.position(HEAD_OFFSET).load(Ordering::Relaxed)
     }
 
-    /// Appends all records written so far to `out` and gives their space back to the kernel.
-    pub fn drain(&mut self, out: &mut Vec<u8>) {
+    /// All records written so far that were not given back.
+    pub fn unread(&self) -> Unread<'_> {
         let tail = self.position(TAIL_OFFSET).load(Ordering::Relaxed);
         // Pairs with the kernel's barrier between writing records and moving the head.
         let head = self.position(HEAD_OFFSET).load(Ordering::Acquire);
         let length = (head.wrapping_sub(tail) as usize).min(self.data_bytes);
         let begin = tail as usize & (self.data_bytes - 1);
         let first = length.min(self.data_bytes - begin);
-        out.extend_from_slice(self.data(begin, first));
-        out.extend_from_slice(self.data(0, length - first));
-        self.position(TAIL_OFFSET).store(head, Ordering::Release);
+        Unread::new([self.data(begin, first), self.data(0, length - first)])
+    }
+
+    /// Gives the space of the first `bytes` unread bytes back to the kernel.
+    pub fn give_back(&mut self, bytes: usize) {
+        let tail = self.position(TAIL_OFFSET);
+        let passed = tail.load(Ordering::Relaxed).wrapping_add(bytes as u64);
+        tail.store(passed, Ordering::Release);
+    }
+
+    /// Appends all records written so far to `out` and gives their space back to the kernel.
+    pub fn drain(&mut self, out: &mut Vec<u8>) {
+        let bytes = self.unread().append_to(out);
+        self.give_back(bytes);
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {

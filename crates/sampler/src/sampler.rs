@@ -22,7 +22,7 @@ use crate::found::Found;
 use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
-use crate::merge::Window;
+use crate::merge::{Unread, Window};
 use crate::opening::{CpuRing, Opening};
 use crate::overhead::{Overhead, RateChange, Turns};
 use crate::page_nodes;
@@ -187,6 +187,9 @@ pub struct Sampler {
     round_ns: u64,
     give_up_at_ns: Option<u64>,
 }
+
+/// Accesses of so many records are handed over at once: they stay in a core's own cache on their way.
+pub(crate) const RECORDS_AT_ONCE: usize = 2048;
 
 /// How long an interrupted command may take to end before it is left alone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -615,19 +618,36 @@ impl Sampler {
 
     fn round(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
         let began_ns = now_ns();
-        for ring in &mut self.rings {
+        let Self {
+            window,
+            follower,
+            rings,
+            ..
+        } = self;
+        for ring in rings.iter_mut().filter(|ring| ring.has_packets()) {
             let mut bad = 0;
-            self.window.add(|bytes| bad = ring.drain(bytes));
-            self.window.malformed += bad;
+            window.add(|bytes| bad = ring.drain(bytes));
+            window.malformed += bad;
         }
         if let Some(signals) = &mut self.signals {
             let end = self.round_ns == u64::MAX;
-            self.window.add(|bytes| signals.drain(began_ns, end, bytes));
+            window.add(|bytes| signals.drain(began_ns, end, bytes));
         }
-        let Self {
-            window, follower, ..
-        } = self;
-        window.take(self.round_ns, |record| follower.follow(record));
+        let most = match self.page_nodes {
+            // The kernel is asked once a round.
+            true => usize::MAX,
+            false => RECORDS_AT_ONCE,
+        };
+        let mut unread: Vec<Unread<'_>> = rings.iter().map(CpuRing::unread).collect();
+        while window.take(self.round_ns, most, &mut unread, |record| {
+            follower.follow(record);
+        }) {
+            follower.hand_over_so_far(sink).map_err(Error::Sink)?;
+        }
+        let passed: Vec<usize> = unread.iter().map(|ring| ring.passed).collect();
+        for (ring, passed) in rings.iter_mut().zip(passed) {
+            ring.give_back(passed);
+        }
         if let Observed::Attached(attached) = &mut self.observed {
             attached.settle(self.round_ns, follower);
         }

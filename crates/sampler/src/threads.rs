@@ -88,13 +88,15 @@ impl Threads {
         &mut self.all[thread.0 as usize].counts
     }
 
-    /// A sample was taken while the thread was on `cpu`.
-    pub fn seen_on(&mut self, thread: ThreadIndex, cpu: CpuId) {
-        let cpus = &mut self.all[thread.0 as usize].cpus;
+    /// A sample was taken while the thread was on `cpu`; its counts, to be changed.
+    pub fn seen_on(&mut self, thread: ThreadIndex, cpu: CpuId) -> &mut SampleCounts {
+        self.changed[thread.0 as usize] = true;
+        let SampledThread { cpus, counts, .. } = &mut self.all[thread.0 as usize];
         match cpus.iter_mut().find(|(other, _)| *other == cpu) {
             Some((_, samples)) => *samples += 1,
             None => cpus.push((cpu, 1)),
         }
+        counts
     }
 
     /// Threads whose counts changed since the last call.

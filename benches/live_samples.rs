@@ -1,0 +1,204 @@
+//! A sample's way through `nearpage live`, from the bytes in a ring to the policy, in its parts: to
+//! accesses (the sampler), to the interval's buffer (the observer), and through the page table to a
+//! policy that only watches. A hundred thousand samples a second of four threads on as many CPUs, in
+//! rounds of a fifth of a second; rings and pages are far larger than a core's caches. CPU time of
+//! the thread.
+//!
+//! `cargo bench -p nearpage-live --bench live_samples [-- INTERVALS]`. Instructions, which no other work
+//! on the machine changes: `valgrind --tool=callgrind --toggle-collect='*Following::round*'` (samples
+//! to the buffer) or `'*Daemon::step*'` (the rest).
+
+use std::io;
+
+use nearpage_live::{
+    Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Settings,
+};
+use nearpage_machine::{NodeId, preset};
+use nearpage_recording::{AccessBatch, Event};
+use nearpage_sampler::Sink;
+use nearpage_sampler::bench::{Following, append_sample};
+
+const SAMPLES: usize = 100_000;
+const ROUNDS: usize = 5;
+const THREADS: u32 = 4;
+const PAGES: usize = 30_000;
+const PAGE: u64 = 4096;
+const SECOND: u64 = 1_000_000_000;
+/// The most that all of it may take: 1 % of a core.
+const LIMIT_NS: f64 = 100.0;
+/// Loads one after another, whose addresses are in a register.
+#[cfg(target_arch = "x86_64")]
+const LOAD: [u8; 4] = [0x48, 0x8b, 0x47, 0x08]; // mov rax, [rdi + 8]
+#[cfg(not(target_arch = "x86_64"))]
+const LOAD: [u8; 4] = [0x20, 0x00, 0x40, 0xf9]; // ldr x0, [x1]
+/// Code is sampled in so many places.
+const PLACES: u64 = 64;
+
+/// Code of ours, a page of it: read, never run.
+static CODE: std::sync::LazyLock<Vec<u8>> =
+    std::sync::LazyLock::new(|| LOAD.repeat(2 * PLACES as usize));
+
+struct Clock(u64);
+
+impl Kernel for Clock {
+    fn now_ns(&mut self) -> u64 {
+        self.0
+    }
+
+    fn sleep_ns(&mut self, _: u64) {}
+
+    fn started(&mut self, pid: u32) -> Option<u64> {
+        Some(u64::from(pid))
+    }
+
+    fn page_nodes(&mut self, _: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
+        for (page, node) in pages.iter().zip(nodes) {
+            *node = (page / PAGE % 4) as i32;
+        }
+        Ok(())
+    }
+
+    fn move_pages(&mut self, _: u32, _: &[u64], _: &[NodeId], _: &mut [i32]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Takes accesses, and keeps none.
+#[derive(Default)]
+struct Nothing {
+    accesses: usize,
+}
+
+impl Sink for Nothing {
+    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
+        self.accesses += batch.len();
+        Ok(())
+    }
+
+    fn events(&mut self, _: &[Event]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}
+
+/// What the rings hold in a round, by CPU; addresses in `pages` pages, in no order.
+fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
+    let pid = std::process::id();
+    let mut rings = vec![Vec::new(); THREADS as usize];
+    for sample in 0..SAMPLES / ROUNDS {
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        let cpu = sample as u32 % THREADS;
+        let time_ns = begin_ns + (sample * 1_000_000_000 / SAMPLES) as u64;
+        let ip = CODE.as_ptr() as u64 + LOAD.len() as u64 * (*random >> 10 & (PLACES - 1)) + 4 * PLACES;
+        let address = (1 << 30) + (*random >> 20) % pages * PAGE;
+        let who = (pid, pid + cpu, cpu);
+        append_sample(&mut rings[cpu as usize], who, time_ns, ip, address);
+    }
+    rings
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(pages: u64, intervals: usize) {
+    let settings = Settings {
+        policy: Policy::from_name("watch").expect("a policy of that name"),
+        pages: PAGES,
+        limits: Limits {
+            stall_ns: 20_000_000,
+            bytes_per_second: 1 << 30,
+        },
+        caution: Caution::default(),
+        dry_run: true,
+        moves_threads: false,
+        seed: 1,
+        page_bytes: PAGE,
+        accesses_per_sample: 1000.0,
+        source: "clock".to_owned(),
+    };
+    let mut kernel = Clock(SECOND);
+    let machine = preset("opteron-4").expect("a preset");
+    let mut daemon = Daemon::new(settings, &machine, SECOND).expect("four nodes");
+    let mut observer = Observer::new(100_000);
+    let code = (CODE.as_ptr() as u64, CODE.len() as u64);
+    let mut alone = Following::itself(code.0, code.1);
+    let mut followed = Following::itself(code.0, code.1);
+    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let (mut to_accesses, mut to_buffer, mut deciding, mut all) = (vec![], vec![], vec![], vec![]);
+    for interval in 0..intervals + 3 {
+        let (mut accesses_ns, mut buffer_ns, mut nothing) = (0, 0, Nothing::default());
+        let rounds: Vec<_> = (0..ROUNDS)
+            .map(|round| {
+                let begin_ns = kernel.0 + (round as u64) * SECOND / ROUNDS as u64;
+                rings(pages, begin_ns, &mut random)
+            })
+            .collect();
+        let rounds: Vec<Vec<&[u8]>> = rounds
+            .iter()
+            .map(|round| round.iter().map(Vec::as_slice).collect())
+            .collect();
+        for round in &rounds {
+            let began_ns = cpu_ns();
+            alone.round(round, &mut nothing).expect("taken");
+            accesses_ns += cpu_ns() - began_ns;
+        }
+        for round in &rounds {
+            let began_ns = cpu_ns();
+            followed.round(round, &mut observer).expect("taken");
+            buffer_ns += cpu_ns() - began_ns;
+        }
+        kernel.0 += SECOND;
+        let began_ns = cpu_ns();
+        let report = daemon
+            .step(&mut observer, &mut kernel, &FreeMemory::default(), 0, None)
+            .expect("no log");
+        let deciding_ns = cpu_ns() - began_ns;
+        assert_eq!(nothing.accesses, SAMPLES);
+        if interval < 3 {
+            continue;
+        }
+        assert!(report.hot_pages > 0);
+        let each = |ns: u64| ns as f64 / SAMPLES as f64;
+        to_accesses.push(each(accesses_ns));
+        to_buffer.push(each(buffer_ns));
+        deciding.push(each(deciding_ns));
+        all.push(each(buffer_ns + deciding_ns));
+    }
+    let all = median(all);
+    println!(
+        "{pages:>6} pages: to accesses {:5.1} ns a sample, to the buffer {:5.1}, to the policy {:5.1} more: {all:5.1} in all{}",
+        median(to_accesses),
+        median(to_buffer),
+        median(deciding),
+        match all > LIMIT_NS {
+            true => "; MISSED",
+            false => "",
+        }
+    );
+}
+
+fn main() {
+    let intervals = std::env::args()
+        .skip(1)
+        .find_map(|word| word.parse().ok())
+        .unwrap_or(31);
+    println!(
+        "{SAMPLES} samples a second, a table of {PAGES} pages, median of {intervals}; all may take {LIMIT_NS} ns"
+    );
+    for pages in [1000, 25_000, 49_000] {
+        measure(pages, intervals);
+    }
+}

@@ -1,0 +1,70 @@
+//! What `benches/live_samples.rs` calls: what rings hold to accesses, as the sampler does it, without
+//! a kernel that fills them.
+
+use std::io;
+
+use crate::architecture::GENERAL_REGISTERS;
+use crate::calibrate::Side;
+use crate::follower::{Follower, Sink};
+use crate::merge::{Unread, Window};
+use crate::record::{self, Identifiers, RecordOf};
+use crate::sampler::RECORDS_AT_ONCE;
+
+/// Follows what rings hold.
+pub struct Following {
+    window: Window,
+    follower: Follower,
+}
+
+/// Appends a sample in user mode of a thread, all of whose registers hold `address`.
+pub fn append_sample(
+    ring: &mut Vec<u8>,
+    (pid, tid, cpu): (u32, u32, u32),
+    time_ns: u64,
+    ip: u64,
+    address: u64,
+) {
+    const ABI_64: u64 = 2;
+    let tids = u64::from(pid) | u64::from(tid) << 32;
+    let words = [7, ip, tids, time_ns, cpu.into(), 100_000, ABI_64];
+    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    body.extend([address; GENERAL_REGISTERS].iter().flat_map(|word| word.to_ne_bytes()));
+    record::append_user_sample(ring, &body);
+}
+
+impl Following {
+    /// Of this process, which has code at `code` and `length` bytes on.
+    pub fn itself(code: u64, length: u64) -> Self {
+        let pid = std::process::id();
+        let mut window = Window::default();
+        let path = &b"//anon"[..];
+        let map = RecordOf::Map {
+            address: code,
+            length,
+            file_offset: 0,
+            protection: (libc::PROT_READ | libc::PROT_EXEC) as u32,
+            path,
+        };
+        window.add(|records| record::append_of(records, pid, pid, 0, map));
+        Self {
+            window,
+            follower: Follower::new(Side::Before, Identifiers::default()),
+        }
+    }
+
+    /// A round over what `rings` hold; how much of it were records.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn round(&mut self, rings: &[&[u8]], sink: &mut dyn Sink) -> io::Result<usize> {
+        let Self { window, follower } = self;
+        let mut unread: Vec<Unread<'_>> = rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
+        while window.take(u64::MAX, RECORDS_AT_ONCE, &mut unread, |record| {
+            follower.follow(record);
+        }) {
+            follower.hand_over_so_far(sink)?;
+        }
+        follower.hand_over(sink)?;
+        Ok(unread.iter().map(|ring| ring.passed).sum())
+    }
+}

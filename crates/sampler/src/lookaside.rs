@@ -1,0 +1,87 @@
+//! What it takes to follow a thread's samples, kept from one sample to the next: a small cache before
+//! the tables of threads, processes and weights. Whatever changes one of those clears it.
+
+use nearpage_recording::ThreadIndex;
+
+/// A thread that was sampled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampled {
+    pub pid: u32,
+    pub tid: u32,
+    /// `None`: its samples do not count.
+    pub thread: Option<ThreadIndex>,
+    /// Position of its process's address space.
+    pub space: u32,
+    /// How many times its samples count.
+    pub weight: f32,
+}
+
+/// Threads that run at the same time have numbers close to each other, so that these many have a
+/// place each.
+const PLACES: usize = 512;
+
+/// By the thread's number.
+#[derive(Debug)]
+pub(crate) struct Lookaside {
+    /// With the generation that each is of.
+    places: Vec<(u64, Sampled)>,
+    generation: u64,
+}
+
+impl Default for Lookaside {
+    fn default() -> Self {
+        let nobody = Sampled {
+            pid: 0,
+            tid: 0,
+            thread: None,
+            space: 0,
+            weight: 1.0,
+        };
+        Self {
+            places: vec![(0, nobody); PLACES],
+            generation: 1,
+        }
+    }
+}
+
+impl Lookaside {
+    pub fn find(&self, pid: u32, tid: u32) -> Option<Sampled> {
+        let (generation, sampled) = self.places[tid as usize % PLACES];
+        let is_found = generation == self.generation && sampled.tid == tid && sampled.pid == pid;
+        is_found.then_some(sampled)
+    }
+
+    pub fn keep(&mut self, sampled: Sampled) {
+        self.places[sampled.tid as usize % PLACES] = (self.generation, sampled);
+    }
+
+    pub fn clear(&mut self) {
+        self.generation += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_its_last_threads_until_it_is_cleared() {
+        let mut lookaside = Lookaside::default();
+        assert!(lookaside.find(0, 0).is_none());
+        for tid in [5, 5 + PLACES as u32] {
+            lookaside.keep(Sampled {
+                pid: 5,
+                tid,
+                thread: Some(ThreadIndex(tid)),
+                space: 0,
+                weight: 2.0,
+            });
+            let found = lookaside.find(5, tid).and_then(|sampled| sampled.thread);
+            assert_eq!(found, Some(ThreadIndex(tid)));
+        }
+        assert!(lookaside.find(5, 5).is_none());
+        assert!(lookaside.find(6, 5 + PLACES as u32).is_none());
+        lookaside.clear();
+        assert!(lookaside.find(5, 5 + PLACES as u32).is_none());
+    }
+}
