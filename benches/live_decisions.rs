@@ -12,9 +12,7 @@ use nearpage_live::{
     Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Report, Settings,
 };
 use nearpage_machine::{CpuId, NodeId, preset};
-use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex,
-};
+use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
 
 const PAGES: u64 = 30_000;
@@ -68,9 +66,8 @@ fn cpu_ns() -> u64 {
 
 /// Samples of an interval: half of the pages are one thread's each, the others all threads'; one in
 /// eight is a store.
-fn batch(begin_ns: u64, random: &mut u64) -> AccessBatch {
-    let mut batch = AccessBatch::default();
-
+fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
+    let mut batch = Vec::new();
     for sample in 0..SAMPLES {
         *random ^= *random << 13;
         *random ^= *random >> 7;

@@ -10,11 +10,9 @@
 
 use std::io;
 
-use nearpage_live::{
-    Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Settings,
-};
+use nearpage_live::{Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Settings};
 use nearpage_machine::{NodeId, preset};
-use nearpage_recording::{AccessBatch, Event};
+use nearpage_recording::{Access, Event};
 use nearpage_sampler::Sink;
 use nearpage_sampler::bench::{Following, append_sample};
 
@@ -70,8 +68,8 @@ struct Nothing {
 }
 
 impl Sink for Nothing {
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        self.accesses += batch.len();
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        self.accesses += accesses.len();
         Ok(())
     }
 
@@ -100,7 +98,8 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
         *random ^= *random << 17;
         let cpu = sample as u32 % THREADS;
         let time_ns = begin_ns + (sample * 1_000_000_000 / SAMPLES) as u64;
-        let ip = CODE.as_ptr() as u64 + LOAD.len() as u64 * (*random >> 10 & (PLACES - 1)) + 4 * PLACES;
+        let ip =
+            CODE.as_ptr() as u64 + LOAD.len() as u64 * (*random >> 10 & (PLACES - 1)) + 4 * PLACES;
         let address = (1 << 30) + (*random >> 20) % pages * PAGE;
         let who = (pid, pid + cpu, cpu);
         append_sample(&mut rings[cpu as usize], who, time_ns, ip, address);

@@ -11,8 +11,8 @@ use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
-    AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts, Source,
-    elf::ElfFile, folder,
+    Access, AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts,
+    Source, elf::ElfFile, folder,
 };
 use nearpage_sampler::{
     Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary, Target,
@@ -66,6 +66,7 @@ pub struct Observed {
 /// end, so the first failure is kept and nothing is written any more.
 struct ToLog {
     log: LogWriter,
+    batch: AccessBatch,
     failure: Option<nearpage_recording::Error>,
 }
 
@@ -84,8 +85,12 @@ impl ToLog {
 }
 
 impl Sink for ToLog {
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        self.unless_failed(|log| log.accesses(batch));
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch.extend(accesses);
+        self.unless_failed(|log| log.accesses(&batch));
+        self.batch = batch;
         Ok(())
     }
 
@@ -271,9 +276,15 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     let attached = program.attached_to.zip(sampler.coverage());
     let attached = attached.map(|(target, coverage)| Attached { target, coverage });
 
-    let mut sink = ToLog { log, failure: None };
+    let mut sink = ToLog {
+        log,
+        batch: AccessBatch::default(),
+        failure: None,
+    };
     let summary = sampler.run(&mut sink)?;
-    let ToLog { mut log, failure } = sink;
+    let ToLog {
+        mut log, failure, ..
+    } = sink;
     if let Some(failure) = failure {
         return Err(anyhow::Error::new(failure).context("the recording is incomplete"));
     }

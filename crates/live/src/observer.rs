@@ -3,7 +3,7 @@
 use std::io;
 
 use nearpage_machine::CpuId;
-use nearpage_recording::{AccessBatch, AccessKind, Event, Level, SampleCounts, ThreadIndex};
+use nearpage_recording::{Access, AccessKind, Event, Level, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
 use rustc_hash::FxHashMap;
 
@@ -190,26 +190,27 @@ impl Observer {
 }
 
 impl Sink for Observer {
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        for (row, &thread) in batch.thread.iter().enumerate() {
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        for access in accesses {
+            let thread = access.thread;
             let Some(known) = self.threads.get_mut(thread.0 as usize) else {
                 continue;
             };
-            known.cpu = Some(batch.cpu[row]);
+            known.cpu = Some(access.cpu);
             let process = known.process;
-            self.processes[process.0 as usize].loss.lost_ns += f64::from(batch.cost_ns[row]);
+            self.processes[process.0 as usize].loss.lost_ns += f64::from(access.cost_ns);
             if self.accesses.len() == ACCESSES_MAX {
                 self.dropped += 1;
                 continue;
             }
             self.accesses.push(Seen {
-                time_ns: batch.time_ns[row],
-                address: batch.address[row],
+                time_ns: access.time_ns,
+                address: access.address,
                 thread,
                 process,
-                cpu: batch.cpu[row],
-                kind: batch.kind[row],
-                level: batch.level[row],
+                cpu: access.cpu,
+                kind: access.kind,
+                level: access.level,
             });
         }
         Ok(())
@@ -264,7 +265,7 @@ impl Sink for Observer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpage_recording::{Access, Resolution};
+    use nearpage_recording::Resolution;
 
     fn fork(thread: u32, pid: u32, tid: u32) -> Event {
         Event::Fork {
@@ -322,10 +323,7 @@ mod tests {
                 counts(1, 10, 0),
             ])
             .expect("taken");
-        let mut batch = AccessBatch::default();
-        batch.push(access(0));
-        batch.push(access(1));
-        observer.accesses(&batch).expect("taken");
+        observer.accesses(&[access(0), access(1)]).expect("taken");
         let process = &observer.processes()[0];
         assert_eq!(
             (process.loss.cpu_ns, process.loss.lost_ns),
@@ -360,10 +358,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut observer = Observer::new(1000);
         observer.events(&[fork(0, 7, 7)]).expect("taken");
-        let mut batch = AccessBatch::default();
-        for _ in 0..1024 {
-            batch.push(access(0));
-        }
+        let batch = [access(0); 1024];
         for _ in 0..ACCESSES_MAX / 1024 + 2 {
             observer.accesses(&batch).expect("taken");
         }

@@ -190,6 +190,25 @@ impl AccessBatch {
         self.page_node.extend_from_slice(&other.page_node);
     }
 
+    /// Appends all of these, a column at a time.
+    pub fn extend(&mut self, rows: &[Access]) {
+        self.time_ns.extend(rows.iter().map(|row| row.time_ns));
+        self.thread.extend(rows.iter().map(|row| row.thread));
+        self.cpu.extend(rows.iter().map(|row| row.cpu));
+        self.address.extend(rows.iter().map(|row| row.address));
+        self.instruction
+            .extend(rows.iter().map(|row| row.instruction));
+        self.kind.extend(rows.iter().map(|row| row.kind));
+        self.level.extend(rows.iter().map(|row| row.level));
+        self.resolution
+            .extend(rows.iter().map(|row| row.resolution));
+        self.distance_bytes
+            .extend(rows.iter().map(|row| row.distance_bytes));
+        self.weight.extend(rows.iter().map(|row| row.weight));
+        self.cost_ns.extend(rows.iter().map(|row| row.cost_ns));
+        self.page_node.extend(rows.iter().map(|row| row.page_node));
+    }
+
     /// Appends one.
     pub fn push(&mut self, access: Access) {
         self.time_ns.push(access.time_ns);

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use nearpage_recording::{AccessBatch, Event, SampleCounts};
+use nearpage_recording::{Access, Event, SampleCounts};
 use nearpage_sampler::{Options, Sampler, Sink, SourceWish, State};
 
 #[derive(Default)]
@@ -22,9 +22,8 @@ struct Tally {
 }
 
 impl Sink for Tally {
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        for row in 0..batch.len() {
-            let access = batch.get(row);
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        for access in accesses {
             self.accesses += 1;
             self.cost_ns += f64::from(access.cost_ns);
             let weight = f64::from(access.weight);

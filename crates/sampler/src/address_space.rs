@@ -33,15 +33,21 @@ struct CodeMap {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
     maps: BTreeMap<u64, CodeMap>,
-    verdicts: FxHashMap<u64, Verdict>,
+    verdicts: FxHashMap<u64, Rc<Verdict>>,
+    /// Those that were asked for last, by the lowest bits of the instruction pointer; empty before
+    /// the first.
+    recent: Vec<Option<(u64, Rc<Verdict>)>>,
 }
+
+/// A loop's instructions have a place each.
+const RECENT: usize = 1024;
 
 impl AddressSpace {
     /// The address space of a process that was forked from this one.
     pub fn forked(&self) -> Self {
         Self {
             maps: self.maps.clone(),
-            verdicts: FxHashMap::default(),
+            ..Self::default()
         }
     }
 
@@ -57,6 +63,7 @@ impl AddressSpace {
             .collect();
         if !overlapping.is_empty() {
             self.verdicts.retain(|ip, _| !(address..end).contains(ip));
+            self.recent.clear();
         }
         for begin in overlapping {
             let Some(map) = self.maps.remove(&begin) else {
@@ -97,15 +104,30 @@ impl AddressSpace {
     }
 
     /// What samples at `ip` of process `pid` mean.
+    #[inline]
     pub fn verdict(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) -> &Verdict {
+        let place = ip as usize % RECENT;
+        if !matches!(self.recent.get(place), Some(Some((at, _))) if *at == ip) {
+            self.look_up(pid, ip, compatible, codes);
+        }
+        match &self.recent[place] {
+            Some((_, verdict)) => verdict,
+            None => unreachable!("it was just looked up"),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) {
         let maps = &self.maps;
-        self.verdicts.entry(ip).or_insert_with(|| {
+        let verdict = self.verdicts.entry(ip).or_insert_with(|| {
             let map = maps
                 .range(..=ip)
                 .next_back()
                 .filter(|(_, map)| ip < map.end);
-            codes.judge(pid, ip, map, if compatible { 32 } else { 64 })
-        })
+            Rc::new(codes.judge(pid, ip, map, if compatible { 32 } else { 64 }))
+        });
+        self.recent.resize(RECENT, None);
+        self.recent[ip as usize % RECENT] = Some((ip, Rc::clone(verdict)));
     }
 }
 

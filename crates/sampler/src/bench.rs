@@ -28,7 +28,11 @@ pub fn append_sample(
     let tids = u64::from(pid) | u64::from(tid) << 32;
     let words = [7, ip, tids, time_ns, cpu.into(), 100_000, ABI_64];
     let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    body.extend([address; GENERAL_REGISTERS].iter().flat_map(|word| word.to_ne_bytes()));
+    body.extend(
+        [address; GENERAL_REGISTERS]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes()),
+    );
     record::append_user_sample(ring, &body);
 }
 
@@ -58,7 +62,8 @@ impl Following {
     /// The sink's.
     pub fn round(&mut self, rings: &[&[u8]], sink: &mut dyn Sink) -> io::Result<usize> {
         let Self { window, follower } = self;
-        let mut unread: Vec<Unread<'_>> = rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
+        let mut unread: Vec<Unread<'_>> =
+            rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
         while window.take(u64::MAX, RECORDS_AT_ONCE, &mut unread, |record| {
             follower.follow(record);
         }) {

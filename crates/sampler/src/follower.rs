@@ -3,7 +3,7 @@
 
 use std::io;
 
-use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Resolution, ThreadIndex};
+use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpaces, Codes, Origin};
@@ -21,8 +21,8 @@ use crate::verdict::{REGISTERS, Registers, THREAD_POINTER, Undecoded, Verdict};
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
-    /// Accesses; the batch is reused after the call.
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()>;
+    /// Accesses.
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()>;
     /// What the kernel reported besides.
     fn events(&mut self, events: &[Event]) -> io::Result<()>;
 }
@@ -107,9 +107,9 @@ pub(crate) struct Follower {
     /// Those of the sample that is followed.
     registers: Registers,
     pub filter: Filter,
-    pub batch: AccessBatch,
-    /// Process of each access in `batch`.
-    pub batch_pids: Vec<u32>,
+    pub accesses: Vec<Access>,
+    /// Process of each of them.
+    pub pids: Vec<u32>,
     pub events: Vec<Event>,
     pub undecoded: UndecodedCounts,
     undecoded_at: FxHashMap<(u32, u64), u64>,
@@ -134,8 +134,8 @@ impl Follower {
             lookaside: Lookaside::default(),
             registers: [0; REGISTERS],
             filter: Filter::default(),
-            batch: AccessBatch::default(),
-            batch_pids: Vec::new(),
+            accesses: Vec::new(),
+            pids: Vec::new(),
             events: Vec::new(),
             undecoded: UndecodedCounts::default(),
             undecoded_at: FxHashMap::default(),
@@ -550,8 +550,8 @@ impl Follower {
                         continue;
                     }
                     kept = true;
-                    self.batch_pids.push(origin.pid);
-                    self.batch.push(Access {
+                    self.pids.push(origin.pid);
+                    self.accesses.push(Access {
                         time_ns: origin.time_ns,
                         thread,
                         cpu: origin.cpu,
@@ -629,8 +629,8 @@ impl Follower {
             .hardware
             .frequencies
             .nanoseconds(origin.cpu, latency_cycles);
-        self.batch_pids.push(origin.pid);
-        self.batch.push(Access {
+        self.pids.push(origin.pid);
+        self.accesses.push(Access {
             time_ns: origin.time_ns,
             thread,
             cpu: origin.cpu,
@@ -682,18 +682,20 @@ impl Follower {
 
     /// The same, but for the threads' counts, in the middle of a round.
     pub fn hand_over_so_far(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
-        let Self { events, batch, .. } = self;
+        let Self {
+            events, accesses, ..
+        } = self;
         let result = match events.is_empty() {
             true => Ok(()),
             false => sink.events(events),
         };
-        let result = result.and_then(|()| match batch.is_empty() {
+        let result = result.and_then(|()| match accesses.is_empty() {
             true => Ok(()),
-            false => sink.accesses(batch),
+            false => sink.accesses(accesses),
         });
         self.events.clear();
-        self.batch.clear();
-        self.batch_pids.clear();
+        self.accesses.clear();
+        self.pids.clear();
         result
     }
 }

@@ -30,12 +30,15 @@ pub fn ring(bytes: &[u8]) {
     let mut window = Window::default();
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let mut unread = [Unread::new([first, second])];
-    window.take(u64::MAX, usize::MAX, &mut unread, |bytes| {
-        match record::parse(bytes, &identifiers) {
+    window.take(
+        u64::MAX,
+        usize::MAX,
+        &mut unread,
+        |bytes| match record::parse(bytes, &identifiers) {
             Ok(record) if matches!(record.body, Body::Sample(_)) => {}
             _ => follower.follow(bytes),
-        }
-    });
+        },
+    );
 }
 
 /// Follows hardware samples whose bodies are in `bytes`, in whichever form, cut to their length.
@@ -66,7 +69,7 @@ pub fn memory_samples(bytes: &[u8]) {
                 others + counts.compute + counts.undecoded,
             ]
         });
-        assert_eq!(follower.batch.len() as u64, accesses);
+        assert_eq!(follower.accesses.len() as u64, accesses);
         let chunks = bytes.chunks(160).len() as u64;
         assert_eq!(accesses + others + follower.records.malformed, chunks);
     }

@@ -20,13 +20,13 @@
 //! [`Sink`].
 //!
 //! ```no_run
-//! use nearpage_recording::{AccessBatch, Event};
+//! use nearpage_recording::{Access, Event};
 //! use nearpage_sampler::{Options, Sampler, Sink};
 //!
 //! struct Count(usize);
 //! impl Sink for Count {
-//!     fn accesses(&mut self, batch: &AccessBatch) -> std::io::Result<()> {
-//!         self.0 += batch.len();
+//!     fn accesses(&mut self, accesses: &[Access]) -> std::io::Result<()> {
+//!         self.0 += accesses.len();
 //!         Ok(())
 //!     }
 //!     fn events(&mut self, _: &[Event]) -> std::io::Result<()> {
@@ -44,23 +44,23 @@
 //! # While it runs
 //!
 //! Who acts on accesses as they come calls [`Sampler::drain`] instead of [`Sampler::run`]: it waits
-//! for records at most as long as it is told, hands over batches, and says how the target stands. An
+//! for records at most as long as it is told, hands accesses over, and says how the target stands. An
 //! access names its thread by index; [`Sampler::threads`] has process and thread id of each (so has
 //! [`Event::Fork`](nearpage_recording::Event::Fork), which comes before the thread's first access).
-//! With [`Options::page_nodes`], accesses carry the node that their page is on. Batches come in order
+//! With [`Options::page_nodes`], accesses carry the node that their page is on. They come in order
 //! of time, up to two calls late: records of all CPUs are merged first.
 //!
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use nearpage_recording::{AccessBatch, Event};
+//! use nearpage_recording::{Access, Event};
 //! use nearpage_sampler::{Options, Sampler, Sink, State, Target};
 //!
 //! #[derive(Default)]
-//! struct Kept(AccessBatch);
+//! struct Kept(Vec<Access>);
 //! impl Sink for Kept {
-//!     fn accesses(&mut self, batch: &AccessBatch) -> std::io::Result<()> {
-//!         (0..batch.len()).for_each(|row| self.0.push(batch.get(row)));
+//!     fn accesses(&mut self, accesses: &[Access]) -> std::io::Result<()> {
+//!         self.0.extend(accesses);
 //!         Ok(())
 //!     }
 //!     fn events(&mut self, _: &[Event]) -> std::io::Result<()> {
@@ -74,8 +74,7 @@
 //! let mut kept = Kept::default();
 //! let state = loop {
 //!     let state = sampler.drain(Duration::from_millis(100), &mut kept)?;
-//!     for row in 0..kept.0.len() {
-//!         let access = kept.0.get(row);
+//!     for access in &kept.0 {
 //!         let thread = &sampler.threads()[access.thread.0 as usize];
 //!         println!("{} {} {:#x} {:?}", thread.pid, thread.tid, access.address, access.page_node);
 //!     }

@@ -3,23 +3,23 @@
 use std::io;
 
 use nearpage_machine::NodeId;
-use nearpage_recording::AccessBatch;
+use nearpage_recording::Access;
 use rustc_hash::FxHashMap;
 
 /// Pages asked for at once. Later accesses of a round beyond it stay without a node.
 const PAGES_MAX: usize = 8192;
 
-/// Fills in `batch.page_node` as far as the kernel tells. `pids` are the processes of the accesses.
-pub(crate) fn look_up(batch: &mut AccessBatch, pids: &[u32], page_bytes: usize) {
+/// Fills in `page_node` as far as the kernel tells. `pids` are the processes of the accesses.
+pub(crate) fn look_up(accesses: &mut [Access], pids: &[u32], page_bytes: usize) {
     let page = |address: u64| address & !(page_bytes as u64 - 1);
     let mut by_process: FxHashMap<u32, FxHashMap<u64, Option<NodeId>>> = FxHashMap::default();
     let mut pages = 0;
-    for (address, pid) in batch.address.iter().zip(pids) {
+    for (access, pid) in accesses.iter().zip(pids) {
         if pages == PAGES_MAX {
             break;
         }
         let known = by_process.entry(*pid).or_default();
-        pages += usize::from(known.insert(page(*address), None).is_none());
+        pages += usize::from(known.insert(page(access.address), None).is_none());
     }
     for (pid, nodes) in &mut by_process {
         let addresses: Vec<u64> = nodes.keys().copied().collect();
@@ -27,10 +27,10 @@ pub(crate) fn look_up(batch: &mut AccessBatch, pids: &[u32], page_bytes: usize) 
             nodes.insert(*address, node);
         }
     }
-    for (row, pid) in pids.iter().enumerate() {
+    for (access, pid) in accesses.iter_mut().zip(pids) {
         let nodes = by_process.get(pid);
-        batch.page_node[row] =
-            nodes.and_then(|nodes| nodes.get(&page(batch.address[row])).copied().flatten());
+        access.page_node =
+            nodes.and_then(|nodes| nodes.get(&page(access.address)).copied().flatten());
     }
 }
 

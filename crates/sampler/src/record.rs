@@ -197,6 +197,7 @@ pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// Parses exactly one record.
+#[inline]
 pub(crate) fn parse<'a>(
     record: &'a [u8],
     identifiers: &Identifiers,
@@ -254,56 +255,66 @@ pub(crate) fn parse<'a>(
     Ok(Record { origin, body })
 }
 
+#[inline]
 fn parse_sample<'a>(
     body: &'a [u8],
     misc: u16,
     identifiers: &Identifiers,
 ) -> Result<Record<'a>, Malformed> {
+    const ABI_32: u64 = 1;
     let id = u64_at(body, 0)?;
     let user = misc & MISC_CPUMODE_MASK == MISC_USER;
-    if let Some(form) = identifiers.form(id) {
-        let sample = decode(form, body, user)?;
-        let origin = Origin {
-            pid: u32_at(body, 16)?,
-            tid: u32_at(body, 20)?,
-            time_ns: u64_at(body, TIME_IN_SAMPLE)?,
-            cpu: sample.cpu,
-        };
-        return Ok(Record {
-            origin,
-            body: Body::Memory(sample),
-        });
+    if identifiers.form(id).is_some() || identifiers.faults.binary_search(&id).is_ok() {
+        return parse_other_sample(body, user, id, identifiers);
     }
-    let fault = identifiers.faults.binary_search(&id).is_ok();
-    let after_time = TIME_IN_SAMPLE + 8;
-    let cpu_offset = if fault { after_time + 8 } else { after_time };
+    // A fixed length is looked at once.
+    let (fixed, registers) = body.split_first_chunk::<56>().ok_or(Malformed)?;
     let origin = Origin {
-        pid: u32_at(body, 16)?,
-        tid: u32_at(body, 20)?,
-        time_ns: u64_at(body, TIME_IN_SAMPLE)?,
-        cpu: CpuId(u32_at(body, cpu_offset)?),
+        pid: u32_at(fixed, 16)?,
+        tid: u32_at(fixed, 20)?,
+        time_ns: u64_at(fixed, TIME_IN_SAMPLE)?,
+        cpu: CpuId(u32_at(fixed, 32)?),
     };
-    if fault {
-        return Ok(Record {
-            origin,
-            body: Body::Fault {
-                address: u64_at(body, after_time)?,
-            },
-        });
-    }
-    const ABI_32: u64 = 1;
-    let abi = u64_at(body, cpu_offset + 16)?;
     let sample = Sample {
-        ip: u64_at(body, 8)?,
+        ip: u64_at(fixed, 8)?,
         user,
-        compatible: abi == ABI_32,
-        period_ns: u64_at(body, cpu_offset + 8)?,
-        registers: &body[cpu_offset + 24..],
+        compatible: u64_at(fixed, 48)? == ABI_32,
+        period_ns: u64_at(fixed, 40)?,
+        registers,
     };
     Ok(Record {
         origin,
         body: Body::Sample(sample),
     })
+}
+
+/// A sample that is none of the clock's.
+fn parse_other_sample<'a>(
+    body: &'a [u8],
+    user: bool,
+    id: u64,
+    identifiers: &Identifiers,
+) -> Result<Record<'a>, Malformed> {
+    let mut origin = Origin {
+        pid: u32_at(body, 16)?,
+        tid: u32_at(body, 20)?,
+        time_ns: u64_at(body, TIME_IN_SAMPLE)?,
+        cpu: CpuId(0),
+    };
+    let body = match identifiers.form(id) {
+        Some(form) => {
+            let sample = decode(form, body, user)?;
+            origin.cpu = sample.cpu;
+            Body::Memory(sample)
+        }
+        None => {
+            origin.cpu = CpuId(u32_at(body, 40)?);
+            Body::Fault {
+                address: u64_at(body, 32)?,
+            }
+        }
+    };
+    Ok(Record { origin, body })
 }
 
 /// Appends a sample in user mode, as the kernel would have written it.
@@ -433,10 +444,12 @@ fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     array_at(bytes, offset).map(u16::from_ne_bytes)
 }
 
+#[inline]
 pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
     array_at(bytes, offset).map(u32::from_ne_bytes)
 }
 
+#[inline]
 pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
     array_at(bytes, offset).map(u64::from_ne_bytes)
 }

@@ -652,8 +652,8 @@ impl Sampler {
             attached.settle(self.round_ns, follower);
         }
         self.round_ns = began_ns;
-        if self.page_nodes && !follower.batch.is_empty() {
-            page_nodes::look_up(&mut follower.batch, &follower.batch_pids, self.page_bytes);
+        if self.page_nodes && !follower.accesses.is_empty() {
+            page_nodes::look_up(&mut follower.accesses, &follower.pids, self.page_bytes);
         }
         follower.hand_over(sink).map_err(Error::Sink)
     }

@@ -5,13 +5,13 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use nearpage_recording::{AccessBatch, Event};
+use nearpage_recording::{Access, Event};
 use nearpage_sampler::{Calibration, Error, Options, Sampler, Sink, SourceWish, Target};
 
 struct Nothing;
 
 impl Sink for Nothing {
-    fn accesses(&mut self, _: &AccessBatch) -> io::Result<()> {
+    fn accesses(&mut self, _: &[Access]) -> io::Result<()> {
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use nearpage_recording::{Access, AccessBatch, AccessKind, Event, Level, Source};
+use nearpage_recording::{Access, AccessKind, Event, Level, Source};
 use nearpage_sampler::{Error, Options, PmuOptions, Sampler, Sink, SourceWish, State, Summary};
 
 #[derive(Default)]
@@ -16,9 +16,8 @@ struct Kept {
 }
 
 impl Sink for Kept {
-    fn accesses(&mut self, batch: &AccessBatch) -> io::Result<()> {
-        self.accesses
-            .extend((0..batch.len()).map(|row| batch.get(row)));
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        self.accesses.extend(accesses);
         Ok(())
     }
 

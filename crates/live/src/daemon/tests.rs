@@ -4,9 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nearpage_machine::{NodeList, preset};
-use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex,
-};
+use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
 
 use super::*;
@@ -136,7 +134,7 @@ impl Program {
         lost: u64,
         page: impl Fn(&mut Self, u32) -> (u64, AccessKind),
     ) {
-        let mut batch = AccessBatch::default();
+        let mut batch = Vec::new();
         let begin_ns = world.now_ns;
         for sample in 0..lost {
             for thread in 0..4 {

@@ -111,8 +111,8 @@ fn hardware_samples_become_accesses_with_weight_and_cost() {
     assert_eq!((counts.samples, counts.accesses, counts.compute), (4, 2, 1));
     assert_eq!((counts.undecoded, counts.kernel), (1, 1));
     assert_eq!(follower.undecoded.no_address, 1);
-    assert_eq!(follower.batch.len(), 2);
-    let (load, store) = (follower.batch.get(0), follower.batch.get(1));
+    assert_eq!(follower.accesses.len(), 2);
+    let (load, store) = (follower.accesses[0], follower.accesses[1]);
     assert_eq!(
         (load.address, load.instruction, load.cpu.0),
         (0x7f00, 0x40_1000, 3)
@@ -160,7 +160,7 @@ fn only_what_is_wanted_is_kept() {
         }
         let counts = follower.threads.all()[0].counts;
         assert_eq!(counts.samples, counts.accesses);
-        assert_eq!(counts.accesses, follower.batch.len() as u64);
+        assert_eq!(counts.accesses, follower.accesses.len() as u64);
         (counts.accesses, follower.records.left_out)
     };
     let range = Wanted {
@@ -302,8 +302,8 @@ fn samples_of_threads_that_take_turns_stand_for_more() {
     }
     let of = |row: usize| {
         (
-            follower.batch.get(row).weight,
-            follower.batch.get(row).cost_ns,
+            follower.accesses[row].weight,
+            follower.accesses[row].cost_ns,
         )
     };
     assert_eq!(of(0), (800.0, 80_000.0));
@@ -323,7 +323,7 @@ fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
 fn what_a_sink_refuses_is_an_error() {
     struct Full;
     impl Sink for Full {
-        fn accesses(&mut self, _: &AccessBatch) -> io::Result<()> {
+        fn accesses(&mut self, _: &[Access]) -> io::Result<()> {
             Ok(())
         }
         fn events(&mut self, _: &[Event]) -> io::Result<()> {
