@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;
 use crate::care::Caution;
-use crate::decide::{Decider, Decisions, Interval, Observed, Placed, ThreadTotals};
+use crate::decide::{Decider, Decisions};
 use crate::error::Error;
 use crate::free_memory::FreeMemory;
 use crate::homes::Homes;
@@ -18,10 +18,9 @@ use crate::kernel::Kernel;
 use crate::log::{self, Entry, Head, LoggedProcess};
 use crate::mover::{Identity, Mover, Outcomes};
 use crate::observer::Observer;
-use crate::pages::{HotPages, Page, ProcessIndex};
+use crate::pages::{HotPages, ProcessIndex};
 use crate::policies::Policy;
 use crate::process::{Acted, TargetProcess};
-use crate::tally::Tally;
 use crate::wishes::{Wishes, Wishing};
 
 /// How the daemon works.
@@ -193,9 +192,12 @@ impl Daemon {
         let began_ns = kernel.now_ns();
         let decisions = self.decider.decide(&interval);
         let deciding_ns = kernel.now_ns().saturating_sub(began_ns);
+        let wishes = self.wishes(free, &decisions);
+        self.wish_for_threads(observer, &decisions);
+        let view = decisions.view;
         let mut report = Report {
-            entry: Entry::of(interval, &decisions),
-            view: decisions.view,
+            entry: Entry::of(interval, decisions),
+            view,
             traffic: tally.traffic,
             hot_pages: self.pages.len(),
             given_up: self.pages.given_up(),
@@ -208,8 +210,6 @@ impl Daemon {
             in_calls_ns: 0,
             longest_call_ns: 0,
         };
-        let wishes = self.wishes(free, &decisions);
-        self.wish_for_threads(observer, &decisions);
         self.act(
             observer,
             kernel,
@@ -268,150 +268,13 @@ impl Daemon {
             let process = TargetProcess::new(identity, self.settings.caution);
             self.processes.insert(index, process);
         }
-        // Of those that nothing was seen of nothing is decided.
-        let mut seen = vec![false; observer.processes().len()];
-        for access in observer.seen() {
-            seen[access.process.0 as usize] = true;
-        }
         for (index, process) in &mut self.processes {
-            let at = index.0 as usize;
-            if seen[at] {
-                process.read_space(kernel, observer.processes()[at].remapped);
+            let seen = &observer.processes()[index.0 as usize];
+            // Of those that nothing was seen of nothing is decided.
+            if seen.sampled {
+                process.read_space(kernel, seen.remapped);
             }
         }
-    }
-
-    /// The inputs of decisions, and who accessed whose memory.
-    fn interval(
-        &mut self,
-        observer: &Observer,
-        kernel: &mut dyn Kernel,
-        free: &FreeMemory,
-        now_ns: u64,
-    ) -> (Interval, Tally) {
-        let mut interval = Interval {
-            begin_ns: self.interval_begin_ns,
-            end_ns: now_ns,
-            accesses_per_thousand: (self.settings.accesses_per_sample * 1000.0) as u64,
-            free_per_10000: free.per_10000(),
-            full: (0..self.nodes.len())
-                .map(|node| free.is_full(node))
-                .collect(),
-            forgotten: std::mem::take(&mut self.forgotten),
-            move_ns: self.moves_ns,
-            ..Interval::default()
-        };
-        let (mut placed, answers) = self.find_pages(observer, &mut interval);
-        let (nodes, by_pid) = (&self.nodes, observer.processes());
-        self.homes.ask(
-            kernel,
-            |process| by_pid[process.0 as usize].pid,
-            |node| {
-                let node = NodeId(u16::try_from(node).ok()?);
-                Some(nodes.iter().position(|id| *id == node)? as u16)
-            },
-        );
-        let mut tally = Tally::of(nodes.len(), observer);
-        // Those whose home is known move together; what was placed before each of them stays before it.
-        let mut next_placed = placed.iter_mut().peekable();
-        let mut kept = 0;
-        for (at, answer) in answers.into_iter().enumerate() {
-            while let Some(placed) = next_placed.next_if(|placed| placed.after <= at) {
-                placed.after = kept;
-            }
-            let Some(home) = self.homes.answer(answer) else {
-                continue;
-            };
-            let observed = Observed {
-                home,
-                ..interval.observations[at]
-            };
-            tally.count(&observed, observer);
-            self.interleaved.sampled(observed.page, observed.node);
-            interval.observations[kept] = observed;
-            kept += 1;
-        }
-        for placed in next_placed {
-            placed.after = kept;
-        }
-        self.without_node += (interval.observations.len() - kept) as u64;
-        interval.observations.truncate(kept);
-        interval.placed = placed;
-        for (number, thread) in observer.threads().iter().enumerate() {
-            let node = thread.cpu.and_then(|cpu| node_of(&self.node_of_cpu, cpu));
-            let (true, Some(node)) = (thread.live, node) else {
-                continue;
-            };
-            let [reads, writes] = tally.by_thread[number];
-            interval.threads.push(ThreadTotals {
-                thread: number as u32,
-                process: narrow(thread.process),
-                node,
-                busy_ns: thread.busy_ns,
-                reads,
-                writes,
-            });
-        }
-        (interval, tally)
-    }
-
-    /// Gives all sampled pages their numbers: observations without their homes, and for each of them
-    /// where the answer about it will be.
-    fn find_pages(
-        &mut self,
-        observer: &Observer,
-        interval: &mut Interval,
-    ) -> (Vec<Placed>, Vec<u32>) {
-        let page_bytes = self.settings.page_bytes;
-        let length_ns = interval.end_ns - interval.begin_ns;
-        let mut placed = Vec::new();
-        let mut answers = Vec::with_capacity(observer.seen().len());
-        interval.observations.reserve(observer.seen().len());
-        self.homes.begin();
-        let mut latest_ns = 0;
-        for seen in observer.seen() {
-            let Some(node) = node_of(&self.node_of_cpu, seen.cpu) else {
-                continue;
-            };
-            // What the kernel hands over is in order of time but for a few.
-            latest_ns = seen
-                .time_ns
-                .saturating_sub(interval.begin_ns)
-                .max(latest_ns);
-            let small = seen.address - seen.address % page_bytes;
-            let page = Page {
-                process: seen.process,
-                address: match self.processes.get(&seen.process) {
-                    Some(process) => process.space().page(seen.address, page_bytes).0,
-                    None => small,
-                },
-            };
-            let touched = self.pages.touch(page);
-            if touched.new {
-                self.interleaved.forget(touched.number);
-                placed.push(Placed {
-                    after: interval.observations.len(),
-                    page: touched.number,
-                    process: narrow(seen.process),
-                    number: page.address / page_bytes,
-                });
-            }
-            // A huge page is there as a whole, a part of one that is not may be.
-            answers.push(
-                self.homes
-                    .sampled(touched.number, touched.new, seen.process, small),
-            );
-            interval.observations.push(Observed {
-                after_ns: latest_ns.min(length_ns),
-                page: touched.number,
-                node,
-                home: 0,
-                thread: seen.thread.0,
-                kind: seen.kind,
-                level: seen.level,
-            });
-        }
-        (placed, answers)
     }
 
     /// What is to be moved, by process.
@@ -544,5 +407,6 @@ fn head(settings: &Settings, nodes: &[NodeId], memory_nodes: u64) -> Head {
     }
 }
 
+mod inputs;
 #[cfg(test)]
 pub(crate) mod tests;

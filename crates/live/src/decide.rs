@@ -182,9 +182,13 @@ impl Decider {
         }
         self.epoch_begin_ns.get_or_insert(interval.begin_ns);
         let mut placed = interval.placed.iter().peekable();
+        let mut epoch_end_ns = self.epoch_end_ns();
         for (at, seen) in interval.observations.iter().enumerate() {
             let now_ns = interval.begin_ns + seen.after_ns;
-            self.pass(interval, now_ns, &mut decisions);
+            if now_ns >= epoch_end_ns {
+                self.end_epoch(interval, now_ns, &mut decisions);
+                epoch_end_ns = self.epoch_end_ns();
+            }
             while let Some(placed) = placed.next_if(|placed| placed.after <= at) {
                 self.policy.forget(placed.page);
                 let place = Place {
@@ -195,7 +199,9 @@ impl Decider {
             }
             self.observe(interval, seen, &mut decisions.actions);
         }
-        self.pass(interval, interval.end_ns, &mut decisions);
+        if interval.end_ns >= epoch_end_ns {
+            self.end_epoch(interval, interval.end_ns, &mut decisions);
+        }
         decisions.view = Some(self.policy.view());
         decisions
     }
@@ -226,15 +232,18 @@ impl Decider {
         self.policy.observe(&observation, actions);
     }
 
-    /// Ends the policy's epoch if it has lasted until `now_ns`. Empty epochs in between are one.
-    fn pass(&mut self, interval: &Interval, now_ns: u64, decisions: &mut Decisions) {
-        let (Some(epoch_ns), Some(begin_ns)) = (self.policy.epoch_ns(), self.epoch_begin_ns) else {
-            return;
-        };
+    /// When the policy's epoch ends; the end of time where it has none.
+    fn epoch_end_ns(&self) -> u64 {
+        let end_ns = self.policy.epoch_ns().zip(self.epoch_begin_ns);
+        end_ns.map_or(u64::MAX, |(epoch_ns, begin_ns)| {
+            begin_ns.saturating_add(epoch_ns)
+        })
+    }
+
+    /// Ends the policy's epoch, which has lasted until `now_ns`. Empty epochs in between are one.
+    fn end_epoch(&mut self, interval: &Interval, now_ns: u64, decisions: &mut Decisions) {
+        let begin_ns = self.epoch_begin_ns.unwrap_or(now_ns);
         let duration_ns = now_ns.saturating_sub(begin_ns);
-        if duration_ns < epoch_ns {
-            return;
-        }
         let totals = std::mem::replace(&mut self.totals, Totals::of(self.nodes));
         let scale = |counts: Vec<u64>| -> Vec<u64> {
             let scaled = counts.into_iter().map(|count| interval.scaled(count));

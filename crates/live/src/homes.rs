@@ -78,13 +78,15 @@ impl Homes {
         self.questions.clear();
     }
 
-    /// The page with this number was sampled, at `address`; `new`: the number stood for another one
-    /// before. Where its answer will be, after [`ask`](Self::ask).
-    pub fn sampled(&mut self, number: u32, new: bool, process: ProcessIndex, address: u64) -> u32 {
+    /// The number stands for another page than before.
+    pub fn forget(&mut self, number: u32) {
+        self.by_number[number as usize] = UNKNOWN;
+    }
+
+    /// The page with this number was sampled, at `address`. Where its answer will be, after
+    /// [`ask`](Self::ask).
+    pub fn sampled(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
         let home = &mut self.by_number[number as usize];
-        if new {
-            *home = UNKNOWN;
-        }
         if home.sampled == self.interval {
             self.answers[home.answer as usize].samples += 1;
             return home.answer;
@@ -221,7 +223,12 @@ mod tests {
         homes.begin();
         let answers: Vec<u32> = samples
             .iter()
-            .map(|&(number, new, address)| homes.sampled(number, new, ProcessIndex(0), address))
+            .map(|&(number, new, address)| {
+                if new {
+                    homes.forget(number);
+                }
+                homes.sampled(number, ProcessIndex(0), address)
+            })
             .collect();
         homes.ask(
             kernel,

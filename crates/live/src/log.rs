@@ -3,6 +3,7 @@
 //! A line of JSON each: first a [`Head`], then an [`Entry`] for each interval. An entry has all inputs of
 //! its decisions, so that `nearpage live --replay` makes them again and compares, bit for bit.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
 use nearpage_policy::online::{Action, Setting, ThreadMove};
@@ -50,11 +51,11 @@ pub struct LoggedAction {
     /// Number of the page.
     pub page: u32,
     /// `migrate`, `interleave`, `replicate`, `collapse`.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// Node, by position.
     pub node: u16,
     /// The rule that fired.
-    pub rule: String,
+    pub rule: Cow<'static, str>,
     /// The page's count for each node.
     pub counts: Vec<u32>,
     /// The page's stores.
@@ -63,14 +64,14 @@ pub struct LoggedAction {
     pub migrations: u32,
 }
 
-impl From<&Action> for LoggedAction {
-    fn from(action: &Action) -> Self {
+impl From<Action> for LoggedAction {
+    fn from(action: Action) -> Self {
         Self {
             page: action.page,
-            kind: kind(action).to_owned(),
+            kind: kind(&action).into(),
             node: action.node,
-            rule: action.reason.rule.to_owned(),
-            counts: action.reason.counts.clone(),
+            rule: action.reason.rule.into(),
+            counts: action.reason.counts,
             writes: action.reason.writes,
             migrations: action.reason.migrations,
         }
@@ -159,10 +160,14 @@ pub struct Entry {
 
 impl Entry {
     /// An interval and what was decided after it.
-    pub fn of(interval: Interval, decisions: &Decisions) -> Self {
+    pub fn of(interval: Interval, decisions: Decisions) -> Self {
         Self {
             interval,
-            actions: decisions.actions.iter().map(LoggedAction::from).collect(),
+            actions: decisions
+                .actions
+                .into_iter()
+                .map(LoggedAction::from)
+                .collect(),
             thread_moves: decisions
                 .thread_moves
                 .iter()
@@ -226,7 +231,7 @@ pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
             }
             Err(error) => return Err(bad(at + 1, error.to_string())),
         };
-        let again = Entry::of(Interval::default(), &decider.decide(&entry.interval));
+        let again = Entry::of(Interval::default(), decider.decide(&entry.interval));
         let pairs = entry.actions.iter().zip(&again.actions);
         let same = pairs.take_while(|(before, now)| before == now).count();
         if same < entry.actions.len().max(again.actions.len()) {
@@ -345,7 +350,7 @@ mod tests {
                 ..Interval::default()
             };
             let decisions = decider.decide(&interval);
-            append(&mut text, &Entry::of(interval, &decisions)).expect("written");
+            append(&mut text, &Entry::of(interval, decisions)).expect("written");
         }
         text
     }

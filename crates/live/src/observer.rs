@@ -43,6 +43,8 @@ pub struct Process {
     pub threads: u32,
     /// What it lost since the last decision.
     pub loss: Loss,
+    /// An access of it was seen since the last decision.
+    pub sampled: bool,
     /// It has become another program since the last decision: its pages are gone.
     pub replaced: bool,
     /// It has mapped something since then, or given it back.
@@ -118,6 +120,7 @@ impl Observer {
                 period_ns: self.period_ns as f64,
                 ..Loss::default()
             };
+            process.sampled = false;
             process.replaced = false;
             process.remapped = false;
         }
@@ -142,6 +145,7 @@ impl Observer {
                 period_ns: self.period_ns as f64,
                 ..Loss::default()
             },
+            sampled: false,
             replaced: false,
             remapped: false,
         });
@@ -198,7 +202,9 @@ impl Sink for Observer {
             };
             known.cpu = Some(access.cpu);
             let process = known.process;
-            self.processes[process.0 as usize].loss.lost_ns += f64::from(access.cost_ns);
+            let of_process = &mut self.processes[process.0 as usize];
+            of_process.loss.lost_ns += f64::from(access.cost_ns);
+            of_process.sampled = true;
             if self.accesses.len() == ACCESSES_MAX {
                 self.dropped += 1;
                 continue;

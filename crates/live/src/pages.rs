@@ -1,6 +1,6 @@
 //! The hot pages: a table of a size that is set aside at the start (Carrefour §4.4).
 
-use rustc_hash::FxHashMap;
+use crate::PAGES_MOST;
 
 /// A process that the daemon looks at: its position among all that it has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +13,14 @@ pub struct Page {
     pub process: ProcessIndex,
     /// Where it begins.
     pub address: u64,
+}
+
+impl Page {
+    /// No page: a place for one.
+    pub const NONE: Self = Self {
+        process: ProcessIndex(u32::MAX),
+        address: u64::MAX,
+    };
 }
 
 /// A page's number in the table: what policies know it by, until it is given to another page.
@@ -28,28 +36,115 @@ pub struct Touched {
 /// third of all in 998 cases of a thousand.
 const CANDIDATES: usize = 16;
 
-/// Pages by number. Takes about 64 bytes a page, all of them at the start; never more.
+/// Pages are looked for so many at a time, so that what memory is slow to give comes for all of them
+/// at once.
+pub const AT_ONCE: usize = 32;
+
+/// Pages by number. Takes about 50 bytes a page, all of them at the start; never more.
 #[derive(Debug)]
 pub struct HotPages {
     capacity: usize,
-    slots: Vec<Page>,
+    pages: Vec<Page>,
     /// Beside the pages, so that all candidates' are in a cache line or two.
     heats: Vec<u16>,
-    numbers: FxHashMap<Page, u32>,
+    numbers: Numbers,
     free: Vec<u32>,
     hand: usize,
     given_up: u64,
 }
 
+/// The number of each page: open addressing with linear probing in an array that is at most half
+/// full. A place has the upper half of the page's hash and the number, so that most pages that are
+/// others are told apart, and all are moved, without a look at the pages themselves.
+#[derive(Debug)]
+struct Numbers {
+    /// `hash >> 32 << 32 | number`; [`FREE`]: nothing.
+    places: Vec<u64>,
+    /// A place's position is so many of the hash's upper bits.
+    shift: u32,
+    len: usize,
+}
+
+/// No hash has an upper half of all ones.
+const FREE: u64 = u64::MAX;
+
+/// Half a word: multiplies (Fibonacci hashing) and keeps the upper half.
+fn hash(page: Page) -> u64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let process = u64::from(page.process.0).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let mixed = ((page.address >> 12) ^ page.address << 52 ^ process).wrapping_mul(GOLDEN);
+    (mixed >> 32).min(u64::from(u32::MAX) - 1)
+}
+
+impl Numbers {
+    fn new(capacity: usize) -> Self {
+        let places = (2 * capacity).next_power_of_two();
+        Self {
+            places: vec![FREE; places],
+            shift: 32 - places.trailing_zeros(),
+            len: 0,
+        }
+    }
+
+    /// Where a page of that hash is, unless another one took its place.
+    fn first(&self, hash: u64) -> usize {
+        (hash >> self.shift) as usize
+    }
+
+    fn after(&self, place: usize) -> usize {
+        (place + 1) & (self.places.len() - 1)
+    }
+
+    /// The place of the page with this hash for which `is_it` holds, or the free one where it would be.
+    fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> usize {
+        let mut at = self.first(hash);
+        loop {
+            let place = self.places[at];
+            if place == FREE || place >> 32 == hash && is_it(place as u32) {
+                return at;
+            }
+            at = self.after(at);
+        }
+    }
+
+    fn insert(&mut self, at: usize, hash: u64, number: u32) {
+        self.places[at] = hash << 32 | u64::from(number);
+        self.len += 1;
+    }
+
+    /// Frees a place; those after it that were pushed away from theirs move up.
+    fn remove(&mut self, mut at: usize) {
+        self.len -= 1;
+        let mut next = at;
+        loop {
+            self.places[at] = FREE;
+            loop {
+                next = self.after(next);
+                let place = self.places[next];
+                if place == FREE {
+                    return;
+                }
+                let mask = self.places.len() - 1;
+                let pushed = next.wrapping_sub(self.first(place >> 32)) & mask;
+                if pushed >= next.wrapping_sub(at) & mask {
+                    self.places[at] = place;
+                    at = next;
+                    break;
+                }
+            }
+        }
+    }
+}
+
 impl HotPages {
     /// A table of `capacity` pages, at least one.
     pub fn new(capacity: usize) -> Self {
-        let capacity = capacity.clamp(1, u32::MAX as usize);
+        let capacity = capacity.clamp(1, PAGES_MOST);
         Self {
             capacity,
-            slots: Vec::with_capacity(capacity),
+            pages: Vec::with_capacity(capacity),
             heats: Vec::with_capacity(capacity),
-            numbers: FxHashMap::with_capacity_and_hasher(capacity, Default::default()),
+            numbers: Numbers::new(capacity),
             free: Vec::with_capacity(capacity),
             hand: 0,
             given_up: 0,
@@ -58,7 +153,7 @@ impl HotPages {
 
     /// Pages in it.
     pub fn len(&self) -> usize {
-        self.numbers.len()
+        self.numbers.len
     }
 
     /// Pages that had to make way for others so far.
@@ -66,30 +161,84 @@ impl HotPages {
         self.given_up
     }
 
+    /// The numbers of pages that were sampled, one after another: at most [`AT_ONCE`].
+    pub fn touch_all(&mut self, pages: &[Page], mut each: impl FnMut(usize, Touched)) {
+        let (mut hashes, mut places) = ([0; AT_ONCE], [FREE; AT_ONCE]);
+        let count = pages.len().min(AT_ONCE);
+        for at in 0..count {
+            hashes[at] = hash(pages[at]);
+            places[at] = self.numbers.places[self.numbers.first(hashes[at])];
+        }
+        for at in 0..count {
+            if places[at] >> 32 != hashes[at] {
+                places[at] = self.numbers.places[self.numbers.find(hashes[at], |_| true)];
+            }
+        }
+        let mut known = [false; AT_ONCE];
+        for at in 0..count {
+            let number = places[at] as u32 as usize;
+            known[at] = self.pages.get(number) == Some(&pages[at]);
+        }
+        for at in 0..count {
+            // Meanwhile the number may have been given to another page.
+            let number = places[at] as u32;
+            let touched = match known[at] && self.pages[number as usize] == pages[at] {
+                true => self.again(number),
+                false => self.touch_slowly(pages[at], hashes[at]),
+            };
+            each(at, touched);
+        }
+    }
+
     /// The number of a page that was just sampled.
+    #[cfg(test)]
     pub fn touch(&mut self, page: Page) -> Touched {
-        if let Some(&number) = self.numbers.get(&page) {
-            let heat = &mut self.heats[number as usize];
-            *heat = heat.saturating_add(1);
-            return Touched { number, new: false };
+        let mut found = None;
+        self.touch_all(&[page], |_, touched| found = Some(touched));
+        found.expect("one page")
+    }
+
+    fn again(&mut self, number: u32) -> Touched {
+        let heat = &mut self.heats[number as usize];
+        *heat = heat.saturating_add(1);
+        Touched { number, new: false }
+    }
+
+    fn touch_slowly(&mut self, page: Page, hash: u64) -> Touched {
+        let pages = &self.pages;
+        let at = self
+            .numbers
+            .find(hash, |number| pages[number as usize] == page);
+        if self.numbers.places[at] != FREE {
+            return self.again(self.numbers.places[at] as u32);
         }
         let number = if let Some(number) = self.free.pop() {
-            self.slots[number as usize] = page;
+            self.pages[number as usize] = page;
+            self.numbers.insert(at, hash, number);
             number
-        } else if self.slots.len() < self.capacity {
-            self.slots.push(page);
+        } else if self.pages.len() < self.capacity {
+            self.pages.push(page);
             self.heats.push(0);
-            (self.slots.len() - 1) as u32
+            let number = self.pages.len() as u32 - 1;
+            self.numbers.insert(at, hash, number);
+            number
         } else {
             let number = self.coldest();
-            let old = std::mem::replace(&mut self.slots[number as usize], page);
-            self.numbers.remove(&old);
+            let old = std::mem::replace(&mut self.pages[number as usize], page);
+            self.remove(old, number);
+            // What moved up may have left a place nearer to the page's own.
+            let at = self.numbers.find(hash, |_| false);
+            self.numbers.insert(at, hash, number);
             self.given_up += 1;
             number
         };
         self.heats[number as usize] = 1;
-        self.numbers.insert(page, number);
         Touched { number, new: true }
+    }
+
+    fn remove(&mut self, page: Page, number: u32) {
+        let at = self.numbers.find(hash(page), |other| other == number);
+        self.numbers.remove(at);
     }
 
     /// The coldest of the next few; at the end of the table of those that are left.
@@ -104,13 +253,16 @@ impl HotPages {
 
     /// The page that a number stands for.
     pub fn page(&self, number: u32) -> Option<Page> {
-        let page = *self.slots.get(number as usize)?;
-        (self.numbers.get(&page) == Some(&number)).then_some(page)
+        let page = *self.pages.get(number as usize)?;
+        (self.number(&page) == Some(number)).then_some(page)
     }
 
     /// The number that stands for a page.
     pub fn number(&self, page: &Page) -> Option<u32> {
-        self.numbers.get(page).copied()
+        let is_it = |number: u32| self.pages[number as usize] == *page;
+        let at = self.numbers.find(hash(*page), is_it);
+        let place = self.numbers.places[at];
+        (place != FREE).then_some(place as u32)
     }
 
     /// An interval has passed: what was hot long ago cools down.
@@ -122,15 +274,14 @@ impl HotPages {
 
     /// A process has ended, or has another address space now. The numbers of its pages, ascending.
     pub fn forget_process(&mut self, process: ProcessIndex) -> Vec<u32> {
-        let mut forgotten = Vec::new();
-        self.numbers.retain(|page, number| {
-            let keep = page.process != process;
-            if !keep {
-                forgotten.push(*number);
-            }
-            keep
-        });
-        forgotten.sort_unstable();
+        let of_process = |number: &u32| {
+            let page = self.pages[*number as usize];
+            page.process == process && self.number(&page) == Some(*number)
+        };
+        let forgotten: Vec<u32> = (0..self.pages.len() as u32).filter(of_process).collect();
+        for &number in &forgotten {
+            self.remove(self.pages[number as usize], number);
+        }
         self.free.extend(forgotten.iter().rev());
         forgotten
     }
@@ -138,8 +289,11 @@ impl HotPages {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
+
+    use super::*;
 
     fn page(address: u64) -> Page {
         Page {
@@ -183,31 +337,126 @@ mod tests {
         assert_eq!(pages.given_up(), 0);
     }
 
+    /// What the table is meant to be, with a map from pages to numbers.
+    struct Model {
+        capacity: usize,
+        numbers: HashMap<Page, u32>,
+        heats: Vec<u16>,
+        free: Vec<u32>,
+        hand: usize,
+    }
+
+    impl Model {
+        fn touch(&mut self, page: Page) -> Touched {
+            if let Some(&number) = self.numbers.get(&page) {
+                self.heats[number as usize] = self.heats[number as usize].saturating_add(1);
+                return Touched { number, new: false };
+            }
+            let number = self.free.pop().unwrap_or_else(|| {
+                if self.heats.len() < self.capacity {
+                    self.heats.push(0);
+                    return self.heats.len() as u32 - 1;
+                }
+                let end = (self.hand + CANDIDATES).min(self.capacity);
+                let coldest = (self.hand..end).min_by_key(|&at| self.heats[at]);
+                self.hand = if end == self.capacity { 0 } else { end };
+                let coldest = coldest.expect("one") as u32;
+                self.numbers.retain(|_, number| *number != coldest);
+                coldest
+            });
+            self.heats[number as usize] = 1;
+            self.numbers.insert(page, number);
+            Touched { number, new: true }
+        }
+
+        fn forget(&mut self, process: ProcessIndex) -> Vec<u32> {
+            let of_process = self
+                .numbers
+                .iter()
+                .filter(|(page, _)| page.process == process);
+            let mut forgotten: Vec<u32> = of_process.map(|(_, number)| *number).collect();
+            forgotten.sort_unstable();
+            self.numbers.retain(|page, _| page.process != process);
+            self.free.extend(forgotten.iter().rev());
+            forgotten
+        }
+    }
+
+    #[test]
+    fn pages_whose_hashes_are_alike_push_each_other_along() {
+        // In the order in which they are removed, whoever stays is found: also around the end.
+        let order = [[0, 1, 2, 3], [3, 1, 0, 2], [1, 2, 0, 3], [2, 3, 1, 0]];
+        for (upper, gone) in [0, u64::from(u32::MAX) - 1]
+            .into_iter()
+            .zip(order)
+            .chain([(1, order[2]), (1 << 31, order[3])])
+        {
+            let mut numbers = Numbers::new(4);
+            let hashes = [upper, upper, upper ^ 1, upper];
+            for (number, hash) in hashes.into_iter().enumerate() {
+                let at = numbers.find(hash, |_| false);
+                numbers.insert(at, hash, number as u32);
+            }
+            for (after, number) in gone.into_iter().enumerate() {
+                let find = |numbers: &Numbers, number: u32| {
+                    numbers.find(hashes[number as usize], |other| other == number)
+                };
+                let at = find(&numbers, number);
+                numbers.remove(at);
+                assert_eq!(numbers.places[find(&numbers, number)], FREE);
+                for stays in &gone[after + 1..] {
+                    assert_eq!(numbers.places[find(&numbers, *stays)] as u32, *stays);
+                }
+            }
+            assert!(numbers.places.iter().all(|place| *place == FREE));
+        }
+    }
+
     proptest! {
         #[test]
-        fn numbers_stand_for_one_page_each(
-            capacity in 1usize..20,
-            steps in prop::collection::vec((0u64..60, 0u8..20), 1..400),
+        fn the_table_is_what_a_map_would_be(
+            capacity in 1usize..70,
+            steps in prop::collection::vec((prop::collection::vec(0u64..100, 0..=AT_ONCE), 0u8..12), 1..60),
         ) {
             let mut pages = HotPages::new(capacity);
-            let mut standing: FxHashMap<u32, Page> = FxHashMap::default();
-            for (address, what) in steps {
+            let mut model = Model {
+                capacity,
+                numbers: HashMap::new(),
+                heats: Vec::new(),
+                free: Vec::new(),
+                hand: 0,
+            };
+            for (addresses, what) in steps {
                 match what {
                     0 => {
-                        pages.forget_process(ProcessIndex((address % 3) as u32));
-                        standing.retain(|_, page| page.process != ProcessIndex((address % 3) as u32));
+                        let process = ProcessIndex(addresses.len() as u32 % 3);
+                        prop_assert_eq!(pages.forget_process(process), model.forget(process));
                     }
-                    1 => pages.cool(),
+                    1 => {
+                        pages.cool();
+                        model.heats.iter_mut().for_each(|heat| *heat /= 2);
+                    }
                     _ => {
-                        let touched = pages.touch(page(address));
-                        let before = standing.insert(touched.number, page(address));
-                        prop_assert_eq!(before != Some(page(address)), touched.new);
+                        // Few hashes, so that they collide in any table, and many.
+                        let all: Vec<Page> = addresses
+                            .iter()
+                            .map(|at| page(if what < 6 { *at } else { at << 12 }))
+                            .collect();
+                        let mut found = Vec::new();
+                        pages.touch_all(&all, |at, touched| found.push((at, touched)));
+                        let expected: Vec<(usize, Touched)> =
+                            all.iter().map(|page| model.touch(*page)).enumerate().collect();
+                        prop_assert_eq!(found, expected);
                     }
                 }
-                prop_assert!(pages.len() <= capacity);
-                prop_assert_eq!(pages.len(), standing.len());
-                for (number, page) in &standing {
+                prop_assert_eq!(&pages.heats, &model.heats);
+                prop_assert_eq!(pages.len(), model.numbers.len());
+                for (page, number) in &model.numbers {
+                    prop_assert_eq!(pages.number(page), Some(*number));
                     prop_assert_eq!(pages.page(*number), Some(*page));
+                }
+                for number in &model.free {
+                    prop_assert_eq!(pages.page(*number), None);
                 }
             }
         }

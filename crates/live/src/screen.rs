@@ -248,9 +248,9 @@ mod tests {
         report.longest_call_ns = 1_200_000;
         report.entry.actions.push(LoggedAction {
             page: 77,
-            kind: "migrate".to_owned(),
+            kind: "migrate".into(),
             node: 3,
-            rule: "hot".to_owned(),
+            rule: "hot".into(),
             counts: vec![0, 1, 0, 9],
             writes: 2,
             migrations: 0,

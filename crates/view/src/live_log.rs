@@ -243,7 +243,7 @@ impl Followed {
         }
         let mut copies = 0;
         for action in &entry.actions {
-            let kind = match action.kind.as_str() {
+            let kind = match &*action.kind {
                 "interleave" => MovementKind::Interleave,
                 "replicate" => MovementKind::Replicate,
                 "collapse" => MovementKind::Collapse,

@@ -10,6 +10,7 @@ use nearpage_sampler::Sink;
 use super::*;
 use crate::address_space::{AddressSpace, Mapping};
 use crate::care::Stage;
+use crate::decide::Interval;
 use crate::log::replay;
 
 const PAGE: u64 = 4096;
@@ -212,7 +213,7 @@ fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon
 /// and node of their page.
 pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
     let mut report = Report {
-        entry: Entry::of(Interval::default(), &Decisions::default()),
+        entry: Entry::of(Interval::default(), Decisions::default()),
         view: None,
         traffic,
         hot_pages: 12,

@@ -1,0 +1,188 @@
+//! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
+
+use nearpage_machine::NodeId;
+use nearpage_recording::{AccessKind, Level};
+
+use super::{Daemon, narrow, node_of};
+use crate::address_space::AddressSpace;
+use crate::decide::{Interval, Observed, Placed, ThreadTotals};
+use crate::free_memory::FreeMemory;
+use crate::kernel::Kernel;
+use crate::observer::Observer;
+use crate::pages::{AT_ONCE, Page, ProcessIndex};
+use crate::process::TargetProcess;
+use crate::tally::Tally;
+
+/// A place for an observation.
+const UNSEEN: Observed = Observed {
+    after_ns: 0,
+    page: 0,
+    node: 0,
+    home: 0,
+    thread: 0,
+    kind: AccessKind::Load,
+    level: Level::Unknown,
+};
+
+impl Daemon {
+    /// The inputs of decisions, and who accessed whose memory.
+    pub(super) fn interval(
+        &mut self,
+        observer: &Observer,
+        kernel: &mut dyn Kernel,
+        free: &FreeMemory,
+        now_ns: u64,
+    ) -> (Interval, Tally) {
+        let mut interval = Interval {
+            begin_ns: self.interval_begin_ns,
+            end_ns: now_ns,
+            accesses_per_thousand: (self.settings.accesses_per_sample * 1000.0) as u64,
+            free_per_10000: free.per_10000(),
+            full: (0..self.nodes.len())
+                .map(|node| free.is_full(node))
+                .collect(),
+            forgotten: std::mem::take(&mut self.forgotten),
+            move_ns: self.moves_ns,
+            ..Interval::default()
+        };
+        let (mut placed, answers) = self.find_pages(observer, &mut interval);
+        let (nodes, by_pid) = (&self.nodes, observer.processes());
+        self.homes.ask(
+            kernel,
+            |process| by_pid[process.0 as usize].pid,
+            |node| {
+                let node = NodeId(u16::try_from(node).ok()?);
+                Some(nodes.iter().position(|id| *id == node)? as u16)
+            },
+        );
+        let mut tally = Tally::of(nodes.len(), observer);
+        // Those whose home is known move together; what was placed before each of them stays before it.
+        let mut next_placed = placed.iter_mut().peekable();
+        let mut kept = 0;
+        for (at, answer) in answers.into_iter().enumerate() {
+            while let Some(placed) = next_placed.next_if(|placed| placed.after <= at) {
+                placed.after = kept;
+            }
+            let Some(home) = self.homes.answer(answer) else {
+                continue;
+            };
+            let observed = Observed {
+                home,
+                ..interval.observations[at]
+            };
+            tally.count(&observed, observer);
+            self.interleaved.sampled(observed.page, observed.node);
+            interval.observations[kept] = observed;
+            kept += 1;
+        }
+        for placed in next_placed {
+            placed.after = kept;
+        }
+        self.without_node += (interval.observations.len() - kept) as u64;
+        interval.observations.truncate(kept);
+        interval.placed = placed;
+        for (number, thread) in observer.threads().iter().enumerate() {
+            let node = thread.cpu.and_then(|cpu| node_of(&self.node_of_cpu, cpu));
+            let (true, Some(node)) = (thread.live, node) else {
+                continue;
+            };
+            let [reads, writes] = tally.by_thread[number];
+            interval.threads.push(ThreadTotals {
+                thread: number as u32,
+                process: narrow(thread.process),
+                node,
+                busy_ns: thread.busy_ns,
+                reads,
+                writes,
+            });
+        }
+        (interval, tally)
+    }
+
+    /// Gives all sampled pages their numbers: observations without their homes, and for each of them
+    /// where the answer about it will be.
+    fn find_pages(
+        &mut self,
+        observer: &Observer,
+        interval: &mut Interval,
+    ) -> (Vec<Placed>, Vec<u32>) {
+        let Self {
+            settings,
+            node_of_cpu,
+            pages,
+            homes,
+            interleaved,
+            processes,
+            ..
+        } = self;
+        let page_bytes = settings.page_bytes;
+        let length_ns = interval.end_ns - interval.begin_ns;
+        let mut placed = Vec::new();
+        let mut answers = Vec::with_capacity(observer.seen().len());
+        interval.observations.reserve(observer.seen().len());
+        homes.begin();
+        let mut latest_ns = 0;
+        // Samples of a process come one after another.
+        let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
+        for some in observer.seen().chunks(AT_ONCE) {
+            let (mut wanted, mut observed) = ([Page::NONE; AT_ONCE], [UNSEEN; AT_ONCE]);
+            let mut small = [0; AT_ONCE];
+            let mut count = 0;
+            for seen in some {
+                let Some(node) = node_of(node_of_cpu, seen.cpu) else {
+                    continue;
+                };
+                // What the kernel hands over is in order of time but for a few.
+                latest_ns = seen
+                    .time_ns
+                    .saturating_sub(interval.begin_ns)
+                    .max(latest_ns);
+                let space = match of_process {
+                    Some((process, space)) if process == seen.process => space,
+                    _ => {
+                        let process = processes.get(&seen.process);
+                        let space = process.map(TargetProcess::space);
+                        of_process = Some((seen.process, space));
+                        space
+                    }
+                };
+                small[count] = seen.address - seen.address % page_bytes;
+                wanted[count] = Page {
+                    process: seen.process,
+                    address: match space {
+                        Some(space) => space.page(seen.address, page_bytes).0,
+                        None => small[count],
+                    },
+                };
+                observed[count] = Observed {
+                    after_ns: latest_ns.min(length_ns),
+                    node,
+                    thread: seen.thread.0,
+                    kind: seen.kind,
+                    level: seen.level,
+                    ..UNSEEN
+                };
+                count += 1;
+            }
+            let begin = interval.observations.len();
+            pages.touch_all(&wanted[..count], |at, touched| {
+                observed[at].page = touched.number;
+                if touched.new {
+                    homes.forget(touched.number);
+                    interleaved.forget(touched.number);
+                    placed.push(Placed {
+                        after: begin + at,
+                        page: touched.number,
+                        process: narrow(wanted[at].process),
+                        number: wanted[at].address / page_bytes,
+                    });
+                }
+                // A huge page is there as a whole, a part of one that is not may be.
+                let process = wanted[at].process;
+                answers.push(homes.sampled(touched.number, process, small[at]));
+            });
+            interval.observations.extend_from_slice(&observed[..count]);
+        }
+        (placed, answers)
+    }
+}
