@@ -282,6 +282,10 @@ impl Auto {
     }
 
     fn decide(&mut self, page: u32, node: usize, copies: Copies) -> Option<Action> {
+        let price = self.cost_ns * self.running;
+        if self.purse_ns < price {
+            return None;
+        }
         let Proposal {
             kind,
             node: target,
@@ -290,9 +294,8 @@ impl Auto {
             variance,
             rule,
         } = self.propose(page, node, copies)?;
-        let price = self.cost_ns * self.running;
         let least = price * f64::from(1u32 << doublings.min(DOUBLINGS_MAX));
-        if saved_ns - self.errors * variance.sqrt() <= least || self.purse_ns < price {
+        if saved_ns - self.errors * variance.sqrt() <= least {
             return None;
         }
         self.purse_ns -= price;

@@ -59,11 +59,11 @@ pub struct Traffic {
 /// No application.
 const NONE: u16 = u16::MAX;
 
-/// What is on for an application, and pages that it would have replicated.
+/// What is on for an application, and pages that it would have replicated, by their rows.
 struct Managed {
     mechanisms: Mechanisms,
     nodes: u64,
-    candidates: Vec<(Profiled, Vec<u32>)>,
+    candidates: Vec<usize>,
 }
 
 impl Traffic {
@@ -144,7 +144,7 @@ impl Traffic {
     /// Decides about the pages; how many were given another place.
     fn place_pages(
         &mut self,
-        pages: Vec<Profiled>,
+        pages: &[Profiled],
         applications: &[u16],
         managed: &mut [Option<Managed>],
         node_maptu: &[f64],
@@ -155,8 +155,8 @@ impl Traffic {
         let mut placed = 0;
         let mut to_interleave = Vec::new();
         let mut by_node = vec![0; self.nodes];
-        for page in pages {
-            self.count_by_node(&page, &mut by_node);
+        for (row, page) in pages.iter().enumerate() {
+            self.count_by_node(page, &mut by_node);
             let Some(&(first, _)) = page.by_thread.first() else {
                 continue;
             };
@@ -180,7 +180,7 @@ impl Traffic {
                 Fate::Colocated(node) if page.copies != Copies::at(node) => {
                     let rule = "sampled on one node alone";
                     actions.push(Self::action(
-                        &page,
+                        page,
                         ActionKind::Migrate,
                         node,
                         rule,
@@ -188,8 +188,8 @@ impl Traffic {
                     ));
                     placed += 1;
                 }
-                Fate::Replicated => managed.candidates.push((page, by_node.clone())),
-                Fate::Interleaved => to_interleave.push((page, by_node.clone())),
+                Fate::Replicated => managed.candidates.push(row),
+                Fate::Interleaved => to_interleave.push(row),
                 Fate::Stays | Fate::Colocated(_) => {}
             }
         }
@@ -206,7 +206,8 @@ impl Traffic {
                 }
                 continue;
             }
-            for (page, by_node) in candidates {
+            for page in candidates.into_iter().map(|row| &pages[row]) {
+                self.count_by_node(page, &mut by_node);
                 let wanted = managed.nodes & self.memory_nodes & !page.copies.nodes;
                 for node in (0..self.nodes as u16).filter(|node| wanted >> node & 1 == 1) {
                     let rule = "sampled on several nodes, loads alone";
@@ -223,12 +224,13 @@ impl Traffic {
                 placed += 1;
             }
         }
-        for (page, by_node) in to_interleave {
+        for page in to_interleave.into_iter().map(|row: usize| &pages[row]) {
             let drawn = interleaving::draw(page.copies.home, &leave, &arrive, &mut self.draws);
             if let Some(node) = drawn {
+                self.count_by_node(page, &mut by_node);
                 let rule = "sampled on several nodes; drawn by the load of their memory";
                 actions.push(Self::action(
-                    &page,
+                    page,
                     ActionKind::Interleave,
                     node,
                     rule,
@@ -253,7 +255,7 @@ impl OnlinePolicy for Traffic {
 
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
         let counters = Counters::new(epoch);
-        let pages = self.profile.take();
+        let mut profile = std::mem::take(&mut self.profile);
         let mut managed: Vec<Option<Managed>> = counters
             .applications
             .iter()
@@ -276,7 +278,8 @@ impl OnlinePolicy for Traffic {
             applications[at] = thread.application;
         }
         if any && self.parameters.clustering != 0 {
-            self.thread_moves = clustering::swaps(epoch, &pages, self.nodes, &self.parameters);
+            self.thread_moves =
+                clustering::swaps(epoch, profile.pages(), self.nodes, &self.parameters);
             for at in 0..self.thread_moves.len() {
                 let ThreadMove { thread, node, .. } = self.thread_moves[at];
                 self.set_node(thread, node);
@@ -287,12 +290,14 @@ impl OnlinePolicy for Traffic {
             }
         }
         let placed = self.place_pages(
-            pages,
+            profile.pages(),
             &applications,
             &mut managed,
             &counters.node_maptu,
             actions,
         );
+        profile.clear();
+        self.profile = profile;
         self.rate = self.rate.next(any, placed, &self.parameters);
     }
 

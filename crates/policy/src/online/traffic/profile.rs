@@ -22,11 +22,13 @@ pub struct Profiled {
 const NONE: u32 = u32::MAX;
 
 /// Samples of at most so many pages.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// Row of each page.
     row_of: Vec<u32>,
+    /// Those after `used` are there for their memory.
     rows: Vec<Profiled>,
+    used: usize,
     rows_most: usize,
 }
 
@@ -36,6 +38,7 @@ impl Profile {
         Self {
             row_of: vec![NONE; pages],
             rows: Vec::new(),
+            used: 0,
             rows_most: usize::try_from(rows_most).unwrap_or(usize::MAX),
         }
     }
@@ -58,16 +61,24 @@ impl Profile {
         }
         let row = &mut self.row_of[page as usize];
         if *row == NONE {
-            if self.rows.len() >= self.rows_most {
+            if self.used >= self.rows_most {
                 return;
             }
-            *row = self.rows.len() as u32;
-            self.rows.push(Profiled {
-                page,
-                copies,
-                by_thread: Vec::new(),
-                stores: 0,
-            });
+            *row = self.used as u32;
+            match self.rows.get_mut(self.used) {
+                Some(profiled) => {
+                    profiled.page = page;
+                    profiled.stores = 0;
+                    profiled.by_thread.clear();
+                }
+                None => self.rows.push(Profiled {
+                    page,
+                    copies,
+                    by_thread: Vec::new(),
+                    stores: 0,
+                }),
+            }
+            self.used += 1;
         }
         let profiled = &mut self.rows[*row as usize];
         profiled.copies = copies;
@@ -92,12 +103,17 @@ impl Profile {
         }
     }
 
-    /// The pages, in the order of their first samples; all start afresh.
-    pub fn take(&mut self) -> Vec<Profiled> {
-        for profiled in &self.rows {
+    /// The pages, in the order of their first samples.
+    pub fn pages(&self) -> &[Profiled] {
+        &self.rows[..self.used]
+    }
+
+    /// All start afresh.
+    pub fn clear(&mut self) {
+        for profiled in &self.rows[..self.used] {
             self.row_of[profiled.page as usize] = NONE;
         }
-        std::mem::take(&mut self.rows)
+        self.used = 0;
     }
 }
 
@@ -130,13 +146,31 @@ mod tests {
         sample(1, 6, Load, Served::L1);
         // Two pages are profiled: the third is not.
         sample(0, 6, Load, Served::L1);
-        let rows = profile.take();
+        let rows = profile.pages();
         assert_eq!(rows.iter().map(|row| row.page).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(
             rows[0].by_thread,
             [(ThreadIndex(5), 2), (ThreadIndex(6), 1)]
         );
         assert_eq!(rows[0].stores, 1);
-        assert_eq!(profile.take(), []);
+        profile.clear();
+        assert_eq!(profile.pages(), []);
+        // What was there leaves nothing but its memory.
+        profile.sample(&Observation {
+            page: 3,
+            node: 0,
+            thread: ThreadIndex(7),
+            kind: Load,
+            served: Served::L1,
+            copies: Copies::at(2),
+            pressure: false,
+        });
+        let new = Profiled {
+            page: 3,
+            copies: Copies::at(2),
+            by_thread: vec![(ThreadIndex(7), 1)],
+            stores: 0,
+        };
+        assert_eq!(profile.pages(), [new]);
     }
 }
