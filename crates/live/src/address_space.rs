@@ -60,17 +60,18 @@ impl AddressSpace {
             .is_some_and(|mapping| mapping.has_own_policy)
     }
 
-    /// Where the page at an address begins, and its size: a huge one, or one of `page_bytes`.
+    /// Where the page at an address begins, and its size: a huge one, or one of `page_bytes` (powers of
+    /// two, both of them).
     pub fn page(&self, address: u64, page_bytes: u64) -> (u64, u64) {
         if let Some(mapping) = self.mapping(address)
             && let Some(huge_bytes) = mapping.huge_bytes
         {
-            let start = address - address % huge_bytes;
+            let start = address & !(huge_bytes - 1);
             if start >= mapping.start && start + huge_bytes <= mapping.end {
                 return (start, huge_bytes);
             }
         }
-        (address - address % page_bytes, page_bytes)
+        (address & !(page_bytes - 1), page_bytes)
     }
 
     fn mapping(&self, address: u64) -> Option<&Mapping> {

@@ -40,7 +40,7 @@ pub struct Settings {
     pub moves_threads: bool,
     /// Where random draws start.
     pub seed: u64,
-    /// Size of a page.
+    /// Size of a page, a power of two.
     pub page_bytes: u64,
     /// Memory accesses that a sample stands for; an estimate.
     pub accesses_per_sample: f64,

@@ -164,27 +164,26 @@ impl HotPages {
     /// The numbers of pages that were sampled, one after another: at most [`AT_ONCE`].
     pub fn touch_all(&mut self, pages: &[Page], mut each: impl FnMut(usize, Touched)) {
         let (mut hashes, mut places) = ([0; AT_ONCE], [FREE; AT_ONCE]);
-        let count = pages.len().min(AT_ONCE);
-        for at in 0..count {
-            hashes[at] = hash(pages[at]);
-            places[at] = self.numbers.places[self.numbers.first(hashes[at])];
+        for ((page, hash), place) in pages.iter().zip(&mut hashes).zip(&mut places) {
+            *hash = self::hash(*page);
+            *place = self.numbers.places[self.numbers.first(*hash)];
         }
-        for at in 0..count {
-            if places[at] >> 32 != hashes[at] {
-                places[at] = self.numbers.places[self.numbers.find(hashes[at], |_| true)];
+        for ((_, hash), place) in pages.iter().zip(&hashes).zip(&mut places) {
+            if *place >> 32 != *hash {
+                *place = self.numbers.places[self.numbers.find(*hash, |_| true)];
             }
         }
         let mut known = [false; AT_ONCE];
-        for at in 0..count {
-            let number = places[at] as u32 as usize;
-            known[at] = self.pages.get(number) == Some(&pages[at]);
+        for ((page, place), known) in pages.iter().zip(&places).zip(&mut known) {
+            *known = self.pages.get(*place as u32 as usize) == Some(page);
         }
-        for at in 0..count {
+        let found = hashes.iter().zip(&places).zip(&known);
+        for (at, (page, ((hash, place), known))) in pages.iter().zip(found).enumerate() {
             // Meanwhile the number may have been given to another page.
-            let number = places[at] as u32;
-            let touched = match known[at] && self.pages[number as usize] == pages[at] {
+            let number = *place as u32;
+            let touched = match *known && self.pages[number as usize] == *page {
                 true => self.again(number),
-                false => self.touch_slowly(pages[at], hashes[at]),
+                false => self.touch_slowly(*page, *hash),
             };
             each(at, touched);
         }

@@ -159,16 +159,17 @@ impl Follower {
 
     /// Takes one record in.
     pub fn follow(&mut self, bytes: &[u8]) {
+        if let Some((origin, sample)) = record::parse_clock_sample(bytes, &self.identifiers) {
+            if let Some((sampled, thread)) = self.sampled(&origin) {
+                self.sample(origin, sample, sampled, thread);
+            }
+            return;
+        }
         let Ok(Record { origin, body }) = record::parse(bytes, &self.identifiers) else {
             self.records.malformed += 1;
             return;
         };
         match body {
-            Body::Sample(sample) => {
-                if let Some((sampled, thread)) = self.sampled(&origin) {
-                    self.sample(origin, sample, sampled, thread);
-                }
-            }
             Body::Memory(sample) => {
                 if let Some((sampled, thread)) = self.sampled(&origin) {
                     self.memory(origin, sample, sampled, thread);

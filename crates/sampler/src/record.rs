@@ -120,12 +120,10 @@ impl Sample<'_> {
     /// Reads the first `N` registers; `false` where the sample has fewer.
     #[must_use]
     pub fn read_registers<const N: usize>(&self, registers: &mut [u64; N]) -> bool {
-        let Some(bytes) = self.registers.get(..8 * N) else {
+        let Some(bytes) = self.registers.as_chunks().0.first_chunk::<N>() else {
             return false;
         };
-        for (register, bytes) in registers.iter_mut().zip(bytes.as_chunks().0) {
-            *register = u64::from_ne_bytes(*bytes);
-        }
+        *registers = bytes.map(u64::from_ne_bytes);
         true
     }
 }
@@ -167,6 +165,13 @@ pub(crate) struct Identifiers {
 }
 
 impl Identifiers {
+    /// Is it none of the other events'?
+    #[inline]
+    fn is_clock(&self, id: u64) -> bool {
+        self.faults.binary_search(&id).is_err()
+            && (self.memory.is_empty() || self.form(id).is_none())
+    }
+
     /// The form of the hardware event `id`.
     fn form(&self, id: u64) -> Option<Form> {
         let at = self.memory.binary_search_by_key(&id, |(id, _)| *id).ok()?;
@@ -197,7 +202,6 @@ pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// Parses exactly one record.
-#[inline]
 pub(crate) fn parse<'a>(
     record: &'a [u8],
     identifiers: &Identifiers,
@@ -255,37 +259,59 @@ pub(crate) fn parse<'a>(
     Ok(Record { origin, body })
 }
 
-#[inline]
 fn parse_sample<'a>(
     body: &'a [u8],
     misc: u16,
     identifiers: &Identifiers,
 ) -> Result<Record<'a>, Malformed> {
-    const ABI_32: u64 = 1;
-    let id = u64_at(body, 0)?;
-    let user = misc & MISC_CPUMODE_MASK == MISC_USER;
-    if identifiers.form(id).is_some() || identifiers.faults.binary_search(&id).is_ok() {
-        return parse_other_sample(body, user, id, identifiers);
+    if let Some((origin, sample)) = clock_sample(body, misc, identifiers) {
+        let body = Body::Sample(sample);
+        return Ok(Record { origin, body });
     }
+    let id = u64_at(body, 0)?;
+    parse_other_sample(body, misc & MISC_CPUMODE_MASK == MISC_USER, id, identifiers)
+}
+
+/// The clock sample that a record is, if it is one: what nearly all of them are, found without a look
+/// at the others.
+#[inline]
+pub(crate) fn parse_clock_sample<'a>(
+    record: &'a [u8],
+    identifiers: &Identifiers,
+) -> Option<(Origin, Sample<'a>)> {
+    let (header, body) = record.split_first_chunk::<HEADER_BYTES>()?;
+    if u32_at(header, 0) != Ok(RECORD_SAMPLE) {
+        return None;
+    }
+    clock_sample(body, u16_at(header, 4).ok()?, identifiers)
+}
+
+#[inline]
+fn clock_sample<'a>(
+    body: &'a [u8],
+    misc: u16,
+    identifiers: &Identifiers,
+) -> Option<(Origin, Sample<'a>)> {
+    const ABI_32: u64 = 1;
     // A fixed length is looked at once.
-    let (fixed, registers) = body.split_first_chunk::<56>().ok_or(Malformed)?;
+    let (fixed, registers) = body.split_first_chunk::<56>()?;
+    if !identifiers.is_clock(u64_at(fixed, 0).ok()?) {
+        return None;
+    }
     let origin = Origin {
-        pid: u32_at(fixed, 16)?,
-        tid: u32_at(fixed, 20)?,
-        time_ns: u64_at(fixed, TIME_IN_SAMPLE)?,
-        cpu: CpuId(u32_at(fixed, 32)?),
+        pid: u32_at(fixed, 16).ok()?,
+        tid: u32_at(fixed, 20).ok()?,
+        time_ns: u64_at(fixed, TIME_IN_SAMPLE).ok()?,
+        cpu: CpuId(u32_at(fixed, 32).ok()?),
     };
     let sample = Sample {
-        ip: u64_at(fixed, 8)?,
-        user,
-        compatible: u64_at(fixed, 48)? == ABI_32,
-        period_ns: u64_at(fixed, 40)?,
+        ip: u64_at(fixed, 8).ok()?,
+        user: misc & MISC_CPUMODE_MASK == MISC_USER,
+        compatible: u64_at(fixed, 48).ok()? == ABI_32,
+        period_ns: u64_at(fixed, 40).ok()?,
         registers,
     };
-    Ok(Record {
-        origin,
-        body: Body::Sample(sample),
-    })
+    Some((origin, sample))
 }
 
 /// A sample that is none of the clock's.
@@ -307,6 +333,8 @@ fn parse_other_sample<'a>(
             origin.cpu = sample.cpu;
             Body::Memory(sample)
         }
+        // Too short for a clock sample.
+        None if identifiers.is_clock(id) => return Err(Malformed),
         None => {
             origin.cpu = CpuId(u32_at(body, 40)?);
             Body::Fault {

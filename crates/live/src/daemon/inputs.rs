@@ -146,7 +146,7 @@ impl Daemon {
                         space
                     }
                 };
-                small[count] = seen.address - seen.address % page_bytes;
+                small[count] = seen.address & !(page_bytes - 1);
                 wanted[count] = Page {
                     process: seen.process,
                     address: match space {
