@@ -291,6 +291,9 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("recording");
         write(&folder, &accesses);
+        let mut columns = AccessBatch::default();
+        columns.extend(&accesses);
+        proptest::prop_assert_eq!(&columns, &batch(&accesses));
         let recording = Recording::open(&folder).unwrap();
         let mut whole = AccessBatch::default();
         for batch in recording.accesses() {

@@ -40,7 +40,7 @@ pub(crate) struct AddressSpace {
 }
 
 /// A loop's instructions have a place each.
-const RECENT: usize = 1024;
+const RECENT: usize = 256;
 
 impl AddressSpace {
     /// The address space of a process that was forked from this one.

@@ -3,21 +3,20 @@
 
 use std::io;
 
-use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, ThreadIndex};
+use nearpage_recording::{Access, Event, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::address_space::{AddressSpaces, Codes, Origin};
-use crate::architecture::GENERAL_REGISTERS;
 use crate::calibrate::Side;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
-use crate::lookaside::{Lookaside, Sampled};
-use crate::pmu::{Frequencies, MemorySample, Observation, PmuEvent};
+use crate::lookaside::Lookaside;
+use crate::pmu::{Frequencies, PmuEvent};
 use crate::processes::{Mapping, Processes};
-use crate::record::{self, Body, Identifiers, Map, Record, Sample};
+use crate::record::{self, Body, Identifiers, Map, Record};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
-use crate::verdict::{REGISTERS, Registers, THREAD_POINTER, Undecoded, Verdict};
+use crate::verdict::{REGISTERS, Registers, Undecoded};
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
@@ -177,39 +176,6 @@ impl Follower {
             }
             body => self.other(origin, body),
         }
-    }
-
-    /// A thread of which a sample came, if its samples count.
-    #[inline]
-    fn sampled(&mut self, origin: &record::Origin) -> Option<(Sampled, ThreadIndex)> {
-        let sampled = match self.lookaside.find(origin.pid, origin.tid) {
-            Some(sampled) => sampled,
-            None => self.look_for(origin),
-        };
-        sampled.thread.map(|thread| (sampled, thread))
-    }
-
-    #[cold]
-    fn look_for(&mut self, origin: &record::Origin) -> Sampled {
-        let &record::Origin {
-            pid, tid, time_ns, ..
-        } = origin;
-        let counts = self.admits(pid) && {
-            self.meet(pid);
-            self.admits(pid)
-        };
-        let sampled = Sampled {
-            pid,
-            tid,
-            thread: counts.then(|| self.thread(time_ns, pid, tid)),
-            space: match counts {
-                true => self.spaces.position(pid),
-                false => 0,
-            },
-            weight: self.weights.get(&tid).copied().unwrap_or(1.0),
-        };
-        self.lookaside.keep(sampled);
-        sampled
     }
 
     /// Takes in what is no sample of an access.
@@ -496,167 +462,6 @@ impl Follower {
         });
     }
 
-    fn sample(
-        &mut self,
-        origin: record::Origin,
-        sample: Sample<'_>,
-        sampled: Sampled,
-        thread: ThreadIndex,
-    ) {
-        let periods = self.periods_at(origin.time_ns);
-        self.taken += 1;
-        self.taken_ns += sample.period_ns as f64 * f64::from(periods);
-        let counts = self.threads.seen_on(thread, origin.cpu);
-        if !sample.user {
-            counts.kernel += 1;
-            return;
-        }
-        counts.samples += 1;
-        let general = self.registers.first_chunk_mut::<GENERAL_REGISTERS>();
-        if !general.is_some_and(|general| sample.read_registers(general)) {
-            counts.undecoded += 1;
-            self.undecoded.no_registers += 1;
-            return;
-        }
-        let space = self.spaces.at(sampled.space);
-        let verdict = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
-        let thread_pointer = verdict.needs_thread_pointer().then(|| {
-            let told = sample.thread_pointer::<GENERAL_REGISTERS>();
-            told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
-        });
-        self.registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
-        match verdict {
-            Verdict::Compute => counts.compute += 1,
-            Verdict::Undecoded(reason) => {
-                counts.undecoded += 1;
-                *self.undecoded.of(*reason) += 1;
-                *self
-                    .undecoded_at
-                    .entry((origin.pid, sample.ip))
-                    .or_default() += 1;
-            }
-            Verdict::Accesses { .. } if thread_pointer == Some(None) => {
-                counts.undecoded += 1;
-                self.undecoded.thread_base += 1;
-            }
-            Verdict::Accesses {
-                templates,
-                resolution,
-            } => {
-                let weight = periods * sampled.weight / templates.len() as f32;
-                let mut kept = false;
-                for template in templates {
-                    let address = template.address(&self.registers);
-                    if !self.filter.keeps(origin.pid, address) {
-                        continue;
-                    }
-                    kept = true;
-                    self.pids.push(origin.pid);
-                    self.accesses.push(Access {
-                        time_ns: origin.time_ns,
-                        thread,
-                        cpu: origin.cpu,
-                        address,
-                        instruction: template.instruction,
-                        kind: template.kind,
-                        level: Level::Unknown,
-                        resolution: *resolution,
-                        distance_bytes: template.distance_bytes,
-                        weight,
-                        cost_ns: sample.period_ns as f32 * weight,
-                        page_node: None,
-                    });
-                }
-                match kept {
-                    true => counts.accesses += 1,
-                    false => {
-                        counts.samples -= 1;
-                        self.records.left_out += 1;
-                    }
-                }
-            }
-        }
-    }
-
-    fn memory(
-        &mut self,
-        origin: record::Origin,
-        sample: MemorySample,
-        sampled: Sampled,
-        thread: ThreadIndex,
-    ) {
-        let periods = self.periods_at(origin.time_ns);
-        self.taken += 1;
-        let counts = self.threads.seen_on(thread, origin.cpu);
-        if !sample.user {
-            counts.kernel += 1;
-            return;
-        }
-        if self.hardware.event == PmuEvent::DtlbMiss && sample.tlb_miss != Some(true) {
-            self.records.left_out += 1;
-            return;
-        }
-        counts.samples += 1;
-        let (ip, address, kind, level, latency_cycles) = match sample.observation {
-            Observation::Access {
-                ip,
-                address,
-                kind,
-                level,
-                latency_cycles,
-            } => (ip, address, kind, level, latency_cycles),
-            Observation::NoAccess => {
-                counts.compute += 1;
-                return;
-            }
-            Observation::NoAddress => {
-                counts.undecoded += 1;
-                self.undecoded.no_address += 1;
-                return;
-            }
-        };
-        if kind == AccessKind::Load && latency_cycles < self.hardware.min_latency_cycles {
-            counts.compute += 1;
-            return;
-        }
-        if !self.filter.keeps(origin.pid, address) {
-            counts.samples -= 1;
-            self.records.left_out += 1;
-            return;
-        }
-        counts.accesses += 1;
-        let weight = sample.period as f32 * periods * sampled.weight;
-        let latency_ns = self
-            .hardware
-            .frequencies
-            .nanoseconds(origin.cpu, latency_cycles);
-        self.pids.push(origin.pid);
-        self.accesses.push(Access {
-            time_ns: origin.time_ns,
-            thread,
-            cpu: origin.cpu,
-            address,
-            instruction: ip,
-            kind,
-            level,
-            resolution: Resolution::Exact,
-            distance_bytes: 0,
-            weight,
-            cost_ns: latency_ns * weight,
-            page_node: None,
-        });
-    }
-
-    /// How many of its periods a sample of this time stands for.
-    fn periods_at(&self, time_ns: u64) -> f32 {
-        let since = |(since_ns, _): &&(u64, f32)| *since_ns <= time_ns;
-        self.periods_each
-            .iter()
-            .rev()
-            .find(since)
-            .map_or(1.0, |(_, periods)| *periods)
-    }
-
     /// The places with most undecoded samples.
     pub fn undecoded_places(&self, count: usize) -> Vec<UndecodedPlace> {
         let place = |(&(pid, sampled), &samples): (&(u32, u64), &u64)| UndecodedPlace {
@@ -713,5 +518,6 @@ impl UndecodedCounts {
     }
 }
 
+mod samples;
 #[cfg(test)]
 mod tests;

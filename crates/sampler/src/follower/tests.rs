@@ -1,4 +1,9 @@
+use nearpage_recording::{AccessKind, Level};
+use proptest::prelude::*;
+
 use super::*;
+use crate::architecture::GENERAL_REGISTERS;
+use crate::discovery::Members;
 use crate::record::tests::{record, trailer};
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -335,4 +340,57 @@ fn what_a_sink_refuses_is_an_error() {
     follower.begin(1, 10, 10, 1);
     assert!(follower.hand_over(&mut Full).is_err());
     assert!(follower.events.is_empty());
+}
+
+/// What happens to a program, by kind: a fork, an exit, an exec, another name, samples, weights,
+/// further members.
+fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
+    match kind {
+        0 => follower.follow(&fork(time_ns, pid, tid, 1 + tid % 3)),
+        1 => follower.follow(&exit(time_ns, pid, tid)),
+        2 | 3 => {
+            let body = [
+                words(&[pid, tid]),
+                b"name\0\0\0\0".to_vec(),
+                trailer(pid, tid, time_ns, 0),
+            ];
+            let exec = u16::from(kind == 2) << 13;
+            follower.follow(&record(3, exec, &body.concat()));
+        }
+        4 => follower.weigh([(tid, time_ns as f32)].into_iter().collect()),
+        5 => follower.include([pid]),
+        6 => {
+            // Told as an event, to be compared.
+            let seen = follower.take_seen();
+            let text = format!("{seen:?}");
+            follower.found(time_ns, 100, 1000 + time_ns as u32, text);
+        }
+        _ => follower.follow(&sample(time_ns, pid, tid, kind % 2 == 0)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_from_sample_to_sample_changes_nothing(
+        happenings in prop::collection::vec((0u8..16, 1u32..4, 1u32..6), 0..200),
+        attached in any::<bool>(),
+    ) {
+        let no_processes = tempfile::tempdir().unwrap();
+        let [mut kept, mut forgetful] = [0, 1].map(|_| {
+            let mut follower = Follower::new(Side::Before, Identifiers::default());
+            follower.discovery = attached.then(|| {
+                let members = Members::Processes([1].into_iter().collect());
+                Discovery::new(Processes::new(no_processes.path()), members)
+            });
+            follower
+        });
+        for (time_ns, (kind, pid, tid)) in happenings.into_iter().enumerate() {
+            happen(&mut kept, time_ns as u64, kind, pid, tid);
+            forgetful.lookaside.clear();
+            happen(&mut forgetful, time_ns as u64, kind, pid, tid);
+        }
+        prop_assert_eq!(kept.threads.all(), forgetful.threads.all());
+        prop_assert_eq!(kept.events, forgetful.events);
+        prop_assert_eq!(kept.undecoded, forgetful.undecoded);
+    }
 }
