@@ -3,66 +3,30 @@
 //! a hundred thousand samples an interval, of a made-up process whose pages never move; CPU time of the
 //! thread.
 //!
-//! `cargo bench -p nearpage-live [-- INTERVALS [POLICY…]]`; one policy under `valgrind --tool=callgrind
-//! --toggle-collect='*Daemon::step*'` gives instructions, which no other work on the machine changes.
-
-use std::io;
+//! `cargo bench -p nearpage-live --bench live_decisions [-- INTERVALS [POLICY…]]`; one policy under
+//! `valgrind --tool=callgrind --toggle-collect='*Daemon::step*'` gives instructions, which no other work on
+//! the machine changes.
 
 use nearpage_live::{
     Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Report, Settings,
 };
-use nearpage_machine::{CpuId, NodeId, preset};
+use nearpage_machine::{CpuId, preset};
 use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
+
+#[path = "live_kernel.rs"]
+mod live_kernel;
+
+use live_kernel::{Clock, PAGE, SECOND, cpu_ns, median};
 
 const PAGES: u64 = 30_000;
 /// Those of a second, at the rate that the daemon's cost is stated for.
 const SAMPLES: u64 = 100_000;
 const THREADS: u32 = 16;
-const PAGE: u64 = 4096;
-const SECOND: u64 = 1_000_000_000;
 /// Before all pages' nodes have been asked about.
 const FIRST_INTERVALS: u64 = 8;
 /// The most that a decision may take.
 const LIMIT_MS: f64 = 10.0;
-
-/// Time is the thread's own, and a second more each interval.
-struct Clock {
-    intervals: u64,
-}
-
-impl Kernel for Clock {
-    fn now_ns(&mut self) -> u64 {
-        self.intervals * SECOND + cpu_ns()
-    }
-
-    fn sleep_ns(&mut self, _: u64) {}
-
-    fn started(&mut self, pid: u32) -> Option<u64> {
-        Some(u64::from(pid))
-    }
-
-    fn page_nodes(&mut self, _: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
-        for (page, node) in pages.iter().zip(nodes) {
-            *node = (page / PAGE % 4) as i32;
-        }
-        Ok(())
-    }
-
-    fn move_pages(&mut self, _: u32, _: &[u64], _: &[NodeId], _: &mut [i32]) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn cpu_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
-}
 
 /// Samples of an interval: half of the pages are one thread's each, the others all threads'; one in
 /// eight is a store.
@@ -96,11 +60,6 @@ fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
         });
     }
     batch
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 struct Figures {

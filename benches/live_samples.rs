@@ -11,17 +11,20 @@
 use std::io;
 
 use nearpage_live::{Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Settings};
-use nearpage_machine::{NodeId, preset};
+use nearpage_machine::preset;
 use nearpage_recording::{Access, Event};
 use nearpage_sampler::Sink;
 use nearpage_sampler::bench::{Following, append_sample};
+
+#[path = "live_kernel.rs"]
+mod live_kernel;
+
+use live_kernel::{Clock, PAGE, SECOND, cpu_ns, median};
 
 const SAMPLES: usize = 100_000;
 const ROUNDS: usize = 5;
 const THREADS: u32 = 4;
 const PAGES: usize = 30_000;
-const PAGE: u64 = 4096;
-const SECOND: u64 = 1_000_000_000;
 /// The most that all of it may take: 1 % of a core.
 const LIMIT_NS: f64 = 100.0;
 /// Loads one after another, whose addresses are in a register.
@@ -35,31 +38,6 @@ const PLACES: u64 = 64;
 /// Code of ours, a page of it: read, never run.
 static CODE: std::sync::LazyLock<Vec<u8>> =
     std::sync::LazyLock::new(|| LOAD.repeat(2 * PLACES as usize));
-
-struct Clock(u64);
-
-impl Kernel for Clock {
-    fn now_ns(&mut self) -> u64 {
-        self.0
-    }
-
-    fn sleep_ns(&mut self, _: u64) {}
-
-    fn started(&mut self, pid: u32) -> Option<u64> {
-        Some(u64::from(pid))
-    }
-
-    fn page_nodes(&mut self, _: u32, pages: &[u64], nodes: &mut [i32]) -> io::Result<()> {
-        for (page, node) in pages.iter().zip(nodes) {
-            *node = (page / PAGE % 4) as i32;
-        }
-        Ok(())
-    }
-
-    fn move_pages(&mut self, _: u32, _: &[u64], _: &[NodeId], _: &mut [i32]) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Takes accesses, and keeps none.
 #[derive(Default)]
@@ -76,16 +54,6 @@ impl Sink for Nothing {
     fn events(&mut self, _: &[Event]) -> io::Result<()> {
         Ok(())
     }
-}
-
-fn cpu_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
 }
 
 /// What the rings hold in a round, by CPU; addresses in `pages` pages, in no order.
@@ -107,11 +75,6 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
     rings
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn measure(pages: u64, intervals: usize) {
     let settings = Settings {
         policy: Policy::from_name("watch").expect("a policy of that name"),
@@ -128,9 +91,9 @@ fn measure(pages: u64, intervals: usize) {
         accesses_per_sample: 1000.0,
         source: "clock".to_owned(),
     };
-    let mut kernel = Clock(SECOND);
+    let mut kernel = Clock { intervals: 1 };
     let machine = preset("opteron-4").expect("a preset");
-    let mut daemon = Daemon::new(settings, &machine, SECOND).expect("four nodes");
+    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns()).expect("four nodes");
     let mut observer = Observer::new(100_000);
     let code = (CODE.as_ptr() as u64, CODE.len() as u64);
     let mut alone = Following::itself(code.0, code.1);
@@ -139,9 +102,10 @@ fn measure(pages: u64, intervals: usize) {
     let (mut to_accesses, mut to_buffer, mut deciding, mut all) = (vec![], vec![], vec![], vec![]);
     for interval in 0..intervals + 3 {
         let (mut accesses_ns, mut buffer_ns, mut nothing) = (0, 0, Nothing::default());
+        let interval_ns = kernel.now_ns();
         let rounds: Vec<_> = (0..ROUNDS)
             .map(|round| {
-                let begin_ns = kernel.0 + (round as u64) * SECOND / ROUNDS as u64;
+                let begin_ns = interval_ns + (round as u64) * SECOND / ROUNDS as u64;
                 rings(pages, begin_ns, &mut random)
             })
             .collect();
@@ -159,7 +123,7 @@ fn measure(pages: u64, intervals: usize) {
             followed.round(round, &mut observer).expect("taken");
             buffer_ns += cpu_ns() - began_ns;
         }
-        kernel.0 += SECOND;
+        kernel.intervals += 1;
         let began_ns = cpu_ns();
         let report = daemon
             .step(&mut observer, &mut kernel, &FreeMemory::default(), 0, None)

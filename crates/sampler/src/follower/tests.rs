@@ -365,7 +365,7 @@ fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
             let text = format!("{seen:?}");
             follower.found(time_ns, 100, 1000 + time_ns as u32, text);
         }
-        _ => follower.follow(&sample(time_ns, pid, tid, kind % 2 == 0)),
+        _ => follower.follow(&sample(time_ns, pid, tid, kind.is_multiple_of(2))),
     }
 }
 

@@ -212,7 +212,7 @@ impl Traffic {
                 for node in (0..self.nodes as u16).filter(|node| wanted >> node & 1 == 1) {
                     let rule = "sampled on several nodes, loads alone";
                     actions.push(Self::action(
-                        &page,
+                        page,
                         ActionKind::Replicate,
                         node,
                         rule,
