@@ -18,6 +18,7 @@ struct Tally {
     instructions: HashMap<(u64, i8), f64>,
     events: HashMap<&'static str, usize>,
     dump: Option<BufWriter<File>>,
+    times: Option<BufWriter<File>>,
     maps: Vec<(u64, u64, u64, String)>,
 }
 
@@ -35,6 +36,9 @@ impl Sink for Tally {
                 .or_default() += weight;
             if let Some(dump) = &mut self.dump {
                 writeln!(dump, "{} {weight}", access.address)?;
+            }
+            if let Some(times) = &mut self.times {
+                writeln!(times, "{}", access.time_ns)?;
             }
         }
         Ok(())
@@ -105,11 +109,15 @@ fn main() {
     options.fault_period = fault_period;
     options.after = std::time::Duration::from_secs_f64(after);
     options.duration = (duration > 0.0).then(|| std::time::Duration::from_secs_f64(duration));
-    // Every address with its weight, one a line.
-    let dump = std::env::var_os("SAMPLES_DUMP")
-        .map(|path| BufWriter::new(File::create(path).expect("a new file")));
+    let file = |variable| {
+        std::env::var_os(variable)
+            .map(|path| BufWriter::new(File::create(path).expect("a new file")))
+    };
     let mut tally = Tally {
-        dump,
+        // Every address with its weight, one a line.
+        dump: file("SAMPLES_DUMP"),
+        // Every access's time, CLOCK_MONOTONIC.
+        times: file("SAMPLES_TIMES"),
         ..Tally::default()
     };
     let mut began_ns = 0.0;
