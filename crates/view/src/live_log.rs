@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 
 use crate::Error;
 
+/// Nodes of a machine whose memory is looked at: a bit each of [`Head::memory_nodes`].
+const NODES_MAX: usize = 64;
 /// Movements that are kept, the latest.
 const MOVEMENTS_MAX: usize = 100_000;
 /// Pages that are kept; others are counted.
@@ -111,6 +113,12 @@ impl LiveLog {
         let first = lines.next().map_err(|error| refuse(error.to_string()))?;
         let head: Head = serde_json::from_slice(first.unwrap_or_default())
             .map_err(|error| refuse(format!("its first line: {error}")))?;
+        if head.nodes.len() > NODES_MAX {
+            let nodes = head.nodes.len();
+            return Err(refuse(format!(
+                "its first line: expected at most {NODES_MAX} nodes, found {nodes}"
+            )));
+        }
         let mut followed = Followed {
             head,
             read_bytes: 0,
@@ -575,5 +583,12 @@ mod tests {
             error.contains("not a log of `nearpage live`: its first line: "),
             "{error}"
         );
+        // An interval takes memory for each of the nodes that the first line names.
+        let many = HEAD.replace("[0,1]", &format!("[0{}]", ",1".repeat(64)));
+        let error = LiveLog::open(log(&[&many]).path())
+            .expect_err("refused")
+            .to_string();
+        let end = "its first line: expected at most 64 nodes, found 65";
+        assert!(error.ends_with(end), "{error}");
     }
 }
