@@ -413,6 +413,37 @@ fn commands_that_cannot_run_leave_nothing() {
     assert!(!case.path("r").exists());
 }
 
+/// A disk that is full, or here a limit: the folder was left empty, and with --force what had been there
+/// lay beside it under another name.
+#[test]
+fn a_recording_that_cannot_be_written_leaves_what_was_there() {
+    let case = Case::new("no-room");
+    let record = |options: &str| {
+        let nearpage = nearpage_path();
+        let script = format!(
+            // The limit is not for what it prints.
+            "set -o pipefail; (trap '' XFSZ; ulimit -f 0; exec '{}' record {options} -o r -- true) 2>&1 | cat >&2",
+            nearpage.display()
+        );
+        let mut command = case.command("bash");
+        command.args(["-c", &script]);
+        case.run(command).says(1, &["r/", "File too large"])
+    };
+    record("");
+    let names = || {
+        let entries = fs::read_dir(case.folder()).unwrap().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        names.retain(|name| name.to_string_lossy().starts_with('r'));
+        names
+    };
+    assert!(names().is_empty(), "{:?}", names());
+    fs::create_dir(case.path("r")).unwrap();
+    case.write("r/recording.json", "{}");
+    record("--force");
+    assert_eq!(names(), ["r"]);
+    assert_eq!(case.read("r/recording.json"), "{}");
+}
+
 #[test]
 fn an_earlier_recording_is_kept_unless_forced() {
     let case = Case::new("force");

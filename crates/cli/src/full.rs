@@ -79,7 +79,13 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     }
     let place = OutputFolder::claim(output, arguments.force)?;
     let metadata = metadata(arguments, &machine, tracing, image.as_ref(), notes);
-    let mut log = LogWriter::create(output, metadata, &machine)?;
+    let mut log = match LogWriter::create(output, metadata, &machine) {
+        Ok(log) => log,
+        Err(error) => {
+            place.give_back_unless_in_use();
+            return Err(error.into());
+        }
+    };
     place.keep();
     let logs = log
         .allocation_log_folder()

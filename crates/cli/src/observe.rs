@@ -225,7 +225,13 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     }
     let place = OutputFolder::claim(&wish.output, wish.replace)?;
     let metadata = metadata(wish, &options, &choice, &program, &machine);
-    let log = LogWriter::create(&wish.output, metadata, &machine)?;
+    let log = match LogWriter::create(&wish.output, metadata, &machine) {
+        Ok(log) => log,
+        Err(error) => {
+            place.give_back_unless_in_use();
+            return Err(error.into());
+        }
+    };
 
     options.max_overhead = wish.max_overhead;
     options.after = wish.after;
@@ -475,6 +481,8 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
 /// Sees to it that an earlier recording is there until the new one has begun.
 pub struct OutputFolder {
     path: PathBuf,
+    /// There was nothing, or an earlier recording that is out of the way.
+    is_new: bool,
     /// Where the earlier recording waits.
     earlier: Option<PathBuf>,
 }
@@ -498,6 +506,7 @@ impl OutputFolder {
         }
         Ok(Self {
             path: path.to_owned(),
+            is_new: !path.exists(),
             earlier,
         })
     }
@@ -506,6 +515,13 @@ impl OutputFolder {
     pub fn keep(self) {
         if let Some(earlier) = self.earlier {
             let _ = fs::remove_dir_all(earlier);
+        }
+    }
+
+    /// There will be no new recording: its files could not be made, perhaps since others are there.
+    pub fn give_back_unless_in_use(self) {
+        if self.is_new {
+            self.give_back();
         }
     }
 

@@ -106,7 +106,10 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
 }
 
 fn unexpected(path: &Path, expected: &'static str, found: &str) -> Error {
-    let found: String = found.chars().take(80).collect();
+    // One line of it, whatever is in there.
+    let found = found.trim().chars().take(80);
+    let found = found.map(|letter| if letter.is_control() { ' ' } else { letter });
+    let found = found.collect();
     Error::Sysfs {
         path: path.to_owned(),
         expected,

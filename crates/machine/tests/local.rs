@@ -275,6 +275,12 @@ fn damaged_files_are_named() {
             "big",
             "index0/size: expected a size such as `32K`, found `big`",
         ),
+        // On one line, whatever is in the file.
+        (
+            "devices/system/cpu/cpu0/cache/index0/size",
+            " 12\n\x1b[31m13\n",
+            "index0/size: expected a size such as `32K`, found `12  [31m13`",
+        ),
         (
             "kernel/mm/transparent_hugepage/enabled",
             "on",

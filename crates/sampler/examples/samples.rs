@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::time::Duration;
 
 use nearpage_recording::{Access, Event, SampleCounts};
 use nearpage_sampler::{Options, Sampler, Sink, SourceWish, State};
@@ -18,6 +19,7 @@ struct Tally {
     instructions: HashMap<(u64, i8), f64>,
     events: HashMap<&'static str, usize>,
     dump: Option<BufWriter<File>>,
+    times: Option<BufWriter<File>>,
     maps: Vec<(u64, u64, u64, String)>,
 }
 
@@ -34,6 +36,9 @@ impl Sink for Tally {
                 .or_default() += weight;
             if let Some(dump) = &mut self.dump {
                 writeln!(dump, "{} {weight}", access.address)?;
+            }
+            if let Some(times) = &mut self.times {
+                writeln!(times, "{}", access.time_ns)?;
             }
         }
         Ok(())
@@ -102,27 +107,44 @@ fn main() {
     }
     options.rate_hz = (rate_hz > 0.0).then_some(rate_hz);
     options.fault_period = fault_period;
-    options.after = std::time::Duration::from_secs_f64(after);
-    options.duration = (duration > 0.0).then(|| std::time::Duration::from_secs_f64(duration));
-    // Every address with its weight, one a line.
-    let dump = std::env::var_os("SAMPLES_DUMP")
-        .map(|path| BufWriter::new(File::create(path).expect("a new file")));
+    options.after = Duration::from_secs_f64(after);
+    options.duration = (duration > 0.0).then(|| Duration::from_secs_f64(duration));
+    let file = |variable| {
+        std::env::var_os(variable)
+            .map(|path| BufWriter::new(File::create(path).expect("a new file")))
+    };
     let mut tally = Tally {
-        dump,
+        // Every address with its weight, one a line.
+        dump: file("SAMPLES_DUMP"),
+        // Every access's time, CLOCK_MONOTONIC.
+        times: file("SAMPLES_TIMES"),
         ..Tally::default()
     };
-    let mut began_ns = 0.0;
-    let result = Sampler::start(&options).and_then(|sampler| {
+    // Of rounds in which samples came: to look at a program in which none are, and to let go of the
+    // kernel's events in the end, costs the same whatever the rate.
+    let mut recorder_ns = 0.0;
+    let result = Sampler::start(&options).and_then(|mut sampler| {
         eprintln!(
             "calibration: {}; rate: {:.0} Hz; notes: {:?}",
             sampler.calibration(),
             1e9 / sampler.period_ns() as f64,
             sampler.notes()
         );
-        began_ns = own_time_ns();
-        sampler.run(&mut tally)
+        let mut taken = 0;
+        let state = loop {
+            let began_ns = own_time_ns();
+            let state = sampler.drain(Duration::from_millis(200), &mut tally)?;
+            let counts = sampler.threads().iter().map(|thread| thread.counts);
+            let now = counts.map(|counts| counts.samples + counts.kernel).sum();
+            if std::mem::replace(&mut taken, now) != now {
+                recorder_ns += own_time_ns() - began_ns;
+            }
+            if state != State::Running {
+                break state;
+            }
+        };
+        sampler.finish(state, &mut tally)
     });
-    let recorder_ns = own_time_ns() - began_ns;
     let _ = std::fs::remove_dir_all(&folder);
     let summary = match result {
         Ok(summary) => summary,

@@ -14,8 +14,8 @@ use crate::error::{Error, Refusal};
 use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
-use crate::sample_cost::{SLICES, cost_ns};
-use crate::signal::own::OwnTimer;
+use crate::sample_cost::{Came, Coming, TIME_MAX, cost_ns, gap_ns};
+use crate::signal::own::{OwnTimer, Ticks};
 
 /// Where the instruction that a sample stands for is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +72,8 @@ pub struct Calibration {
     pub samples: u32,
     /// Share of them that agree with `side`, 0 to 1.
     pub share: f32,
-    /// What a sample cost a loop that keeps its CPU's cache busy, in nanoseconds; `None` where that
-    /// could not be told.
+    /// What a sample cost a loop that keeps its CPU's cache busy, in nanoseconds, where they are some
+    /// milliseconds apart; `None` where that could not be told.
     pub sample_cost_ns: Option<f64>,
 }
 
@@ -84,10 +84,12 @@ pub const DEFAULT_COST_SHARE: f64 = 0.005;
 /// [`DEFAULT_COST_SHARE`] at 36 µs a sample, the dearest that a virtual machine was seen to take.
 pub const UNMEASURED_RATE_HZ: f64 = 137.0;
 
+/// What a sample costs is measured at this rate: default rates are not much higher where it is dear.
+pub(crate) const CALIBRATED_HZ: f64 = UNMEASURED_RATE_HZ;
+
 /// Samples of a program cost up to so many times those of the loop here: its prefetched streams
-/// begin anew, its threads are scheduled, and other CPUs are sampled at the same time
-/// (`benches/sampler_cost` prints both).
-const PROGRAM_OVER_LOOP: f64 = 2.0;
+/// begin anew, its threads are scheduled, and other CPUs are sampled at the same time.
+const PROGRAM_OVER_LOOP: f64 = 1.5;
 
 /// Default rates to choose from, in samples a second. Primes: not in step with timers, which like
 /// round numbers. Steps of about a fifth, since the measurement is no finer, so that most runs on
@@ -162,43 +164,47 @@ pub(crate) fn signal_supported() -> Result<(), String> {
 const SAMPLES_WANTED: u32 = 60;
 /// Longest wait for them; emulators need it.
 const SIDE_TIME_MAX: Duration = Duration::from_millis(100);
-pub(crate) const PERIOD_NS: u64 = 100_000;
+const PERIOD_NS: u64 = 100_000;
 const CHAIN_BYTES: usize = 4 << 20;
 pub(crate) const LINE_BYTES: usize = 64;
 
 /// Runs two loops in the calling thread: a chain of pointers, to see where its samples stand, and
-/// one that works in its CPU's cache, without and with samples in turn. Takes about 60 ms, on a
-/// busy or emulated machine up to 150.
+/// one that works in its CPU's cache, to see what samples as far apart as in programs cost it. Takes
+/// about 60 ms, on a busy or emulated machine up to 210.
 pub fn calibrate() -> Result<Calibration, Error> {
     supported()?;
-    let mut clock = Clock::open()?;
-    let side = side(&mut clock)?;
-    Ok(Calibration {
-        // Optional, so what the kernel has against it is no matter.
-        sample_cost_ns: cost_ns(&mut clock, SLICES),
-        ..side
-    })
+    let side = side(&mut Clock::open(PERIOD_NS)?)?;
+    Ok(side.with_cost(Source::Clock))
 }
 
 /// The same for the signal source: the side with timers that interrupt by themselves; the cost with
-/// signals that are sent, since its own timers expire with ticks that come anyway.
+/// those of the source, which ticks serve that come anyway.
 pub fn calibrate_signal() -> Result<Calibration, Error> {
     signal_supported().map_err(|why| Error::NoSource(format!("source signal: {why}")))?;
-    let mut timer = OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?;
-    let side = side(&mut timer)?;
-    drop(timer);
-    Ok(Calibration {
-        sample_cost_ns: measure_cost_ns(Source::Signal, SLICES),
-        ..side
-    })
+    let side = side(&mut OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?)?;
+    Ok(side.with_cost(Source::Signal))
 }
 
-/// What a sample of the signal source, or of the clock, costs now: [`Calibration::sample_cost_ns`],
-/// from so many slices. `None` where that could not be told.
-pub(crate) fn measure_cost_ns(source: Source, slices: usize) -> Option<f64> {
+impl Calibration {
+    /// Optional, so what the kernel has against it is no matter.
+    fn with_cost(self, source: Source) -> Self {
+        Self {
+            sample_cost_ns: measure_cost_ns(source, CALIBRATED_HZ, TIME_MAX),
+            ..self
+        }
+    }
+}
+
+/// What a sample of the signal source, or of the clock, costs now at this rate:
+/// [`Calibration::sample_cost_ns`]. `None` where that could not be told in `time_max`.
+pub(crate) fn measure_cost_ns(source: Source, rate_hz: f64, time_max: Duration) -> Option<f64> {
     match source {
-        Source::Signal => cost_ns(&mut Sent(OwnTimer::by_ticks().ok()?, false), slices),
-        _ => cost_ns(&mut Clock::open().ok()?, slices),
+        Source::Signal => cost_ns(&mut Ticks::new().ok()?, time_max),
+        _ => {
+            let mut clock = Clock::open(gap_ns(rate_hz)).ok()?;
+            clock.event.enable().ok()?;
+            cost_ns(&mut clock, time_max)
+        }
     }
 }
 
@@ -211,36 +217,6 @@ pub(crate) trait Samples {
     fn switch(&mut self, on: bool) -> Result<(), Error>;
     /// Instruction pointers of the samples since the last call.
     fn take(&mut self) -> Vec<u64>;
-    /// A number that is another one after each sample.
-    fn count(&self) -> u64;
-    /// A window of work begins.
-    fn begin_window(&mut self) {}
-}
-
-/// Signals that the thread sends itself, one in every window while they are switched on.
-struct Sent(OwnTimer, bool);
-
-impl Samples for Sent {
-    fn switch(&mut self, on: bool) -> Result<(), Error> {
-        self.1 = on;
-        Ok(())
-    }
-
-    fn take(&mut self) -> Vec<u64> {
-        self.0.take()
-    }
-
-    fn count(&self) -> u64 {
-        self.0.count()
-    }
-
-    fn begin_window(&mut self) {
-        // The call itself is no part of a sample, so it is in all windows.
-        match self.1 {
-            true => self.0.send(),
-            false => self.0.send_nothing(),
-        }
-    }
 }
 
 impl Samples for OwnTimer {
@@ -252,10 +228,6 @@ impl Samples for OwnTimer {
     fn take(&mut self) -> Vec<u64> {
         OwnTimer::take(self)
     }
-
-    fn count(&self) -> u64 {
-        OwnTimer::count(self)
-    }
 }
 
 /// Those of the kernel's software clock.
@@ -263,6 +235,8 @@ struct Clock {
     event: PerfEvent,
     ring: Ring,
     bytes: Vec<u8>,
+    /// Bytes, when it was last looked.
+    written: u64,
 }
 
 impl Samples for Clock {
@@ -277,16 +251,26 @@ impl Samples for Clock {
     fn take(&mut self) -> Vec<u64> {
         self.drain().map(|sample| sample.ip).collect()
     }
+}
 
-    fn count(&self) -> u64 {
-        self.ring.written()
+impl Coming for Clock {
+    fn came(&mut self, _: u64) -> Came {
+        let written = self.ring.written();
+        match written == std::mem::replace(&mut self.written, written) {
+            true => Came::Nothing,
+            false => Came::Sample,
+        }
+    }
+
+    fn otherwise(&self) -> Came {
+        Came::Nothing
     }
 }
 
 impl Clock {
-    fn open() -> Result<Self, Error> {
+    fn open(period_ns: u64) -> Result<Self, Error> {
         let mut attributes = Attributes::new(Counted::CpuClock);
-        attributes.sample_period = PERIOD_NS;
+        attributes.sample_period = period_ns;
         attributes.sample_type = CLOCK_SAMPLE;
         attributes.sample_regs_user = REGISTER_MASK;
         attributes.flags |= flag::EXCLUDE_KERNEL | flag::SAMPLE_ID_ALL;
@@ -302,6 +286,7 @@ impl Clock {
             event,
             ring,
             bytes: Vec::new(),
+            written: 0,
         })
     }
 

@@ -22,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The process for the command could not be made.
-    #[error("cannot start a process: {source}")]
+    #[error("cannot start a process: {source}{}", remedy(source))]
     Launch {
         /// The kernel's reason.
         source: io::Error,
@@ -164,6 +164,15 @@ impl Refusal {
     }
 }
 
+/// What helps where no process could be made.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "; raise ulimit -n",
+        Some(libc::EAGAIN) => "; raise ulimit -u",
+        _ => "",
+    }
+}
+
 /// `kernel.perf_event_paranoid`; `None` where it is not to be had (it may read empty).
 pub fn paranoid_level(proc_root: &Path) -> Option<i32> {
     let text = std::fs::read_to_string(proc_root.join("sys/kernel/perf_event_paranoid")).ok()?;
@@ -197,5 +206,12 @@ mod tests {
         assert!(explained(libc::EPERM, "").contains("seccomp"));
         assert!(explained(libc::EMFILE, "2").contains("ulimit -n"));
         assert!(explained(libc::ENOSYS, "2").contains("CONFIG_PERF_EVENTS"));
+        let launch = |errno| {
+            let source = io::Error::from_raw_os_error(errno);
+            Error::Launch { source }.to_string()
+        };
+        assert!(launch(libc::EMFILE).ends_with("; raise ulimit -n"));
+        assert!(launch(libc::EAGAIN).ends_with("; raise ulimit -u"));
+        assert!(launch(libc::ENOMEM).ends_with(')'));
     }
 }

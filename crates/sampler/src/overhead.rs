@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use nearpage_recording::Source;
 
-use crate::calibrate::{Calibration, measure_cost_ns};
+use crate::calibrate::{CALIBRATED_HZ, Calibration, measure_cost_ns};
 use crate::governor::{Governor, Interval};
-use crate::sample_cost::SLICES_AGAIN;
+use crate::sample_cost::{TIME_MAX_AGAIN, gap_ns};
 
-/// The cost of a sample is measured again after so long, which takes 20 ms.
-const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+/// The cost of a sample is measured again after so long, which takes 40 ms at most.
+const MEASURE_EVERY_NS: u64 = 20_000_000_000;
 /// …and so many samples: where nothing runs, measuring would be all that is done.
 const MEASURE_EVERY_SAMPLES: u64 = 100;
 /// Weight of a new measurement.
@@ -44,7 +44,10 @@ pub(crate) struct Overhead {
     source: Source,
     /// What a sample costs the program.
     inside_ns: f64,
-    measured_at_ns: u64,
+    /// Samples a second while there are any: perf events keep the rate that they were opened with.
+    opened_hz: f64,
+    /// When that was measured; `None`: before the rate was known, and it is another.
+    measured_at_ns: Option<u64>,
     /// Samples until then.
     measured_at_samples: u64,
     round_ns: u64,
@@ -61,15 +64,19 @@ pub(crate) struct Overhead {
 
 impl Overhead {
     pub fn new(governor: Governor, source: Source, calibration: &Calibration, now_ns: u64) -> Self {
+        let opened_hz = governor.rate_hz();
+        // Ticks come at a rate of their own.
+        let known = source == Source::Signal || gap_ns(opened_hz) == gap_ns(CALIBRATED_HZ);
         Self {
             changes: vec![RateChange {
                 time_ns: now_ns,
                 rate_hz: governor.rate_hz(),
             }],
+            opened_hz,
             governor,
             source,
             inside_ns: calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS),
-            measured_at_ns: now_ns,
+            measured_at_ns: known.then_some(now_ns),
             measured_at_samples: 0,
             round_ns: now_ns,
             recorder_ns: own_time_ns(),
@@ -94,9 +101,9 @@ impl Overhead {
     /// Takes in the program's time and samples so far. Some: the rate is now this.
     pub fn round(&mut self, now_ns: u64, program_ns: f64, samples: u64) -> Option<f64> {
         let rate_hz = self.take(now_ns, own_time_ns(), program_ns, samples);
-        if self.is_to_be_measured(now_ns) {
-            if let Some(newest_ns) = measure_cost_ns(self.source, SLICES_AGAIN) {
-                self.inside_ns += NEWEST * (newest_ns - self.inside_ns);
+        if let Some(weight) = self.measurement_due(now_ns) {
+            if let Some(newest_ns) = measure_cost_ns(self.source, self.opened_hz, TIME_MAX_AGAIN) {
+                self.inside_ns += weight * (newest_ns - self.inside_ns);
             }
             // No part of what samples cost.
             self.recorder_ns = own_time_ns();
@@ -104,14 +111,18 @@ impl Overhead {
         rate_hz
     }
 
-    /// Is the cost of a sample to be measured again? If so, now.
-    fn is_to_be_measured(&mut self, now_ns: u64) -> bool {
-        let due = now_ns.saturating_sub(self.measured_at_ns) >= MEASURE_EVERY_NS
+    /// Is the cost of a sample to be measured again? If so, now; and what that counts beside what was
+    /// measured before.
+    fn measurement_due(&mut self, now_ns: u64) -> Option<f64> {
+        let passed = |at_ns| now_ns.saturating_sub(at_ns) >= MEASURE_EVERY_NS;
+        let due = self.measured_at_ns.is_none_or(passed)
             && self.samples.saturating_sub(self.measured_at_samples) >= MEASURE_EVERY_SAMPLES;
-        if due {
-            (self.measured_at_ns, self.measured_at_samples) = (now_ns, self.samples);
+        if !due {
+            return None;
         }
-        due
+        self.measured_at_samples = self.samples;
+        let before = self.measured_at_ns.replace(now_ns);
+        Some(before.map_or(1.0, |_| NEWEST))
     }
 
     /// The same, without a clock: `recorder_ns` is the recorder's CPU time so far.
@@ -280,15 +291,34 @@ mod tests {
     /// A daemon that watches a program which sleeps took 0.2 % of a CPU to measure what nobody paid.
     #[test]
     fn the_cost_is_measured_again_where_there_were_samples() {
-        let governor = Governor::new(0.01, 300.0, 1.0..=1e6);
+        let governor = Governor::new(0.01, CALIBRATED_HZ, 1.0..=1e6);
         let mut overhead = Overhead::new(governor, Source::Clock, &Calibration::default(), 0);
-        assert!(!overhead.is_to_be_measured(100 * MEASURE_EVERY_NS));
+        assert_eq!(overhead.measurement_due(100 * MEASURE_EVERY_NS), None);
         overhead.take(1, 0, 1e9, MEASURE_EVERY_SAMPLES);
-        assert!(!overhead.is_to_be_measured(MEASURE_EVERY_NS - 1));
-        assert!(overhead.is_to_be_measured(MEASURE_EVERY_NS));
-        assert!(!overhead.is_to_be_measured(2 * MEASURE_EVERY_NS));
+        assert_eq!(overhead.measurement_due(MEASURE_EVERY_NS - 1), None);
+        assert_eq!(overhead.measurement_due(MEASURE_EVERY_NS), Some(NEWEST));
+        assert_eq!(overhead.measurement_due(2 * MEASURE_EVERY_NS), None);
         overhead.take(2, 0, 2e9, 2 * MEASURE_EVERY_SAMPLES);
-        assert!(overhead.is_to_be_measured(2 * MEASURE_EVERY_NS));
+        assert_eq!(overhead.measurement_due(2 * MEASURE_EVERY_NS), Some(NEWEST));
+    }
+
+    /// Samples that are closer together cost less.
+    #[test]
+    fn the_cost_is_measured_soon_at_a_rate_it_was_not_measured_at() {
+        let due = |rate_hz, source| {
+            let governor = Governor::new(0.01, rate_hz, 1.0..=1e6);
+            let mut overhead = Overhead::new(governor, source, &Calibration::default(), 0);
+            assert_eq!(overhead.measurement_due(1), None);
+            overhead.take(1, 0, 1e9, MEASURE_EVERY_SAMPLES);
+            let first = overhead.measurement_due(2);
+            overhead.take(3, 0, 2e9, 2 * MEASURE_EVERY_SAMPLES);
+            assert_eq!(overhead.measurement_due(4), None);
+            first
+        };
+        assert_eq!(due(10_000.0, Source::Clock), Some(1.0));
+        assert_eq!(due(97.0, Source::Clock), None);
+        // Its ticks are as far apart as ever.
+        assert_eq!(due(10_000.0, Source::Signal), None);
     }
 
     #[test]

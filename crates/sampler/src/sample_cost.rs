@@ -1,142 +1,151 @@
-//! What a sample costs the program, in nanoseconds: the same work timed in short windows, without
-//! samples and with, in turn.
+//! What a sample costs the program, in nanoseconds: work timed in short windows, of which some have a
+//! sample in them.
 //!
 //! The *cost of a sample* is the CPU time that is lost to it: inside the program (the interrupt or
 //! signal, and what it threw out of the CPU's cache), which is measured here, and in the recorder,
-//! which [`crate::overhead`] adds. `benches/signal_source` measures the same two in programs.
+//! which [`crate::overhead`] adds. `benches/signal_source` measures the same two in a program.
+//!
+//! Samples have to be as far apart as they are in programs. The kernel's code that takes one has been
+//! thrown out of the cache since the last, and to fetch it again is much of the cost: of the clock's
+//! on a virtual machine, 17 µs where they are half a millisecond apart, 20 µs at 2 ms, 26 µs at 4 ms.
+//! For the same reason a signal that the thread sends itself costs a quarter of what a timer's does.
 //!
 //! Windows are timed by the wall clock, since a kernel that accounts for interrupts by themselves
 //! leaves them out of a thread's CPU time. So those in which the thread was switched out do not count,
-//! and of the others the median does, slice by slice: on a busy machine single windows are longer
-//! by anything, and all windows of a millisecond by much the same.
+//! and of the others the lower quartile does: what else a machine does makes windows longer, by
+//! anything, and never shorter.
 
 use std::hint::black_box;
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::calibrate::{LINE_BYTES, PERIOD_NS, Samples};
-use crate::error::Error;
+use crate::calibrate::LINE_BYTES;
+use crate::sampler::now_ns;
 
-/// Pairs of slices that are compared, about a millisecond each.
-pub(crate) const SLICES: usize = 21;
-/// … and while recording.
-pub(crate) const SLICES_AGAIN: usize = 9;
+/// Samples after which measuring ends.
+const SAMPLES: usize = 12;
+/// … and how long it may take.
+pub(crate) const TIME_MAX: Duration = Duration::from_millis(110);
+/// … while recording.
+pub(crate) const TIME_MAX_AGAIN: Duration = Duration::from_millis(40);
 /// Fewer than these say nothing.
-const SLICES_MIN: usize = 3;
-const TIME_MAX: Duration = Duration::from_millis(70);
-/// In a slice.
-const WINDOWS: usize = 32;
-/// A signal or an interrupt takes longer than the one, and samples that took longer than the other
-/// would leave the loop no time at all.
-const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=PERIOD_NS as f64;
+const SAMPLES_MIN: usize = 3;
+/// A signal or an interrupt takes longer than the one, and nothing that takes longer than the other
+/// was only that.
+const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=100_000.0;
+/// Time between two samples that are measured: the windows around them must not meet, and many have
+/// to come while there is time.
+const GAPS_NS: RangeInclusive<f64> = 500_000.0..=4_000_000.0;
 
-/// What a sample costs the calling thread; `None` where that could not be told.
-pub(crate) fn cost_ns(samples: &mut dyn Samples, slices: usize) -> Option<f64> {
-    let mut windows = Real {
-        samples,
-        work: Work::new(),
-        switches: 0,
-        began: Instant::now(),
-    };
-    // Fills the cache.
-    slice(&mut windows);
-    of_windows(&mut windows, slices)
+/// Time between two samples at `rate_hz`, as near to it as can be measured.
+pub(crate) fn gap_ns(rate_hz: f64) -> u64 {
+    (1e9 / rate_hz).clamp(*GAPS_NS.start(), *GAPS_NS.end()) as u64
 }
 
-/// Windows of work, and the time that they take.
+/// Something that comes while the calling thread works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    Nothing,
+    /// A tick of the kernel's, which would have come anyway, without a sample.
+    Tick,
+    Sample,
+}
+
+/// Samples of the calling thread, some milliseconds apart.
+pub(crate) trait Coming {
+    /// What came since this was last called; `now_ns` is the time.
+    fn came(&mut self, now_ns: u64) -> Came;
+    /// What comes where there is no sample.
+    fn otherwise(&self) -> Came;
+}
+
+/// What a sample costs the calling thread; `None` where that could not be told in `time_max`.
+pub(crate) fn cost_ns(coming: &mut dyn Coming, time_max: Duration) -> Option<f64> {
+    let begin_ns = now_ns();
+    let otherwise = coming.otherwise();
+    let mut windows = Real {
+        coming,
+        work: Work::new(),
+        switches: 0,
+        end_ns: begin_ns,
+        over_ns: begin_ns + time_max.as_nanos() as u64,
+    };
+    of_windows(&mut windows, otherwise)
+}
+
+/// Windows of work, one after the other, and the time that they take.
 trait Windows {
-    /// With samples from here on, or without.
-    fn switch(&mut self, on: bool) -> Result<(), Error>;
-    /// Works for a window.
-    fn next(&mut self) -> Window;
-    /// Has it taken long enough?
-    fn over(&self) -> bool;
+    /// Works for a window; `None`: it has taken long enough.
+    fn next(&mut self) -> Option<Window>;
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     ns: f64,
-    /// A sample was taken in it.
-    sampled: bool,
+    came: Came,
     /// Something else had its turn on the CPU.
     switched_out: bool,
 }
 
-/// The median over pairs of slices, one without and one with samples.
-fn of_windows(windows: &mut dyn Windows, slices: usize) -> Option<f64> {
-    let mut costs_ns = Vec::new();
-    for _ in 0..slices {
-        if windows.over() {
-            break;
-        }
-        let bare = slice(windows);
-        windows.switch(true).ok()?;
-        let with = slice(windows);
-        windows.switch(false).ok()?;
-        costs_ns.extend(cost_of_pair(&bare, &with));
+fn of_windows(windows: &mut dyn Windows, otherwise: Came) -> Option<f64> {
+    let (mut all, mut samples) = (Vec::new(), 0);
+    while samples <= SAMPLES
+        && let Some(window) = windows.next()
+    {
+        samples += usize::from(window.came == Came::Sample && !window.switched_out);
+        all.push(window);
     }
-    let enough = costs_ns.len() >= SLICES_MIN;
-    median(costs_ns).filter(|cost_ns| enough && PLAUSIBLE_COST_NS.contains(cost_ns))
+    let cost_ns = cost_of(&all, otherwise)?;
+    PLAUSIBLE_COST_NS.contains(&cost_ns).then_some(cost_ns)
 }
 
-fn slice(windows: &mut dyn Windows) -> Vec<Window> {
-    let all = (0..WINDOWS).map(|_| windows.next());
-    all.filter(|window| !window.switched_out).collect()
-}
-
-/// By how much windows with a sample were longer than those of the slice without any, and those after
-/// them, which may have to fetch again what the sample threw out.
-fn cost_of_pair(bare: &[Window], with: &[Window]) -> Option<f64> {
-    let of = |sampled: bool| {
-        let times = with.iter().filter(|window| window.sampled == sampled);
-        times.map(|window| window.ns).collect::<Vec<_>>()
+/// By how much the windows around a sample, the one before it to the one after it, take longer than
+/// those around what comes `otherwise`. Before: a tick begins earlier than anybody hears of it; after:
+/// what was thrown out has to be fetched again.
+fn cost_of(windows: &[Window], otherwise: Came) -> Option<f64> {
+    let around = |came: Came| {
+        let near = windows
+            .windows(3)
+            .filter(|near| near[1].came == came && near.iter().all(|window| !window.switched_out));
+        near.map(|near| near.iter().map(|window| window.ns).sum())
+            .collect::<Vec<f64>>()
     };
-    let (sampled, others) = (of(true), of(false));
-    let bare_ns = median(bare.iter().map(|window| window.ns).collect())?;
-    let others_each = others.len() as f64 / sampled.len() as f64;
-    let others_ns = median(others).map_or(0.0, |ns| (ns - bare_ns) * others_each);
-    Some(median(sampled)? - bare_ns + others_ns)
+    let (samples, others) = (around(Came::Sample), around(otherwise));
+    let enough = samples.len() >= SAMPLES_MIN && others.len() >= SAMPLES_MIN;
+    Some(lower_quartile(samples)? - lower_quartile(others)?).filter(|_| enough)
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+fn lower_quartile(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    values.get(values.len() / 4).copied()
 }
 
 /// Windows of this thread.
 struct Real<'a> {
-    samples: &'a mut dyn Samples,
+    coming: &'a mut dyn Coming,
     work: Work,
     /// How often the thread had been switched out.
     switches: i64,
-    began: Instant,
+    /// Of the last window: no time is between two.
+    end_ns: u64,
+    over_ns: u64,
 }
 
 impl Windows for Real<'_> {
-    fn switch(&mut self, on: bool) -> Result<(), Error> {
-        self.samples.switch(on)?;
-        self.samples.take();
-        Ok(())
-    }
-
-    fn next(&mut self) -> Window {
-        let before = self.samples.count();
-        let began = Instant::now();
-        self.samples.begin_window();
-        self.work.window();
-        let ns = began.elapsed().as_nanos() as f64;
-        let sampled = self.samples.count() != before;
-        let switches = std::mem::replace(&mut self.switches, switches());
-        Window {
-            ns,
-            sampled,
-            switched_out: self.switches != switches,
+    fn next(&mut self) -> Option<Window> {
+        let begin_ns = self.end_ns;
+        if begin_ns >= self.over_ns {
+            return None;
         }
-    }
-
-    fn over(&self) -> bool {
-        self.began.elapsed() >= TIME_MAX
+        self.work.window();
+        let switches = std::mem::replace(&mut self.switches, switches());
+        self.end_ns = now_ns();
+        Some(Window {
+            ns: self.end_ns.saturating_sub(begin_ns) as f64,
+            came: self.coming.came(self.end_ns),
+            switched_out: self.switches != switches,
+        })
     }
 }
 
@@ -199,13 +208,15 @@ mod tests {
     use super::*;
 
     const BARE_NS: f64 = 30_000.0;
+    const TICK_NS: f64 = 19_000.0;
 
-    /// A machine with a clock of its own: windows of 30 µs, of which every `every`th has a sample.
+    /// A machine with a clock of its own: windows of 30 µs, of which every `every`th has a sample, or
+    /// a tick, every second one with a sample.
     struct Fake {
         random: u64,
-        on: bool,
         windows: usize,
         every: usize,
+        by_ticks: bool,
         cost_ns: f64,
         /// How much longer the window after one with a sample is.
         after_ns: f64,
@@ -213,22 +224,21 @@ mod tests {
         /// hypervisor did, which no kernel tells.
         switched: u64,
         stolen: u64,
-        /// The machine is so many times as slow in every other 16 windows, or half of them.
-        slow: f64,
+        left: usize,
     }
 
     impl Fake {
         fn quiet(cost_ns: f64) -> Self {
             Self {
                 random: 88_172_645_463_325_252,
-                on: false,
                 windows: 0,
-                every: 3,
+                every: 30,
+                by_ticks: false,
                 cost_ns,
                 after_ns: 0.0,
                 switched: 0,
                 stolen: 0,
-                slow: 1.0,
+                left: 3_000,
             }
         }
 
@@ -238,24 +248,40 @@ mod tests {
             self.random ^= self.random << 17;
             self.random % limit
         }
+
+        fn measured_ns(&mut self) -> Option<f64> {
+            let otherwise = match self.by_ticks {
+                true => Came::Tick,
+                false => Came::Nothing,
+            };
+            self.left = 3_000;
+            of_windows(self, otherwise)
+        }
+
+        fn came(&self, window: usize) -> Came {
+            match (window.is_multiple_of(self.every), self.by_ticks) {
+                (false, _) => Came::Nothing,
+                (true, true) if (window / self.every).is_multiple_of(2) => Came::Tick,
+                (true, _) => Came::Sample,
+            }
+        }
     }
 
     impl Windows for Fake {
-        fn switch(&mut self, on: bool) -> Result<(), Error> {
-            self.on = on;
-            Ok(())
-        }
-
-        fn next(&mut self) -> Window {
+        fn next(&mut self) -> Option<Window> {
+            self.left = self.left.checked_sub(1)?;
             self.windows += 1;
-            let sampled = self.on && self.windows.is_multiple_of(self.every);
-            let after = self.on && self.windows % self.every == 1 % self.every;
             let mut ns = BARE_NS + self.below(600) as f64;
-            // For 40 slices at a time, as when another program runs on the core's other thread.
-            if self.windows / (40 * WINDOWS) % 2 == 1 {
-                ns *= self.slow;
-            }
-            ns += if sampled { self.cost_ns } else { 0.0 };
+            let came = self.came(self.windows);
+            ns += if came == Came::Sample {
+                self.cost_ns
+            } else {
+                0.0
+            };
+            // A tick is heard of late.
+            let tick = self.by_ticks && self.came(self.windows + 1) != Came::Nothing;
+            ns += if tick { TICK_NS } else { 0.0 };
+            let after = self.came(self.windows - 1) == Came::Sample;
             ns += if after { self.after_ns } else { 0.0 };
             let switched_out = self.below(100) < self.switched;
             if switched_out {
@@ -264,15 +290,11 @@ mod tests {
             if self.below(100) < self.stolen {
                 ns += self.below(90_000) as f64;
             }
-            Window {
+            Some(Window {
                 ns,
-                sampled,
+                came,
                 switched_out,
-            }
-        }
-
-        fn over(&self) -> bool {
-            false
+            })
         }
     }
 
@@ -282,66 +304,80 @@ mod tests {
 
     #[test]
     fn a_cost_is_what_windows_took_longer() {
-        for every in [1, 2, 3, 5] {
+        for (every, by_ticks) in [(20, false), (133, false), (133, true), (41, true)] {
             let mut fake = Fake {
                 every,
-                ..Fake::quiet(8_000.0)
+                by_ticks,
+                ..Fake::quiet(20_000.0)
             };
-            assert!(close(of_windows(&mut fake, SLICES), 8_000.0, 0.05));
+            let cost_ns = fake.measured_ns();
+            assert!(close(cost_ns, 20_000.0, 0.05), "{cost_ns:?}");
+            // What it threw out is fetched again later.
+            fake.after_ns = 2_000.0;
+            let cost_ns = fake.measured_ns();
+            assert!(close(cost_ns, 22_000.0, 0.05), "{cost_ns:?}");
         }
-        // What it threw out is fetched again later.
-        let mut fake = Fake {
-            after_ns: 2_000.0,
-            every: 2,
-            ..Fake::quiet(8_000.0)
-        };
-        assert!(close(of_windows(&mut fake, SLICES), 10_000.0, 0.05));
     }
 
     #[test]
     fn others_on_the_machine_do_not_change_it() {
-        for slices in [SLICES_AGAIN, SLICES] {
+        for by_ticks in [false, true] {
             let mut busy = Fake {
-                switched: 30,
-                stolen: 20,
-                slow: 1.7,
-                ..Fake::quiet(20_000.0)
+                by_ticks,
+                switched: 10,
+                stolen: 10,
+                ..Fake::quiet(30_000.0)
             };
             for _ in 0..20 {
-                let cost_ns = of_windows(&mut busy, slices);
-                assert!(close(cost_ns, 20_000.0, 0.2), "{cost_ns:?}");
+                let cost_ns = busy.measured_ns();
+                assert!(close(cost_ns, 30_000.0, 0.5), "{cost_ns:?}");
             }
         }
     }
 
     #[test]
     fn a_cost_is_plausible_or_none() {
-        let cost_ns = |change: fn(&mut Fake), slices| {
+        let cost_ns = |change: fn(&mut Fake)| {
             let mut fake = Fake::quiet(5_000.0);
             change(&mut fake);
-            of_windows(&mut fake, slices)
+            fake.measured_ns()
         };
-        assert!(cost_ns(|_| (), SLICES).is_some());
-        assert_eq!(cost_ns(|_| (), SLICES_MIN - 1), None);
-        // No samples, none that cost anything, and more than there is time for.
-        assert_eq!(cost_ns(|fake| fake.every = usize::MAX, SLICES), None);
-        assert_eq!(cost_ns(|fake| fake.cost_ns = 0.0, SLICES), None);
-        assert_eq!(cost_ns(|fake| fake.cost_ns = 1e6, SLICES), None);
+        assert!(cost_ns(|_| ()).is_some());
+        // Two samples; none; none that cost anything; more than a sample does.
+        assert_eq!(cost_ns(|fake| fake.every = 1_200), None);
+        assert_eq!(cost_ns(|fake| fake.every = usize::MAX), None);
+        assert_eq!(cost_ns(|fake| fake.cost_ns = 0.0), None);
+        assert_eq!(cost_ns(|fake| fake.cost_ns = 1e6), None);
         // Always switched out.
-        assert_eq!(cost_ns(|fake| fake.switched = 100, SLICES), None);
+        assert_eq!(cost_ns(|fake| fake.switched = 100), None);
     }
 
     proptest! {
         #[test]
         fn any_windows_have_a_cost_or_none(
-            times in prop::collection::vec((any::<f64>(), any::<bool>()), 0..40),
+            times in prop::collection::vec((any::<f64>(), 0..3u8), 0..40),
         ) {
             let windows: Vec<Window> = times
                 .iter()
-                .map(|&(ns, sampled)| Window { ns, sampled, switched_out: false })
+                .map(|&(ns, came)| Window {
+                    ns,
+                    came: [Came::Nothing, Came::Tick, Came::Sample][usize::from(came)],
+                    switched_out: false,
+                })
                 .collect();
-            let cost_ns = cost_of_pair(&windows, &windows);
-            prop_assert_eq!(cost_ns.is_some(), times.iter().any(|(_, sampled)| *sampled));
+            let inner = windows.get(1..windows.len().saturating_sub(1)).unwrap_or_default();
+            for otherwise in [Came::Nothing, Came::Tick] {
+                let many = |came| inner.iter().filter(|window| window.came == came).count() >= SAMPLES_MIN;
+                let expected = many(Came::Sample) && many(otherwise);
+                prop_assert_eq!(cost_of(&windows, otherwise).is_some(), expected);
+            }
+        }
+
+        #[test]
+        fn gaps_are_those_of_the_rate_where_that_can_be_measured(rate_hz in 1.0f64..100_000.0) {
+            let gap_ns = gap_ns(rate_hz) as f64;
+            prop_assert!(GAPS_NS.contains(&gap_ns));
+            prop_assert!(!(251.0..1_999.0).contains(&rate_hz) || (gap_ns * rate_hz / 1e9 - 1.0).abs() < 1e-3);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Mappings that were there before the first system call, from `/proc/self/maps`, and files behind
 //! descriptors.
 
+mod line;
+
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -8,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use nearpage_wire::trace::Event;
 
 use crate::process::Process;
+pub use line::{Mapping, mapping};
 
 /// The file of a mapping.
 #[derive(Default)]
@@ -29,58 +32,6 @@ pub fn file_of(descriptor: u64) -> Option<MappedFile> {
         device: metadata.dev(),
         inode: metadata.ino(),
         path: path.into_os_string().into_vec(),
-    })
-}
-
-/// A line of a maps file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping<'a> {
-    /// First byte and the one beyond.
-    pub range: (u64, u64),
-    /// As in `mmap`.
-    pub protection: u32,
-    /// `MAP_SHARED` or `MAP_PRIVATE`.
-    pub flags: u32,
-    /// In the file.
-    pub offset: u64,
-    /// `st_dev`.
-    pub device: u64,
-    /// Inode.
-    pub inode: u64,
-    /// Path, or a name in brackets, or nothing.
-    pub path: &'a [u8],
-}
-
-/// Reads a line; `None`: it is not one.
-pub fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
-    let mut words = line.splitn(6, |byte| *byte == b' ');
-    let mut word = || words.next().and_then(|word| str::from_utf8(word).ok());
-    let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (first, end) = word()?.split_once('-')?;
-    let letters = word()?.as_bytes();
-    let offset = hexadecimal(word()?)?;
-    let (major, minor) = word()?.split_once(':')?;
-    let inode = word()?.parse().ok()?;
-    let (major, minor) = (hexadecimal(major)?, hexadecimal(minor)?);
-    let bit = |place: usize, letter: u8, bit: u32| {
-        if letters.get(place) == Some(&letter) {
-            bit
-        } else {
-            0
-        }
-    };
-    Some(Mapping {
-        range: (hexadecimal(first)?, hexadecimal(end)?),
-        protection: bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4),
-        flags: if bit(3, b's', 1) == 1 { 1 } else { 2 },
-        offset,
-        // makedev of the C library.
-        device: (major & 0xffff_f000) << 32
-            | (major & 0xfff) << 8
-            | (minor & 0xffff_ff00) << 12
-            | minor & 0xff,
-        inode,
-        path: words.next().unwrap_or_default().trim_ascii_start(),
     })
 }
 
@@ -140,32 +91,5 @@ pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
             path: mapping.path,
         };
         process.output.event(0, 0, &event);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_a_maps_file() {
-        let line = b"4000801000-4000805000 r-xp 00001000 fe:01 1704067                    /a b/x";
-        let expected = Mapping {
-            range: (0x40_0080_1000, 0x40_0080_5000),
-            protection: 5,
-            flags: 2,
-            offset: 0x1000,
-            device: 0xfe01,
-            inode: 1_704_067,
-            path: b"/a b/x",
-        };
-        assert_eq!(mapping(line), Some(expected));
-        let anonymous = mapping(b"7f0000000000-7f0000001000 rw-s 00000000 00:00 0 ");
-        assert_eq!(
-            anonymous.map(|mapping| (mapping.path, mapping.flags)),
-            Some((&b""[..], 1))
-        );
-        assert_eq!(mapping(b""), None);
-        assert_eq!(mapping(b"7f-80 rw"), None);
     }
 }

@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 
 use crate::Error;
 
+/// Nodes of a machine whose memory is looked at: a bit each of [`Head::memory_nodes`].
+const NODES_MAX: usize = 64;
 /// Movements that are kept, the latest.
 const MOVEMENTS_MAX: usize = 100_000;
 /// Pages that are kept; others are counted.
@@ -110,7 +112,13 @@ impl LiveLog {
         let mut lines = Lines::open(path, 0).map_err(|error| refuse(error.to_string()))?;
         let first = lines.next().map_err(|error| refuse(error.to_string()))?;
         let head: Head = serde_json::from_slice(first.unwrap_or_default())
-            .map_err(|error| refuse(format!("its first line: {error}")))?;
+            .map_err(|error| refuse(format!("its first line: {}", in_one_line(&error))))?;
+        if head.nodes.len() > NODES_MAX {
+            let nodes = head.nodes.len();
+            return Err(refuse(format!(
+                "its first line: expected at most {NODES_MAX} nodes, found {nodes}"
+            )));
+        }
         let mut followed = Followed {
             head,
             read_bytes: 0,
@@ -158,6 +166,15 @@ impl LiveLog {
     }
 }
 
+/// What is wrong with a line, which may name anything that is in it.
+fn in_one_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let letters = text.chars().take(300);
+    letters
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .collect()
+}
+
 /// Whole lines from a position on, one at a time: a log may be of days.
 struct Lines {
     file: BufReader<File>,
@@ -201,7 +218,9 @@ impl Followed {
                     self.lines += 1;
                     match serde_json::from_slice(line) {
                         Ok(entry) => self.add(&entry),
-                        Err(error) => break Some(format!("line {}: {error}", self.lines)),
+                        Err(error) => {
+                            break Some(format!("line {}: {}", self.lines, in_one_line(&error)));
+                        }
                     }
                 }
                 Err(error) => break Some(error.to_string()),
@@ -575,5 +594,18 @@ mod tests {
             error.contains("not a log of `nearpage live`: its first line: "),
             "{error}"
         );
+        // In one line, whatever is in the file.
+        let odd = HEAD.replace("page_bytes", "page\\n\\u001b[31mbytes");
+        let error = LiveLog::open(log(&[&odd]).path())
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("`page  [31mbytes`"), "{error}");
+        // An interval takes memory for each of the nodes that the first line names.
+        let many = HEAD.replace("[0,1]", &format!("[0{}]", ",1".repeat(64)));
+        let error = LiveLog::open(log(&[&many]).path())
+            .expect_err("refused")
+            .to_string();
+        let end = "its first line: expected at most 64 nodes, found 65";
+        assert!(error.ends_with(end), "{error}");
     }
 }

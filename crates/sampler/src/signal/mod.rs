@@ -11,9 +11,11 @@ mod records;
 mod ring;
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use nearpage_wire::samples::{Ended, Header, Kind, SLOTS_MAX};
 use rustc_hash::FxHashSet;
@@ -24,6 +26,9 @@ use ring::SampleRing;
 /// Mappings are read again after this time, and not before so many times what it took.
 const MAPS_EVERY_NS: u64 = 1_000_000_000;
 const MAPS_SHARE: u64 = 100;
+/// A folder that was changed longer ago than this when it was read has another time when it is changed
+/// again: file systems round it.
+const FOLDER_SETTLES: Duration = Duration::from_secs(3);
 
 /// Slots for a second of samples on all CPUs, read several times in that.
 pub(crate) fn slots(rate_hz: f64, cpus: usize) -> usize {
@@ -69,6 +74,8 @@ pub(crate) struct Signals {
     folder: PathBuf,
     proc_root: PathBuf,
     met: FxHashSet<OsString>,
+    /// When the folder was last changed, once there is nothing else in it to be met.
+    folder_changed: Option<SystemTime>,
     sampled: Vec<Sampled>,
     pids: FxHashSet<u32>,
     period_ns: u64,
@@ -86,6 +93,8 @@ struct Sampled {
     path: PathBuf,
     maps_at_ns: u64,
     maps_took_ns: u64,
+    /// What was read then.
+    maps: Vec<u8>,
 }
 
 impl Signals {
@@ -95,6 +104,7 @@ impl Signals {
             folder: folder.to_owned(),
             proc_root: proc_root.to_owned(),
             met: FxHashSet::default(),
+            folder_changed: None,
             sampled: Vec::new(),
             pids: FxHashSet::default(),
             period_ns,
@@ -171,6 +181,16 @@ impl Signals {
 
     /// Meets processes whose ring is new, the eldest first.
     fn meet(&mut self, out: &mut Vec<u8>) {
+        let changed = fs::metadata(&self.folder).and_then(|folder| folder.modified());
+        let changed = changed.ok();
+        if changed.is_some() && changed == self.folder_changed {
+            return;
+        }
+        let settled = |changed: &SystemTime| {
+            let ago = SystemTime::now().duration_since(*changed);
+            ago.is_ok_and(|ago| ago >= FOLDER_SETTLES)
+        };
+        self.folder_changed = changed.filter(settled);
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut new: Vec<(Header, SampleRing, PathBuf)> = Vec::new();
         for name in entries.map(|entry| entry.file_name()) {
@@ -184,6 +204,8 @@ impl Signals {
             if let Some((header, ring)) = SampleRing::open(&path) {
                 new.push((header, ring, path.with_extension("")));
                 self.met.insert(name);
+            } else {
+                self.folder_changed = None;
             }
         }
         new.sort_by_key(|(header, ..)| header.start_ns);
@@ -196,6 +218,7 @@ impl Signals {
                 path,
                 maps_at_ns: header.start_ns,
                 maps_took_ns: 0,
+                maps: Vec::new(),
             };
             sampled.read_maps(&self.proc_root, header.start_ns, header.start_ns, true, out);
             self.sampled.push(sampled);
@@ -238,16 +261,26 @@ impl Sampled {
         let began = std::time::Instant::now();
         let live = proc_root.join(format!("{}/maps", self.process.pid()));
         let copy = self.path.with_extension("maps");
-        let text = match running {
-            true => fs::read(live).ok().filter(|text| !text.is_empty()),
-            false => None,
-        };
-        if let Some(text) = text.or_else(|| fs::read(copy).ok()) {
+        // Read in as few pieces as the kernel gives; as a rule, nothing has changed.
+        let mut text = Vec::with_capacity(self.maps.len() + MAPS_BYTES);
+        let is_read = (running && read(&live, &mut text)) || read(&copy, &mut text);
+        if is_read && text != self.maps {
             self.process.map(since_ns, &text, out);
+            self.maps = text;
         }
         self.maps_took_ns = began.elapsed().as_nanos() as u64;
         self.maps_at_ns = now_ns;
     }
+}
+
+/// More than most programs have mapped.
+const MAPS_BYTES: usize = 16 << 10;
+
+/// Reads a file, unless there is nothing in it.
+fn read(path: &Path, text: &mut Vec<u8>) -> bool {
+    text.clear();
+    let read = File::open(path).and_then(|mut file| file.read_to_end(text));
+    read.is_ok_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]
@@ -378,11 +411,55 @@ mod tests {
         assert!(!copy.exists());
         assert_eq!((signals.losses.dropped, signals.losses.blocked), (5, 2));
 
+        // What is mapped later is told once it is looked at again.
+        let maps = "1000-2000 r-xp 0 0:0 0 /bin/x\n3000-5000 rw-p 0 0:0 0 \n";
+        fs::write(process("70").join("maps"), maps).unwrap();
+        assert!(drain(&mut signals, 450, false).is_empty());
+        let later_ns = 200 + MAPS_EVERY_NS;
+        assert_eq!(drain(&mut signals, later_ns, false), ["70 100 map 0x3000"]);
+
         // Another program in the first one's process; then the end.
         ring(samples.path(), 70, 500, false, &[]);
         assert_eq!(drain(&mut signals, 600, false)[0], "70 500 exec");
         assert!(!path.exists());
         assert_eq!(drain(&mut signals, 700, true), ["70 700 exit"]);
         assert_eq!(fs::read_dir(samples.path()).unwrap().count(), 0);
+    }
+
+    /// The folder is not read in each round, and yet no ring is missed.
+    #[test]
+    fn rings_are_met_whenever_they_come() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut signals = Signals::new(folder.path(), folder.path(), 4_000_000);
+        let mut met = || {
+            let mut bytes = Vec::new();
+            signals.drain(1_000, false, &mut bytes);
+            told(&bytes)
+                .iter()
+                .filter(|line| line.ends_with("exec"))
+                .count()
+        };
+        let long_ago = SystemTime::now() - Duration::from_secs(3600);
+        let changed = |at| File::open(folder.path()).unwrap().set_modified(at).unwrap();
+        changed(long_ago);
+        assert_eq!(met(), 0);
+        let path = ring(folder.path(), 70, 100, false, &[]);
+        assert_eq!(met(), 1);
+        // As it would be if it had not changed: it is not read.
+        changed(long_ago);
+        assert_eq!(met(), 0);
+        ring(folder.path(), 71, 200, false, &[]);
+        changed(long_ago);
+        assert_eq!(met(), 0);
+        // Its file is there, its header is not.
+        let whole = fs::read(ring(folder.path(), 72, 300, false, &[])).unwrap();
+        let unfinished = folder.path().join("samples-72-300.ring");
+        fs::write(&unfinished, vec![0; whole.len()]).unwrap();
+        assert_eq!(met(), 1);
+        changed(long_ago + Duration::from_secs(1));
+        assert_eq!(met(), 0);
+        fs::write(&unfinished, whole).unwrap();
+        assert_eq!(met(), 1);
+        assert!(!path.exists());
     }
 }

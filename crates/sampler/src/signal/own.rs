@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use nearpage_wire::samples::THREAD_USER_CLOCK;
 
+use crate::sample_cost::{Came, Coming};
+
 /// Samples kept between two calls of [`OwnTimer::take`].
 const KEPT: usize = 4096;
 
@@ -14,7 +16,9 @@ const KEPT: usize = 4096;
 static PLACES: [AtomicU64; KEPT] = [const { AtomicU64::new(0) }; KEPT];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 #[cfg(target_arch = "x86_64")]
-static REGISTERS: [AtomicU64; 24] = [const { AtomicU64::new(0) }; 24];
+static REGISTERS: [AtomicU64; 23] = [const { AtomicU64::new(0) }; 23];
+/// When the last signal came, CLOCK_MONOTONIC.
+static LATEST_NS: AtomicU64 = AtomicU64::new(0);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static TIMER: AtomicI32 = AtomicI32::new(0);
 /// One at a time.
@@ -25,22 +29,12 @@ static TAKEN: Mutex<()> = Mutex::new(());
 pub(crate) struct OwnTimer {
     timer: libc::c_int,
     signal: libc::c_int,
-    /// The process and the thread it is of.
-    thread: (libc::pid_t, libc::pid_t),
     previous: libc::sigaction,
     period_ns: u64,
     _taken: std::sync::MutexGuard<'static, ()>,
 }
 
 impl OwnTimer {
-    /// One of the thread's time in user mode, which is not going to expire: what the signal source
-    /// has between two samples.
-    pub fn by_ticks() -> io::Result<Self> {
-        let timer = Self::new(THREAD_USER_CLOCK, 1 << 50)?;
-        timer.enable()?;
-        Ok(timer)
-    }
-
     /// One that expires every `period_ns` of `clock`, from when it is enabled on.
     pub fn new(clock: libc::clockid_t, period_ns: u64) -> io::Result<Self> {
         let taken = TAKEN
@@ -78,7 +72,6 @@ impl OwnTimer {
             Ok(Self {
                 timer,
                 signal,
-                thread: (libc::getpid(), libc::gettid()),
                 previous,
                 period_ns,
                 _taken: taken,
@@ -94,22 +87,6 @@ impl OwnTimer {
     pub fn disable(&self) -> io::Result<()> {
         PERIOD_NS.store(0, Ordering::Relaxed);
         set(self.timer, 0)
-    }
-
-    /// Sends the thread its signal.
-    pub fn send(&self) {
-        self.kill(self.signal);
-    }
-
-    /// Makes the same call for no signal at all.
-    pub fn send_nothing(&self) {
-        self.kill(0);
-    }
-
-    fn kill(&self, signal: libc::c_int) {
-        let (pid, tid) = self.thread;
-        // SAFETY: no pointers; the signal has a handler as long as `self` lives.
-        unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
     }
 
     /// How many samples there were since the last [`OwnTimer::take`].
@@ -136,6 +113,74 @@ impl Drop for OwnTimer {
             libc::sigaction(self.signal, &self.previous, std::ptr::null_mut());
         }
     }
+}
+
+/// Ticks of the kernel's that find the calling thread in user mode, every second one with a signal, as
+/// the signal source has them.
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    timer: OwnTimer,
+    tick_ns: u64,
+    /// Signals so far.
+    count: u64,
+    /// When the tick without one comes, CLOCK_MONOTONIC.
+    next_ns: Option<u64>,
+}
+
+impl Ticks {
+    pub fn new() -> io::Result<Self> {
+        // The handler sets the timer again, as far ahead as the next sample ever is.
+        let timer = OwnTimer::new(THREAD_USER_CLOCK, 1 << 50)?;
+        timer.enable()?;
+        let ticks = Self {
+            timer,
+            tick_ns: tick_ns(),
+            count: 0,
+            next_ns: None,
+        };
+        ticks.arm()?;
+        Ok(ticks)
+    }
+
+    /// Lets the next tick send the signal: time in user mode is counted in ticks.
+    fn arm(&self) -> io::Result<()> {
+        set(self.timer.timer, self.tick_ns / 2)
+    }
+}
+
+impl Coming for Ticks {
+    fn came(&mut self, now_ns: u64) -> Came {
+        let count = self.timer.count();
+        if count != std::mem::replace(&mut self.count, count) {
+            self.next_ns = Some(LATEST_NS.load(Ordering::Relaxed) + self.tick_ns);
+            // As in a program that is not sampled. Should that fail, the next tick has no sample either.
+            let _ = set(self.timer.timer, 0);
+            return Came::Sample;
+        }
+        match self.next_ns.take_if(|next_ns| *next_ns <= now_ns) {
+            Some(_) => {
+                // Where that fails, too few samples come, and nothing is measured.
+                let _ = self.arm();
+                Came::Tick
+            }
+            None => Came::Nothing,
+        }
+    }
+
+    fn otherwise(&self) -> Came {
+        Came::Tick
+    }
+}
+
+/// Time between two ticks of the kernel's: the coarse clock's resolution.
+fn tick_ns() -> u64 {
+    // SAFETY: zero is a valid timespec, which the call fills in.
+    let tick = unsafe {
+        let mut tick: libc::timespec = std::mem::zeroed();
+        libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut tick);
+        tick
+    };
+    (tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64).max(1)
 }
 
 /// Lets it expire once, after `ns`; 0: never.
@@ -173,7 +218,7 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
         let mut used: libc::rusage = std::mem::zeroed();
         libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, &raw mut used);
     }
-    REGISTERS[23].store(crate::sampler::now_ns(), Ordering::Relaxed);
+    LATEST_NS.store(crate::sampler::now_ns(), Ordering::Relaxed);
     let at = COUNT.fetch_add(1, Ordering::Relaxed);
     if let Some(place) = PLACES.get(at) {
         let instruction = registers[libc::REG_RIP as usize] as u64;
