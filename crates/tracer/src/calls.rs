@@ -249,6 +249,8 @@ impl Thread {
             Call::Clone(child) => {
                 if failed(result) {
                     process.unborn(child);
+                } else {
+                    process.is_thread(child, result as u32);
                 }
             }
             Call::Fork if result == 0 => return After::Child,

@@ -176,7 +176,6 @@ macro_rules! interface {
 }
 
 interface! {
-    fn register_vcpu_init_cb(Id, VcpuCallback);
     fn register_vcpu_exit_cb(Id, VcpuCallback);
     fn register_vcpu_tb_trans_cb(Id, TranslationCallback);
     fn register_vcpu_tb_exec_cb(*mut Block, BlockCallback, c_int, *mut c_void);
