@@ -98,7 +98,8 @@ pub fn read() -> Vec<u8> {
 pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
     let now = read();
     let address = address + guest_base;
-    let found = mappings(&now).find(|mapping| (mapping.range.0..mapping.range.1).contains(&address))?;
+    let found =
+        mappings(&now).find(|mapping| (mapping.range.0..mapping.range.1).contains(&address))?;
     let file = MappedFile {
         device: found.device,
         inode: found.inode,

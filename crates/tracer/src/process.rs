@@ -13,6 +13,7 @@ use crate::futexes::Futexes;
 use crate::lockstep::{Lockstep, Member};
 use crate::output::{Output, Totals};
 use crate::pages::{Touched, Unmappings};
+use crate::pipes::Pipes;
 use crate::serial::SerialLog;
 use crate::system;
 
@@ -48,6 +49,8 @@ pub struct Process {
     pub touched: Touched,
     /// Ranges unmapped.
     pub unmappings: Unmappings,
+    /// Pipes, with the program's other processes.
+    pub pipes: Pipes,
     /// Are misses recorded (between the markers, if they matter)?
     pub recording: AtomicBool,
     /// Log of all references.
@@ -91,6 +94,7 @@ impl Process {
             output,
             touched: Touched::default(),
             unmappings: Unmappings::default(),
+            pipes: Pipes::open(folder),
             recording: AtomicBool::new(!setup.from_mark),
             serial: if setup.serial {
                 Some(SerialLog::create(folder, header.pid, header.start_ns)?)
