@@ -202,7 +202,8 @@ pub enum Source {
     /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
     /// the preload library, and at most as many samples as the kernel has ticks
     Signal,
-    /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
+    /// Every reference, through the caches of a machine, in emulation (the first qemu-x86_64 on PATH
+    /// that loads plugins): every miss
     Full,
 }
 
