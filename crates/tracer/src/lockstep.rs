@@ -84,6 +84,8 @@ struct Inner {
     looked_at: u64,
     /// Times that a thread was told to look again.
     changes: Arc<AtomicU64>,
+    /// Times that a blocked thread could run again.
+    joined: Arc<AtomicU64>,
 }
 
 /// All threads of a process.
@@ -91,6 +93,7 @@ pub struct Lockstep {
     quantum: u64,
     inner: Mutex<Inner>,
     changes: Arc<AtomicU64>,
+    joined: Arc<AtomicU64>,
     host_cores: usize,
     /// Threads that are making a process.
     pub forking: AtomicU32,
@@ -111,9 +114,10 @@ impl Lockstep {
     /// Nobody yet, on that many CPUs.
     pub fn new(quantum: u32, cpus: usize) -> Self {
         let quantum = u64::from(quantum);
-        let changes = Arc::<AtomicU64>::default();
+        let (changes, joined) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let inner = Inner {
             changes: changes.clone(),
+            joined: joined.clone(),
             queues: vec![VecDeque::new(); cpus],
             cpu_times: vec![0; cpus],
             end: quantum,
@@ -123,6 +127,7 @@ impl Lockstep {
             quantum,
             inner: Mutex::new(inner),
             changes,
+            joined,
             host_cores: std::thread::available_parallelism().map_or(1, usize::from),
             forking: AtomicU32::new(0),
             left_out: AtomicU64::new(0),
@@ -222,6 +227,13 @@ impl Lockstep {
             inner.join(member.0, time);
         }
         self.wait(inner, member)
+    }
+
+    /// Times that a blocked thread could run again: what [`Self::after_earlier`] found holds until
+    /// there is one more.
+    #[inline]
+    pub fn joined(&self) -> u64 {
+        self.joined.load(Relaxed)
     }
 
     /// Returns when no thread created before the calling one is in its turn.
@@ -412,6 +424,7 @@ impl Inner {
         slot.state = State::Ready;
         slot.time = slot.time.max(time);
         slot.asleep = 0;
+        self.joined.fetch_add(1, Relaxed);
         let cpu = slot.cpu;
         if let Some(queue) = self.queues.get_mut(cpu) {
             queue.push_back(member);
