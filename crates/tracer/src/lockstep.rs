@@ -9,6 +9,11 @@
 //! it have used theirs up. So a line that two threads write goes once there and once back in a
 //! quantum, however the host lets them run; threads that share much run one after the other.
 //!
+//! While they have nothing to do with each other (nobody takes a line from another CPU, spins, or is
+//! woken), a quantum is longer than the one before by as much as the shortest, up to [`LONGEST`] times
+//! it: waiting for each other costs more than the work of a short one. How long it is depends on
+//! what they do alone, not on the host.
+//!
 //! Which of two threads comes first within a quantum, to a lock or a barrier, is up to the host: the
 //! few instructions that depend on it differ between runs, and all else repeats.
 //!
@@ -33,6 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(4);
 /// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
 /// a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
+/// Of a quantum, in the shortest.
+const LONGEST: u64 = 16;
 /// How long a thread stays on its host core for others to come, at least and at most: as long as
 /// it takes to fall asleep, and to be woken (tens of microseconds in a virtual machine).
 const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=100_000;
@@ -78,7 +85,13 @@ struct Inner {
     /// Latest virtual time at which a thread left each CPU.
     cpu_times: Vec<u64>,
     running: usize,
+    /// Of the quantum, in virtual time.
+    begin: u64,
     end: u64,
+    /// So many times the shortest.
+    length: u64,
+    /// So far no thread had to do with another in this quantum.
+    apart: bool,
     off: bool,
     /// When somebody looked for sleepers last.
     looked_at: u64,
@@ -121,6 +134,7 @@ impl Lockstep {
             queues: vec![VecDeque::new(); cpus],
             cpu_times: vec![0; cpus],
             end: quantum,
+            length: 1,
             ..Inner::default()
         };
         Self {
@@ -176,8 +190,10 @@ impl Lockstep {
     }
 
     /// The calling thread has used up its turn, at this virtual time; returns with its next one.
-    pub fn next(&self, member: Member, time: u64) -> Turn {
+    /// `apart`: it had nothing to do with other threads in it.
+    pub fn next(&self, member: Member, time: u64, apart: bool) -> Turn {
         let mut inner = self.inner();
+        inner.apart &= apart;
         match inner.state(member) {
             State::Running if time < inner.end => {
                 let end = inner.end;
@@ -193,7 +209,7 @@ impl Lockstep {
             }
             // It had been left out.
             _ => {
-                let time = time.max(inner.end - self.quantum);
+                let time = time.max(inner.begin);
                 inner.join(member.0, time);
             }
         }
@@ -223,7 +239,7 @@ impl Lockstep {
     pub fn unblock(&self, member: Member, time: Option<u64>) -> Turn {
         let mut inner = self.inner();
         if inner.state(member) == State::Blocked {
-            let time = time.unwrap_or(inner.end - self.quantum);
+            let time = time.unwrap_or(inner.begin);
             inner.join(member.0, time);
         }
         self.wait(inner, member)
@@ -290,9 +306,17 @@ impl Lockstep {
         let (0, Some(earliest)) = (inner.running, earliest) else {
             return;
         };
-        inner.end += self.quantum;
+        inner.length = if inner.apart {
+            LONGEST.min(inner.length + 1)
+        } else {
+            1
+        };
+        inner.apart = true;
+        inner.begin = inner.end;
+        inner.end += inner.length * self.quantum;
         if earliest >= inner.end {
-            inner.end = earliest - earliest % self.quantum + self.quantum;
+            inner.begin = earliest - earliest % self.quantum;
+            inner.end = inner.begin + inner.length * self.quantum;
         }
         for cpu in 0..inner.queues.len() {
             inner.start_first(cpu);
@@ -321,7 +345,7 @@ impl Lockstep {
             }
             if inner.state(member) == State::Blocked {
                 // It was left out, and did not sleep after all.
-                let time = inner.end - self.quantum;
+                let time = inner.begin;
                 inner.join(member.0, time);
             }
             self.go_on(&mut inner);
@@ -425,6 +449,7 @@ impl Inner {
         slot.time = slot.time.max(time);
         slot.asleep = 0;
         self.joined.fetch_add(1, Relaxed);
+        self.apart = false;
         let cpu = slot.cpu;
         if let Some(queue) = self.queues.get_mut(cpu) {
             queue.push_back(member);

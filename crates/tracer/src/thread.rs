@@ -336,12 +336,15 @@ impl Thread {
     fn pause(&mut self) {
         self.catch_up();
         if self.instructions >= self.stop {
-            if self.turn_began_with == (self.stores, self.misses()) {
+            let spun = self.turn_began_with == (self.stores, self.misses());
+            if spun {
                 self.count(Counter::SpunQuanta);
             }
-            let turn = self.process.lockstep.next(self.member, self.time());
+            let took = std::mem::take(&mut self.took);
+            let lockstep = &self.process.lockstep;
+            let turn = lockstep.next(self.member, self.time(), !spun && !took);
             let waited = self.go_on(turn);
-            if std::mem::take(&mut self.took) && self.number != 0 && !self.process.setup.serial {
+            if took && self.number != 0 && !self.process.setup.serial {
                 self.let_earlier_go_first();
             }
             self.turn_began_with = (self.stores, self.misses());
