@@ -10,7 +10,7 @@
 //! quantum, however the host lets them run; threads that share much run one after the other.
 //!
 //! While they have nothing to do with each other (nobody takes a line from another CPU, spins, or is
-//! woken), a quantum is longer than the one before by as much as the shortest, up to [`LONGEST`] times
+//! woken), a quantum is longer than the one before by as much as the shortest, up to sixteen times
 //! it: waiting for each other costs more than the work of a short one. How long it is depends on
 //! what they do alone, not on the host.
 //!
