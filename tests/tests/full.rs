@@ -373,7 +373,27 @@ fn what_cannot_be_traced_is_said_in_a_line() {
     says(
         case.run(without),
         1,
-        &["qemu-x86_64", "10.0.2", "without plugins", "qemu-user 7.2"],
+        &[
+            "qemu-x86_64",
+            "10.0.2",
+            "without plugins",
+            "qemu-user 7.2",
+            "--enable-plugins",
+        ],
+    );
+    // Another one, further on, is taken.
+    let paths = [case.path("static"), "/usr/bin".into(), "/bin".into()];
+    let mut with_another = case.command(nearpage_path());
+    with_another
+        .args(with("flash-8", &["-q", "--", "/bin/true"]))
+        .env("PATH", std::env::join_paths(&paths).unwrap());
+    case.run(with_another).success();
+    let mut doctor = case.command(nearpage_path());
+    doctor.args(["doctor", "--json"]).env("PATH", &paths[0]);
+    let findings = json(&case.run(doctor)).to_string();
+    assert!(
+        findings.contains("qemu-x86_64 10.0.2 (Debian): built without plugins, can't load it"),
+        "{findings}"
     );
 
     says(

@@ -315,6 +315,32 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
     );
 }
 
+#[test]
+fn who_reads_a_pipe_waits_for_whoever_writes_to_it() {
+    let case = Case::new("simulate_pipes");
+    // Each on a CPU of its own.
+    case.write("affinity.toml", "scheduler = \"affinity\"\n");
+    let count = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
+    let time = |folder: &str, words: &str| {
+        let record = "record --source full --machine flash-8 -q -o".split(' ');
+        let words = [folder, "--", "/bin/sh", "-c", words];
+        case.nearpage(record.chain(words)).success();
+        let simulate = ["simulate", folder, "--policy", "first-touch", "--json"];
+        let simulate = simulate.into_iter().chain(["--schedule", "affinity.toml"]);
+        let json: Value = serde_json::from_str(&case.nearpage(simulate).success().stdout).unwrap();
+        figure(&json["results"][0], "time_ns")
+    };
+    let at_once = time("at_once", &format!("({count}) & ({count}); wait"));
+    // The line comes, and the pipe is closed, when the writer has counted.
+    for (folder, write, read) in [("line", "echo", "read x"), ("end", "", "read x")] {
+        let piped = time(folder, &format!("({count}; {write}) | ({read}; {count})"));
+        assert!(
+            (1.5..2.3).contains(&(piped / at_once)),
+            "{folder}: one after the other in {piped} ns, at once in {at_once} ns"
+        );
+    }
+}
+
 /// So many MiB of shared memory, written by the program and then by its child.
 const SHARED: &str = r#"
 #include <stdlib.h>

@@ -202,7 +202,8 @@ pub enum Source {
     /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
     /// the preload library, and at most as many samples as the kernel has ticks
     Signal,
-    /// Every reference, through the caches of a machine, in emulation (qemu-user): every miss
+    /// Every reference, through the caches of a machine, in emulation (the first qemu-x86_64 on PATH
+    /// that loads plugins): every miss
     Full,
 }
 
@@ -287,7 +288,7 @@ pub struct Record {
     /// Mean number of references between two of the sample of all; 0: none
     #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().sample_every)]
     pub sample_every: u32,
-    /// Instructions that threads advance together
+    /// Instructions that threads advance together, up to 16 times as many while they share nothing
     #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
     pub quantum: u32,
     /// Trace only from `nearpage_begin` on (first touches are kept from the start)

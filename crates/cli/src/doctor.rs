@@ -10,7 +10,7 @@ use nearpage_machine::Machine;
 use serde::Serialize;
 
 use crate::arguments;
-use crate::full::Emulator;
+use crate::full::{Emulator, PLUGINS_FROM};
 use crate::launch::{PreloadLibrary, TracerPlugin};
 use crate::observe::preload_works;
 use crate::terminal;
@@ -172,7 +172,7 @@ fn tracer() -> Finding {
             } else {
                 listed.join("; ")
             },
-            "install Debian's qemu-user (7.2 of Debian 12 loads plugins; static builds don't)",
+            PLUGINS_FROM,
         ),
         Err(error) => Finding::new(
             "tracer",

@@ -232,7 +232,8 @@ fn plugin_argument(plugin: &Path, setup: &Path, traces: &Path) -> OsString {
     OsString::from_vec(argument)
 }
 
-/// A QEMU that runs programs of this machine's architecture.
+/// A QEMU that runs programs of this machine's architecture: the first on PATH that loads plugins is
+/// taken. Versions 7.2 (plugin API 1) and 10.0 (API 2 to 4) have been tried.
 #[derive(Clone, Debug)]
 pub struct Emulator {
     pub path: PathBuf,
@@ -243,6 +244,9 @@ pub struct Emulator {
 
 /// The Debian package that has one.
 const PACKAGE: &str = "qemu-user";
+/// Where one comes from that loads plugins.
+pub const PLUGINS_FROM: &str = "install qemu-user 7.2 of Debian 12 (Debian's are static from 9.1 on), or put a qemu-x86_64 \
+                                built with --enable-plugins on PATH";
 const NAMES: [&str; 2] = ["qemu-x86_64", "qemu-x86_64-static"];
 
 impl Emulator {
@@ -297,7 +301,7 @@ impl Emulator {
                 bail!("qemu-x86_64: not found on PATH; it comes with the Debian package {PACKAGE}")
             }
             Some(found) => bail!(
-                "{} {}: built without plugins, as static builds are; {PACKAGE} 7.2 of Debian 12 loads them",
+                "{} {}: built without plugins, as static builds are; {PLUGINS_FROM}",
                 found.path.display(),
                 found.version
             ),

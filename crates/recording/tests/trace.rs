@@ -14,7 +14,7 @@ use nearpage_recording::{
     Access, AccessBatch, AccessKind, Error, Level, ObjectKind, Recording, ThreadIndex,
 };
 use nearpage_wire::allocation_log::Kind;
-use nearpage_wire::trace::{CHILD_ENDED, Event, Record, ReferenceKind, Served};
+use nearpage_wire::trace::{CHILD_ENDED, Event, PIPE_SIGNAL, Record, ReferenceKind, Served};
 use proptest::prelude::*;
 
 const HEAP: u64 = 0x50_0000;
@@ -286,6 +286,51 @@ fn steps_are_what_the_tracer_saw() {
 }
 
 /// A shell forks a child, which runs another program and ends; the shell waits for it.
+#[test]
+fn who_reads_a_pipe_goes_on_after_whoever_wrote_in_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("r");
+    let began = |mut trace: TraceFile, pid: u32, start_ns: u64| {
+        trace.events(0, start_ns, &[start(0, pid, 0, 0, 0)]);
+        trace
+    };
+    let signal = |sequence| Record::Signal {
+        sequence,
+        address: 0,
+    };
+    let after = |after| Record::Resume {
+        after,
+        address: 0,
+        waited_instructions: 0,
+    };
+    let mut writer = began(TraceFile::of(10, 1_000), 10, 1_000);
+    let wrote = [(10, signal(1)), (5, signal(PIPE_SIGNAL + 1))];
+    writer.records(0, 0, 1_000, &wrote).end();
+    let mut reader = began(TraceFile::of(20, 2_000), 20, 2_000);
+    let read = [(3, after(PIPE_SIGNAL + 1)), (3, after(1))];
+    reader.records(0, 0, 2_000, &read).end();
+    finish(record(&folder, &TraceOptions::default(), &[writer, reader]));
+    let recording = Recording::open(&folder).unwrap();
+    let trace = recording.trace().unwrap();
+    let happenings = [0, 1].map(|thread| steps(&trace, thread).happenings);
+    let [
+        [
+            (_, 10, Happening::Signal { sequence: own }),
+            (_, 5, Happening::Signal { sequence: wrote }),
+        ],
+        [
+            (_, 3, Happening::Resume { after: read, .. }),
+            (_, 3, Happening::Resume { after: other, .. }),
+        ],
+    ] = happenings.each_ref().map(Vec::as_slice)
+    else {
+        panic!("{happenings:?}")
+    };
+    assert_eq!(wrote, read);
+    assert!(own != other, "of different processes");
+    assert!(![own, other].contains(&wrote));
+}
+
 #[test]
 fn a_process_is_one_thread_that_begins_and_ends_where_its_parent_says() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,19 +11,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use nearpage_wire::trace::{CHILD_ENDED, Counter, Event, MARK_OPTION, Record};
 
 use crate::exec::{self, Exec};
-use crate::maps;
+use crate::pipes::{self, Pipe};
 use crate::plugin::guest_base;
 use crate::system::run_instead;
 use crate::thread::Thread;
+use crate::{children, maps};
 
 const READ: i64 = 0;
+const WRITE: i64 = 1;
+const CLOSE: i64 = 3;
 const MMAP: i64 = 9;
 const MUNMAP: i64 = 11;
 const BRK: i64 = 12;
 const READV: i64 = 19;
+const WRITEV: i64 = 20;
 const MREMAP: i64 = 25;
 const MADVISE: i64 = 28;
 const SHMAT: i64 = 30;
+const DUP2: i64 = 33;
+const SENDFILE: i64 = 40;
 const CLONE: i64 = 56;
 const FORK: i64 = 57;
 const VFORK: i64 = 58;
@@ -35,15 +41,18 @@ const FUTEX: i64 = 202;
 const SET_TID_ADDRESS: i64 = 218;
 const CLOCK_GETTIME: i64 = 228;
 const EXIT_GROUP: i64 = 231;
+const WAITID: i64 = 247;
+const SPLICE: i64 = 275;
+const DUP3: i64 = 292;
 
-/// Calls that may sleep, but for reads of ordinary files and futexes: poll, pause, nanosleep,
-/// accept, connect, recvfrom, recvmsg, wait4, semop, msgsnd, msgrcv, select, flock, rt_sigtimedwait,
+/// Calls that may sleep, but for reads, futexes, pipes and children: poll, pause, nanosleep,
+/// accept, connect, recvfrom, recvmsg, semop, msgsnd, msgrcv, select, flock, rt_sigtimedwait,
 /// rt_sigsuspend, io_getevents, semtimedop, clock_nanosleep, epoll_wait, mq_timedsend,
-/// mq_timedreceive, waitid, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, epoll_pwait2. Others
+/// mq_timedreceive, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, epoll_pwait2. Others
 /// that do are noticed by the lockstep.
-const SLEEPING: [i64; 28] = [
-    7, 34, 35, 43, 42, 45, 47, 61, 65, 69, 70, 23, 73, 128, 130, 208, 220, 230, 232, 242, 243, 247,
-    270, 271, 281, 288, 299, 441,
+const SLEEPING: [i64; 26] = [
+    7, 34, 35, 43, 42, 45, 47, 65, 69, 70, 23, 73, 128, 130, 208, 220, 230, 232, 242, 243, 270,
+    271, 281, 288, 299, 441,
 ];
 
 const CLONE_VM: u64 = 0x100;
@@ -62,12 +71,24 @@ pub enum Call {
     Other,
     /// Its result matters, with these arguments.
     Result([u64; 6]),
-    /// It may have slept; the futex's address, or 0.
-    Slept(u64),
+    /// It may have slept.
+    Slept(Wait),
     /// A thread is being created.
     Clone(u32),
     /// A process is.
     Fork,
+}
+
+/// What a thread may be waiting for.
+pub enum Wait {
+    /// Nothing that is known here.
+    Other,
+    /// The futex at this address.
+    Futex(u64),
+    /// What others write to it.
+    Pipe(Pipe),
+    /// The end of a child, with these arguments.
+    Child([u64; 6]),
 }
 
 /// Did the process become two, and is this the new one?
@@ -112,8 +133,20 @@ impl Thread {
         }
     }
 
-    fn sleep(&mut self, futex: u64) {
-        self.call = Call::Slept(futex);
+    /// The thread may write to these pipes, or close them.
+    fn tell_readers(&mut self, pipes: &[Pipe]) {
+        if !pipes.is_empty()
+            && let Some(sequence) = self.process.pipes.signal(pipes)
+        {
+            self.record(&Record::Signal {
+                sequence,
+                address: 0,
+            });
+        }
+    }
+
+    fn sleep(&mut self, wait: Wait) {
+        self.call = Call::Slept(wait);
         self.ask_again();
         self.process.lockstep.block(self.member, self.time());
     }
@@ -128,6 +161,7 @@ impl Thread {
         if exec == Exec::Untraced {
             self.count(Counter::UntracedPrograms);
         }
+        self.tell_readers(&pipes::all_written());
         self.flush();
         let virtual_time = self.time();
         let event = Event::Exec { virtual_time };
@@ -160,7 +194,7 @@ impl Thread {
                 // WAIT, WAIT_BITSET, LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
                 0 | 9 | 6 | 11 | 13 => {
                     process.futexes().wait(first, self.member);
-                    self.sleep(first);
+                    self.sleep(Wait::Futex(first));
                 }
                 // WAKE, WAKE_BITSET, UNLOCK_PI.
                 1 | 10 => self.wake(first, third),
@@ -210,10 +244,25 @@ impl Thread {
             }
             EXECVE => {
                 self.exec([first, second, third]);
-                self.sleep(0);
+                self.sleep(Wait::Other);
             }
-            EXIT_GROUP => process.lockstep.end(),
-            _ if Self::may_sleep(number, first) => self.sleep(0),
+            EXIT_GROUP => {
+                self.tell_readers(&pipes::all_written());
+                process.lockstep.end();
+            }
+            WRITE | WRITEV | CLOSE | SENDFILE => {
+                self.tell_readers(pipes::written(first).as_slice())
+            }
+            DUP2 | DUP3 => self.tell_readers(pipes::written(second).as_slice()),
+            SPLICE => {
+                self.tell_readers(pipes::written(third).as_slice());
+                self.sleep(pipes::pipe(first).map_or(Wait::Other, Wait::Pipe));
+            }
+            WAIT4 | WAITID => self.sleep(Wait::Child(arguments)),
+            _ if Self::may_sleep(number, first) => self.sleep(match number {
+                READ | READV => pipes::pipe(first).map_or(Wait::Other, Wait::Pipe),
+                _ => Wait::Other,
+            }),
             _ => {}
         }
     }
@@ -224,23 +273,33 @@ impl Thread {
         self.calls.store(false, Relaxed);
         match std::mem::take(&mut self.call) {
             Call::Other => {}
-            Call::Slept(futex) => {
-                let signal = if futex == 0 {
-                    None
-                } else {
-                    process.futexes().resume(self.member, result == 0)
+            Call::Slept(wait) => {
+                let (futex, signal) = match wait {
+                    Wait::Futex(address) => {
+                        (address, process.futexes().resume(self.member, result == 0))
+                    }
+                    _ => (0, None),
                 };
                 let turn = process
                     .lockstep
                     .unblock(self.member, signal.map(|(_, time)| time));
                 let waited_instructions = self.go_on(turn);
-                let after = match number {
-                    WAIT4 if result > 0 => CHILD_ENDED + result as u64,
-                    _ => signal.map_or(0, |(sequence, _)| sequence),
+                let memory = |address| children::word(address, guest_base());
+                let ended = match wait {
+                    Wait::Child(arguments) if number == WAIT4 => {
+                        children::of_wait4(arguments, result, memory)
+                    }
+                    Wait::Child(arguments) => children::of_waitid(arguments, result, memory),
+                    _ => None,
                 };
-                if waited_instructions > 0 || after > 0 {
+                let after = match wait {
+                    Wait::Pipe(pipe) if result >= 0 => process.pipes.latest(pipe),
+                    Wait::Child(_) => ended.map(|child| CHILD_ENDED + u64::from(child)),
+                    _ => signal.map(|(sequence, _)| sequence),
+                };
+                if waited_instructions > 0 || after.is_some() {
                     self.record(&Record::Resume {
-                        after,
+                        after: after.unwrap_or(0),
                         address: futex,
                         waited_instructions,
                     });
@@ -249,6 +308,8 @@ impl Thread {
             Call::Clone(child) => {
                 if failed(result) {
                     process.unborn(child);
+                } else {
+                    process.is_thread(child, result as u32);
                 }
             }
             Call::Fork if result == 0 => return After::Child,

@@ -150,9 +150,9 @@ fn emulated(mut path: Word, words: Vec<Word>) -> Option<Vec<Word>> {
 /// not its command line.
 fn options<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Word>> {
     /// With a word of their own, in QEMU 7.2 and 10.
-    const WITH_A_WORD: [&[u8]; 16] = [
-        b"g", b"L", b"s", b"cpu", b"E", b"U", b"0", b"r", b"B", b"R", b"d", b"dfilter", b"D", b"p",
-        b"trace", b"plugin",
+    const WITH_A_WORD: [&[u8]; 19] = [
+        b"g", b"L", b"s", b"cpu", b"E", b"U", b"0", b"r", b"B", b"R", b"t", b"d", b"dfilter", b"D",
+        b"p", b"tb-size", b"seed", b"trace", b"plugin",
     ];
     let mut options = Vec::new();
     let mut plugin = false;
@@ -166,7 +166,7 @@ fn options<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Vec<Word>> {
             break;
         }
         plugin |= name == b"plugin";
-        let word = if WITH_A_WORD.contains(&name) || name == b"seed" {
+        let word = if WITH_A_WORD.contains(&name) {
             Some(words.next()?)
         } else {
             None
@@ -230,10 +230,10 @@ mod tests {
         let told = |text| {
             let line = words(text);
             let kept = options(line.iter().map(Vec::as_slice));
-            kept.map(|kept| kept == words("-plugin t.so,out=o -L /x -strace"))
+            kept.map(|kept| kept == words("-plugin t.so,out=o -tb-size 9 -strace"))
         };
         assert_eq!(
-            told("-plugin t.so,out=o -L /x -E A=b -0 name -strace prog -plugin no"),
+            told("-plugin t.so,out=o -tb-size 9 -E A=b -0 name -strace prog -plugin no"),
             Some(true)
         );
         assert_eq!(told("-L /x prog -plugin t.so"), None);

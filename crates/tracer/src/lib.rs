@@ -12,6 +12,7 @@
 
 pub mod caches;
 pub mod calls;
+pub mod children;
 pub mod directory;
 pub mod exec;
 pub mod futexes;
@@ -21,6 +22,7 @@ pub mod lockstep;
 pub mod maps;
 pub mod output;
 pub mod pages;
+pub mod pipes;
 pub mod plugin;
 pub mod process;
 pub mod qemu;

@@ -9,6 +9,11 @@
 //! it have used theirs up. So a line that two threads write goes once there and once back in a
 //! quantum, however the host lets them run; threads that share much run one after the other.
 //!
+//! While they have nothing to do with each other (nobody takes a line from another CPU, spins, or is
+//! woken), a quantum is longer than the one before by as much as the shortest, up to sixteen times
+//! it: waiting for each other costs more than the work of a short one. How long it is depends on
+//! what they do alone, not on the host.
+//!
 //! Which of two threads comes first within a quantum, to a lock or a barrier, is up to the host: the
 //! few instructions that depend on it differ between runs, and all else repeats.
 //!
@@ -33,6 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(4);
 /// Looks at a sleeper until it is left out: in a system call, or else. Twice, since once may be
 /// a lock of the emulator's.
 const LOOKS: [u32; 2] = [2, 50];
+/// Of a quantum, in the shortest.
+const LONGEST: u64 = 16;
 /// How long a thread stays on its host core for others to come, at least and at most: as long as
 /// it takes to fall asleep, and to be woken (tens of microseconds in a virtual machine).
 const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=100_000;
@@ -78,12 +85,20 @@ struct Inner {
     /// Latest virtual time at which a thread left each CPU.
     cpu_times: Vec<u64>,
     running: usize,
+    /// Of the quantum, in virtual time.
+    begin: u64,
     end: u64,
+    /// So many times the shortest.
+    length: u64,
+    /// So far no thread had to do with another in this quantum.
+    apart: bool,
     off: bool,
     /// When somebody looked for sleepers last.
     looked_at: u64,
     /// Times that a thread was told to look again.
     changes: Arc<AtomicU64>,
+    /// Times that a blocked thread could run again.
+    joined: Arc<AtomicU64>,
 }
 
 /// All threads of a process.
@@ -91,6 +106,7 @@ pub struct Lockstep {
     quantum: u64,
     inner: Mutex<Inner>,
     changes: Arc<AtomicU64>,
+    joined: Arc<AtomicU64>,
     host_cores: usize,
     /// Threads that are making a process.
     pub forking: AtomicU32,
@@ -111,18 +127,21 @@ impl Lockstep {
     /// Nobody yet, on that many CPUs.
     pub fn new(quantum: u32, cpus: usize) -> Self {
         let quantum = u64::from(quantum);
-        let changes = Arc::<AtomicU64>::default();
+        let (changes, joined) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let inner = Inner {
             changes: changes.clone(),
+            joined: joined.clone(),
             queues: vec![VecDeque::new(); cpus],
             cpu_times: vec![0; cpus],
             end: quantum,
+            length: 1,
             ..Inner::default()
         };
         Self {
             quantum,
             inner: Mutex::new(inner),
             changes,
+            joined,
             host_cores: std::thread::available_parallelism().map_or(1, usize::from),
             forking: AtomicU32::new(0),
             left_out: AtomicU64::new(0),
@@ -171,8 +190,10 @@ impl Lockstep {
     }
 
     /// The calling thread has used up its turn, at this virtual time; returns with its next one.
-    pub fn next(&self, member: Member, time: u64) -> Turn {
+    /// `apart`: it had nothing to do with other threads in it.
+    pub fn next(&self, member: Member, time: u64, apart: bool) -> Turn {
         let mut inner = self.inner();
+        inner.apart &= apart;
         match inner.state(member) {
             State::Running if time < inner.end => {
                 let end = inner.end;
@@ -188,7 +209,7 @@ impl Lockstep {
             }
             // It had been left out.
             _ => {
-                let time = time.max(inner.end - self.quantum);
+                let time = time.max(inner.begin);
                 inner.join(member.0, time);
             }
         }
@@ -218,10 +239,17 @@ impl Lockstep {
     pub fn unblock(&self, member: Member, time: Option<u64>) -> Turn {
         let mut inner = self.inner();
         if inner.state(member) == State::Blocked {
-            let time = time.unwrap_or(inner.end - self.quantum);
+            let time = time.unwrap_or(inner.begin);
             inner.join(member.0, time);
         }
         self.wait(inner, member)
+    }
+
+    /// Times that a blocked thread could run again: what [`Self::after_earlier`] found holds until
+    /// there is one more.
+    #[inline]
+    pub fn joined(&self) -> u64 {
+        self.joined.load(Relaxed)
     }
 
     /// Returns when no thread created before the calling one is in its turn.
@@ -278,9 +306,17 @@ impl Lockstep {
         let (0, Some(earliest)) = (inner.running, earliest) else {
             return;
         };
-        inner.end += self.quantum;
+        inner.length = if inner.apart {
+            LONGEST.min(inner.length + 1)
+        } else {
+            1
+        };
+        inner.apart = true;
+        inner.begin = inner.end;
+        inner.end += inner.length * self.quantum;
         if earliest >= inner.end {
-            inner.end = earliest - earliest % self.quantum + self.quantum;
+            inner.begin = earliest - earliest % self.quantum;
+            inner.end = inner.begin + inner.length * self.quantum;
         }
         for cpu in 0..inner.queues.len() {
             inner.start_first(cpu);
@@ -309,7 +345,7 @@ impl Lockstep {
             }
             if inner.state(member) == State::Blocked {
                 // It was left out, and did not sleep after all.
-                let time = inner.end - self.quantum;
+                let time = inner.begin;
                 inner.join(member.0, time);
             }
             self.go_on(&mut inner);
@@ -412,6 +448,8 @@ impl Inner {
         slot.state = State::Ready;
         slot.time = slot.time.max(time);
         slot.asleep = 0;
+        self.joined.fetch_add(1, Relaxed);
+        self.apart = false;
         let cpu = slot.cpu;
         if let Some(queue) = self.queues.get_mut(cpu) {
             queue.push_back(member);

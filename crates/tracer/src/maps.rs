@@ -10,7 +10,8 @@ use std::os::unix::fs::MetadataExt;
 use nearpage_wire::trace::Event;
 
 use crate::process::Process;
-pub use line::{Mapping, mapping};
+pub use line::Mapping;
+use line::mapping;
 
 /// The file of a mapping.
 #[derive(Default)]
@@ -35,6 +36,10 @@ pub fn file_of(descriptor: u64) -> Option<MappedFile> {
     })
 }
 
+fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
+    text.split(|byte| *byte == b'\n').filter_map(mapping)
+}
+
 /// The process's maps file as it is now.
 pub fn read() -> Vec<u8> {
     fs::read("/proc/self/maps").unwrap_or_default()
@@ -45,8 +50,8 @@ pub fn read() -> Vec<u8> {
 pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
     let now = read();
     let address = address + guest_base;
-    let mut mappings = now.split(|byte| *byte == b'\n').filter_map(mapping);
-    let found = mappings.find(|mapping| (mapping.range.0..mapping.range.1).contains(&address))?;
+    let found =
+        mappings(&now).find(|mapping| (mapping.range.0..mapping.range.1).contains(&address))?;
     let file = MappedFile {
         device: found.device,
         inode: found.inode,
@@ -57,28 +62,12 @@ pub fn at(address: u64, guest_base: u64) -> Option<(MappedFile, u64)> {
 
 /// Events for the program's mappings: those that were not there before QEMU loaded it, at guest
 /// addresses.
-///
-/// QEMU's own memory lies near the top of the address space, where it puts no program of 47 bits
-/// that was not asked to be there; memory above `QEMU_OWN` is taken for QEMU's.
 pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
-    const QEMU_OWN: u64 = 0x7000_0000_0000;
-    let now = read();
-    let known: Vec<(u64, u64)> = before
-        .split(|byte| *byte == b'\n')
-        .filter_map(mapping)
-        .map(|mapping| mapping.range)
-        .collect();
-    for mapping in now.split(|byte| *byte == b'\n').filter_map(mapping) {
+    for mapping in of_program(before, &read()) {
         let (first, end) = mapping.range;
-        let was_there = known
-            .iter()
-            .any(|(known_first, known_end)| first < *known_end && *known_first < end);
         let Some(address) = first.checked_sub(guest_base) else {
             continue;
         };
-        if was_there || address >= QEMU_OWN || mapping.path.starts_with(b"[v") {
-            continue;
-        }
         let event = Event::Map {
             protection: mapping.protection,
             flags: mapping.flags,
@@ -91,5 +80,85 @@ pub fn tell_initial(process: &Process, before: &[u8], guest_base: u64) {
             path: mapping.path,
         };
         process.output.event(0, 0, &event);
+    }
+}
+
+/// What a maps file has that an earlier one had not, as far as it may be the program's.
+///
+/// QEMU up to 8.0 puts a program from `APART` on, where nothing else is, and its own memory near the
+/// top of the address space. Later ones leave it to the kernel, which puts both beside each other,
+/// as one mapping where both are plain memory; what of it is QEMU's, no program will touch.
+fn of_program<'a>(before: &[u8], now: &'a [u8]) -> Vec<Mapping<'a>> {
+    const APART: std::ops::Range<u64> = 0x40_0000_0000..0x50_0000_0000;
+    const QEMU_OWN: u64 = 0x7000_0000_0000;
+    let known: Vec<(u64, u64)> = mappings(before).map(|mapping| mapping.range).collect();
+    let mut new = Vec::new();
+    for mapping in mappings(now) {
+        // The kernel's names ([heap], [vdso]) are of QEMU's.
+        if mapping.path.starts_with(b"[") {
+            continue;
+        }
+        let (mut first, end) = mapping.range;
+        let mut piece = |first: u64, end: u64| {
+            if first < end {
+                new.push(Mapping {
+                    range: (first, end),
+                    offset: mapping.offset + (first - mapping.range.0),
+                    ..mapping.clone()
+                });
+            }
+        };
+        // The kernel lists them by address.
+        for &(known_first, known_end) in &known {
+            piece(first, known_first.min(end));
+            first = first.max(known_end);
+        }
+        piece(first, end);
+    }
+    if new.iter().any(|mapping| APART.contains(&mapping.range.0)) {
+        new.retain(|mapping| mapping.range.0 < QEMU_OWN);
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_has_what_was_not_there_before() {
+        let before = "555500000000-555500009000 r-xp 00000000 fe:00 7 /usr/bin/qemu-x86_64\n\
+                      555500009000-555500020000 rw-p 00000000 00:00 0 [heap]\n\
+                      7f1000000000-7f1000004000 rw-p 00000000 00:00 0 \n";
+        let ranges = |added: &str| {
+            let now = format!("{added}{before}");
+            let new = of_program(before.as_bytes(), now.as_bytes());
+            let ranges = new.iter().map(|mapping| (mapping.range, mapping.offset));
+            ranges.collect::<Vec<_>>()
+        };
+        assert_eq!(ranges(""), []);
+        // Its stack and QEMU's memory have become one mapping; the heap is QEMU's.
+        assert_eq!(
+            ranges(
+                "400000-401000 r-xp 00000000 fe:00 8 /bin/a\n\
+                 555500009000-555500028000 rw-p 00000000 00:00 0 [heap]\n\
+                 7f0fffff0000-7f1000006000 rw-p 00000000 00:00 0 \n\
+                 7f2000001000-7f2000002000 r-xp 00001000 fe:00 9 /lib/ld.so\n"
+            ),
+            [
+                ((0x40_0000, 0x40_1000), 0),
+                ((0x7f0f_ffff_0000, 0x7f10_0000_0000), 0),
+                ((0x7f10_0000_4000, 0x7f10_0000_6000), 0x1_4000),
+                ((0x7f20_0000_1000, 0x7f20_0000_2000), 0x1000),
+            ]
+        );
+        // The program is apart: what is new at the top is QEMU's.
+        assert_eq!(
+            ranges(
+                "4000000000-4000801000 rw-p 00000000 00:00 0 \n\
+                 7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n"
+            ),
+            [((0x40_0000_0000, 0x40_0080_1000), 0)]
+        );
     }
 }

@@ -55,15 +55,15 @@ fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
 /// The calling thread.
 fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
     match known_thread(vcpu) {
-        None => first_step(vcpu, THREADS.get(vcpu as usize)?),
+        None => first_step(THREADS.get(vcpu as usize)?),
         thread => thread,
     }
 }
 
 #[cold]
-fn first_step(vcpu: c_uint, slot: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
+fn first_step(slot: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
     let process = process()?;
-    let birth = process.born(vcpu);
+    let birth = process.born();
     if birth.number == 0 {
         let before = MAPS_BEFORE.get().map_or(&[][..], Vec::as_slice);
         maps::tell_initial(process, before, guest_base());
@@ -76,14 +76,6 @@ fn first_step(vcpu: c_uint, slot: &AtomicPtr<Thread>) -> Option<&'static mut Thr
 
 /// # Safety
 /// QEMU calls it, as the ones below.
-unsafe extern "C" fn vcpu_made(_: Id, vcpu: c_uint) {
-    if let Some(process) = process() {
-        process.vcpu_made(vcpu);
-    }
-}
-
-/// # Safety
-/// As above.
 unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
     let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(slot) = THREADS.get(vcpu as usize) else {
@@ -331,7 +323,6 @@ fn install<'a>(
     begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
-        (qemu.register_vcpu_init_cb)(id, vcpu_made);
         (qemu.register_vcpu_exit_cb)(id, vcpu_ended);
         (qemu.register_vcpu_tb_trans_cb)(id, translated);
         (qemu.register_vcpu_syscall_cb)(id, call);

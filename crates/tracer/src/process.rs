@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nearpage_wire::trace::{COUNTERS, Counter, Event, FileHeader};
 use nearpage_wire::tracer_setup::Setup;
@@ -13,15 +13,14 @@ use crate::futexes::Futexes;
 use crate::lockstep::{Lockstep, Member};
 use crate::output::{Output, Totals};
 use crate::pages::{Touched, Unmappings};
+use crate::pipes::Pipes;
 use crate::serial::SerialLog;
 use crate::system;
 
 /// A thread that has been asked for and has not run yet.
 pub struct Birth {
-    /// Thread that asked.
-    pub creator_tid: u32,
-    /// Emulated CPU that it will be, once known.
-    pub vcpu: Option<u32>,
+    /// Its thread id, once its creator has been told.
+    pub tid: Option<u32>,
     /// Order of creation.
     pub number: u32,
     /// Its place in the lockstep.
@@ -50,6 +49,8 @@ pub struct Process {
     pub touched: Touched,
     /// Ranges unmapped.
     pub unmappings: Unmappings,
+    /// Pipes, with the program's other processes.
+    pub pipes: Pipes,
     /// Are misses recorded (between the markers, if they matter)?
     pub recording: AtomicBool,
     /// Log of all references.
@@ -59,6 +60,8 @@ pub struct Process {
     thread_cpus: Vec<usize>,
     futexes: Mutex<Futexes>,
     births: Mutex<Vec<Birth>>,
+    /// A creator was told which thread it made, or that it made none.
+    told: Condvar,
     threads_created: AtomicU32,
     /// Counters of threads that ended.
     totals: Mutex<Totals>,
@@ -91,6 +94,7 @@ impl Process {
             output,
             touched: Touched::default(),
             unmappings: Unmappings::default(),
+            pipes: Pipes::open(folder),
             recording: AtomicBool::new(!setup.from_mark),
             serial: if setup.serial {
                 Some(SerialLog::create(folder, header.pid, header.start_ns)?)
@@ -101,6 +105,7 @@ impl Process {
             thread_cpus: setup.thread_cpus.iter().collect(),
             futexes: Mutex::default(),
             births: Mutex::default(),
+            told: Condvar::new(),
             threads_created: AtomicU32::new(0),
             folder: folder.to_path_buf(),
             setup,
@@ -121,46 +126,50 @@ impl Process {
 
     /// A thread is being created at this virtual time.
     pub fn birth(&self, started_by: u64, ends_at: u64, time: u64) -> u32 {
+        let birth = self.new_birth(started_by, ends_at, time);
+        let number = birth.number;
+        locked(&self.births).push(birth);
+        number
+    }
+
+    fn new_birth(&self, started_by: u64, ends_at: u64, time: u64) -> Birth {
         let number = self.threads_created.fetch_add(1, Relaxed);
-        let birth = Birth {
-            creator_tid: system::thread_id(),
-            vcpu: None,
+        Birth {
+            tid: None,
             number,
             member: self.lockstep.add(self.cpu_of(number), time),
             started_by,
             ends_at,
             time,
-        };
-        locked(&self.births).push(birth);
-        number
+        }
     }
 
-    /// The calling thread is about to start another, which is that emulated CPU.
-    pub fn vcpu_made(&self, vcpu: u32) {
-        let tid = system::thread_id();
+    /// The thread of that number has this thread id: its creator was told so.
+    pub fn is_thread(&self, number: u32, tid: u32) {
         let mut births = locked(&self.births);
-        let birth = births
-            .iter_mut()
-            .find(|birth| birth.vcpu.is_none() && birth.creator_tid == tid);
+        let birth = births.iter_mut().find(|birth| birth.number == number);
         if let Some(birth) = birth {
-            birth.vcpu = Some(vcpu);
+            birth.tid = Some(tid);
         }
+        self.told.notify_all();
     }
 
-    /// What is known of the calling thread, which has made its first step.
-    pub fn born(&self, vcpu: u32) -> Birth {
+    /// What is known of the calling thread, which has made its first step. It may be ahead of its
+    /// creator, which alone can tell it from others that are created at the same time.
+    pub fn born(&self) -> Birth {
+        let tid = Some(system::thread_id());
         let mut births = locked(&self.births);
-        let known = births.iter().position(|birth| birth.vcpu == Some(vcpu));
-        let place = known.or_else(|| births.iter().position(|birth| birth.vcpu.is_none()));
-        if let Some(place) = place {
-            return births.remove(place);
+        loop {
+            if let Some(place) = births.iter().position(|birth| birth.tid == tid) {
+                return births.remove(place);
+            }
+            if births.iter().all(|birth| birth.tid.is_some()) {
+                // A process's first thread, or one that came out of nowhere.
+                return self.new_birth(0, 0, 0);
+            }
+            let told = self.told.wait(births);
+            births = told.unwrap_or_else(PoisonError::into_inner);
         }
-        drop(births);
-        // A process's first thread, or one that came out of nowhere.
-        self.birth(0, 0, 0);
-        let mut births = locked(&self.births);
-        let last = births.len().saturating_sub(1);
-        births.remove(last)
     }
 
     /// That thread could not be created.
@@ -169,6 +178,7 @@ impl Process {
         if let Some(place) = births.iter().position(|birth| birth.number == number) {
             let birth = births.remove(place);
             drop(births);
+            self.told.notify_all();
             self.lockstep.remove(birth.member, birth.time);
         }
     }
@@ -211,5 +221,41 @@ impl Process {
         totals[Counter::LeftLockstep as usize] = self.lockstep.left_out.load(Relaxed);
         self.output
             .event(thread, virtual_time, &Event::Counters(totals));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn of_two_that_are_created_at_once_each_is_the_one_it_was_asked_for() {
+        let folder = std::env::temp_dir().join(format!("nearpage-births-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
+        let setup = "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 1024 2\nl1_data 1024 2\n\
+                     l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
+        let setup = Setup::parse(setup).expect("it is right");
+        let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
+        assert_eq!(process.born().number, 0, "nobody was asked for it");
+        let [first, second, failed] =
+            [0x100, 0x200, 0x300].map(|ends_at| process.birth(1, ends_at, 5));
+        thread::scope(|scope| {
+            let (tell, hear) = channel();
+            let child = scope.spawn(move || {
+                tell.send(system::thread_id()).expect("it is heard");
+                process.born().ends_at
+            });
+            let tid = hear.recv().expect("it is told");
+            process.is_thread(second, tid);
+            assert_eq!(child.join().ok(), Some(0x200));
+            process.unborn(failed);
+            process.is_thread(first, system::thread_id());
+            assert_eq!(process.born().ends_at, 0x100);
+        });
+        assert_eq!(process.born().number, 4, "nobody was asked for it either");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

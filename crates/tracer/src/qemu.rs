@@ -1,7 +1,7 @@
 //! QEMU's plugin interface, as far as it is needed: `include/qemu/qemu-plugin.h` of QEMU 7.2 (API
-//! version 1) and 9.0 (version 2).
+//! version 1) and 9.0 (version 2); 10.0 (version 4) loads plugins from version 2 on.
 //!
-//! One binary serves both. What QEMU asks a plugin for is a variable with the version; its
+//! One binary serves all. What QEMU asks a plugin for is a variable with the version; its
 //! constructor, which runs before QEMU reads it, sets it to 2 where QEMU has `qemu_plugin_num_vcpus`
 //! (version 2 brought it, in place of `qemu_plugin_n_vcpus`). What differs otherwise (inline
 //! counters, and from version 3 on `qemu_plugin_insn_data`) is not used. Functions are looked up
@@ -176,7 +176,6 @@ macro_rules! interface {
 }
 
 interface! {
-    fn register_vcpu_init_cb(Id, VcpuCallback);
     fn register_vcpu_exit_cb(Id, VcpuCallback);
     fn register_vcpu_tb_trans_cb(Id, TranslationCallback);
     fn register_vcpu_tb_exec_cb(*mut Block, BlockCallback, c_int, *mut c_void);

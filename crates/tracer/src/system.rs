@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -141,6 +142,22 @@ impl Drop for Memory {
         // SAFETY: `new` mapped it, and nobody has it any more.
         unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Words of a file, which becomes that long, that all who map it see change. They stay mapped.
+pub fn shared_words(file: &File, count: usize) -> Option<&'static [AtomicU64]> {
+    let memory = ManuallyDrop::new(Memory::new(Some(file), count * size_of::<AtomicU64>())?);
+    // SAFETY: it is mapped for good, from a page's beginning, and nobody changes it but atomically.
+    Some(unsafe { std::slice::from_raw_parts(memory.start.as_ptr().cast(), count) })
+}
+
+/// Is it open for writing?
+pub fn may_write(descriptor: c_int) -> bool {
+    const F_GETFL: c_int = 3;
+    const ACCESS: c_int = 3;
+    // SAFETY: it is asked; that of a closed one fails.
+    let flags = unsafe { fcntl(descriptor, F_GETFL) };
+    flags >= 0 && flags & ACCESS != 0
 }
 
 /// May the calling process run that file?

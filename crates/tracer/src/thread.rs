@@ -130,8 +130,9 @@ pub struct Thread {
     /// Instructions of what went through the caches, before the latest block and with it.
     base: u64,
     caught_up: u64,
-    /// End of the turn in which the threads created earlier have had theirs.
-    first_until: u64,
+    /// End of the turn in which the threads created earlier have had theirs, and how often a
+    /// thread had joined in by then: one that does so afterwards is before this one.
+    first_until: (u64, u64),
     /// It took something from another CPU in its turn.
     took: bool,
     /// Virtual time − instructions.
@@ -196,7 +197,7 @@ impl Thread {
             misses_before: 0,
             base: 0,
             caught_up: 0,
-            first_until: u64::MAX,
+            first_until: (u64::MAX, 0),
             took: false,
             ahead: turn.time,
             position,
@@ -335,14 +336,16 @@ impl Thread {
     fn pause(&mut self) {
         self.catch_up();
         if self.instructions >= self.stop {
-            if self.turn_began_with == (self.stores, self.misses()) {
+            let spun = self.turn_began_with == (self.stores, self.misses());
+            if spun {
                 self.count(Counter::SpunQuanta);
             }
-            let turn = self.process.lockstep.next(self.member, self.time());
+            let took = std::mem::take(&mut self.took);
+            let lockstep = &self.process.lockstep;
+            let turn = lockstep.next(self.member, self.time(), !spun && !took);
             let waited = self.go_on(turn);
-            if std::mem::take(&mut self.took) && self.number != 0 && !self.process.setup.serial {
-                self.process.lockstep.after_earlier(self.member);
-                self.first_until = self.stop;
+            if took && self.number != 0 && !self.process.setup.serial {
+                self.let_earlier_go_first();
             }
             self.turn_began_with = (self.stores, self.misses());
             if waited > 0 {
@@ -352,6 +355,14 @@ impl Thread {
             }
         }
         self.follow_unmappings();
+    }
+
+    /// Returns when the threads created earlier have had their turns.
+    fn let_earlier_go_first(&mut self) {
+        let lockstep = &self.process.lockstep;
+        let joined = lockstep.joined();
+        lockstep.after_earlier(self.member);
+        self.first_until = (self.stop, joined);
     }
 
     /// Takes unmapped pages from its CPU's TLBs.

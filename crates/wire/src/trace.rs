@@ -74,7 +74,7 @@
 //! | --- | --- |
 //! | 0 Reference | one byte: bits 0–2 served, 3–4 kind, 5 TLB miss, 6 sampled, 7 kernel; instruction; address as in 3 above |
 //! | 1 FirstTouch | instruction; zigzag(address − instruction) |
-//! | 2 Signal | sequence; futex address |
+//! | 2 Signal | sequence (from 2^47 on of all processes together: a pipe was written to or closed); futex address |
 //! | 3 Resume | after (a signal; 2^48 + pid for the end of a child process); futex address; waited instructions |
 //! | 4 Clock | time_ns |
 //! | 5 Move | CPU position |
@@ -164,17 +164,18 @@ pub enum Record {
         /// The instruction.
         instruction: u64,
     },
-    /// From here on other threads may go on (`futex` wake, a new thread, the end of a thread).
+    /// From here on other threads may go on (`futex` wake, a new thread, the end of a thread; a write
+    /// to a pipe or its closing, in any process).
     Signal {
-        /// Number of the signal in the process, from 1.
+        /// Number of the signal in the process, from 1; of a pipe, above [`PIPE_SIGNAL`].
         sequence: u64,
-        /// The futex's address; 0 for threads that begin and end.
+        /// The futex's address; 0 where it is none.
         address: u64,
     },
     /// The thread was blocked and goes on.
     Resume {
         /// The signal that let it; from [`CHILD_ENDED`] on, the end of a child process; 0: something
-        /// outside (a timer, a file).
+        /// outside (a timer, a file, a socket).
         after: u64,
         /// The futex's address; 0 where it was none.
         address: u64,
@@ -202,6 +203,13 @@ pub enum Record {
         waited_instructions: u64,
     },
 }
+
+/// Signals that threads of other processes may wait for are numbered from here on, for all processes
+/// of the recording together; a process's own have lower numbers.
+pub const PIPE_SIGNAL: u64 = 1 << 47;
+
+/// Beside the traces, while the program runs: what its processes tell each other of pipes.
+pub const SIGNALS_FILE: &str = "signals.shared";
 
 /// What a thread goes on after, where that is the end of a child process: this + its pid. Signals have
 /// lower numbers.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nearpage_wire::trace::{CHILD_ENDED, Record, ReferenceKind};
+use nearpage_wire::trace::{CHILD_ENDED, PIPE_SIGNAL, Record, ReferenceKind};
 
 use super::images::Images;
 use super::pages::{PageLookup, PageTable};
@@ -16,6 +16,8 @@ const SIGNAL_BITS: u32 = 40;
 /// Signals that no process numbers: it was forked, and it has ended.
 const FORKED: u64 = (1 << SIGNAL_BITS) - 2;
 const ENDED: u64 = (1 << SIGNAL_BITS) - 1;
+/// In the place of an image, for signals that are numbered for all processes together.
+const OF_ALL: u64 = (1 << 16) - 1;
 
 /// All misses of a program, to be replayed: [`crate::Recording::trace`].
 #[derive(Clone, Debug)]
@@ -127,6 +129,7 @@ fn take(pending: &mut u64, misses: &[Miss], happenings: &mut Vec<(usize, u32, Ha
 fn sequence(image: usize, of_process: u64) -> u64 {
     match of_process {
         0 => 0,
+        PIPE_SIGNAL.. => OF_ALL << SIGNAL_BITS | (of_process - PIPE_SIGNAL) & ENDED,
         sequence => (image as u64) << SIGNAL_BITS | sequence,
     }
 }

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use nearpage_wire::trace::{
     COUNTERS, EVENT_BYTES_MAX, Event, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader,
-    FrameKind, finish_frame, open_counters,
+    FrameKind, SIGNALS_FILE, finish_frame, open_counters,
 };
 
 use crate::Error;
 use crate::error::IoContext;
 
 /// Appends the unfinished frames in a folder of traces, and what their processes counted, and removes
-/// their files, but for those of processes that are still at it (`alive`, by pid). Returns how many
+/// their files and what the processes shared, but for those of processes that are still at it (`alive`, by pid). Returns how many
 /// frames there were.
 ///
 /// For whoever started the program, once it has ended.
@@ -37,9 +37,12 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
         }
     }
     let mut finished = 0;
+    let mut all_ended = true;
     for (pid, mut images) in images {
-        if alive(pid) {
-            images.pop_last();
+        if alive(pid)
+            && let Some((_, open)) = images.pop_last()
+        {
+            all_ended &= open.is_empty();
         }
         for (start_ns, mut open) in images {
             if !open.is_empty() {
@@ -47,6 +50,10 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
                 finished += append(&folder.join(format!("trace-{pid}-{start_ns}.trace")), &open)?;
             }
         }
+    }
+    if all_ended {
+        // Mostly it is not there.
+        let _ = fs::remove_file(folder.join(SIGNALS_FILE));
     }
     Ok(finished)
 }

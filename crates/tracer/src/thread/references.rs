@@ -276,7 +276,8 @@ impl Thread {
     #[inline]
     fn miss(&mut self, line: u64, store: bool, fetch: bool) {
         let process = self.process;
-        let allowed = self.number == 0 || self.first_until == self.stop || process.setup.serial;
+        let alone = (self.stop, process.lockstep.joined());
+        let allowed = self.number == 0 || self.first_until == alone || process.setup.serial;
         let mut miss = Miss {
             cpu: self.cpu,
             line,
@@ -285,8 +286,7 @@ impl Thread {
             allowed,
         };
         if !process.caches.miss(&miss, &mut self.outcome) {
-            process.lockstep.after_earlier(self.member);
-            self.first_until = self.stop;
+            self.let_earlier_go_first();
             miss.allowed = true;
             process.caches.miss(&miss, &mut self.outcome);
         }

@@ -22,7 +22,7 @@ fn run(name: &str, setup: &str, seed: u64) -> Outcome {
     let setup = Setup::parse(setup.to_owned().leak()).expect("it is right");
     let process = Process::new(setup, &folder, 0).expect("own folder");
     let process: &'static Process = Box::leak(Box::new(process));
-    let birth = process.born(0);
+    let birth = process.born();
     let mut thread = Thread::new(process, &birth).expect("CPU");
 
     let mut random = seed;

@@ -5,5 +5,6 @@
 
 mod batches;
 mod emulated;
+mod lockstep;
 mod model;
 mod plain;

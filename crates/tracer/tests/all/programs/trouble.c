@@ -97,10 +97,11 @@ int main(void) {
         return 4;
 
     pthread_create(&other, 0, mapper, 0);
-    int status;
-    if (fork() == 0)
+    siginfo_t ended;
+    pid_t child = fork();
+    if (child == 0)
         _exit(total == 20 * THREADS ? 0 : 1);
-    if (wait(&status) < 0 || status)
+    if (waitid(P_PID, child, &ended, WEXITED) || ended.si_status)
         return 5;
     pthread_join(other, 0);
     if (system("exit 7") != 7 << 8)
