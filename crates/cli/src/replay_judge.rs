@@ -14,6 +14,7 @@ use crate::replayed::Replayed;
 const MARGINS: Margins = Margins {
     plan: 0.005,
     object: 0.001,
+    of_samples: false,
 };
 /// Every object is a handful of replays.
 const OBJECTS_MAX: usize = 6;

@@ -23,6 +23,7 @@ use crate::under::{Fate, under};
 const MARGINS: Margins = Margins {
     plan: 0.02,
     object: 0.002,
+    of_samples: true,
 };
 const OBJECTS_MAX: usize = 24;
 
