@@ -240,6 +240,26 @@ fn every_policy_makes_a_plan_that_runs() {
 }
 
 #[test]
+fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
+    let case = Case::new("assumed");
+    record_triad(&case, "r", &["-q"]).success();
+    let plan = |machine: &str| {
+        let words = ["plan", "r", "--json", "-o", "p.toml", "--machine"];
+        let finished = case.nearpage([&words[..], &[machine]].concat());
+        json(&finished.success())["plans"][0].clone()
+    };
+    let unmeasured = plan("opteron-4");
+    assert_eq!(unmeasured["policy"], "auto");
+    let assumed = unmeasured["assumed"].as_str().unwrap();
+    assert!(
+        assumed.starts_with("no bandwidths are known of opteron-4")
+            && assumed.ends_with("`nearpage machine --measure`"),
+        "{assumed}"
+    );
+    assert_eq!(plan("carrefour-a")["assumed"], Value::Null);
+}
+
+#[test]
 fn status_and_signals_pass_through() {
     let case = Case::new("status");
     case.nearpage(["record", "-q", "-o", "r1", "--", "sh", "-c", "exit 7"])

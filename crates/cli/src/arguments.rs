@@ -522,7 +522,7 @@ pub struct View {
     /// they grow
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
-    /// Plan to show [default: what `plan` would decide]
+    /// Plan to show [default: what `plan` decides by its model, without replaying]
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
     /// Machine to plan for: `local`, a preset or a TOML file [default: the recording's]
@@ -538,6 +538,9 @@ pub struct View {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
+    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
+    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
+    Auto,
     /// Block, block-cyclic or interleave per object, by the pattern found in it
     Object,
     /// Each page to the node that accesses it most (Marathe Eq. 1)
@@ -546,9 +549,6 @@ pub enum Policy {
     HopSensitive,
     /// Everything large page by page over all nodes
     Interleave,
-    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
-    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
-    Auto,
 }
 
 impl Policy {
@@ -576,7 +576,7 @@ pub struct Plan {
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
-    #[arg(long, value_enum, default_value = "object")]
+    #[arg(long, value_enum, default_value = "auto")]
     pub policy: Policy,
     /// `auto` may decide to copy objects to all nodes, for `simulate`: no stock kernel can, and `run`
     /// interleaves them
@@ -654,7 +654,7 @@ pub struct Optimize {
     #[arg(long, default_value = "local")]
     pub machine: String,
     /// How to decide
-    #[arg(long, value_enum, default_value = "object")]
+    #[arg(long, value_enum, default_value = "auto")]
     pub policy: Policy,
     /// Runs of each kind, taken in turn; medians are compared
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]

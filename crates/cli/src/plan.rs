@@ -53,6 +53,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             json["time"] = decided.time.map_or(Value::Null, |(first_touch_ns, planned_ns, replayed)| {
                 json!({ "first_touch_ns": first_touch_ns, "plan_ns": planned_ns, "replayed": replayed })
             });
+            json["assumed"] = decided.assumed.map_or(Value::Null, Value::from);
             predicted.push(json);
         } else {
             let mut text = to_text(&plan, &prediction, terminal::width());
@@ -68,6 +69,9 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
                     crate::compare::duration(planned_ns),
                     crate::compare::duration(first_touch_ns),
                 );
+            }
+            if let Some(words) = decided.assumed {
+                let _ = writeln!(text, "assumed: {words}");
             }
             terminal::print(&format!("{text}\nThe plan is in {}\n", file.display()))?;
         }

@@ -14,6 +14,7 @@ use crate::replayed::Replayed;
 const MARGINS: Margins = Margins {
     plan: 0.005,
     object: 0.001,
+    of_samples: false,
 };
 /// Every object is a handful of replays.
 const OBJECTS_MAX: usize = 6;
@@ -61,6 +62,19 @@ pub struct Decided {
     pub plan: nearpage_plan::Plan,
     /// Time under first touch and under the plan; whether it was replayed.
     pub time: Option<(f64, f64, bool)>,
+    /// What was assumed of the machine for that.
+    pub assumed: Option<String>,
+}
+
+impl Decided {
+    /// Without any judgement of time.
+    fn untimed(plan: nearpage_plan::Plan) -> Self {
+        Self {
+            plan,
+            time: None,
+            assumed: None,
+        }
+    }
 }
 
 /// Decides: `auto` by replay where `recording` can be replayed on the machine, by its model otherwise.
@@ -71,28 +85,25 @@ pub fn decided(
     recording: &Recording,
 ) -> anyhow::Result<Decided> {
     if policy != Policy::Auto {
-        return Ok(Decided {
-            plan: decide(policy, input, parameters),
-            time: None,
-        });
+        return Ok(Decided::untimed(decide(policy, input, parameters)));
     }
     let Some(mut model) = Model::new(input, parameters) else {
-        return Ok(Decided {
-            plan: decide(policy, input, parameters),
-            time: None,
-        });
+        return Ok(Decided::untimed(decide(policy, input, parameters)));
     };
     let tracing = recording.metadata.tracing.clone().unwrap_or_default();
     let replayed = match recording.trace() {
         Ok(trace) if tracing.serves(input.machine).is_ok() => Some(Replayed::new(recording, trace)),
         _ => None,
     };
+    let assumed = input.machine.with_assumed_bandwidth();
     let (chosen, by_replay) = match replayed {
         Some(trace) => {
             let mut replays = Replays {
                 recording,
                 trace,
-                machine: input.machine,
+                machine: assumed
+                    .as_ref()
+                    .map_or(input.machine, |assumed| &assumed.machine),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
             };
             (choose(input, parameters, &mut replays)?, true)
@@ -110,5 +121,6 @@ pub fn decided(
     Ok(Decided {
         plan,
         time: Some((first_touch_ns, planned_ns, by_replay)),
+        assumed: assumed.map(|assumed| assumed.words),
     })
 }

@@ -19,6 +19,7 @@
 //! assert_eq!(nodes.to_string(), "1-3");
 //! ```
 
+mod assumed;
 mod error;
 mod figures;
 mod hwloc;
@@ -31,6 +32,7 @@ mod text;
 mod timing;
 mod toml_file;
 
+pub use assumed::Assumed;
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};

@@ -51,12 +51,12 @@ pub use traffic::{Traffic, traffic};
 /// How decisions are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
+    /// Whatever makes the program take least time on the machine's contention model ([`auto`]).
+    #[default]
+    Auto,
     /// By the pattern found in each object: block, block-cyclic, interleave, one thread; page runs
     /// where no pattern fits (NumaMMA §4.1.3 and its future work).
-    #[default]
     Object,
-    /// Whatever makes the program take least time on the machine's contention model ([`auto`]).
-    Auto,
     /// Each page to the node with the most accesses to it (Marathe, Eq. 1).
     Uniform,
     /// Each page where its accesses cost least (Marathe, Eq. 2).

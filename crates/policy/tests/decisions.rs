@@ -874,6 +874,36 @@ fn auto_spreads_what_all_threads_read_where_controllers_are_short() {
     assert_eq!(only(&plan).placement, interleave);
 }
 
+/// Discovered, and never measured: what all use would be as near on one node as on all.
+#[test]
+fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
+    let machine = Machine {
+        latency_ns: None,
+        ..opteron()
+    };
+    let threads = machine.nodes.iter().map(|node| node.cpus.as_slice().len());
+    let threads = threads.sum::<usize>() as u32;
+    let recording = master_initialised(threads, Pattern::ReadShared, &shared_cells(threads));
+    let plan = recording.decide(Policy::Auto, &machine);
+    let interleave = Placement::Interleave { nodes: Vec::new() };
+    assert_eq!(only(&plan).placement, interleave);
+    // A description that leaves bandwidths out has no limits.
+    let unlimited = Machine {
+        processor: nearpage_machine::Processor {
+            clock_ghz: Some(2.0),
+            ..machine.processor
+        },
+        ..machine
+    };
+    let plan = recording.decide(Policy::Auto, &unlimited);
+    assert!(
+        plan.decisions
+            .iter()
+            .all(|decision| decision.placement != interleave),
+        "{plan:?}"
+    );
+}
+
 #[test]
 fn auto_copies_what_is_only_read_where_that_can_be_done() {
     let recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));

@@ -77,8 +77,8 @@ pub(crate) fn answer(
     let (mut plan, origin) = match &session.plan {
         Some((path, plan)) => (plan.clone(), path.display().to_string()),
         None => (
-            decide(Policy::Object, &input, &Parameters::default()),
-            "policy object".to_owned(),
+            decide(Policy::default(), &input, &Parameters::default()),
+            format!("policy {}", Policy::default().as_str()),
         ),
     };
     let misfits = misfits(&plan, &input, recording);

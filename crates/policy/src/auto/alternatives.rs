@@ -62,6 +62,8 @@ pub(crate) struct Object {
     /// Position in the attribution's objects.
     pub group: usize,
     names: Vec<String>,
+    /// Samples of its accesses.
+    samples: f64,
     /// Those of `at_once`, then others of them from the second thread on.
     choices: Vec<Choice>,
     at_once: usize,
@@ -99,6 +101,7 @@ impl<'a> Alternatives<'a> {
                 objects.push(Object {
                     group: position,
                     names: subject::names(&subject),
+                    samples: group.accesses() / group.affinity.sample_weight.max(1.0),
                     choices,
                     at_once,
                 });
@@ -162,6 +165,12 @@ impl<'a> Alternatives<'a> {
     /// Two standard errors of what a choice for an object saves, in nanoseconds of the program's time.
     pub fn sampling_error_ns(&self, object: usize, choice: usize) -> f64 {
         self.objects[object].choices[choice].error_ns
+    }
+
+    /// Two standard errors of whatever is saved by an object's accesses, queues included, as a share of it: it
+    /// grows with their number, which is a count of samples.
+    pub fn sampling_error(&self, object: usize) -> f64 {
+        2.0 / self.objects[object].samples.max(1.0).sqrt()
     }
 
     /// What the choices of a selection owe to chance: they were made by what they are judged by.

@@ -12,8 +12,8 @@
 //! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
 //! each is passed over only for one that is faster by more than what is uncertain about the
 //! prediction: two standard errors of the samples that it makes faster or slower, all of the object's
-//! together, and a share of the time that says
-//! how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
+//! together (where the judge goes by samples, at least of their number, by which relief of queues grows
+//! too), and a share of the time that says how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
 //! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
 //! runs would suit perfectly, are left alone.
 //!
@@ -45,6 +45,8 @@ pub struct Margins {
     pub plan: f64,
     /// A choice for one object has to be faster than leaving it alone by more than this.
     pub object: f64,
+    /// It goes by samples: what an object's accesses save is as uncertain as their number.
+    pub of_samples: bool,
 }
 
 /// Says how long a program takes under a plan.
@@ -175,8 +177,13 @@ pub fn choose<J: Judge>(
             }
             let all: Vec<Selection> = choices.iter().map(with).collect();
             let times = judged.times_ns(&all)?;
-            let best = choices[least(&times, 0.0)];
+            let at = least(&times, 0.0);
+            let (best, best_ns) = (choices[at], times[at]);
             let error = alternatives.sampling_error_ns(object, best);
+            let error = match margins.of_samples {
+                true => error.max(alternatives.sampling_error(object) * (times[0] - best_ns)),
+                false => error,
+            };
             let margin = margins.object * times[0] + error;
             selection = all[least(&times, margin)].clone();
         }

@@ -23,6 +23,7 @@ use crate::under::{Fate, under};
 const MARGINS: Margins = Margins {
     plan: 0.02,
     object: 0.002,
+    of_samples: true,
 };
 const OBJECTS_MAX: usize = 24;
 
@@ -44,15 +45,20 @@ pub struct Model<'a> {
 
 impl<'a> Model<'a> {
     /// For the machine of `input`; none where it has one memory node, or a network that leaves nodes
-    /// unreachable.
+    /// unreachable. Where nothing is known of what its memory can carry, that is assumed
+    /// ([`nearpage_machine::Machine::with_assumed_bandwidth`]).
     pub fn new(input: &Input<'a>, parameters: &Parameters) -> Option<Self> {
         if input.machine.nodes_with_memory().len() < 2 {
             return None;
         }
-        let timing = input.machine.timing().ok()?;
+        let assumed = input.machine.with_assumed_bandwidth();
+        let machine = assumed
+            .as_ref()
+            .map_or(input.machine, |assumed| &assumed.machine);
+        let timing = machine.timing().ok()?;
         Some(Self {
             compute_ns: compute_ns(input),
-            contention: Contention::new(input.machine, &timing),
+            contention: Contention::new(machine, &timing),
             input: input.clone(),
             parameters: *parameters,
             fixed: None,

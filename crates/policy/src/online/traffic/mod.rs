@@ -84,7 +84,7 @@ impl Traffic {
             nodes: setting.nodes,
             memory_nodes: setting.memory_nodes,
             profile: Profile::new(setting.pages, parameters.profiled_pages),
-            rate: Rate::Fast,
+            rate: Rate::Off,
             draws: Draws::new(setting.seed),
             thread_nodes: Vec::new(),
             collapses: vec![0; setting.pages],

@@ -3,9 +3,9 @@
 use super::parameters::TrafficParameters;
 use crate::online::View;
 
-/// Fast at first and after a decision that placed ten pages or more, slow after one that placed
-/// fewer; none while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to
-/// sampling overhead"), and fast again when one is.
+/// None while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling
+/// overhead"), and so until the first decision, before which the counters have said nothing; fast
+/// when one is, and after a decision that placed ten pages or more; slow after one that placed fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     Fast,

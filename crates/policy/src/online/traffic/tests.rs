@@ -199,6 +199,9 @@ fn sampling_follows_what_there_is_to_do() {
         View::Samples { cycles, .. } => cycles,
         _ => 0,
     };
+    // Step 1 has not been taken yet.
+    assert_eq!(driver.policy.view(), View::Nothing);
+    driver.decide();
     assert_eq!(cycles(&driver), 65_000);
     for (pages, expected) in [(10, 65_000), (9, 260_000), (10, 65_000)] {
         for page in 0..pages {

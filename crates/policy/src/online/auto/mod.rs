@@ -7,18 +7,23 @@
 //!   it will save, and moving pays once that exceeds the cost (the rule for renting skis: never more
 //!   than twice the best that could be done knowing the future). When the time that has passed has
 //!   doubled, what was seen before counts half.
-//! - **Price.** A move holds up the thread that makes it, and at the next barrier all that wait for
-//!   that one: it is priced as if every running thread lost the time.
+//!   Only nodes on which threads live count: those that have ended refer to nothing any more.
 //! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
-//!   exceed the cost. Each further move of the same page costs twice as much as the one before, so
-//!   that pages that go back and forth soon stay.
-//! - **Budget.** Moves may cost what earlier ones have saved so far, by observation, plus a small share
-//!   of the time: whatever is predicted, not more than that share can be lost to first touch.
+//!   exceed the cost. Each further move of the same page away from where it was first touched costs twice
+//!   as much as the one before, so that pages that go back and forth soon stay.
+//! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
+//!   small share of the time: whatever is predicted, moves cost no more than that to first touch.
+//!   A page that has turned out to be better off where it was goes back without asking: what that loses
+//!   is bounded by its own cost, and what staying loses by nothing.
 //! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
-//!   unless moving it pays more. A store to it doubles the cost of its copies.
+//!   unless moving it pays more. Stores before another node first refers to the page do not count: they
+//!   initialise it. A store to a copied page doubles the cost of its copies.
 
-use nearpage_recording::AccessKind;
+mod purse;
 
+use nearpage_recording::{AccessKind, ThreadIndex};
+
+use self::purse::Purse;
 use super::parameter::parameters;
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
@@ -64,6 +69,8 @@ struct Page {
     moves: u8,
     collapses: u8,
     stores: u16,
+    /// A node other than the first has referred to it.
+    shared: bool,
 }
 
 const UNSEEN: Page = Page {
@@ -72,6 +79,7 @@ const UNSEEN: Page = Page {
     moves: 0,
     collapses: 0,
     stores: 0,
+    shared: false,
 };
 
 /// The policy.
@@ -82,7 +90,6 @@ pub struct Auto {
     /// References that an observation stands for.
     every: f64,
     check_ns: u64,
-    budget: f64,
     errors: f64,
     cost_ns: f64,
     replication: bool,
@@ -99,10 +106,9 @@ pub struct Auto {
     counts: Vec<u16>,
     epochs: u32,
     era: u8,
-    /// Threads that ran in the last epoch.
-    running: f64,
-    /// What moves may still cost, of all running threads' time.
-    purse_ns: f64,
+    /// Bit n: threads live on node n.
+    inhabited: u64,
+    purse: Purse,
 }
 
 /// What could be done to a page, and what it saves.
@@ -176,7 +182,6 @@ impl Auto {
             memory_nodes: setting.memory_nodes,
             every,
             check_ns,
-            budget: budget_permille as f64 / 1000.0,
             errors: errors as f64,
             cost_ns,
             replication: replication != 0,
@@ -189,8 +194,8 @@ impl Auto {
             counts: vec![0; setting.pages * nodes],
             epochs: 0,
             era: 0,
-            running: 1.0,
-            purse_ns: 0.0,
+            inhabited: u64::MAX,
+            purse: Purse::new(budget_permille as f64 / 1000.0),
         })
     }
 
@@ -223,7 +228,10 @@ impl Auto {
     fn saved(&self, page: u32, copies: Copies, other: impl Fn(usize) -> usize) -> (f64, f64) {
         let row = &self.counts[page as usize * self.nodes..][..self.nodes];
         let (mut saved, mut variance) = (0.0, 0.0);
-        for (node, &count) in row.iter().enumerate().filter(|user| *user.1 > 0) {
+        let users = row.iter().enumerate();
+        for (node, &count) in
+            users.filter(|&(node, &count)| count > 0 && self.inhabited >> node & 1 == 1)
+        {
             let now = self.loaded(node, self.serving(node, copies));
             let each = self.every * (now - self.loaded(node, other(node)));
             saved += f64::from(count) * each;
@@ -281,9 +289,17 @@ impl Auto {
             .max_by(|a, b| a.saved_ns.total_cmp(&b.saved_ns))
     }
 
-    fn decide(&mut self, page: u32, node: usize, copies: Copies) -> Option<Action> {
-        let price = self.cost_ns * self.running;
-        if self.purse_ns < price {
+    fn decide(
+        &mut self,
+        page: u32,
+        node: usize,
+        thread: ThreadIndex,
+        copies: Copies,
+    ) -> Option<Action> {
+        let first = usize::from(self.pages[page as usize].first);
+        let affordable = self.purse.balance_ns >= self.purse.price_ns(thread, self.cost_ns);
+        // Only what is away from its first node may move without.
+        if !affordable && copies.nodes == 1 << first {
             return None;
         }
         let Proposal {
@@ -294,11 +310,15 @@ impl Auto {
             variance,
             rule,
         } = self.propose(page, node, copies)?;
-        let least = price * f64::from(1u32 << doublings.min(DOUBLINGS_MAX));
-        if saved_ns - self.errors * variance.sqrt() <= least {
+        let goes_back = kind != ActionKind::Replicate && target == first;
+        let least = match goes_back {
+            true => self.cost_ns,
+            false => self.cost_ns * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
+        };
+        if saved_ns - self.errors * variance.sqrt() <= least || !(affordable || goes_back) {
             return None;
         }
-        self.purse_ns -= price;
+        self.purse.pay(thread, self.cost_ns);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if kind != ActionKind::Replicate {
             // The load goes with it.
@@ -358,6 +378,7 @@ impl OnlinePolicy for Auto {
         let &Observation {
             page,
             node,
+            thread,
             kind,
             copies,
             ..
@@ -378,6 +399,10 @@ impl OnlinePolicy for Auto {
                 *count >>= halvings;
             }
         }
+        if !state.shared && usize::from(node) != first {
+            state.shared = true;
+            state.stores = 0;
+        }
         if kind == AccessKind::Store {
             state.stores = state.stores.saturating_add(1);
         }
@@ -387,20 +412,24 @@ impl OnlinePolicy for Auto {
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first {
             let serving = self.serving(at, copies);
-            self.purse_ns += self.every * (self.latency(at, first) - self.latency(at, serving));
+            let each_ns = self.latency(at, first) - self.latency(at, serving);
+            self.purse.saved(self.every * each_ns);
         }
         if looked_at {
-            actions.extend(self.decide(page, at, copies));
+            actions.extend(self.decide(page, at, thread, copies));
         }
     }
 
     fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
         self.epochs = self.epochs.saturating_add(1);
         self.era = self.epochs.ilog2() as u8;
-        let busy: u64 = epoch.threads.iter().map(|thread| thread.busy_ns).sum();
-        self.purse_ns += self.budget * busy as f64;
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
-        self.running = (running.count() as f64).max(1.0);
+        self.purse.end_epoch(epoch.duration_ns, running.count());
+        let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
+        // Where no threads are told, they may be anywhere.
+        self.inhabited = homes
+            .reduce(|all: u64, node| all | node)
+            .unwrap_or(u64::MAX);
         let scale = self.check_ns as f64 / epoch.duration_ns.max(1) as f64;
         for (sum, &requests) in self.requests.iter_mut().zip(epoch.controller_requests) {
             *sum = requests as f64 * scale;
@@ -417,232 +446,9 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.purse_ns -= self.cost_ns * self.running;
+        self.purse.balance_ns -= self.cost_ns;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use nearpage_recording::ThreadIndex;
-    use nearpage_recording::trace::Served;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::online::ThreadCounts;
-
-    const SETTING: Setting = Setting {
-        nodes: 4,
-        pages: 4,
-        clock_ghz: 1.0,
-        memory_nodes: 0b1111,
-        every: 1,
-        seed: 0,
-    };
-
-    /// 100 ns near, 300 ns far; a move takes 20 µs: as long as a hundred remote references lose.
-    fn times() -> MemoryTimes {
-        MemoryTimes {
-            latency_ns: (0..4)
-                .map(|cpu| {
-                    (0..4)
-                        .map(|memory| if cpu == memory { 100.0 } else { 300.0 })
-                        .collect()
-                })
-                .collect(),
-            service_ns: 0.0,
-            move_ns: 20_000.0,
-        }
-    }
-
-    fn auto() -> Auto {
-        Auto::new(&AutoParameters::default(), &SETTING, Some(&times())).expect("policy")
-    }
-
-    fn rich() -> Auto {
-        Auto {
-            purse_ns: 1e9,
-            ..auto()
-        }
-    }
-
-    fn seen(page: u32, node: u16, kind: AccessKind, copies: Copies) -> Observation {
-        Observation {
-            page,
-            node,
-            thread: ThreadIndex(node.into()),
-            kind,
-            served: Served::Memory,
-            copies,
-            pressure: false,
-        }
-    }
-
-    /// After how many references it acts, and how.
-    fn acts(policy: &mut Auto, kind: AccessKind) -> Option<(u32, ActionKind, u16)> {
-        (1..10_000).find_map(|count| {
-            let mut actions = Vec::new();
-            policy.observe(&seen(1, 2, kind, Copies::at(0)), &mut actions);
-            actions
-                .first()
-                .map(|action| (count, action.kind, action.node))
-        })
-    }
-
-    #[test]
-    fn a_page_moves_when_what_it_lost_has_paid_for_it() {
-        // 100 references pay; with two standard errors of n references of 2√n: 125 are needed with a
-        // look at each 25.
-        let (count, kind, node) = acts(&mut rich(), AccessKind::Store).expect("it pays");
-        assert_eq!((kind, node), (ActionKind::Migrate, 2));
-        assert!((122..=150).contains(&count), "{count}");
-        let (later, ..) = acts(
-            &mut Auto {
-                errors: 10.0,
-                ..rich()
-            },
-            AccessKind::Store,
-        )
-        .expect("it pays");
-        assert!(later > count, "less certain, later");
-    }
-
-    #[test]
-    fn without_savings_only_a_share_of_the_time_is_spent() {
-        let mut policy = auto();
-        assert_eq!(
-            acts(&mut policy, AccessKind::Load),
-            None,
-            "nothing to spend"
-        );
-        let threads = [ThreadCounts {
-            thread: ThreadIndex(0),
-            application: 0,
-            node: 0,
-            busy_ns: 4_000_000,
-            reads: 0,
-            writes: 0,
-        }];
-        let epoch = Epoch {
-            duration_ns: 1_000_000,
-            threads: &threads,
-            ..Epoch::default()
-        };
-        policy.end_epoch(&epoch, &mut Vec::new());
-        // Five thousandths of 4 ms pay for one move.
-        assert!(acts(&mut policy, AccessKind::Load).is_some());
-        assert_eq!(acts(&mut policy, AccessKind::Load), None);
-        // What it saves pays for more.
-        for _ in 0..100 {
-            policy.observe(
-                &seen(1, 2, AccessKind::Load, Copies::at(2)),
-                &mut Vec::new(),
-            );
-        }
-        assert!(policy.purse_ns >= 20_000.0);
-    }
-
-    #[test]
-    fn a_move_is_priced_as_if_all_threads_waited_for_it() {
-        let (alone, ..) = acts(&mut rich(), AccessKind::Store).expect("it pays");
-        let mut crowded = Auto {
-            running: 4.0,
-            ..rich()
-        };
-        let (later, ..) = acts(&mut crowded, AccessKind::Store).expect("it pays");
-        assert!(later >= 3 * alone, "{alone} {later}");
-        assert_eq!(crowded.purse_ns, 1e9 - 80_000.0);
-    }
-
-    /// What a load of page 1, which is on node 0 alone, leads to.
-    fn on_load(policy: &mut Auto, node: u16) -> Vec<Action> {
-        let mut actions = Vec::new();
-        policy.observe(
-            &seen(1, node, AccessKind::Load, Copies::at(0)),
-            &mut actions,
-        );
-        actions
-    }
-
-    #[test]
-    fn what_many_read_is_copied_until_it_is_stored_to() {
-        let mut policy = rich();
-        let mut found = None;
-        for _ in 0..1000 {
-            for node in [0, 2] {
-                let actions = on_load(&mut policy, node);
-                found = found.or(actions.first().map(|action| (action.kind, action.node)));
-            }
-        }
-        assert_eq!(found, Some((ActionKind::Replicate, 2)));
-        let mut policy = rich();
-        policy.observe(
-            &seen(1, 0, AccessKind::Store, Copies::at(0)),
-            &mut Vec::new(),
-        );
-        for _ in 0..1000 {
-            for node in [0, 2] {
-                assert_eq!(on_load(&mut policy, node), []);
-            }
-        }
-    }
-
-    #[test]
-    fn machines_that_say_nothing_are_refused() {
-        let error = |parameters: AutoParameters, setting: Setting, times: Option<&MemoryTimes>| {
-            Auto::new(&parameters, &setting, times)
-                .expect_err("refused")
-                .0
-        };
-        let one = Setting {
-            memory_nodes: 0b100,
-            ..SETTING
-        };
-        let message = error(AutoParameters::default(), one, Some(&times()));
-        assert!(
-            message.starts_with("auto: memory is on one node"),
-            "{message}"
-        );
-        let message = error(AutoParameters::default(), SETTING, None);
-        assert!(
-            message.starts_with("auto: cost_ns=0 leaves it"),
-            "{message}"
-        );
-        let told = AutoParameters {
-            cost_ns: 1,
-            remote_ns: 1,
-            ..AutoParameters::default()
-        };
-        assert!(Auto::new(&told, &SETTING, None).is_ok());
-    }
-
-    proptest! {
-        /// Whatever happens, moves cost no more than the budget and what they have saved, of which
-        /// the ledger is kept here a second time.
-        #[test]
-        fn it_never_spends_what_it_does_not_have(
-            references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
-        ) {
-            let mut policy = Auto { purse_ns: 60_000.0, ..auto() };
-            let mut homes = [Copies::at(0); 4];
-            let mut balance = 60_000.0;
-            for (page, node, store) in references {
-                let kind = if store { AccessKind::Store } else { AccessKind::Load };
-                let copies = homes[page as usize];
-                if copies.nodes != 1 {
-                    let far = |far: bool| if far { 300.0 } else { 100.0 };
-                    balance += far(node != 0) - far(!copies.on(node));
-                }
-                let mut actions = Vec::new();
-                policy.observe(&seen(page, node, kind, copies), &mut actions);
-                for action in actions {
-                    prop_assert!(balance >= 20_000.0);
-                    balance -= 20_000.0;
-                    homes[page as usize] = match action.kind {
-                        ActionKind::Replicate => Copies { nodes: copies.nodes | 1 << action.node, ..copies },
-                        _ => Copies::at(action.node),
-                    };
-                }
-            }
-        }
-    }
-}
+mod tests;

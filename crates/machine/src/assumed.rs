@@ -1,0 +1,108 @@
+//! What is assumed of the memory of a machine of which nobody has said how much it can carry.
+//!
+//! The kernel tells nodes, CPUs and distances, not bandwidths. A planner that took memory without
+//! figures for memory without limits would leave what all threads share on one node. So a node's
+//! controller is assumed to be just busy when all of the node's CPUs wait for it: it serves, at its
+//! unloaded latency, one line at a time for each of them.
+//!
+//! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8` a controller serves
+//! 3 to 8 lines at a time for each CPU, each of which may ask for 8 to 22. How many a CPU that waits
+//! has asked for depends on the program: one where it follows pointers, all where it streams. So a
+//! waiting CPU asks for between 0.1 and 4 times its share of the controller; one share is assumed.
+//! Of links nothing is assumed: which there are is not known.
+
+use crate::Machine;
+
+/// A machine with what is assumed of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assumed {
+    /// The machine, with a bandwidth of its memory.
+    pub machine: Machine,
+    /// The assumption, and how to replace it by what is measured.
+    pub words: String,
+}
+
+impl Machine {
+    /// The machine with an assumed bandwidth of its memory, where nothing was said of its CPUs'
+    /// speed, its controllers, directories, links or bandwidths. A description that says some of it
+    /// is taken at its word: what it leaves out has no limit ([`Machine::timing`]).
+    pub fn with_assumed_bandwidth(&self) -> Option<Assumed> {
+        let described = self.processor != Default::default()
+            || self.memory != Default::default()
+            || self.bandwidth != Default::default()
+            || !self.links.is_empty();
+        let timing = self.timing().ok().filter(|_| !described)?;
+        let local = (0..self.nodes.len()).map(|node| timing.latency_ns[node][node]);
+        let local_ns = local.fold(f64::INFINITY, f64::min);
+        let cpus = self.nodes.iter().map(|node| node.cpus.as_slice().len());
+        let cpus = cpus.max().unwrap_or(0).max(1);
+        let bytes_per_s = cpus as f64 * f64::from(timing.line_bytes) / local_ns * 1e9;
+        let mut machine = self.clone();
+        machine.memory.bandwidth_bytes_per_s = Some(bytes_per_s);
+        let words = format!(
+            "no bandwidths are known of {}; its memory is assumed to be just busy when all CPUs of a node \
+             wait for it ({:.1} GB/s a node): measure it with `nearpage machine --measure`",
+            self.name,
+            bytes_per_s / 1e9
+        );
+        Some(Assumed { machine, words })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Machine, preset};
+
+    fn discovered(more: &str) -> Machine {
+        let text = format!(
+            "name = \"two\"\npage_bytes = 4096\ndistance = [[10, 20], [20, 10]]\n\
+             [[node]]\nid = 0\ncpus = \"0-5\"\n[[node]]\nid = 1\n{more}"
+        );
+        Machine::from_toml(&text, "two").expect("reads")
+    }
+
+    #[test]
+    fn all_cpus_of_a_node_keep_its_memory_busy() {
+        // Six lines of 64 bytes in 100 ns, ten times the distance.
+        let assumed = discovered("")
+            .with_assumed_bandwidth()
+            .expect("nothing is known");
+        let timing = assumed.machine.timing().expect("timing");
+        assert_eq!(timing.memory_bandwidth_bytes_per_s, Some(3.84e9));
+        assert!(assumed.words.contains("3.8 GB/s"), "{}", assumed.words);
+        assert_eq!(assumed.machine.with_assumed_bandwidth(), None);
+    }
+
+    #[test]
+    fn what_a_description_says_is_not_assumed() {
+        for more in [
+            "[processor]\nclock_ghz = 2\n",
+            "[memory]\ndirectory_ns = 1\n",
+            "[bandwidth]\nread_bytes_per_s = [[5e9, 2e9], [nan, nan]]\n",
+            "[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 1e9\n",
+        ] {
+            assert_eq!(discovered(more).with_assumed_bandwidth(), None, "{more}");
+        }
+        assert_eq!(
+            preset("flash-8").expect("preset").with_assumed_bandwidth(),
+            None
+        );
+    }
+
+    /// A CPU that follows pointers asks for less than its share of a controller, one that streams for
+    /// more: on every machine whose figures are published.
+    #[test]
+    fn the_assumption_lies_within_what_is_published() {
+        for name in ["carrefour-a", "carrefour-b", "xeon-2", "epyc-8"] {
+            let machine = preset(name).expect("preset");
+            let timing = machine.timing().expect("timing");
+            let bytes_per_s = timing.memory_bandwidth_bytes_per_s.expect("published");
+            let cpus = machine.nodes[0].cpus.as_slice().len() as f64;
+            let lines = bytes_per_s / 1e9 * timing.latency_ns[0][0] / f64::from(timing.line_bytes);
+            let share = lines / cpus;
+            let most = f64::from(timing.outstanding_misses);
+            assert!((2.5..8.5).contains(&share), "{name}: {share}");
+            assert!(1.0 < share && share < most, "{name}: {share} of {most}");
+        }
+    }
+}

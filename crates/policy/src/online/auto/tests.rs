@@ -1,0 +1,284 @@
+//! The whole policy, reference by reference.
+
+use nearpage_recording::ThreadIndex;
+use nearpage_recording::trace::Served;
+use proptest::prelude::*;
+
+use super::*;
+use crate::online::ThreadCounts;
+
+const SETTING: Setting = Setting {
+    nodes: 4,
+    pages: 4,
+    clock_ghz: 1.0,
+    memory_nodes: 0b1111,
+    every: 1,
+    seed: 0,
+};
+
+/// 100 ns near, 300 ns far; a move takes 20 µs: as long as a hundred remote references lose.
+fn times() -> MemoryTimes {
+    MemoryTimes {
+        latency_ns: (0..4)
+            .map(|cpu| {
+                (0..4)
+                    .map(|memory| if cpu == memory { 100.0 } else { 300.0 })
+                    .collect()
+            })
+            .collect(),
+        service_ns: 0.0,
+        move_ns: 20_000.0,
+    }
+}
+
+fn auto() -> Auto {
+    Auto::new(&AutoParameters::default(), &SETTING, Some(&times())).expect("policy")
+}
+
+fn rich() -> Auto {
+    let mut policy = auto();
+    policy.purse.balance_ns = 1e9;
+    policy
+}
+
+fn seen(page: u32, node: u16, kind: AccessKind, copies: Copies) -> Observation {
+    Observation {
+        page,
+        node,
+        thread: ThreadIndex(node.into()),
+        kind,
+        served: Served::Memory,
+        copies,
+        pressure: false,
+    }
+}
+
+/// After how many references it acts, and how.
+fn acts(policy: &mut Auto, kind: AccessKind) -> Option<(u32, ActionKind, u16)> {
+    (1..10_000).find_map(|count| {
+        let mut actions = Vec::new();
+        policy.observe(&seen(1, 2, kind, Copies::at(0)), &mut actions);
+        actions
+            .first()
+            .map(|action| (count, action.kind, action.node))
+    })
+}
+
+#[test]
+fn a_page_moves_when_what_it_lost_has_paid_for_it() {
+    // 100 references pay; with two standard errors of n references of 2√n: 125 are needed with a
+    // look at each 25.
+    let (count, kind, node) = acts(&mut rich(), AccessKind::Store).expect("it pays");
+    assert_eq!((kind, node), (ActionKind::Migrate, 2));
+    assert!((122..=150).contains(&count), "{count}");
+    let (later, ..) = acts(
+        &mut Auto {
+            errors: 10.0,
+            ..rich()
+        },
+        AccessKind::Store,
+    )
+    .expect("it pays");
+    assert!(later > count, "less certain, later");
+}
+
+#[test]
+fn without_savings_only_a_share_of_the_time_is_spent() {
+    let mut policy = auto();
+    assert_eq!(
+        acts(&mut policy, AccessKind::Load),
+        None,
+        "nothing to spend"
+    );
+    for _ in 0..4 {
+        pass(&mut policy, &[thread(0, 0), thread(1, 2)]);
+    }
+    // Five thousandths of 4 ms pay for one move.
+    assert!(acts(&mut policy, AccessKind::Load).is_some());
+    assert_eq!(acts(&mut policy, AccessKind::Load), None);
+    // What it saves pays for more: half of it, since two threads run.
+    for _ in 0..200 {
+        policy.observe(
+            &seen(1, 2, AccessKind::Load, Copies::at(2)),
+            &mut Vec::new(),
+        );
+    }
+    assert!(policy.purse.balance_ns >= 20_000.0);
+}
+
+fn thread(number: u32, node: u16) -> ThreadCounts {
+    ThreadCounts {
+        thread: ThreadIndex(number),
+        application: 0,
+        node,
+        busy_ns: 1_000_000,
+        reads: 0,
+        writes: 0,
+    }
+}
+
+/// An epoch of a millisecond passes, with these threads.
+fn pass(policy: &mut Auto, threads: &[ThreadCounts]) {
+    let epoch = Epoch {
+        duration_ns: 1_000_000,
+        threads,
+        ..Epoch::default()
+    };
+    policy.end_epoch(&epoch, &mut Vec::new());
+}
+
+/// Node 2 has paid for page 1, and its threads end before they are seen to; what node 0 does is
+/// all that counts then.
+#[test]
+fn what_ended_threads_did_moves_nothing() {
+    let look = |policy: &mut Auto| {
+        let mut actions = Vec::new();
+        let seen = seen(1, 2, AccessKind::Store, Copies::at(0));
+        (0..1000).for_each(|_| policy.observe(&seen, &mut actions));
+        actions
+    };
+    let mut policy = rich();
+    pass(&mut policy, &[thread(0, 0), thread(1, 2)]);
+    assert_ne!(look(&mut policy), []);
+    let mut policy = rich();
+    pass(&mut policy, &[thread(0, 0)]);
+    assert_eq!(look(&mut policy), []);
+    // Nobody told of any thread: they may be anywhere.
+    let mut policy = rich();
+    pass(&mut policy, &[]);
+    assert_ne!(look(&mut policy), []);
+}
+
+#[test]
+fn a_page_goes_back_without_asking() {
+    let mut policy = auto();
+    policy.observe(
+        &seen(1, 0, AccessKind::Store, Copies::at(0)),
+        &mut Vec::new(),
+    );
+    policy.pages[1].moves = 3;
+    policy.purse.balance_ns = -1e9;
+    // It is on node 2 now, and node 0 refers to it: as soon as that has cost a move.
+    let mut found = None;
+    for count in 1..1000 {
+        let mut actions = Vec::new();
+        let seen = seen(1, 0, AccessKind::Store, Copies::at(2));
+        policy.observe(&seen, &mut actions);
+        let action = actions
+            .first()
+            .map(|action| (count, action.kind, action.node));
+        found = found.or(action);
+    }
+    let (count, kind, node) = found.expect("it goes back");
+    assert_eq!((kind, node), (ActionKind::Migrate, 0));
+    assert!((122..=150).contains(&count), "{count}");
+    // Anywhere else it would have to be paid for.
+    let mut elsewhere = auto();
+    elsewhere.purse.balance_ns = -1e9;
+    assert_eq!(acts(&mut elsewhere, AccessKind::Store), None);
+}
+
+/// What a load of page 1, which is on node 0 alone, leads to.
+fn on_load(policy: &mut Auto, node: u16) -> Vec<Action> {
+    let mut actions = Vec::new();
+    policy.observe(
+        &seen(1, node, AccessKind::Load, Copies::at(0)),
+        &mut actions,
+    );
+    actions
+}
+
+#[test]
+fn what_many_read_is_copied_until_it_is_stored_to() {
+    let store = |policy: &mut Auto| {
+        let seen = seen(1, 0, AccessKind::Store, Copies::at(0));
+        policy.observe(&seen, &mut Vec::new());
+    };
+    let look = |policy: &mut Auto| {
+        let mut found = None;
+        for _ in 0..1000 {
+            for node in [0, 2] {
+                let actions = on_load(policy, node);
+                found = found.or(actions.first().map(|action| (action.kind, action.node)));
+            }
+        }
+        found
+    };
+    assert_eq!(look(&mut rich()), Some((ActionKind::Replicate, 2)));
+    // It is filled, and then read.
+    let mut filled = rich();
+    (0..9).for_each(|_| store(&mut filled));
+    assert_eq!(look(&mut filled), Some((ActionKind::Replicate, 2)));
+    let mut shared = rich();
+    assert_eq!(on_load(&mut shared, 2), []);
+    store(&mut shared);
+    assert_eq!(look(&mut shared), None);
+}
+
+#[test]
+fn machines_that_say_nothing_are_refused() {
+    let error = |parameters: AutoParameters, setting: Setting, times: Option<&MemoryTimes>| {
+        Auto::new(&parameters, &setting, times)
+            .expect_err("refused")
+            .0
+    };
+    let one = Setting {
+        memory_nodes: 0b100,
+        ..SETTING
+    };
+    let message = error(AutoParameters::default(), one, Some(&times()));
+    assert!(
+        message.starts_with("auto: memory is on one node"),
+        "{message}"
+    );
+    let message = error(AutoParameters::default(), SETTING, None);
+    assert!(
+        message.starts_with("auto: cost_ns=0 leaves it"),
+        "{message}"
+    );
+    let told = AutoParameters {
+        cost_ns: 1,
+        remote_ns: 1,
+        ..AutoParameters::default()
+    };
+    assert!(Auto::new(&told, &SETTING, None).is_ok());
+}
+
+proptest! {
+    /// Whatever happens, moves but those back cost no more than the budget and what was saved, of which
+    /// the ledger is kept here a second time.
+    #[test]
+    fn it_never_spends_what_it_does_not_have(
+        references in prop::collection::vec((0u32..4, 0u16..4, any::<bool>()), 1..3000),
+    ) {
+        let mut policy = auto();
+        policy.purse.balance_ns = 60_000.0;
+        let mut homes = [Copies::at(0); 4];
+        let mut balance = 60_000.0;
+        // All in one epoch: by thread, of which each node has one, and the longest.
+        let (mut moving, mut longest) = ([0.0f64; 4], 0.0f64);
+        for (page, node, store) in references {
+            let kind = if store { AccessKind::Store } else { AccessKind::Load };
+            let copies = homes[page as usize];
+            if copies.nodes != 1 {
+                let far = |far: bool| if far { 300.0 } else { 100.0 };
+                balance += far(node != 0) - far(!copies.on(node));
+            }
+            let mut actions = Vec::new();
+            policy.observe(&seen(page, node, kind, copies), &mut actions);
+            for action in actions {
+                let own = &mut moving[usize::from(node)];
+                *own += 20_000.0;
+                let price = (*own - longest).max(0.0);
+                longest = longest.max(*own);
+                let goes_back = action.kind != ActionKind::Replicate && action.node == 0;
+                prop_assert!(goes_back || balance >= price);
+                balance -= price;
+                homes[page as usize] = match action.kind {
+                    ActionKind::Replicate => Copies { nodes: copies.nodes | 1 << action.node, ..copies },
+                    _ => Copies::at(action.node),
+                };
+            }
+        }
+    }
+}
