@@ -24,6 +24,8 @@ pub struct Pins {
     created: [AtomicU64; CREATED_MAX],
     affinity: [AtomicU64; size_of::<CpuSet>() / 8],
     affinity_words: AtomicUsize,
+    /// CPU that the main thread is to be pinned to, plus one.
+    main_cpu: AtomicU32,
     /// Threads pinned.
     pub pinned: AtomicU64,
     /// Threads that the kernel would not pin: no such CPU here.
@@ -105,7 +107,9 @@ impl Pins {
         }
     }
 
-    /// Pins the main thread: number 0 of all threads, or of an OpenMP team.
+    /// Moves the main thread, number 0 of all threads or of an OpenMP team, to its CPU, where it stays
+    /// unless the scheduler knows better. It is pinned when it creates a thread: until then runtimes
+    /// ask it how many CPUs there are, to have as many threads.
     pub fn main_started(&self, plan: &Plan<'_>, pins: &[Pin]) {
         let own = pins.iter().find(|pin| {
             pin.index == 0
@@ -113,16 +117,24 @@ impl Pins {
                     || plan.module_name(pin.module).is_some_and(is_openmp_runtime))
         });
         if let Some(pin) = own {
-            self.pin(pin.cpu, pins);
+            if bind(pin.cpu) {
+                self.restore();
+            }
+            self.main_cpu.store(pin.cpu.saturating_add(1), Relaxed);
+        }
+    }
+
+    /// The calling thread is about to create one: the first to do so is the main thread.
+    pub fn main_creates(&self, pins: &[Pin]) {
+        if self.main_cpu.load(Relaxed) != 0
+            && let Some(cpu) = self.main_cpu.swap(0, Relaxed).checked_sub(1)
+        {
+            self.pin(cpu, pins);
         }
     }
 
     fn pin(&self, cpu: u32, pins: &[Pin]) {
-        let mut cpus: CpuSet = [0; 128];
-        if let Some(word) = cpus.get_mut(cpu as usize / 64) {
-            *word = 1 << (cpu % 64);
-        }
-        if sys::sched_setaffinity(0, &cpus).is_ok() {
+        if bind(cpu) {
             self.pinned.fetch_add(1, Relaxed);
         } else {
             self.failed.fetch_add(1, Relaxed);
@@ -142,6 +154,12 @@ impl Pins {
         if !known || !only || !pins.iter().any(|pin| of(pin.cpu)) {
             return;
         }
+        self.restore();
+    }
+
+    /// Gives the calling thread the affinity that the process began with.
+    fn restore(&self) {
+        let mut cpus: CpuSet = [0; 128];
         for (to, from) in cpus.iter_mut().zip(&self.affinity) {
             *to = from.load(Relaxed);
         }
@@ -159,6 +177,7 @@ impl Pins {
             return;
         }
         self.unpin(pins);
+        self.main_cpu.store(0, Relaxed);
         self.sizes.iter().for_each(|size| size.store(0, Relaxed));
         self.created
             .iter()
@@ -167,6 +186,15 @@ impl Pins {
         self.pinned.store(0, Relaxed);
         self.failed.store(0, Relaxed);
     }
+}
+
+/// Restricts the calling thread to a CPU; false where the kernel refuses.
+fn bind(cpu: u32) -> bool {
+    let mut cpus: CpuSet = [0; 128];
+    if let Some(word) = cpus.get_mut(cpu as usize / 64) {
+        *word = 1 << (cpu % 64);
+    }
+    sys::sched_setaffinity(0, &cpus).is_ok()
 }
 
 /// Is this the file name of an OpenMP runtime?

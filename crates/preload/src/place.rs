@@ -151,6 +151,7 @@ pub fn thread_created(start_routine: usize, creation_order: u32) {
     if let Some(state) = state() {
         state.flush_group();
         if !state.pin_rules.is_empty() {
+            state.pins.main_creates(state.pin_rules);
             state.pins.created(start_routine, creation_order);
         }
     }

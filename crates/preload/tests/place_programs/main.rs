@@ -612,4 +612,8 @@ fn openmp_teams_are_pinned_with_their_main_thread() {
             "{expected} in {shown}"
         );
     }
+    // That its main thread has a CPU of its own must not look as if there were no others.
+    let shown = programs.run_other(&tables, "team", &[]);
+    let members = shown.lines().filter(|line| line.starts_with("MEMBER "));
+    assert_eq!(members.count(), last as usize + 1, "{shown}");
 }
