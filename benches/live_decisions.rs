@@ -7,9 +7,7 @@
 //! `valgrind --tool=callgrind --toggle-collect='*Daemon::step*'` gives instructions, which no other work on
 //! the machine changes.
 
-use nearpage_live::{
-    Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Report, Settings,
-};
+use nearpage_live::{Daemon, FreeMemory, Kernel, Observer, Policy, Report};
 use nearpage_machine::{CpuId, preset};
 use nearpage_recording::{Access, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 use nearpage_sampler::Sink;
@@ -17,7 +15,7 @@ use nearpage_sampler::Sink;
 #[path = "live_kernel.rs"]
 mod live_kernel;
 
-use live_kernel::{Clock, PAGE, SECOND, cpu_ns, median};
+use live_kernel::{Clock, PAGE, SECOND, SEED, cpu_ns, median, next_random, settings};
 
 const PAGES: u64 = 30_000;
 /// Those of a second, at the rate that the daemon's cost is stated for.
@@ -33,13 +31,11 @@ const LIMIT_MS: f64 = 10.0;
 fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
     let mut batch = Vec::new();
     for sample in 0..SAMPLES {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        let page = (*random >> 20) % PAGES;
+        let random = next_random(random);
+        let page = (random >> 20) % PAGES;
         let thread = match page % 2 {
             0 => (page / 2) as u32 % THREADS,
-            _ => (*random >> 50) as u32 % THREADS,
+            _ => (random >> 50) as u32 % THREADS,
         };
         batch.push(Access {
             time_ns: begin_ns + sample * SECOND / SAMPLES,
@@ -47,7 +43,7 @@ fn batch(begin_ns: u64, random: &mut u64) -> Vec<Access> {
             cpu: CpuId(thread % 4),
             address: (1 << 30) + page * PAGE + 8,
             instruction: 0x40_0000,
-            kind: match *random >> 40 & 7 {
+            kind: match random >> 40 & 7 {
                 0 => AccessKind::Store,
                 _ => AccessKind::Load,
             },
@@ -71,23 +67,9 @@ struct Figures {
 
 fn measure(name: &str, intervals: u64) -> Figures {
     let mut kernel = Clock { intervals: 1 };
-    let settings = Settings {
-        policy: Policy::from_name(name).expect("a policy of that name"),
-        pages: PAGES as usize,
-        limits: Limits {
-            stall_ns: 20_000_000,
-            bytes_per_second: 1 << 30,
-        },
-        caution: Caution::default(),
-        dry_run: true,
-        moves_threads: false,
-        seed: 1,
-        page_bytes: PAGE,
-        accesses_per_sample: 1000.0,
-        source: "clock".to_owned(),
-    };
     let machine = preset("opteron-4").expect("a preset");
-    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns()).expect("four nodes");
+    let mut daemon =
+        Daemon::new(settings(name, PAGES as usize), &machine, kernel.now_ns()).expect("four nodes");
     let mut observer = Observer::new(100_000);
     let pid = std::process::id();
     let events: Vec<Event> = (0..THREADS)
@@ -101,7 +83,7 @@ fn measure(name: &str, intervals: u64) -> Figures {
         .collect();
     observer.events(&events).expect("taken");
     let (mut deciding, mut sample, mut actions) = (Vec::new(), Vec::new(), 0);
-    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut random = SEED;
     for interval in 1..=FIRST_INTERVALS + intervals {
         let batch = batch(kernel.now_ns(), &mut random);
         let counts: Vec<Event> = (0..THREADS)

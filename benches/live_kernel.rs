@@ -1,8 +1,9 @@
-//! The kernel of the daemon's benchmarks: nothing moves, and time is the thread's own.
+//! What the daemon's benchmarks share: a kernel where nothing moves and time is the thread's own, the
+//! daemon's settings, numbers at random.
 
 use std::io;
 
-use nearpage_live::Kernel;
+use nearpage_live::{Caution, Kernel, Limits, Policy, Settings};
 use nearpage_machine::NodeId;
 
 pub const PAGE: u64 = 4096;
@@ -34,6 +35,36 @@ impl Kernel for Clock {
     fn move_pages(&mut self, _: u32, _: &[u64], _: &[NodeId], _: &mut [i32]) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A daemon that decides by the policy of that name.
+pub fn settings(policy: &str, pages: usize) -> Settings {
+    Settings {
+        policy: Policy::from_name(policy).expect("a policy of that name"),
+        pages,
+        limits: Limits {
+            stall_ns: 20_000_000,
+            bytes_per_second: 1 << 30,
+        },
+        caution: Caution::default(),
+        dry_run: true,
+        moves_threads: false,
+        seed: 1,
+        page_bytes: PAGE,
+        accesses_per_sample: 1000.0,
+        source: "clock".to_owned(),
+    }
+}
+
+/// Where random numbers begin.
+pub const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The next of Marsaglia's xorshift.
+pub fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
 }
 
 /// CPU time of the thread.

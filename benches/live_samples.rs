@@ -10,7 +10,7 @@
 
 use std::io;
 
-use nearpage_live::{Caution, Daemon, FreeMemory, Kernel, Limits, Observer, Policy, Settings};
+use nearpage_live::{Daemon, FreeMemory, Kernel, Observer};
 use nearpage_machine::preset;
 use nearpage_recording::{Access, Event};
 use nearpage_sampler::Sink;
@@ -19,7 +19,7 @@ use nearpage_sampler::bench::{Following, append_sample};
 #[path = "live_kernel.rs"]
 mod live_kernel;
 
-use live_kernel::{Clock, PAGE, SECOND, cpu_ns, median};
+use live_kernel::{Clock, PAGE, SECOND, SEED, cpu_ns, median, next_random, settings};
 
 const SAMPLES: usize = 100_000;
 const ROUNDS: usize = 5;
@@ -61,14 +61,12 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
     let pid = std::process::id();
     let mut rings = vec![Vec::new(); THREADS as usize];
     for sample in 0..SAMPLES / ROUNDS {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
+        let random = next_random(random);
         let cpu = sample as u32 % THREADS;
         let time_ns = begin_ns + (sample * 1_000_000_000 / SAMPLES) as u64;
         let ip =
-            CODE.as_ptr() as u64 + LOAD.len() as u64 * (*random >> 10 & (PLACES - 1)) + 4 * PLACES;
-        let address = (1 << 30) + (*random >> 20) % pages * PAGE;
+            CODE.as_ptr() as u64 + LOAD.len() as u64 * (random >> 10 & (PLACES - 1)) + 4 * PLACES;
+        let address = (1 << 30) + (random >> 20) % pages * PAGE;
         let who = (pid, pid + cpu, cpu);
         append_sample(&mut rings[cpu as usize], who, time_ns, ip, address);
     }
@@ -76,29 +74,15 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
 }
 
 fn measure(pages: u64, intervals: usize) {
-    let settings = Settings {
-        policy: Policy::from_name("watch").expect("a policy of that name"),
-        pages: PAGES,
-        limits: Limits {
-            stall_ns: 20_000_000,
-            bytes_per_second: 1 << 30,
-        },
-        caution: Caution::default(),
-        dry_run: true,
-        moves_threads: false,
-        seed: 1,
-        page_bytes: PAGE,
-        accesses_per_sample: 1000.0,
-        source: "clock".to_owned(),
-    };
     let mut kernel = Clock { intervals: 1 };
     let machine = preset("opteron-4").expect("a preset");
-    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns()).expect("four nodes");
+    let mut daemon =
+        Daemon::new(settings("watch", PAGES), &machine, kernel.now_ns()).expect("four nodes");
     let mut observer = Observer::new(100_000);
     let code = (CODE.as_ptr() as u64, CODE.len() as u64);
     let mut alone = Following::itself(code.0, code.1);
     let mut followed = Following::itself(code.0, code.1);
-    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut random = SEED;
     let (mut to_accesses, mut to_buffer, mut deciding, mut all) = (vec![], vec![], vec![], vec![]);
     for interval in 0..intervals + 3 {
         let (mut accesses_ns, mut buffer_ns, mut nothing) = (0, 0, Nothing::default());

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use nearpage_machine::Machine;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
-use nearpage_recording::{LogWriter, Metadata, Recording};
+use nearpage_recording::{Metadata, Recording};
 
 use crate::arguments::{Record, Threads};
 use crate::launch::{PreloadLibrary, TracerPlugin};
@@ -79,13 +79,7 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     }
     let place = OutputFolder::claim(output, arguments.force)?;
     let metadata = metadata(arguments, &machine, tracing, image.as_ref(), notes);
-    let mut log = match LogWriter::create(output, metadata, &machine) {
-        Ok(log) => log,
-        Err(error) => {
-            place.give_back_unless_in_use();
-            return Err(error.into());
-        }
-    };
+    let (place, mut log) = place.begin(metadata, &machine)?;
     place.keep();
     let logs = log
         .allocation_log_folder()

@@ -225,13 +225,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     }
     let place = OutputFolder::claim(&wish.output, wish.replace)?;
     let metadata = metadata(wish, &options, &choice, &program, &machine);
-    let log = match LogWriter::create(&wish.output, metadata, &machine) {
-        Ok(log) => log,
-        Err(error) => {
-            place.give_back_unless_in_use();
-            return Err(error.into());
-        }
-    };
+    let (place, log) = place.begin(metadata, &machine)?;
 
     options.max_overhead = wish.max_overhead;
     options.after = wish.after;
@@ -518,10 +512,17 @@ impl OutputFolder {
         }
     }
 
-    /// There will be no new recording: its files could not be made, perhaps since others are there.
-    pub fn give_back_unless_in_use(self) {
-        if self.is_new {
-            self.give_back();
+    /// Makes the new recording's first files. Where they can't be made, perhaps since others are
+    /// there, there will be none.
+    pub fn begin(self, metadata: Metadata, machine: &Machine) -> anyhow::Result<(Self, LogWriter)> {
+        match LogWriter::create(&self.path, metadata, machine) {
+            Ok(log) => Ok((self, log)),
+            Err(error) => {
+                if self.is_new {
+                    self.give_back();
+                }
+                Err(error.into())
+            }
         }
     }
 

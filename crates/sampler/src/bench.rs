@@ -64,11 +64,7 @@ impl Following {
         let Self { window, follower } = self;
         let mut unread: Vec<Unread<'_>> =
             rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
-        while window.take(u64::MAX, RECORDS_AT_ONCE, &mut unread, |record| {
-            follower.follow(record);
-        }) {
-            follower.hand_over_so_far(sink)?;
-        }
+        follower.follow_all(window, u64::MAX, RECORDS_AT_ONCE, &mut unread, sink)?;
         follower.hand_over(sink)?;
         Ok(unread.iter().map(|ring| ring.passed).sum())
     }

@@ -11,6 +11,7 @@ use crate::calibrate::Side;
 use crate::discovery::Discovery;
 use crate::filter::Filter;
 use crate::lookaside::Lookaside;
+use crate::merge::{Unread, Window};
 use crate::pmu::{Frequencies, PmuEvent};
 use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Map, Record};
@@ -477,6 +478,22 @@ impl Follower {
         places
     }
 
+    /// Takes in the records of a round, those older than `before_ns`; accesses of so many records are
+    /// handed over at once.
+    pub fn follow_all(
+        &mut self,
+        window: &mut Window,
+        before_ns: u64,
+        at_once: usize,
+        rings: &mut [Unread<'_>],
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        while window.take(before_ns, at_once, rings, |record| self.follow(record)) {
+            self.hand_over_so_far(sink)?;
+        }
+        Ok(())
+    }
+
     /// Hands everything over to `sink` and forgets it.
     pub fn hand_over(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self {
@@ -487,7 +504,7 @@ impl Follower {
     }
 
     /// The same, but for the threads' counts, in the middle of a round.
-    pub fn hand_over_so_far(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+    fn hand_over_so_far(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         let Self {
             events, accesses, ..
         } = self;

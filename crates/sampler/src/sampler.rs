@@ -639,11 +639,9 @@ impl Sampler {
             false => RECORDS_AT_ONCE,
         };
         let mut unread: Vec<Unread<'_>> = rings.iter().map(CpuRing::unread).collect();
-        while window.take(self.round_ns, most, &mut unread, |record| {
-            follower.follow(record);
-        }) {
-            follower.hand_over_so_far(sink).map_err(Error::Sink)?;
-        }
+        follower
+            .follow_all(window, self.round_ns, most, &mut unread, sink)
+            .map_err(Error::Sink)?;
         let passed: Vec<usize> = unread.iter().map(|ring| ring.passed).collect();
         for (ring, passed) in rings.iter_mut().zip(passed) {
             ring.give_back(passed);
