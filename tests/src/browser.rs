@@ -163,8 +163,24 @@ impl Browser {
     /// Waits until an expression is true.
     #[track_caller]
     pub fn wait(&mut self, expression: &str) {
+        self.wait_with(expression, |_| ());
+    }
+
+    /// Waits until nothing holds what a weak reference was made of. What was just on the page is also held
+    /// by the browser for a while: by the last frame, by requests that are being answered.
+    #[track_caller]
+    pub fn let_go(&mut self, reference: &str) {
+        self.wait_with(&format!("{reference}.deref() === undefined"), |browser| {
+            browser.call("HeapProfiler.collectGarbage", json!({}));
+        });
+    }
+
+    /// Waits until an expression is true; does something before each look at it.
+    #[track_caller]
+    fn wait_with(&mut self, expression: &str, before: impl Fn(&mut Self)) {
         let started = Instant::now();
         loop {
+            before(self);
             let parameters = json!({ "expression": expression, "returnByValue": true });
             let found = self.call("Runtime.evaluate", parameters);
             if found["result"]["value"] == json!(true) {
