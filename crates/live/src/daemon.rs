@@ -100,7 +100,7 @@ impl Report {
 pub struct Daemon {
     settings: Settings,
     nodes: Vec<NodeId>,
-    memory_nodes: u64,
+    head: Head,
     /// By number of the CPU.
     node_of_cpu: Vec<Option<u16>>,
     /// By position.
@@ -135,11 +135,11 @@ impl Daemon {
                 node_of_cpu[cpu] = Some(at as u16);
             }
         }
-        let memory_nodes = memory_nodes(machine);
-        let only = memory_nodes
+        let head = head(&settings, machine);
+        let only = head
+            .memory_nodes
             .is_power_of_two()
-            .then(|| memory_nodes.trailing_zeros() as u16);
-        let head = head(&settings, &nodes, memory_nodes);
+            .then(|| head.memory_nodes.trailing_zeros() as u16);
         let policy = settings.policy.start(&head.setting())?;
         Ok(Self {
             decider: Decider::new(policy, nodes.len(), settings.pages),
@@ -154,7 +154,7 @@ impl Daemon {
             moves_ns: 0,
             settings,
             nodes,
-            memory_nodes,
+            head,
             node_of_cpu,
             cpus_of_node: machine
                 .nodes
@@ -171,7 +171,7 @@ impl Daemon {
 
     /// The log's first line.
     pub fn head(&self) -> Head {
-        head(&self.settings, &self.nodes, self.memory_nodes)
+        self.head.clone()
     }
 
     /// An interval has ended: decides and acts, in at most `budget_ns`.
@@ -285,7 +285,7 @@ impl Daemon {
     ) -> FxHashMap<ProcessIndex, Wishes> {
         let wishing = Wishing {
             nodes: &self.nodes,
-            memory_nodes: self.memory_nodes,
+            memory_nodes: self.head.memory_nodes,
             page_bytes: self.settings.page_bytes,
             pages: &self.pages,
             homes: &self.homes,
@@ -388,13 +388,14 @@ fn memory_nodes(machine: &Machine) -> u64 {
         .fold(0, |bits, (at, _)| bits | 1 << at)
 }
 
-fn head(settings: &Settings, nodes: &[NodeId], memory_nodes: u64) -> Head {
+fn head(settings: &Settings, machine: &Machine) -> Head {
     Head {
         nearpage_live: log::VERSION,
         policy: settings.policy.name().to_owned(),
         parameters: settings.policy.parameters(),
-        nodes: nodes.iter().map(|node| node.0).collect(),
-        memory_nodes,
+        nodes: machine.nodes.iter().map(|node| node.id.0).collect(),
+        memory_nodes: memory_nodes(machine),
+        cpus_per_node: machine.cpus_per_node(),
         pages: settings.pages,
         page_bytes: settings.page_bytes,
         seed: settings.seed,

@@ -320,6 +320,7 @@ mod tests {
             pages: 100,
             clock_ghz: 1.0,
             memory_nodes: 0b1111,
+            cpus_per_node: 0,
             every: 1,
             seed: 1,
         };

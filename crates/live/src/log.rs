@@ -32,6 +32,9 @@ pub struct Head {
     pub nodes: Vec<u16>,
     /// Bit n: the node at position n has memory.
     pub memory_nodes: u64,
+    /// CPUs of a node, of the one with the fewest; 0: unknown, as in logs that lack it.
+    #[serde(default)]
+    pub cpus_per_node: u32,
     /// Pages that the daemon keeps counters of.
     pub pages: usize,
     /// Size of a page.
@@ -271,6 +274,7 @@ impl Head {
             // Its intervals are in nanoseconds here, whatever the clock of the machine.
             clock_ghz: 1.0,
             memory_nodes: self.memory_nodes,
+            cpus_per_node: self.cpus_per_node,
             every: 1,
             seed: self.seed,
         }
@@ -318,6 +322,7 @@ mod tests {
             parameters: policy.parameters(),
             nodes: vec![0, 2],
             memory_nodes: 0b11,
+            cpus_per_node: 1,
             pages: 10,
             page_bytes: 4096,
             seed: 1,

@@ -306,6 +306,12 @@ impl Machine {
             .collect()
     }
 
+    /// CPUs of a node, of the one with the fewest of those that have any.
+    pub fn cpus_per_node(&self) -> u32 {
+        let counts = self.nodes.iter().map(|node| node.cpus.len() as u32);
+        counts.filter(|&cpus| cpus > 0).min().unwrap_or(0)
+    }
+
     /// What an access from a CPU on `cpu_node` to memory on `memory_node` costs: nanoseconds where
     /// any latency is known, otherwise distances, otherwise Linux's 10 and 20. Figures of one machine
     /// compare with each other only. A latency that is not known is taken to be that of the opposite

@@ -168,6 +168,7 @@ fn simulate_one(
             .memory_nodes
             .iter()
             .fold(0, |nodes, node| nodes | 1 << node),
+        cpus_per_node: machine.cpus_per_node(),
         clock_ghz: timing.clock_ghz,
         every: job.options.every,
         seed: job.options.seed,

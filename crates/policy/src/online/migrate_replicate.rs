@@ -353,6 +353,7 @@ mod tests {
         nodes: 4,
         pages: 3,
         memory_nodes: 0b1111,
+        cpus_per_node: 0,
         clock_ghz: 0.3,
         every: 1,
         seed: 0,

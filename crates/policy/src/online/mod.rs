@@ -253,6 +253,8 @@ pub struct Setting {
     pub clock_ghz: f64,
     /// Bit n: node n has memory.
     pub memory_nodes: u64,
+    /// CPUs of a node, of the one with the fewest where they differ; 0: unknown.
+    pub cpus_per_node: u32,
     /// References that one observation stands for: 10 where one in ten is shown.
     pub every: u32,
     /// Where random draws start, for policies that make any.

@@ -14,7 +14,9 @@
 //!   (35 %, the threshold of step 3).
 //! - *CPU load* stays balanced: nodes keep as many threads as they have, and a swap may not bring the
 //!   time for which the nodes' threads ran further apart, but for a hundredth of the epoch (footnote
-//!   3: "We never want to sacrifice CPU load balance in favour of clustering").
+//!   3: "We never want to sacrifice CPU load balance in favour of clustering"). Nor does a thread leave
+//!   or enter a node whose threads wait for CPUs as long as another node would have one sooner: where
+//!   threads are told to stay, the kernel could no longer spread them.
 
 use nearpage_recording::ThreadIndex;
 
@@ -29,6 +31,8 @@ struct Clustering<'a> {
     threads: &'a [ThreadCounts],
     /// Node of each thread, as swaps go on.
     node: Vec<u16>,
+    /// By node: the kernel has yet to move threads away from it.
+    crowded: Vec<bool>,
     /// `[thread × threads + thread]`.
     sharing: Vec<u64>,
     epoch_ns: u64,
@@ -40,7 +44,7 @@ struct Clustering<'a> {
 pub fn swaps(
     epoch: &Epoch<'_>,
     pages: &[Profiled],
-    nodes: usize,
+    (nodes, cpus_per_node): (usize, u32),
     parameters: &TrafficParameters,
 ) -> Vec<ThreadMove> {
     let threads = epoch.threads;
@@ -49,6 +53,7 @@ pub fn swaps(
     let mut clustering = Clustering {
         threads,
         node: threads.iter().map(|thread| thread.node).collect(),
+        crowded: crowded(epoch, nodes, cpus_per_node),
         sharing: sharing(threads, pages),
         epoch_ns: epoch.duration_ns,
         traffic_tolerated: tolerance * traffic as f64 / nodes as f64,
@@ -72,6 +77,26 @@ pub fn swaps(
 
 fn memory_accesses(thread: &ThreadCounts) -> u64 {
     thread.reads + thread.writes
+}
+
+/// Nodes with threads that would have a CPU sooner on another one. All CPUs of such a node are busy, but
+/// for a tenth of the time.
+fn crowded(epoch: &Epoch<'_>, nodes: usize, cpus_per_node: u32) -> Vec<bool> {
+    let (mut threads, mut busy_ns) = (vec![0; nodes], vec![0; nodes]);
+    for thread in epoch.threads {
+        threads[usize::from(thread.node)] += 1;
+        busy_ns[usize::from(thread.node)] += thread.busy_ns;
+    }
+    let cpus = u64::from(cpus_per_node);
+    let in_use = threads.iter().filter(|&&threads| threads > 0);
+    let fewest = in_use.min().copied().unwrap_or(0);
+    let is_crowded = |(&threads, &busy_ns): (&u64, &u64)| {
+        cpus > 0
+            && threads > cpus
+            && threads > fewest + 1
+            && 10 * busy_ns >= 9 * cpus * epoch.duration_ns
+    };
+    threads.iter().zip(&busy_ns).map(is_crowded).collect()
 }
 
 fn sharing(threads: &[ThreadCounts], pages: &[Profiled]) -> Vec<u64> {
@@ -137,6 +162,12 @@ impl Clustering<'_> {
 
     /// Would memory and CPUs bear a swap?
     fn allowed(&self, a: usize, b: usize) -> bool {
+        if [a, b]
+            .iter()
+            .any(|&thread| self.crowded[usize::from(self.node[thread])])
+        {
+            return false;
+        }
         let sum = |node: u16, of: &dyn Fn(&ThreadCounts) -> u64| -> u64 {
             let threads = self.threads.iter().zip(&self.node);
             threads
@@ -197,7 +228,9 @@ mod tests {
             threads,
             ..Epoch::default()
         };
-        swaps(&epoch, pages, 2, &TrafficParameters::default())
+        let nodes = threads.iter().map(|thread| usize::from(thread.node) + 1);
+        let machine = (nodes.max().unwrap_or(0), 1);
+        swaps(&epoch, pages, machine, &TrafficParameters::default())
             .iter()
             .map(|moved| (moved.thread.0, moved.node))
             .collect()
@@ -250,6 +283,25 @@ mod tests {
                 "{idle}"
             );
         }
+    }
+
+    #[test]
+    fn threads_that_wait_for_cpus_are_the_kernels_to_spread() {
+        // Three threads share the CPU of node 0 and one has that of node 1.
+        let uneven = |ran_ns: u64| {
+            let mut threads = threads(&[(100, ran_ns); 4]);
+            threads[2].node = 0;
+            threads
+        };
+        let pages = [shared(7, &[(0, 4), (3, 9)])];
+        assert_eq!(moves(&uneven(300), &pages), []);
+        // The CPU is idle now and then: none waits for long.
+        assert_eq!(moves(&uneven(299), &pages).len(), 2);
+        // As even as three threads can be.
+        let mut even = threads(&[(100, 500); 3]);
+        assert_eq!(moves(&even, &[shared(7, &[(0, 4), (2, 9)])]).len(), 2);
+        even.truncate(2);
+        assert_eq!(moves(&even, &[shared(7, &[(0, 4), (1, 9)])]), []);
     }
 
     proptest! {

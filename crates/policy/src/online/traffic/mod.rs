@@ -41,6 +41,7 @@ use super::{
 pub struct Traffic {
     parameters: TrafficParameters,
     nodes: usize,
+    cpus_per_node: u32,
     memory_nodes: u64,
     profile: Profile,
     rate: Rate,
@@ -82,6 +83,7 @@ impl Traffic {
         Ok(Self {
             parameters: *parameters,
             nodes: setting.nodes,
+            cpus_per_node: setting.cpus_per_node,
             memory_nodes: setting.memory_nodes,
             profile: Profile::new(setting.pages, parameters.profiled_pages),
             rate: Rate::Off,
@@ -278,8 +280,9 @@ impl OnlinePolicy for Traffic {
             applications[at] = thread.application;
         }
         if any && self.parameters.clustering != 0 {
+            let machine = (self.nodes, self.cpus_per_node);
             self.thread_moves =
-                clustering::swaps(epoch, profile.pages(), self.nodes, &self.parameters);
+                clustering::swaps(epoch, profile.pages(), machine, &self.parameters);
             for at in 0..self.thread_moves.len() {
                 let ThreadMove { thread, node, .. } = self.thread_moves[at];
                 self.set_node(thread, node);
