@@ -272,12 +272,17 @@ fn write(
 
     let counts = follower.totals();
     if counts.accesses == 0 {
+        let lacks = match counts.samples {
+            0 => "it has no samples in user mode".to_owned(),
+            samples => {
+                format!("none of its {samples} samples in user mode has the address of an access")
+            }
+        };
         return Err(foreign(
             file,
             format!(
-                "none of its {} samples in user mode has the address of an access; record with `perf mem record`, or \
-                 with -d and an event that samples memory accesses (cycles and cpu-clock do not)",
-                counts.samples
+                "{lacks}; record with `perf mem record`, or with -d and an event that samples memory accesses \
+                 (cycles and cpu-clock do not)"
             ),
         ));
     }
