@@ -10,7 +10,7 @@
  * to PATH (complete as soon as it exists) and waits until PATH.go exists, for at
  * most 60 seconds.
  *
- * With WORKLOAD_UNTIL=PATH those that ask (triad, cluster, restless) repeat their computation until
+ * With WORKLOAD_UNTIL=PATH those that ask (triad, cluster, pairs, restless) repeat their computation until
  * PATH exists. */
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -19,6 +19,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <omp.h>
 #include <sched.h>

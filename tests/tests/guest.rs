@@ -1,9 +1,11 @@
 //! The whole loop in a real Linux with four memory nodes: one boot for all of it, so that the tests
 //! below share what one script did.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use nearpage_tests::page_nodes::share_of;
 use nearpage_tests::{Case, Guest, GuestOutput, Inspection, nearpage_path, workload};
 
 /// What was done in the guest.
@@ -50,9 +52,30 @@ is_even() {     # NAME: the largest anonymous mapping of the process is spread e
         if (all > largest) { largest = all; even = nodes == 4 && most <= 1.2 * least }
     } END { exit !even }'
 }
-becomes_local() { # NAME LOG LINE: from that line on its accesses are remote, and then local
+becomes_local() { # NAME LOG LINE [THOUSANDTHS]: from that line on its accesses are remote, and then local
     tail -n +"$3" "$2" | grep -o "\"name\":\"$1\"[^}]*\"local_per_1000\":[0-9]*" | sed 's/.*://' |
-        awk '$1 < 800 { remote = 1 } remote && $1 >= 950 { local = 1 } END { exit !local }'
+        awk -v enough="${4:-950}" \
+            '$1 < enough - 150 { remote = 1 } remote && $1 >= enough { local = 1 } END { exit !local }'
+}
+threads_of() {  # NAME: in the order in which they were created
+    echo /proc/"$(pgrep -nx "$1")"/task/* | tr ' ' '\n' | sort -t / -k 5n
+}
+may_run_on() {  # NAME: CPUs of each thread
+    for task in $(threads_of "$1"); do sed -n 's/^Cpus_allowed_list:\t//p' "$task"/status; done
+}
+run_on() {      # NAME: CPU of each thread
+    for task in $(threads_of "$1"); do cut -d ' ' -f 39 "$task"/stat; done
+}
+part() {        # NAME: of its eight threads two neighbours to each CPU, and then to wherever they are told
+    at=0
+    for task in $(threads_of "$1"); do
+        taskset -pc $((at / 2)) "${task##*/}"
+        at=$((at + 1))
+    done >/dev/null
+    for task in $(threads_of "$1"); do taskset -pc 0-3 "${task##*/}"; done >/dev/null
+}
+are_together() { # NAME: threads K and K + 4 of its eight run on one CPU
+    run_on "$1" | awk '{ cpu[NR] = $1 } END { for (at = 1; at <= 4; at++) if (cpu[at] != cpu[at + 4]) exit 1 }'
 }
 shift_threads() { # NAME: each thread to the CPU after its own
     cpu=0
@@ -64,6 +87,10 @@ shift_threads() { # NAME: each thread to the CPU after its own
 "#;
 /// A block that all threads read at random, of some hundred pages.
 const LIVE_CLUSTER: &str = "3000 40 20";
+/// Four blocks of 256 KiB that two threads each read at random.
+const LIVE_PAIRS: &str = "0.25 20";
+/// Three arrays of 15 or 16 huge pages each: where they begin is chance.
+const LIVE_HUGE: &str = "32 2";
 /// 128 pages that move to another address, and their sums.
 const RESTLESS: &str = "0.5 1500";
 const CG: &str = "100000 16 10";
@@ -77,13 +104,14 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [cg, triad, lu, cluster, restless, replicas] = [
+    let [cg, triad, lu, cluster, restless, replicas, pairs] = [
         "cg",
         "triad",
         "lu_blocks",
         "cluster",
         "restless",
         "replicas",
+        "pairs",
     ]
     .map(|name| workload(name).display().to_string());
     let in_background = |name: &str, command: String| {
@@ -208,6 +236,36 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=two.end {bound} OMP_WAIT_POLICY=passive {nearpage} {replicating} --log two.log -- sh two.sh\n",
             replicating = LIVE.replace("migrate", "migrate-replicate")
         ),
+        // Threads that have data in common, on nodes apart, and told to stay where it is.
+        format!(
+            "export OMP_NUM_THREADS=8\n\
+             {pairs} {LIVE_PAIRS} >pairs.alone\n\
+             WORKLOAD_UNTIL=pairs.end {pairs} {LIVE_PAIRS} >pairs.out & target=$!\n\
+             wait_for '[ $(threads_of pairs | wc -l) = 8 ]'\n\
+             part pairs\n\
+             {clustering} --set maptu=0 --threads -p $target --log pairs.log & daemon=$!\n\
+             wait_for 'are_together pairs && becomes_local pairs pairs.log 2 && : >pairs.together'\n\
+             may_run_on pairs >pairs.pinned\n\
+             kill $daemon\n\
+             wait $daemon || true\n\
+             may_run_on pairs >pairs.let_go\n\
+             : >pairs.end\n\
+             wait $target\n\
+             unset OMP_NUM_THREADS\n",
+            clustering = format!("{nearpage} {LIVE}").replace("migrate", "traffic")
+        ),
+        // Huge pages.
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled\n\
+         end_once huge.end 'becomes_local triad huge.log 2 700' &\n\
+         export WORKLOAD_UNTIL=huge.end\n"
+            .to_owned(),
+        Inspection::command(
+            "triad_huge",
+            &format!("{bound} {nearpage} {LIVE} --log huge.log -- {triad} {LIVE_HUGE}"),
+        ),
+        "unset WORKLOAD_UNTIL\n\
+         echo never >/sys/kernel/mm/transparent_hugepage/enabled\n"
+            .to_owned(),
         // Copies on every node: of code and files, and of an array.
         "head -c 20000 /dev/urandom >'a file'\n".to_owned(),
         format!(
@@ -481,6 +539,75 @@ fn live_brings_pages_to_their_threads_and_after_them() {
     assert!(there_after.is_some() && back_after.is_some());
     let replayed = there.case.read("replayed.txt");
     assert!(replayed.contains("made again: all the same"), "{replayed}");
+}
+
+#[test]
+fn threads_are_brought_together_where_that_is_asked_for() {
+    let case = &IN_GUEST.case;
+    let lines =
+        |name: &str| -> Vec<String> { case.read(name).lines().map(str::to_owned).collect() };
+    assert!(case.path("pairs.together").exists(), "{}", IN_GUEST.output);
+    let pinned = lines("pairs.pinned");
+    let is_pinned = |thread: &usize| pinned[*thread] != "0-3";
+    // Each of two swaps serves two of the four pairs.
+    assert!((0..8).filter(is_pinned).count() >= 4, "{pinned:?}");
+    for thread in (0..4).filter(|thread| is_pinned(thread) && is_pinned(&(thread + 4))) {
+        assert_eq!(pinned[thread], pinned[thread + 4], "{pinned:?}");
+    }
+    assert_eq!(lines("pairs.let_go"), ["0-3"; 8]);
+    assert_eq!(
+        before("pairs.out", " compute "),
+        before("pairs.alone", " compute ")
+    );
+}
+
+#[test]
+fn huge_pages_move_as_a_whole() {
+    const HUGE_BYTES: u64 = 2 << 20;
+    let there = &*IN_GUEST;
+    let placed = there.inspection("triad_huge");
+    // A huge page that two threads share may be on either's node.
+    let (mut whole, mut in_place) = (0, 0);
+    for object in ["a", "b", "c"] {
+        let range = &placed.paused.objects[object];
+        let mut nodes: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        for (page, node) in placed.pages[object].present() {
+            nodes
+                .entry(page & !(HUGE_BYTES - 1))
+                .or_default()
+                .push(node);
+        }
+        nodes.retain(|start, _| *start >= range.start && start + HUGE_BYTES <= range.end);
+        for (start, nodes) in nodes {
+            assert!(
+                nodes.iter().all(|node| *node == nodes[0]),
+                "{object} {start:#x}: {nodes:?}"
+            );
+            let of = |address| &placed.paused.threads[&share_of(range, 4, address)];
+            let (first, last) = (of(start), of(start + HUGE_BYTES - 1));
+            if first.cpu == last.cpu {
+                whole += 1;
+                in_place += u32::from(there.guest.node_of_cpu(first.cpu) == Some(nodes[0]));
+            }
+        }
+    }
+    assert!(whole >= 30, "{whole}");
+    assert!(in_place * 4 >= whole * 3, "{in_place} of {whole}");
+    let kib = |name: &str| {
+        let text = there.case.read("triad_huge/smaps_rollup");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("of the kernel");
+        line.trim_start_matches(':')
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .expect("a number")
+    };
+    assert!(kib("AnonHugePages") >= 2 * kib("Rss") / 3, "still huge");
+    // One by one it would have been thousands.
+    assert!(moved(&live_log("huge.log")) < 1000);
 }
 
 #[test]
