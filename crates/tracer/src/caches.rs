@@ -10,7 +10,8 @@
 //!
 //! The CPU's own thread reads its L1 without a lock: a hit changes no tag. A store hits in L1 only if
 //! the tag there says modified, so that a store that needs anything from others never goes
-//! unnoticed, and so does one to a line that an invalidation has taken away.
+//! unnoticed, and so does one to a line that an invalidation has taken away. So an L1 need not know
+//! who else has a line that it has unmodified: what others read leaves it alone.
 //!
 //! # What is simplified
 //! Lines are those of guest virtual addresses: two mappings of one page are two sets of lines, and
@@ -68,6 +69,22 @@ impl Order {
     #[inline]
     fn put(&self, line: u64, slot: usize) -> Option<usize> {
         let arriving = slot as u32 + 1;
+        if self.inverse == 0
+            && let Some([recent, other]) = self.slots.exactly(line)
+        {
+            let first = recent.load(Relaxed);
+            if first == arriving {
+                return None;
+            }
+            recent.store(arriving, Relaxed);
+            if first == 0 {
+                return None;
+            }
+            let second = other.load(Relaxed);
+            other.store(first, Relaxed);
+            let stood_here = second == 0 || second == arriving;
+            return (!stood_here).then(|| second as usize - 1);
+        }
         let mut moving = arriving;
         // Up to where the line stood, or the first empty entry if it was not here.
         for place in self.set(line) {
@@ -202,6 +219,8 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
+    /// The directory is, and there is no L3.
+    simple: bool,
 }
 
 impl Caches {
@@ -238,8 +257,10 @@ impl Caches {
         });
         let l3_nodes = if setup.l3.is_some() { node_count } else { 0 };
         let lines_of_set = ((l2_lines + l3_lines) / sets) as usize;
+        let directory = Directory::new(sets, lines_of_set, cpus.len() + l3_nodes);
         Self {
-            directory: Directory::new(sets, lines_of_set, cpus.len() + l3_nodes),
+            simple: directory.is_simple() && l3_nodes == 0,
+            directory,
             l3: (0..l3_nodes)
                 .filter_map(|_| setup.l3.as_ref())
                 .map(|l3| Order::new(l3, line_bytes))
@@ -268,14 +289,20 @@ impl Caches {
     /// another CPU has, and that is not allowed yet; nothing happened.
     #[inline]
     pub fn miss(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
-        if self.directory.is_simple() && self.l3.is_empty() {
+        if self.simple {
             self.serve::<true>(miss, outcome)
         } else {
-            self.serve::<false>(miss, outcome)
+            self.serve_any(miss, outcome)
         }
     }
 
+    #[inline(never)]
+    fn serve_any(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
+        self.serve::<false>(miss, outcome)
+    }
+
     /// `SIMPLE`: the directory is, and there is no L3.
+    #[inline(always)]
     fn serve<const SIMPLE: bool>(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         let Miss {
             cpu, line, store, ..
@@ -385,7 +412,7 @@ impl Caches {
                     other.l2.remove(miss.line, slot);
                     other.change(miss.line, 0);
                     outcome.invalidations += 1;
-                } else if state != SHARED {
+                } else if state == MODIFIED {
                     other.change(miss.line, SHARED);
                 }
             } else if let Some(l3) = self.l3.get(number - self.cpus.len())
@@ -504,8 +531,7 @@ impl Caches {
                     .get(&(tag >> 2))
                     .filter(|(_, _, holders)| holders.contains(&position))
                     .map_or(0, |(set, slot, _)| set.entry(*slot).state());
-                let too_much =
-                    tag & 3 == MODIFIED && l2 != MODIFIED || tag & 3 == EXCLUSIVE && l2 == SHARED;
+                let too_much = tag & 3 == MODIFIED && l2 != MODIFIED;
                 if tag != 0 && (l2 == 0 || too_much) {
                     return Some(format!("CPU {position}: L1 {tag:#x}, L2 {l2}"));
                 }

@@ -26,6 +26,17 @@ impl<T: Default> Sets<T> {
         unsafe { self.entries.get_unchecked(first..first + self.ways) }
     }
 
+    /// The same, where a set has exactly `N` entries: nothing is left to count then.
+    #[inline]
+    pub fn exactly<const N: usize>(&self, number: u64) -> Option<&[T; N]> {
+        if self.ways != N {
+            return None;
+        }
+        let first = (number & self.mask) as usize * N;
+        // SAFETY: as above.
+        Some(unsafe { &*self.entries.as_ptr().add(first).cast() })
+    }
+
     /// Entries of a set.
     #[inline]
     pub fn ways(&self) -> usize {
@@ -48,5 +59,10 @@ mod tests {
         let at = |number: u64| sets.of(number).as_ptr() as usize;
         assert_eq!((sets.all().len(), sets.of(u64::MAX).len()), (20, 5));
         assert_eq!((at(3) - at(0), at(7)), (3 * 5 * 4, at(3)));
+        assert_eq!(
+            sets.exactly::<5>(6).map(|set| set.as_ptr() as usize),
+            Some(at(2))
+        );
+        assert_eq!(sets.exactly::<4>(0), None);
     }
 }

@@ -94,6 +94,8 @@ struct Pending {
 /// How many are noted until they go through the caches together. A thread is that much late with
 /// what it does to others, far less than a quantum.
 const PENDING: usize = 64;
+/// How many lines the host was asked for lately are known.
+const EXPECTED: usize = 64;
 
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
 #[repr(C)]
@@ -125,6 +127,8 @@ pub struct Thread {
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
+    /// Lines that the host was asked for, by their last bits.
+    expected: [u64; EXPECTED],
     /// Misses when they went there last.
     misses_before: u64,
     /// Instructions of what went through the caches, before the latest block and with it.
@@ -194,6 +198,7 @@ impl Thread {
             same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
+            expected: [0; EXPECTED],
             misses_before: 0,
             base: 0,
             caught_up: 0,
