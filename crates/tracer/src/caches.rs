@@ -27,7 +27,7 @@ use nearpage_wire::tracer_setup::{Cache, Setup};
 
 use crate::directory::{self, Directory, Holder};
 use crate::l1::{EXCLUSIVE, L1, MODIFIED, SHARED};
-use crate::sets::Sets;
+use crate::sets::{Place, Sets};
 use crate::tlb::Tlb;
 
 /// The order of use in the sets of an L2 or L3, the most recent line first. A line is known by its
@@ -142,6 +142,11 @@ impl Cpu {
     #[inline]
     pub fn fetch_tlb(&self) -> &Tlb {
         self.tlb_fetch.as_ref().unwrap_or(&self.tlb)
+    }
+
+    /// Where its L2 is (for lines; that of a number of sets that is no power of two is elsewhere).
+    pub fn l2_place(&self) -> Place {
+        self.l2.slots.place()
     }
 
     /// Gives the line another state in the L1s that have it.
@@ -279,10 +284,9 @@ impl Caches {
         &self.cpus
     }
 
-    /// Somebody may ask for the line in a moment: the host may fetch what that takes.
-    #[inline]
-    pub fn expect(&self, line: u64) {
-        self.directory.expect(line);
+    /// Where the host finds what a miss takes.
+    pub fn directory_place(&self) -> Place {
+        self.directory.place()
     }
 
     /// Serves a reference that L1 could not, and says in `outcome` how. `false`: it would change what

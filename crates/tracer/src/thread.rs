@@ -17,6 +17,7 @@ use crate::output::Stream;
 use crate::process::{Birth, Process};
 use crate::qemu::{AccessKind, StoreBit};
 use crate::serial::Step;
+use crate::sets::Place;
 use crate::system;
 
 /// Bits of a guest address.
@@ -94,8 +95,6 @@ struct Pending {
 /// How many are noted until they go through the caches together. A thread is that much late with
 /// what it does to others, far less than a quantum.
 const PENDING: usize = 64;
-/// How many lines the host was asked for lately are known.
-const EXPECTED: usize = 64;
 
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
 #[repr(C)]
@@ -105,12 +104,14 @@ pub struct Thread {
     instructions: u64,
     /// Instructions at which its turn ends.
     stop: u64,
+    /// Of the directory and its CPU's L2: what its next misses take.
+    expected: [Place; 2],
+    line_shift: u32,
     /// What is to go through the caches.
     pending: [Pending; PENDING],
     cpu: &'static Cpu,
     /// What it is part of.
     pub process: &'static Process,
-    line_shift: u32,
     line_mask: u64,
     page_shift: u32,
     store_bit: StoreBit,
@@ -127,8 +128,6 @@ pub struct Thread {
     same_run: (u64, u64),
     stores: u64,
     fetched_lines: u64,
-    /// Lines that the host was asked for, by their last bits.
-    expected: [u64; EXPECTED],
     /// Misses when they went there last.
     misses_before: u64,
     /// Instructions of what went through the caches, before the latest block and with it.
@@ -186,6 +185,7 @@ impl Thread {
             pending: [Pending::default(); PENDING],
             cpu: process.caches.cpu(position)?,
             process,
+            expected: [process.caches.directory_place().if_wanted(false); 2],
             line_shift: process.setup.line_bytes.trailing_zeros(),
             line_mask: u64::from(process.setup.line_bytes) - 1,
             store_bit: StoreBit::known(),
@@ -198,7 +198,6 @@ impl Thread {
             same_run: (0, 0),
             stores: 0,
             fetched_lines: 0,
-            expected: [0; EXPECTED],
             misses_before: 0,
             base: 0,
             caught_up: 0,
@@ -293,6 +292,9 @@ impl Thread {
     /// An access was made.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
+        // The host has the time until this goes through the caches to fetch what a miss takes.
+        let line = address >> self.line_shift;
+        self.expected.iter().for_each(|place| place.expect(line));
         self.later(Pending {
             address,
             code,

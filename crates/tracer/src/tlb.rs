@@ -124,7 +124,6 @@ impl Tlb {
     }
 
     /// Puts a page here that is not.
-    #[inline(never)]
     pub fn fill(&self, page: u64) {
         let set = (page & self.set_mask) as usize;
         let first = set * self.ways;

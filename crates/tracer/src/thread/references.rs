@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use nearpage_wire::trace::{Counter, Record, Reference, ReferenceKind, Served};
 
-use super::{Code, EXPECTED, PENDING, Pending, Run, Thread};
+use super::{Code, PENDING, Pending, Run, Thread};
 use crate::caches::Miss;
 use crate::qemu::AccessKind;
 use crate::serial::Step;
@@ -56,12 +56,6 @@ impl Thread {
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
-        // Where there are many misses, the host fetches what they take all at once.
-        let misses = self.misses();
-        if misses - self.misses_before > PENDING as u64 / 16 {
-            self.expect(count);
-        }
-        self.misses_before = misses;
         for at in 0..count.min(PENDING) {
             let Pending {
                 address,
@@ -76,27 +70,13 @@ impl Thread {
                 self.look_up::<false>(address, code, kind);
             }
         }
+        let misses = self.misses();
+        let many = misses - self.misses_before > PENDING as u64 / 16;
+        let places = [self.process.caches.directory_place(), self.cpu.l2_place()];
+        self.expected = places.map(|place| place.if_wanted(many));
+        self.misses_before = misses;
         let counters = self.totals();
         self.stream.tell(&counters);
-    }
-
-    /// The host fetches what misses among the first `count` that were noted will take.
-    fn expect(&mut self, count: usize) {
-        let (cpu, caches, line_shift) = (self.cpu, &self.process.caches, self.line_shift);
-        for pending in self.pending.iter().take(count) {
-            if pending.code.0 == Code::BLOCK.0 {
-                continue;
-            }
-            let line = pending.address >> line_shift;
-            let hash = line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let expected = &mut self.expected[hash as usize % EXPECTED];
-            if *expected != line {
-                *expected = line;
-                if !cpu.l1_data.quick::<false>(line) {
-                    caches.expect(line);
-                }
-            }
-        }
     }
 
     /// The lines of a block.
