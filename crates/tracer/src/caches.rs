@@ -10,7 +10,8 @@
 //!
 //! The CPU's own thread reads its L1 without a lock: a hit changes no tag. A store hits in L1 only if
 //! the tag there says modified, so that a store that needs anything from others never goes
-//! unnoticed, and so does one to a line that an invalidation has taken away.
+//! unnoticed, and so does one to a line that an invalidation has taken away. So an L1 need not know
+//! who else has a line that it has unmodified: what others read leaves it alone.
 //!
 //! # What is simplified
 //! Lines are those of guest virtual addresses: two mappings of one page are two sets of lines, and
@@ -26,7 +27,7 @@ use nearpage_wire::tracer_setup::{Cache, Setup};
 
 use crate::directory::{self, Directory, Holder};
 use crate::l1::{EXCLUSIVE, L1, MODIFIED, SHARED};
-use crate::sets::Sets;
+use crate::sets::{Place, Sets};
 use crate::tlb::Tlb;
 
 /// The order of use in the sets of an L2 or L3, the most recent line first. A line is known by its
@@ -68,6 +69,22 @@ impl Order {
     #[inline]
     fn put(&self, line: u64, slot: usize) -> Option<usize> {
         let arriving = slot as u32 + 1;
+        if self.inverse == 0
+            && let Some([recent, other]) = self.slots.exactly(line)
+        {
+            let first = recent.load(Relaxed);
+            if first == arriving {
+                return None;
+            }
+            recent.store(arriving, Relaxed);
+            if first == 0 {
+                return None;
+            }
+            let second = other.load(Relaxed);
+            other.store(first, Relaxed);
+            let stood_here = second == 0 || second == arriving;
+            return (!stood_here).then(|| second as usize - 1);
+        }
         let mut moving = arriving;
         // Up to where the line stood, or the first empty entry if it was not here.
         for place in self.set(line) {
@@ -125,6 +142,11 @@ impl Cpu {
     #[inline]
     pub fn fetch_tlb(&self) -> &Tlb {
         self.tlb_fetch.as_ref().unwrap_or(&self.tlb)
+    }
+
+    /// Where its L2 is (for lines; that of a number of sets that is no power of two is elsewhere).
+    pub fn l2_place(&self) -> Place {
+        self.l2.slots.place()
     }
 
     /// Gives the line another state in the L1s that have it.
@@ -202,6 +224,8 @@ pub struct Caches {
     cpus: Box<[Cpu]>,
     l3: Box<[Order]>,
     directory: Directory,
+    /// The directory is, and there is no L3.
+    simple: bool,
 }
 
 impl Caches {
@@ -238,8 +262,10 @@ impl Caches {
         });
         let l3_nodes = if setup.l3.is_some() { node_count } else { 0 };
         let lines_of_set = ((l2_lines + l3_lines) / sets) as usize;
+        let directory = Directory::new(sets, lines_of_set, cpus.len() + l3_nodes);
         Self {
-            directory: Directory::new(sets, lines_of_set, cpus.len() + l3_nodes),
+            simple: directory.is_simple() && l3_nodes == 0,
+            directory,
             l3: (0..l3_nodes)
                 .filter_map(|_| setup.l3.as_ref())
                 .map(|l3| Order::new(l3, line_bytes))
@@ -258,24 +284,29 @@ impl Caches {
         &self.cpus
     }
 
-    /// Somebody may ask for the line in a moment: the host may fetch what that takes.
-    #[inline]
-    pub fn expect(&self, line: u64) {
-        self.directory.expect(line);
+    /// Where the host finds what a miss takes.
+    pub fn directory_place(&self) -> Place {
+        self.directory.place()
     }
 
     /// Serves a reference that L1 could not, and says in `outcome` how. `false`: it would change what
     /// another CPU has, and that is not allowed yet; nothing happened.
     #[inline]
     pub fn miss(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
-        if self.directory.is_simple() && self.l3.is_empty() {
+        if self.simple {
             self.serve::<true>(miss, outcome)
         } else {
-            self.serve::<false>(miss, outcome)
+            self.serve_any(miss, outcome)
         }
     }
 
+    #[inline(never)]
+    fn serve_any(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
+        self.serve::<false>(miss, outcome)
+    }
+
     /// `SIMPLE`: the directory is, and there is no L3.
+    #[inline(always)]
     fn serve<const SIMPLE: bool>(&self, miss: &Miss, outcome: &mut Outcome) -> bool {
         let Miss {
             cpu, line, store, ..
@@ -385,7 +416,7 @@ impl Caches {
                     other.l2.remove(miss.line, slot);
                     other.change(miss.line, 0);
                     outcome.invalidations += 1;
-                } else if state != SHARED {
+                } else if state == MODIFIED {
                     other.change(miss.line, SHARED);
                 }
             } else if let Some(l3) = self.l3.get(number - self.cpus.len())
@@ -504,8 +535,7 @@ impl Caches {
                     .get(&(tag >> 2))
                     .filter(|(_, _, holders)| holders.contains(&position))
                     .map_or(0, |(set, slot, _)| set.entry(*slot).state());
-                let too_much =
-                    tag & 3 == MODIFIED && l2 != MODIFIED || tag & 3 == EXCLUSIVE && l2 == SHARED;
+                let too_much = tag & 3 == MODIFIED && l2 != MODIFIED;
                 if tag != 0 && (l2 == 0 || too_much) {
                     return Some(format!("CPU {position}: L1 {tag:#x}, L2 {l2}"));
                 }

@@ -24,6 +24,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::lock;
+use crate::sets::Place;
 
 /// Slots of a set up to which it is searched one by one.
 const SMALL: usize = 63;
@@ -115,20 +116,10 @@ impl Directory {
         unsafe { self.words.get_unchecked(first..first + self.set_words) }
     }
 
-    /// Asks the host for the beginning of the line's set, to be written.
-    #[inline]
-    pub fn expect(&self, line: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::asm;
-            let first = self.words.as_ptr().wrapping_add(self.first_word(line));
-            // The intrinsic asks for reading where the compiler is not told that processors know
-            // better; those that don't take this for nothing.
-            // SAFETY: a prefetch reads and writes nothing that a program can see.
-            unsafe { asm!("prefetchw [{}]", in(reg) first, options(nostack, preserves_flags)) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+    /// Where its sets are.
+    pub fn place(&self) -> Place {
+        let sets = self.words.get(self.begin..).unwrap_or_default();
+        Place::new(sets, self.set_mask, self.set_words)
     }
 
     /// May its sets be locked as `Set<true>`? That is so of small sets whose entries have one word, as

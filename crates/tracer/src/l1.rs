@@ -11,7 +11,7 @@ use crate::sets::Sets;
 
 /// Low bits of a tag; the line's number is above them. 0: the entry is empty.
 pub const SHARED: u64 = 1;
-/// No other CPU has the line.
+/// No other CPU had the line when it came; whether that is so now, the directory knows.
 pub const EXCLUSIVE: u64 = 2;
 /// And memory has it not as it is.
 pub const MODIFIED: u64 = 3;
@@ -74,9 +74,23 @@ impl L1 {
         }
     }
 
+    /// Of a cache of two ways, as most are: the way used last, and the tags.
+    #[inline]
+    fn two_ways(&self, line: u64) -> Option<&[AtomicU64; 3]> {
+        self.sets.exactly(line)
+    }
+
     /// Is the line in the way used last, good enough for this? `false`: ask [`Self::access`].
     #[inline]
     pub fn quick<const STORE: bool>(&self, line: u64) -> bool {
+        if let Some([recent, first, second]) = self.two_ways(line) {
+            let tag = if recent.load(Relaxed) == 0 {
+                first
+            } else {
+                second
+            };
+            return Self::serves::<STORE>(tag.load(Relaxed), line);
+        }
         let words = self.sets.of(line);
         let recent = words.first().map_or(0, |way| way.load(Relaxed));
         match words.get(1 + recent as usize) {
@@ -88,6 +102,20 @@ impl L1 {
     /// Uses the line if it is here and good enough.
     #[inline]
     pub fn access<const STORE: bool>(&self, line: u64) -> bool {
+        if let Some([recent, first, second]) = self.two_ways(line) {
+            // No branch on which way it is: nobody can foresee that.
+            let in_first = Self::serves::<STORE>(first.load(Relaxed), line);
+            let in_second = Self::serves::<STORE>(second.load(Relaxed), line);
+            if in_first | in_second {
+                recent.store(u64::from(in_second), Relaxed);
+            }
+            return in_first | in_second;
+        }
+        self.access_any::<STORE>(line)
+    }
+
+    #[inline(never)]
+    fn access_any<const STORE: bool>(&self, line: u64) -> bool {
         let set = self.set(line);
         for (way, tag) in set.tags.iter().enumerate() {
             if Self::serves::<STORE>(tag.load(Relaxed), line) {
@@ -128,6 +156,25 @@ impl L1 {
     /// Puts the line here, or changes its state. For its own thread.
     #[inline]
     pub fn fill(&self, line: u64, state: u64) {
+        if let Some([recent, first, second]) = self.two_ways(line) {
+            let tags = (first.load(Relaxed), second.load(Relaxed));
+            let to_first = if Self::serves::<false>(tags.1, line) {
+                false
+            } else if Self::serves::<false>(tags.0, line) || tags.0 == 0 {
+                true
+            } else {
+                tags.1 != 0 && recent.load(Relaxed) != 0
+            };
+            let tag = if to_first { first } else { second };
+            tag.store(line << 2 | state, Relaxed);
+            recent.store(u64::from(!to_first), Relaxed);
+            return;
+        }
+        self.fill_any(line, state);
+    }
+
+    #[inline(never)]
+    fn fill_any(&self, line: u64, state: u64) {
         let set = self.set(line);
         let mut found = None;
         for (way, tag) in set.tags.iter().enumerate().rev() {
@@ -151,15 +198,26 @@ impl L1 {
     /// has the line's directory set locked.
     #[inline]
     pub fn change(&self, line: u64, state: u64) {
-        for tag in self.set(line).tags {
-            let here = tag.load(Relaxed);
-            if Self::serves::<false>(here, line) {
-                let now = if state == 0 { 0 } else { line << 2 | state };
-                // Its own thread may just put another line in its place.
-                let _ = tag.compare_exchange(here, now, Relaxed, Relaxed);
-                if state == 0 {
-                    self.taken.fetch_add(1, Relaxed);
-                }
+        if let Some([_, first, second]) = self.two_ways(line) {
+            self.change_tag(first, line, state);
+            self.change_tag(second, line, state);
+            return;
+        }
+        self.set(line)
+            .tags
+            .iter()
+            .for_each(|tag| self.change_tag(tag, line, state));
+    }
+
+    #[inline]
+    fn change_tag(&self, tag: &AtomicU64, line: u64, state: u64) {
+        let here = tag.load(Relaxed);
+        if Self::serves::<false>(here, line) {
+            let now = if state == 0 { 0 } else { line << 2 | state };
+            // Its own thread may just put another line in its place.
+            let _ = tag.compare_exchange(here, now, Relaxed, Relaxed);
+            if state == 0 {
+                self.taken.fetch_add(1, Relaxed);
             }
         }
     }

@@ -26,6 +26,22 @@ impl<T: Default> Sets<T> {
         unsafe { self.entries.get_unchecked(first..first + self.ways) }
     }
 
+    /// The same, where a set has exactly `N` entries: nothing is left to count then.
+    #[inline]
+    pub fn exactly<const N: usize>(&self, number: u64) -> Option<&[T; N]> {
+        if self.ways != N {
+            return None;
+        }
+        let first = (number & self.mask) as usize * N;
+        // SAFETY: as above.
+        Some(unsafe { &*self.entries.as_ptr().add(first).cast() })
+    }
+
+    /// Where they are.
+    pub fn place(&self) -> Place {
+        Place::new(&self.entries, self.mask, self.ways)
+    }
+
     /// Entries of a set.
     #[inline]
     pub fn ways(&self) -> usize {
@@ -35,6 +51,51 @@ impl<T: Default> Sets<T> {
     /// All entries.
     pub fn all(&self) -> &[T] {
         &self.entries
+    }
+}
+
+/// Where the sets of a structure are, for whoever wants the host to fetch them early.
+#[derive(Clone, Copy)]
+pub struct Place {
+    first: u64,
+    set_mask: u64,
+    set_bytes: u64,
+}
+
+impl Place {
+    /// Sets of so many entries each.
+    pub fn new<T>(entries: &[T], set_mask: u64, ways: usize) -> Self {
+        Self {
+            first: entries.as_ptr().addr() as u64,
+            set_mask,
+            set_bytes: (ways * size_of::<T>()) as u64,
+        }
+    }
+
+    /// The same, or for `wanted` false a place where all lines are in the first set: asking for that
+    /// again and again costs next to nothing, and no branch.
+    pub fn if_wanted(self, wanted: bool) -> Self {
+        Self {
+            set_mask: if wanted { self.set_mask } else { 0 },
+            ..self
+        }
+    }
+
+    /// Asks the host for the beginning of the set of that number, modulo the number of sets, to be
+    /// written.
+    #[inline]
+    pub fn expect(&self, number: u64) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::asm;
+            let set = self.first + (number & self.set_mask) * self.set_bytes;
+            // The intrinsic asks for reading where the compiler is not told that processors know
+            // better; those that don't take this for nothing.
+            // SAFETY: a prefetch reads and writes nothing that a program can see.
+            unsafe { asm!("prefetchw [{}]", in(reg) set, options(nostack, preserves_flags)) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = number;
     }
 }
 
@@ -48,5 +109,10 @@ mod tests {
         let at = |number: u64| sets.of(number).as_ptr() as usize;
         assert_eq!((sets.all().len(), sets.of(u64::MAX).len()), (20, 5));
         assert_eq!((at(3) - at(0), at(7)), (3 * 5 * 4, at(3)));
+        assert_eq!(
+            sets.exactly::<5>(6).map(|set| set.as_ptr() as usize),
+            Some(at(2))
+        );
+        assert_eq!(sets.exactly::<4>(0), None);
     }
 }

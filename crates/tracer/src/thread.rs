@@ -17,6 +17,7 @@ use crate::output::Stream;
 use crate::process::{Birth, Process};
 use crate::qemu::{AccessKind, StoreBit};
 use crate::serial::Step;
+use crate::sets::Place;
 use crate::system;
 
 /// Bits of a guest address.
@@ -103,12 +104,14 @@ pub struct Thread {
     instructions: u64,
     /// Instructions at which its turn ends.
     stop: u64,
+    /// Of the directory and its CPU's L2: what its next misses take.
+    expected: [Place; 2],
+    line_shift: u32,
     /// What is to go through the caches.
     pending: [Pending; PENDING],
     cpu: &'static Cpu,
     /// What it is part of.
     pub process: &'static Process,
-    line_shift: u32,
     line_mask: u64,
     page_shift: u32,
     store_bit: StoreBit,
@@ -182,6 +185,7 @@ impl Thread {
             pending: [Pending::default(); PENDING],
             cpu: process.caches.cpu(position)?,
             process,
+            expected: [process.caches.directory_place().if_wanted(false); 2],
             line_shift: process.setup.line_bytes.trailing_zeros(),
             line_mask: u64::from(process.setup.line_bytes) - 1,
             store_bit: StoreBit::known(),
@@ -288,6 +292,9 @@ impl Thread {
     /// An access was made.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
+        // The host has the time until this goes through the caches to fetch what a miss takes.
+        let line = address >> self.line_shift;
+        self.expected.iter().for_each(|place| place.expect(line));
         self.later(Pending {
             address,
             code,

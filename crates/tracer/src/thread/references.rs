@@ -19,7 +19,7 @@ const COUNTED: [Counter; 8] = {
     counted
 };
 
-/// A reference that the line and the page used last did not settle.
+/// A reference that L1 and TLB did not settle.
 #[derive(Clone, Copy)]
 struct Close {
     address: u64,
@@ -36,6 +36,13 @@ impl What {
     const FETCH: u32 = 2;
     const TLB_MISS: u32 = 4;
     const SAMPLED: u32 = 8;
+    const HIT: u32 = 16;
+
+    /// L1 had it.
+    #[inline]
+    fn hit(hit: bool) -> u32 {
+        if hit { Self::HIT } else { 0 }
+    }
 
     #[inline]
     fn is(self, bit: u32) -> bool {
@@ -49,24 +56,12 @@ impl Thread {
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
-        let all = self.pending;
-        // Where there are many misses, the host fetches what they take all at once.
-        let misses = self.misses();
-        if misses - self.misses_before > PENDING as u64 / 16 {
-            for pending in all.iter().take(count) {
-                let line = pending.address >> self.line_shift;
-                if pending.code.0 != Code::BLOCK.0 && !self.cpu.l1_data.quick::<false>(line) {
-                    self.process.caches.expect(line);
-                }
-            }
-        }
-        self.misses_before = misses;
-        for &Pending {
-            address,
-            code,
-            kind,
-        } in all.iter().take(count)
-        {
+        for at in 0..count.min(PENDING) {
+            let Pending {
+                address,
+                code,
+                kind,
+            } = self.pending[at];
             if code.0 == Code::BLOCK.0 {
                 self.fetch(Run(address));
             } else if kind.is_store(self.store_bit) {
@@ -75,6 +70,11 @@ impl Thread {
                 self.look_up::<false>(address, code, kind);
             }
         }
+        let misses = self.misses();
+        let many = misses - self.misses_before > PENDING as u64 / 16;
+        let places = [self.process.caches.directory_place(), self.cpu.l2_place()];
+        self.expected = places.map(|place| place.if_wanted(many));
+        self.misses_before = misses;
         let counters = self.totals();
         self.stream.tell(&counters);
     }
@@ -111,7 +111,8 @@ impl Thread {
         for line in first..=last {
             let address = address.max(line << self.line_shift);
             let here = cpu.fetch_tlb().quick(address >> self.page_shift);
-            self.look_closely(address, Code::new(address, 0, false), What::FETCH, here);
+            let what = What::FETCH | What::hit(cpu.l1_fetch.access::<false>(line));
+            self.look_closely(address, Code::new(address, 0, false), what, here);
         }
     }
 
@@ -130,32 +131,34 @@ impl Thread {
         if goes_on {
             // In its line, there is nothing more to do.
             if address & line_mask < 8 {
-                let here = self.cpu.tlb.quick(page);
-                self.look_closely(address, code, what, here);
+                self.look_up_rest::<STORE>(address, code);
             }
             return;
         }
         self.references += 1;
         self.stores += u64::from(STORE);
         let here = self.cpu.tlb.quick(page);
-        // 16 bytes at most; aligned, they don't cross a line.
-        let may_cross = address & line_mask > line_mask - 15 && address & 15 != 0;
-        if here
-            && self.cpu.l1_data.quick::<STORE>(line)
-            && self.references < self.close_from
-            && !may_cross
-        {
+        // It has 16 bytes at most.
+        let crosses = address & line_mask > line_mask - 15
+            && (address + kind.size_bytes() - 1) >> self.line_shift != line;
+        let hit = self.cpu.l1_data.access::<STORE>(line);
+        if here && hit && self.references < self.close_from && !crosses {
             return;
         }
-        self.look_closely(address, code, what, here);
-        if may_cross {
-            let last = address + kind.size_bytes() - 1;
-            if last >> self.line_shift != line {
-                let next = (address | line_mask) + 1;
-                let here = self.cpu.tlb.quick(next >> self.page_shift);
-                self.look_closely(next, code, what, here);
-            }
+        self.look_closely(address, code, what | What::hit(hit), here);
+        if crosses {
+            self.look_up_rest::<STORE>((address | line_mask) + 1, code);
         }
+    }
+
+    /// What goes on in another line.
+    #[inline(never)]
+    fn look_up_rest<const STORE: bool>(&mut self, address: u64, code: Code) {
+        let what = if STORE { What::STORE } else { 0 };
+        let here = self.cpu.tlb.quick(address >> self.page_shift);
+        let line = address >> self.line_shift;
+        let hit = self.cpu.l1_data.access::<STORE>(line);
+        self.look_closely(address, code, what | What::hit(hit), here);
     }
 
     /// A reference that has to be looked at closely; `here`: the TLB has its page.
@@ -184,7 +187,7 @@ impl Thread {
             code,
             what,
         } = reference;
-        let (process, cpu) = (self.process, self.cpu);
+        let process = self.process;
         let line = address >> self.line_shift;
         let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
         if let Some(serial) = &process.serial {
@@ -205,13 +208,8 @@ impl Thread {
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
         }
-        let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
+        let hit = what.is(What::HIT);
         let mut served = Served::L1;
-        let hit = if store {
-            l1.access::<true>(line)
-        } else {
-            l1.access::<false>(line)
-        };
         if !hit {
             self.miss(line, store, fetch);
             served = self.outcome.served;
