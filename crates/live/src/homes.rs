@@ -4,6 +4,8 @@
 
 use std::cmp::Reverse;
 
+use nearpage_policy::online::fetch_ahead;
+
 use crate::kernel::Kernel;
 use crate::pages::ProcessIndex;
 
@@ -85,12 +87,19 @@ impl Homes {
 
     /// The page with this number was sampled, at `address`. Where its answer will be, after
     /// [`ask`](Self::ask).
+    #[inline]
     pub fn sampled(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
-        let home = &mut self.by_number[number as usize];
+        let home = &self.by_number[number as usize];
         if home.sampled == self.interval {
             self.answers[home.answer as usize].samples += 1;
             return home.answer;
         }
+        self.sampled_first(number, process, address)
+    }
+
+    /// For the first time in the interval.
+    fn sampled_first(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
+        let home = &mut self.by_number[number as usize];
         home.sampled = self.interval;
         home.answer = self.answers.len() as u32;
         let is_due = home.told == 0 || self.interval - home.told >= ASKED_AGAIN;
@@ -106,6 +115,12 @@ impl Homes {
         }
         self.answers.push(Answer { node, samples: 1 });
         self.answers.len() as u32 - 1
+    }
+
+    /// The page with this number is about to be sampled: a hint.
+    #[inline]
+    pub fn fetch_ahead(&self, number: u32) {
+        fetch_ahead(&self.by_number, number as usize);
     }
 
     /// Asks what is due, as far as may be. `pid` gives a process's number, `position` that of a node.
@@ -152,6 +167,7 @@ impl Homes {
     }
 
     /// An answer: the node's position.
+    #[inline]
     pub fn answer(&self, at: u32) -> Option<u16> {
         known(self.answers[at as usize].node)
     }

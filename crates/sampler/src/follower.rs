@@ -108,8 +108,6 @@ pub(crate) struct Follower {
     registers: Registers,
     pub filter: Filter,
     pub accesses: Vec<Access>,
-    /// Process of each of them.
-    pub pids: Vec<u32>,
     pub events: Vec<Event>,
     pub undecoded: UndecodedCounts,
     undecoded_at: FxHashMap<(u32, u64), u64>,
@@ -135,7 +133,6 @@ impl Follower {
             registers: [0; REGISTERS],
             filter: Filter::default(),
             accesses: Vec::new(),
-            pids: Vec::new(),
             events: Vec::new(),
             undecoded: UndecodedCounts::default(),
             undecoded_at: FxHashMap::default(),
@@ -518,7 +515,6 @@ impl Follower {
         });
         self.events.clear();
         self.accesses.clear();
-        self.pids.clear();
         result
     }
 }

@@ -9,7 +9,7 @@ use crate::decide::{Interval, Observed, Placed, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::observer::Observer;
-use crate::pages::{AT_ONCE, Page, ProcessIndex};
+use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
 
@@ -70,7 +70,7 @@ impl Daemon {
                 home,
                 ..interval.observations[at]
             };
-            tally.count(&observed, observer);
+            tally.count(&observed);
             self.interleaved.sampled(observed.page, observed.node);
             interval.observations[kept] = observed;
             kept += 1;
@@ -86,7 +86,7 @@ impl Daemon {
             let (true, Some(node)) = (thread.live, node) else {
                 continue;
             };
-            let [reads, writes] = tally.by_thread[number];
+            let [reads, writes] = tally.reads_and_writes(number);
             interval.threads.push(ThreadTotals {
                 thread: number as u32,
                 process: narrow(thread.process),
@@ -165,22 +165,22 @@ impl Daemon {
                 count += 1;
             }
             let begin = interval.observations.len();
-            pages.touch_all(&wanted[..count], |at, touched| {
-                observed[at].page = touched.number;
-                if touched.new {
-                    homes.forget(touched.number);
-                    interleaved.forget(touched.number);
+            let numbers = pages.touch_all(&wanted[..count], |number| homes.fetch_ahead(number));
+            for (at, Touched { number, new }) in numbers.into_iter().enumerate().take(count) {
+                observed[at].page = number;
+                if new {
+                    homes.forget(number);
+                    interleaved.forget(number);
                     placed.push(Placed {
                         after: begin + at,
-                        page: touched.number,
+                        page: number,
                         process: narrow(wanted[at].process),
                         number: wanted[at].address / page_bytes,
                     });
                 }
                 // A huge page is there as a whole, a part of one that is not may be.
-                let process = wanted[at].process;
-                answers.push(homes.sampled(touched.number, process, small[at]));
-            });
+                answers.push(homes.sampled(number, wanted[at].process, small[at]));
+            }
             interval.observations.extend_from_slice(&observed[..count]);
         }
         (placed, answers)

@@ -191,7 +191,7 @@ impl Auto {
         let step = cost_ns / (every * (most - least).max(1.0)) / 4.0;
         Ok(Self {
             nodes,
-            memory_nodes: setting.memory_nodes,
+            memory_nodes: setting.memory_nodes & u64::MAX >> (64 - nodes.clamp(1, 64)),
             every,
             check_ns,
             errors: errors as f64,
