@@ -155,13 +155,19 @@ impl Follower {
     }
 
     /// Takes one record in.
+    #[inline]
     pub fn follow(&mut self, bytes: &[u8]) {
-        if let Some((origin, sample)) = record::parse_clock_sample(bytes, &self.identifiers) {
-            if let Some((sampled, thread)) = self.sampled(&origin) {
-                self.sample(origin, sample, sampled, thread);
+        match record::parse_clock_sample(bytes, &self.identifiers) {
+            Some((origin, sample)) => {
+                if let Some((sampled, thread)) = self.sampled(&origin) {
+                    self.sample(origin, sample, sampled, thread);
+                }
             }
-            return;
+            None => self.follow_other(bytes),
         }
+    }
+
+    fn follow_other(&mut self, bytes: &[u8]) {
         let Ok(Record { origin, body }) = record::parse(bytes, &self.identifiers) else {
             self.records.malformed += 1;
             return;

@@ -1,7 +1,6 @@
 //! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
 
 use nearpage_machine::NodeId;
-use nearpage_recording::{AccessKind, Level};
 
 use super::{Daemon, narrow, node_of};
 use crate::address_space::AddressSpace;
@@ -12,17 +11,6 @@ use crate::observer::Observer;
 use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
-
-/// A place for an observation.
-const UNSEEN: Observed = Observed {
-    after_ns: 0,
-    page: 0,
-    node: 0,
-    home: 0,
-    thread: 0,
-    kind: AccessKind::Load,
-    level: Level::Unknown,
-};
 
 impl Daemon {
     /// The inputs of decisions, and who accessed whose memory.
@@ -49,6 +37,7 @@ impl Daemon {
         let (nodes, by_pid) = (&self.nodes, observer.processes());
         self.homes.ask(
             kernel,
+            &answers,
             |process| by_pid[process.0 as usize].pid,
             |node| {
                 let node = NodeId(u16::try_from(node).ok()?);
@@ -125,9 +114,8 @@ impl Daemon {
         // Samples of a process come one after another.
         let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
         for some in observer.seen().chunks(AT_ONCE) {
-            let (mut wanted, mut observed) = ([Page::NONE; AT_ONCE], [UNSEEN; AT_ONCE]);
-            let mut small = [0; AT_ONCE];
-            let mut count = 0;
+            let (mut wanted, mut small) = ([Page::NONE; AT_ONCE], [0; AT_ONCE]);
+            let begin = interval.observations.len();
             for seen in some {
                 let Some(node) = node_of(node_of_cpu, seen.cpu) else {
                     continue;
@@ -146,42 +134,44 @@ impl Daemon {
                         space
                     }
                 };
-                small[count] = seen.address & !(page_bytes - 1);
-                wanted[count] = Page {
+                let at = interval.observations.len() - begin;
+                small[at] = seen.address & !(page_bytes - 1);
+                wanted[at] = Page {
                     process: seen.process,
                     address: match space {
                         Some(space) => space.page(seen.address, page_bytes).0,
-                        None => small[count],
+                        None => small[at],
                     },
                 };
-                observed[count] = Observed {
+                interval.observations.push(Observed {
                     after_ns: latest_ns.min(length_ns),
+                    page: 0,
                     node,
+                    home: 0,
                     thread: seen.thread.0,
                     kind: seen.kind,
                     level: seen.level,
-                    ..UNSEEN
-                };
-                count += 1;
+                });
             }
-            let begin = interval.observations.len();
-            let numbers = pages.touch_all(&wanted[..count], |number| homes.fetch_ahead(number));
-            for (at, Touched { number, new }) in numbers.into_iter().enumerate().take(count) {
-                observed[at].page = number;
+            let observed = &mut interval.observations[begin..];
+            let wanted = &wanted[..observed.len()];
+            let touched = pages.touch_all(wanted, |number| homes.fetch_ahead(number));
+            let found = observed.iter_mut().zip(touched).zip(wanted).zip(small);
+            for (at, (((observed, Touched { number, new }), wanted), small)) in found.enumerate() {
+                observed.page = number;
                 if new {
                     homes.forget(number);
                     interleaved.forget(number);
                     placed.push(Placed {
                         after: begin + at,
                         page: number,
-                        process: narrow(wanted[at].process),
-                        number: wanted[at].address / page_bytes,
+                        process: narrow(wanted.process),
+                        number: wanted.address / page_bytes,
                     });
                 }
                 // A huge page is there as a whole, a part of one that is not may be.
-                answers.push(homes.sampled(number, wanted[at].process, small[at]));
+                answers.push(homes.sampled(number, wanted.process, small));
             }
-            interval.observations.extend_from_slice(&observed[..count]);
         }
         (placed, answers)
     }

@@ -45,6 +45,7 @@ impl Follower {
     }
 
     /// A clock sample, or one of the signal source.
+    #[inline]
     pub(super) fn sample(
         &mut self,
         origin: record::Origin,
