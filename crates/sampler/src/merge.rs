@@ -422,6 +422,20 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_times_the_first_rings_comes_first() {
+        let records: Vec<Vec<u8>> = (0..5).map(|words| exit(7, words)).collect();
+        let mut window = Window::default();
+        window.add(|bytes| bytes.extend(&records[4]));
+        let mut rings: Vec<Unread<'_>> = records[..4]
+            .iter()
+            .map(|record| Unread::new([record, &[]]))
+            .collect();
+        let mut seen = Vec::new();
+        assert!(!window.take(8, 9, &mut rings, |bytes| seen.push(bytes.to_vec())));
+        assert_eq!((seen, window.late), (records, 0));
+    }
+
+    #[test]
     fn nothing_is_kept_of_records_that_say_no_time() {
         let mut window = Window::default();
         window.add(|bytes| bytes.extend(record(9, 0, &[0; 16])));

@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 /// Pages asked for at once. Later accesses of a round beyond it stay without a node.
 const PAGES_MAX: usize = 8192;
 
-/// Fills in `page_node` as far as the kernel tells. `pid` says which process a
-/// thread is of.
+/// Fills in `page_node` as far as the kernel tells. `pid` says which process a thread is of.
 pub(crate) fn look_up(
     accesses: &mut [Access],
     pid: impl Fn(ThreadIndex) -> u32,

@@ -684,6 +684,21 @@ pub(crate) mod tests {
         }
 
         #[test]
+        fn a_samples_head_is_its_length_and_its_time(
+            body in prop::collection::vec(any::<u8>(), 0..100),
+            kind in 8u32..11,
+            after in prop::collection::vec(any::<u8>(), 0..50),
+            cut in 0usize..150,
+        ) {
+            let mut bytes = [record(kind, 0, &body), after].concat();
+            bytes.truncate(cut);
+            let head = length(&bytes).ok().filter(|_| kind == RECORD_SAMPLE).and_then(|length| {
+                Some((length, time_ns(&bytes[..length]).ok()?))
+            });
+            prop_assert_eq!(sample_head(&bytes), head);
+        }
+
+        #[test]
         fn every_truncation_is_told(cut in 0usize..80) {
             let bytes = record(RECORD_SAMPLE, MISC_USER, &words(&[7, 1, 2, 99, 3, 2, 10, 11, 12]));
             prop_assert_eq!(length(&bytes[..cut]), Err(Malformed));
