@@ -198,7 +198,7 @@ impl Daemon {
         let mut report = Report {
             entry: Entry::of(interval, decisions),
             view,
-            traffic: tally.traffic,
+            traffic: tally.traffic(),
             hot_pages: self.pages.len(),
             given_up: self.pages.given_up(),
             dropped: observer.dropped,
@@ -214,7 +214,7 @@ impl Daemon {
             observer,
             kernel,
             wishes,
-            &tally.local,
+            &tally.local(observer),
             now_ns + budget_ns,
             &mut report,
         );

@@ -142,23 +142,38 @@ pub struct Decider {
     totals: Totals,
 }
 
-/// Observations since the policy's epoch began.
-#[derive(Clone, Debug, Default)]
+/// Observations since the policy's epoch began, of what memory served.
+#[derive(Clone, Debug)]
 struct Totals {
-    controller: Vec<u64>,
-    local: Vec<u64>,
-    remote: Vec<u64>,
+    nodes: usize,
+    /// `[CPU's node × nodes + page's node]`.
+    served: Vec<u64>,
     reads: u64,
 }
 
 impl Totals {
     fn of(nodes: usize) -> Self {
         Self {
-            controller: vec![0; nodes],
-            local: vec![0; nodes],
-            remote: vec![0; nodes],
+            nodes,
+            served: vec![0; nodes * nodes],
             reads: 0,
         }
+    }
+
+    /// By node whose memory served them.
+    fn controller(&self, memory: usize) -> u64 {
+        self.served.iter().skip(memory).step_by(self.nodes).sum()
+    }
+
+    /// By node of the CPU, from its own node's memory.
+    fn local(&self, node: usize) -> u64 {
+        self.served[node * self.nodes + node]
+    }
+
+    /// By node of the CPU, from other nodes' memory.
+    fn remote(&self, node: usize) -> u64 {
+        let of_node = &self.served[node * self.nodes..][..self.nodes];
+        of_node.iter().sum::<u64>() - self.local(node)
     }
 }
 
@@ -181,6 +196,8 @@ impl Decider {
             self.policy.forget(page);
         }
         self.epoch_begin_ns.get_or_insert(interval.begin_ns);
+        let full = interval.full.iter().take(64).rev();
+        let full = full.fold(0, |bits, &is_full| bits << 1 | u64::from(is_full));
         let mut placed = interval.placed.iter().peekable();
         let mut epoch_end_ns = self.epoch_end_ns();
         for (at, seen) in interval.observations.iter().enumerate() {
@@ -197,7 +214,7 @@ impl Decider {
                 };
                 self.policy.place(placed.page, place);
             }
-            self.observe(interval, seen, &mut decisions.actions);
+            self.observe(full, seen, &mut decisions.actions);
         }
         if interval.end_ns >= epoch_end_ns {
             self.end_epoch(interval, interval.end_ns, &mut decisions);
@@ -206,18 +223,16 @@ impl Decider {
         decisions
     }
 
-    fn observe(&mut self, interval: &Interval, seen: &Observed, actions: &mut Vec<Action>) {
+    /// `full`: bit n says that node n has no room.
+    #[inline]
+    fn observe(&mut self, full: u64, seen: &Observed, actions: &mut Vec<Action>) {
         let (node, home) = (usize::from(seen.node), usize::from(seen.home));
         if node >= self.nodes || home >= self.nodes || seen.page as usize >= self.pages {
             return; // A log that was tampered with.
         }
         let served = served(seen.level);
         if served == Served::Memory {
-            self.totals.controller[home] += 1;
-            match node == home {
-                true => self.totals.local[node] += 1,
-                false => self.totals.remote[node] += 1,
-            }
+            self.totals.served[node * self.nodes + home] += 1;
             self.totals.reads += u64::from(seen.kind != AccessKind::Store);
         }
         let observation = Observation {
@@ -227,7 +242,7 @@ impl Decider {
             kind: seen.kind,
             served,
             copies: Copies::at(seen.home),
-            pressure: interval.full.get(node).copied().unwrap_or(false),
+            pressure: full >> node & 1 == 1,
         };
         self.policy.observe(&observation, actions);
     }
@@ -245,12 +260,13 @@ impl Decider {
         let begin_ns = self.epoch_begin_ns.unwrap_or(now_ns);
         let duration_ns = now_ns.saturating_sub(begin_ns);
         let totals = std::mem::replace(&mut self.totals, Totals::of(self.nodes));
-        let scale = |counts: Vec<u64>| -> Vec<u64> {
-            let scaled = counts.into_iter().map(|count| interval.scaled(count));
-            scaled.collect()
+        let scaled = |count: &dyn Fn(usize) -> u64| -> Vec<u64> {
+            let counts = (0..totals.nodes).map(count);
+            counts.map(|count| interval.scaled(count)).collect()
         };
-        let (controller, local) = (scale(totals.controller), scale(totals.local));
-        let remote = scale(totals.remote);
+        let controller = scaled(&|node| totals.controller(node));
+        let local = scaled(&|node| totals.local(node));
+        let remote = scaled(&|node| totals.remote(node));
         let counts = |thread: &ThreadTotals| ThreadCounts {
             thread: ThreadIndex(thread.thread),
             application: thread.process,

@@ -4,6 +4,8 @@
 
 use std::cmp::Reverse;
 
+use nearpage_policy::online::fetch_ahead;
+
 use crate::kernel::Kernel;
 use crate::pages::ProcessIndex;
 
@@ -33,13 +35,6 @@ const UNKNOWN: Home = Home {
     answer: 0,
 };
 
-/// Of a page that was sampled in the interval, for as long as it had its number.
-#[derive(Clone, Copy, Debug)]
-struct Answer {
-    node: u16,
-    samples: u32,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Question {
     process: ProcessIndex,
@@ -55,7 +50,8 @@ pub struct Homes {
     /// The only node with memory, by position: nobody has to be asked.
     only: Option<u16>,
     interval: u32,
-    answers: Vec<Answer>,
+    /// Nodes of the pages that were sampled in the interval, each for as long as it had its number.
+    answers: Vec<u16>,
     questions: Vec<Question>,
 }
 
@@ -85,12 +81,18 @@ impl Homes {
 
     /// The page with this number was sampled, at `address`. Where its answer will be, after
     /// [`ask`](Self::ask).
+    #[inline]
     pub fn sampled(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
-        let home = &mut self.by_number[number as usize];
-        if home.sampled == self.interval {
-            self.answers[home.answer as usize].samples += 1;
-            return home.answer;
+        let home = &self.by_number[number as usize];
+        match home.sampled == self.interval {
+            true => home.answer,
+            false => self.sampled_first(number, process, address),
         }
+    }
+
+    /// For the first time in the interval.
+    fn sampled_first(&mut self, number: u32, process: ProcessIndex, address: u64) -> u32 {
+        let home = &mut self.by_number[number as usize];
         home.sampled = self.interval;
         home.answer = self.answers.len() as u32;
         let is_due = home.told == 0 || self.interval - home.told >= ASKED_AGAIN;
@@ -104,14 +106,22 @@ impl Homes {
                 answer: home.answer,
             });
         }
-        self.answers.push(Answer { node, samples: 1 });
+        self.answers.push(node);
         self.answers.len() as u32 - 1
     }
 
-    /// Asks what is due, as far as may be. `pid` gives a process's number, `position` that of a node.
+    /// The page with this number is about to be sampled: a hint.
+    #[inline]
+    pub fn fetch_ahead(&self, number: u32) {
+        fetch_ahead(&self.by_number, number as usize);
+    }
+
+    /// Asks what is due, as far as may be. `samples` are where the answers about each are to be; `pid`
+    /// gives a process's number, `position` that of a node.
     pub fn ask(
         &mut self,
         kernel: &mut dyn Kernel,
+        samples: &[u32],
         pid: impl Fn(ProcessIndex) -> u32,
         position: impl Fn(i32) -> Option<u16>,
     ) {
@@ -123,8 +133,12 @@ impl Homes {
             ..
         } = self;
         if questions.len() > QUESTIONS_MAX {
+            let mut counts = vec![0u32; answers.len()];
+            for &answer in samples {
+                counts[answer as usize] += 1;
+            }
             questions.select_nth_unstable_by_key(QUESTIONS_MAX, |question| {
-                Reverse(answers[question.answer as usize].samples)
+                Reverse(counts[question.answer as usize])
             });
             questions.truncate(QUESTIONS_MAX);
         }
@@ -141,7 +155,7 @@ impl Homes {
             }
             for (question, status) in of_process.iter().zip(status) {
                 let node = position(status).unwrap_or(NONE);
-                answers[question.answer as usize].node = node;
+                answers[question.answer as usize] = node;
                 let home = &mut by_number[question.number as usize];
                 // The number may stand for another page by now.
                 if home.sampled == *interval && home.answer == question.answer {
@@ -152,8 +166,9 @@ impl Homes {
     }
 
     /// An answer: the node's position.
+    #[inline]
     pub fn answer(&self, at: u32) -> Option<u16> {
-        known(self.answers[at as usize].node)
+        known(self.answers[at as usize])
     }
 
     /// Where the page with this number was, as far as is known.
@@ -232,6 +247,7 @@ mod tests {
             .collect();
         homes.ask(
             kernel,
+            &answers,
             |_| 70,
             |node| u16::try_from(node).ok().filter(|node| *node < 4),
         );

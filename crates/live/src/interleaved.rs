@@ -30,6 +30,7 @@ impl Interleaved {
     }
 
     /// A page was sampled on a node.
+    #[inline]
     pub fn sampled(&mut self, number: u32, node: u16) {
         if self.pages.is_empty() {
             return;

@@ -1,5 +1,7 @@
 //! The hot pages: a table of a size that is set aside at the start (Carrefour §4.4).
 
+use nearpage_policy::online::fetch_ahead;
+
 use crate::PAGES_MOST;
 
 /// A process that the daemon looks at: its position among all that it has seen.
@@ -30,6 +32,14 @@ pub struct Touched {
     pub number: u32,
     /// The number stood for another page before, or for none.
     pub new: bool,
+}
+
+impl Touched {
+    /// No page's.
+    const NONE: Self = Self {
+        number: u32::MAX,
+        new: false,
+    };
 }
 
 /// How many pages are looked at for one to give up. The coldest of sixteen is among the coldest
@@ -161,8 +171,10 @@ impl HotPages {
         self.given_up
     }
 
-    /// The numbers of pages that were sampled, one after another: at most [`AT_ONCE`].
-    pub fn touch_all(&mut self, pages: &[Page], mut each: impl FnMut(usize, Touched)) {
+    /// The numbers of pages that were sampled, one after another: at most [`AT_ONCE`], and as many of
+    /// what is returned. `ahead` is told likely ones before.
+    #[inline]
+    pub fn touch_all(&mut self, pages: &[Page], ahead: impl Fn(u32)) -> [Touched; AT_ONCE] {
         let (mut hashes, mut places) = ([0; AT_ONCE], [FREE; AT_ONCE]);
         for ((page, hash), place) in pages.iter().zip(&mut hashes).zip(&mut places) {
             *hash = self::hash(*page);
@@ -172,29 +184,27 @@ impl HotPages {
             if *place >> 32 != *hash {
                 *place = self.numbers.places[self.numbers.find(*hash, |_| true)];
             }
-        }
-        let mut known = [false; AT_ONCE];
-        for ((page, place), known) in pages.iter().zip(&places).zip(&mut known) {
-            *known = self.pages.get(*place as u32 as usize) == Some(page);
-        }
-        let found = hashes.iter().zip(&places).zip(&known);
-        for (at, (page, ((hash, place), known))) in pages.iter().zip(found).enumerate() {
-            // Meanwhile the number may have been given to another page.
             let number = *place as u32;
-            let touched = match *known && self.pages[number as usize] == *page {
+            fetch_ahead(&self.pages, number as usize);
+            fetch_ahead(&self.heats, number as usize);
+            ahead(number);
+        }
+        let mut touched = [Touched::NONE; AT_ONCE];
+        let found = hashes.iter().zip(&places);
+        for ((page, (hash, place)), touched) in pages.iter().zip(found).zip(&mut touched) {
+            let number = *place as u32;
+            *touched = match self.pages.get(number as usize) == Some(page) {
                 true => self.again(number),
                 false => self.touch_slowly(*page, *hash),
             };
-            each(at, touched);
         }
+        touched
     }
 
     /// The number of a page that was just sampled.
     #[cfg(test)]
     pub fn touch(&mut self, page: Page) -> Touched {
-        let mut found = None;
-        self.touch_all(&[page], |_, touched| found = Some(touched));
-        found.expect("one page")
+        self.touch_all(&[page], |_| ())[0]
     }
 
     fn again(&mut self, number: u32) -> Touched {
@@ -441,10 +451,10 @@ mod tests {
                             .iter()
                             .map(|at| page(if what < 6 { *at } else { at << 12 }))
                             .collect();
-                        let mut found = Vec::new();
-                        pages.touch_all(&all, |at, touched| found.push((at, touched)));
-                        let expected: Vec<(usize, Touched)> =
-                            all.iter().map(|page| model.touch(*page)).enumerate().collect();
+                        let touched = pages.touch_all(&all, |_| ());
+                        let found = &touched[..all.len()];
+                        let expected: Vec<Touched> =
+                            all.iter().map(|page| model.touch(*page)).collect();
                         prop_assert_eq!(found, expected);
                     }
                 }

@@ -7,32 +7,58 @@ use crate::observer::Observer;
 
 /// Who accessed whose memory in an interval.
 pub struct Tally {
-    /// By node of the CPU and node of the page.
-    pub traffic: Vec<Vec<u64>>,
-    /// Of each thread: loads and fetches, and stores.
-    pub by_thread: Vec<[u64; 2]>,
-    /// Of each process: local accesses, and all.
-    pub local: Vec<(u64, u64)>,
+    nodes: usize,
+    /// `[CPU's node × nodes + page's node]`.
+    traffic: Vec<u64>,
+    by_thread: Vec<OfThread>,
 }
+
+/// A thread's accesses: `[page of its own node][store]`.
+type OfThread = [[u64; 2]; 2];
 
 impl Tally {
     /// Nothing was seen yet.
     pub fn of(nodes: usize, observer: &Observer) -> Self {
         Self {
-            traffic: vec![vec![0; nodes]; nodes],
-            by_thread: vec![[0; 2]; observer.threads().len()],
-            local: vec![(0, 0); observer.processes().len()],
+            nodes,
+            traffic: vec![0; nodes * nodes],
+            by_thread: vec![OfThread::default(); observer.threads().len()],
         }
     }
 
     /// Takes in an access.
-    pub fn count(&mut self, observed: &Observed, observer: &Observer) {
+    #[inline]
+    pub fn count(&mut self, observed: &Observed) {
         let (node, home) = (usize::from(observed.node), usize::from(observed.home));
-        self.traffic[node][home] += 1;
-        let thread = observed.thread as usize;
-        self.by_thread[thread][usize::from(observed.kind == AccessKind::Store)] += 1;
-        let (ours, all) = &mut self.local[observer.threads()[thread].process.0 as usize];
-        *ours += u64::from(node == home);
-        *all += 1;
+        self.traffic[node * self.nodes + home] += 1;
+        let local = usize::from(node == home);
+        let store = usize::from(observed.kind == AccessKind::Store);
+        self.by_thread[observed.thread as usize][local][store] += 1;
+    }
+
+    /// By node of the CPU and node of the page.
+    pub fn traffic(&self) -> Vec<Vec<u64>> {
+        self.traffic
+            .chunks(self.nodes)
+            .map(<[u64]>::to_vec)
+            .collect()
+    }
+
+    /// A thread's loads and fetches, and its stores.
+    pub fn reads_and_writes(&self, thread: usize) -> [u64; 2] {
+        let [remote, local] = self.by_thread[thread];
+        [remote[0] + local[0], remote[1] + local[1]]
+    }
+
+    /// Of each process: local accesses, and all.
+    pub fn local(&self, observer: &Observer) -> Vec<(u64, u64)> {
+        let mut local = vec![(0, 0); observer.processes().len()];
+        for (thread, [remote, ours]) in observer.threads().iter().zip(&self.by_thread) {
+            let (of_local, of_all) = &mut local[thread.process.0 as usize];
+            let ours = ours[0] + ours[1];
+            *of_local += ours;
+            *of_all += ours + remote[0] + remote[1];
+        }
+        local
     }
 }

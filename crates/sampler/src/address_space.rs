@@ -36,7 +36,15 @@ pub(crate) struct AddressSpace {
     verdicts: FxHashMap<u64, Rc<Verdict>>,
     /// Those that were asked for last, by the lowest bits of the instruction pointer; empty before
     /// the first.
-    recent: Vec<Option<(u64, Rc<Verdict>)>>,
+    recent: Vec<Option<Recent>>,
+}
+
+/// What samples at an instruction pointer mean.
+#[derive(Clone, Debug)]
+pub(crate) struct Recent {
+    ip: u64,
+    pub verdict: Rc<Verdict>,
+    pub needs_thread_pointer: bool,
 }
 
 /// A loop's instructions have a place each.
@@ -105,13 +113,13 @@ impl AddressSpace {
 
     /// What samples at `ip` of process `pid` mean.
     #[inline]
-    pub fn verdict(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) -> &Verdict {
+    pub fn verdict(&mut self, pid: u32, ip: u64, compatible: bool, codes: &mut Codes) -> &Recent {
         let place = ip as usize % RECENT;
-        if !matches!(self.recent.get(place), Some(Some((at, _))) if *at == ip) {
+        if !matches!(self.recent.get(place), Some(Some(recent)) if recent.ip == ip) {
             self.look_up(pid, ip, compatible, codes);
         }
         match &self.recent[place] {
-            Some((_, verdict)) => verdict,
+            Some(recent) => recent,
             None => unreachable!("it was just looked up"),
         }
     }
@@ -127,7 +135,11 @@ impl AddressSpace {
             Rc::new(codes.judge(pid, ip, map, if compatible { 32 } else { 64 }))
         });
         self.recent.resize(RECENT, None);
-        self.recent[ip as usize % RECENT] = Some((ip, Rc::clone(verdict)));
+        self.recent[ip as usize % RECENT] = Some(Recent {
+            ip,
+            needs_thread_pointer: verdict.needs_thread_pointer(),
+            verdict: Rc::clone(verdict),
+        });
     }
 }
 

@@ -71,10 +71,14 @@ impl Filter {
         }
     }
 
+    #[inline]
     pub fn keeps(&self, pid: u32, address: u64) -> bool {
+        self.wanted.all() || self.keeps_of_some(pid, address)
+    }
+
+    fn keeps_of_some(&self, pid: u32, address: u64) -> bool {
         let holds = |ranges: &Vec<Range<u64>>| ranges.iter().any(|range| range.contains(&address));
-        self.wanted.all()
-            || holds(&self.wanted.ranges)
+        holds(&self.wanted.ranges)
             || [&self.mappings, &self.symbols]
                 .iter()
                 .any(|all| all.get(&pid).is_some_and(holds))

@@ -108,8 +108,6 @@ pub(crate) struct Follower {
     registers: Registers,
     pub filter: Filter,
     pub accesses: Vec<Access>,
-    /// Process of each of them.
-    pub pids: Vec<u32>,
     pub events: Vec<Event>,
     pub undecoded: UndecodedCounts,
     undecoded_at: FxHashMap<(u32, u64), u64>,
@@ -135,7 +133,6 @@ impl Follower {
             registers: [0; REGISTERS],
             filter: Filter::default(),
             accesses: Vec::new(),
-            pids: Vec::new(),
             events: Vec::new(),
             undecoded: UndecodedCounts::default(),
             undecoded_at: FxHashMap::default(),
@@ -158,13 +155,19 @@ impl Follower {
     }
 
     /// Takes one record in.
+    #[inline]
     pub fn follow(&mut self, bytes: &[u8]) {
-        if let Some((origin, sample)) = record::parse_clock_sample(bytes, &self.identifiers) {
-            if let Some((sampled, thread)) = self.sampled(&origin) {
-                self.sample(origin, sample, sampled, thread);
+        match record::parse_clock_sample(bytes, &self.identifiers) {
+            Some((origin, sample)) => {
+                if let Some((sampled, thread)) = self.sampled(&origin) {
+                    self.sample(origin, sample, sampled, thread);
+                }
             }
-            return;
+            None => self.follow_other(bytes),
         }
+    }
+
+    fn follow_other(&mut self, bytes: &[u8]) {
         let Ok(Record { origin, body }) = record::parse(bytes, &self.identifiers) else {
             self.records.malformed += 1;
             return;
@@ -518,7 +521,6 @@ impl Follower {
         });
         self.events.clear();
         self.accesses.clear();
-        self.pids.clear();
         result
     }
 }

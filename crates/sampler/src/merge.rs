@@ -46,6 +46,18 @@ impl<'a> Unread<'a> {
     /// is skipped and counted.
     #[inline]
     fn find(&mut self, malformed: &mut u64) -> u64 {
+        // Nearly always a whole sample.
+        match record::sample_head(self.rest) {
+            Some((length, time_ns)) => {
+                self.next = length;
+                time_ns
+            }
+            None => self.find_other(malformed),
+        }
+    }
+
+    #[cold]
+    fn find_other(&mut self, malformed: &mut u64) -> u64 {
         loop {
             let time_ns = match record::length(self.rest) {
                 Ok(length) => {
@@ -102,11 +114,17 @@ impl<'a> Unread<'a> {
     #[inline]
     fn pass(&mut self) {
         self.passed += self.next;
+        match self.across.is_none() {
+            true => self.rest = &self.rest[self.next..],
+            false => self.pass_across(),
+        }
+    }
+
+    #[cold]
+    fn pass_across(&mut self) {
         if let Some(across) = self.across.take() {
             let of_after = across.len() - self.rest.len();
             self.rest = &std::mem::take(&mut self.after)[of_after..];
-        } else {
-            self.rest = &self.rest[self.next..];
         }
     }
 }
@@ -132,12 +150,18 @@ impl Earliest {
     #[inline]
     fn set(&mut self, of: u32, time_ns: u64) {
         let mut node = self.tree.len() / 2 + of as usize;
-        self.tree[node] = (time_ns, of);
+        let mut earliest = (time_ns, of);
         while node > 1 {
+            self.tree[node] = earliest;
+            let sibling = self.tree[node ^ 1];
+            // Of equal times that on the left is the earlier.
+            let is_right = node as u64 & 1;
+            if sibling.0 < earliest.0.saturating_add(is_right) {
+                earliest = sibling;
+            }
             node /= 2;
-            let (left, right) = (self.tree[2 * node], self.tree[2 * node + 1]);
-            self.tree[node] = if right < left { right } else { left };
         }
+        self.tree[1] = earliest;
     }
 
     #[inline]
@@ -395,6 +419,20 @@ mod tests {
                 prop_assert!(ring.passed <= length);
             }
         }
+    }
+
+    #[test]
+    fn of_equal_times_the_first_rings_comes_first() {
+        let records: Vec<Vec<u8>> = (0..5).map(|words| exit(7, words)).collect();
+        let mut window = Window::default();
+        window.add(|bytes| bytes.extend(&records[4]));
+        let mut rings: Vec<Unread<'_>> = records[..4]
+            .iter()
+            .map(|record| Unread::new([record, &[]]))
+            .collect();
+        let mut seen = Vec::new();
+        assert!(!window.take(8, 9, &mut rings, |bytes| seen.push(bytes.to_vec())));
+        assert_eq!((seen, window.late), (records, 0));
     }
 
     #[test]

@@ -3,22 +3,26 @@
 use std::io;
 
 use nearpage_machine::NodeId;
-use nearpage_recording::Access;
+use nearpage_recording::{Access, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 /// Pages asked for at once. Later accesses of a round beyond it stay without a node.
 const PAGES_MAX: usize = 8192;
 
-/// Fills in `page_node` as far as the kernel tells. `pids` are the processes of the accesses.
-pub(crate) fn look_up(accesses: &mut [Access], pids: &[u32], page_bytes: usize) {
+/// Fills in `page_node` as far as the kernel tells. `pid` says which process a thread is of.
+pub(crate) fn look_up(
+    accesses: &mut [Access],
+    pid: impl Fn(ThreadIndex) -> u32,
+    page_bytes: usize,
+) {
     let page = |address: u64| address & !(page_bytes as u64 - 1);
     let mut by_process: FxHashMap<u32, FxHashMap<u64, Option<NodeId>>> = FxHashMap::default();
     let mut pages = 0;
-    for (access, pid) in accesses.iter().zip(pids) {
+    for access in accesses.iter() {
         if pages == PAGES_MAX {
             break;
         }
-        let known = by_process.entry(*pid).or_default();
+        let known = by_process.entry(pid(access.thread)).or_default();
         pages += usize::from(known.insert(page(access.address), None).is_none());
     }
     for (pid, nodes) in &mut by_process {
@@ -27,8 +31,8 @@ pub(crate) fn look_up(accesses: &mut [Access], pids: &[u32], page_bytes: usize) 
             nodes.insert(*address, node);
         }
     }
-    for (access, pid) in accesses.iter_mut().zip(pids) {
-        let nodes = by_process.get(pid);
+    for access in accesses {
+        let nodes = by_process.get(&pid(access.thread));
         access.page_node =
             nodes.and_then(|nodes| nodes.get(&page(access.address)).copied().flatten());
     }

@@ -201,6 +201,18 @@ pub(crate) fn time_ns(record: &[u8]) -> Result<u64, Malformed> {
     u64_at(record, offset)
 }
 
+/// The length of the sample at the beginning of `bytes`, and when it was taken; `None` where there is
+/// none, or not all of it.
+#[inline]
+pub(crate) fn sample_head(bytes: &[u8]) -> Option<(usize, u64)> {
+    const LEAST: usize = HEADER_BYTES + TIME_IN_SAMPLE + 8;
+    let head = bytes.first_chunk::<LEAST>()?;
+    let length = usize::from(u16_at(head, 6).ok()?);
+    let is_whole = u32_at(head, 0) == Ok(RECORD_SAMPLE) && (LEAST..=bytes.len()).contains(&length);
+    let time_ns = u64_at(head, HEADER_BYTES + TIME_IN_SAMPLE).ok()?;
+    is_whole.then_some((length, time_ns))
+}
+
 /// Parses exactly one record.
 pub(crate) fn parse<'a>(
     record: &'a [u8],
@@ -468,6 +480,7 @@ fn text(body: &[u8], offset: usize) -> Result<&[u8], Malformed> {
     Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
+#[inline]
 fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
     array_at(bytes, offset).map(u16::from_ne_bytes)
 }
@@ -482,6 +495,7 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Result<u64, Malformed> {
     array_at(bytes, offset).map(u64::from_ne_bytes)
 }
 
+#[inline]
 fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N], Malformed> {
     let bytes = bytes.get(offset..).and_then(|bytes| bytes.first_chunk());
     bytes.copied().ok_or(Malformed)
@@ -667,6 +681,21 @@ pub(crate) mod tests {
             let bytes = record(kind, 0xffff, &bytes);
             prop_assert_eq!(length(&bytes), Ok(bytes.len()));
             let _ = (time_ns(&bytes), parse(&bytes, &identifiers));
+        }
+
+        #[test]
+        fn a_samples_head_is_its_length_and_its_time(
+            body in prop::collection::vec(any::<u8>(), 0..100),
+            kind in 8u32..11,
+            after in prop::collection::vec(any::<u8>(), 0..50),
+            cut in 0usize..150,
+        ) {
+            let mut bytes = [record(kind, 0, &body), after].concat();
+            bytes.truncate(cut);
+            let head = length(&bytes).ok().filter(|_| kind == RECORD_SAMPLE).and_then(|length| {
+                Some((length, time_ns(&bytes[..length]).ok()?))
+            });
+            prop_assert_eq!(sample_head(&bytes), head);
         }
 
         #[test]

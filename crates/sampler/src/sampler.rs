@@ -651,7 +651,11 @@ impl Sampler {
         }
         self.round_ns = began_ns;
         if self.page_nodes && !follower.accesses.is_empty() {
-            page_nodes::look_up(&mut follower.accesses, &follower.pids, self.page_bytes);
+            let Follower {
+                accesses, threads, ..
+            } = follower;
+            let pid = |thread| threads.pid(thread);
+            page_nodes::look_up(accesses, pid, self.page_bytes);
         }
         follower.hand_over(sink).map_err(Error::Sink)
     }

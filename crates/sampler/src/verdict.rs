@@ -74,10 +74,15 @@ pub(crate) struct Template {
 
 impl Template {
     /// The address accessed.
+    #[inline]
     pub fn address(&self, registers: &Registers) -> u64 {
-        if self.steps.is_empty() {
-            return self.address.value(registers);
+        match self.steps.is_empty() {
+            true => self.address.value(registers),
+            false => self.address_after_steps(registers),
         }
+    }
+
+    fn address_after_steps(&self, registers: &Registers) -> u64 {
         let mut registers = *registers;
         for step in &self.steps {
             step.apply(&mut registers);
@@ -111,6 +116,7 @@ pub(crate) enum Part {
 }
 
 impl Formula {
+    #[inline]
     pub fn value(&self, registers: &Registers) -> u64 {
         let register =
             |register: Option<Register>| register.map_or(0, |r| registers[usize::from(r)]);

@@ -1,7 +1,6 @@
 //! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
 
 use nearpage_machine::NodeId;
-use nearpage_recording::{AccessKind, Level};
 
 use super::{Daemon, narrow, node_of};
 use crate::address_space::AddressSpace;
@@ -9,20 +8,9 @@ use crate::decide::{Interval, Observed, Placed, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
 use crate::observer::Observer;
-use crate::pages::{AT_ONCE, Page, ProcessIndex};
+use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
-
-/// A place for an observation.
-const UNSEEN: Observed = Observed {
-    after_ns: 0,
-    page: 0,
-    node: 0,
-    home: 0,
-    thread: 0,
-    kind: AccessKind::Load,
-    level: Level::Unknown,
-};
 
 impl Daemon {
     /// The inputs of decisions, and who accessed whose memory.
@@ -49,6 +37,7 @@ impl Daemon {
         let (nodes, by_pid) = (&self.nodes, observer.processes());
         self.homes.ask(
             kernel,
+            &answers,
             |process| by_pid[process.0 as usize].pid,
             |node| {
                 let node = NodeId(u16::try_from(node).ok()?);
@@ -70,7 +59,7 @@ impl Daemon {
                 home,
                 ..interval.observations[at]
             };
-            tally.count(&observed, observer);
+            tally.count(&observed);
             self.interleaved.sampled(observed.page, observed.node);
             interval.observations[kept] = observed;
             kept += 1;
@@ -86,7 +75,7 @@ impl Daemon {
             let (true, Some(node)) = (thread.live, node) else {
                 continue;
             };
-            let [reads, writes] = tally.by_thread[number];
+            let [reads, writes] = tally.reads_and_writes(number);
             interval.threads.push(ThreadTotals {
                 thread: number as u32,
                 process: narrow(thread.process),
@@ -125,9 +114,8 @@ impl Daemon {
         // Samples of a process come one after another.
         let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
         for some in observer.seen().chunks(AT_ONCE) {
-            let (mut wanted, mut observed) = ([Page::NONE; AT_ONCE], [UNSEEN; AT_ONCE]);
-            let mut small = [0; AT_ONCE];
-            let mut count = 0;
+            let (mut wanted, mut small) = ([Page::NONE; AT_ONCE], [0; AT_ONCE]);
+            let begin = interval.observations.len();
             for seen in some {
                 let Some(node) = node_of(node_of_cpu, seen.cpu) else {
                     continue;
@@ -146,42 +134,44 @@ impl Daemon {
                         space
                     }
                 };
-                small[count] = seen.address & !(page_bytes - 1);
-                wanted[count] = Page {
+                let at = interval.observations.len() - begin;
+                small[at] = seen.address & !(page_bytes - 1);
+                wanted[at] = Page {
                     process: seen.process,
                     address: match space {
                         Some(space) => space.page(seen.address, page_bytes).0,
-                        None => small[count],
+                        None => small[at],
                     },
                 };
-                observed[count] = Observed {
+                interval.observations.push(Observed {
                     after_ns: latest_ns.min(length_ns),
+                    page: 0,
                     node,
+                    home: 0,
                     thread: seen.thread.0,
                     kind: seen.kind,
                     level: seen.level,
-                    ..UNSEEN
-                };
-                count += 1;
+                });
             }
-            let begin = interval.observations.len();
-            pages.touch_all(&wanted[..count], |at, touched| {
-                observed[at].page = touched.number;
-                if touched.new {
-                    homes.forget(touched.number);
-                    interleaved.forget(touched.number);
+            let observed = &mut interval.observations[begin..];
+            let wanted = &wanted[..observed.len()];
+            let touched = pages.touch_all(wanted, |number| homes.fetch_ahead(number));
+            let found = observed.iter_mut().zip(touched).zip(wanted).zip(small);
+            for (at, (((observed, Touched { number, new }), wanted), small)) in found.enumerate() {
+                observed.page = number;
+                if new {
+                    homes.forget(number);
+                    interleaved.forget(number);
                     placed.push(Placed {
                         after: begin + at,
-                        page: touched.number,
-                        process: narrow(wanted[at].process),
-                        number: wanted[at].address / page_bytes,
+                        page: number,
+                        process: narrow(wanted.process),
+                        number: wanted.address / page_bytes,
                     });
                 }
                 // A huge page is there as a whole, a part of one that is not may be.
-                let process = wanted[at].process;
-                answers.push(homes.sampled(touched.number, process, small[at]));
-            });
-            interval.observations.extend_from_slice(&observed[..count]);
+                answers.push(homes.sampled(number, wanted.process, small));
+            }
         }
         (placed, answers)
     }

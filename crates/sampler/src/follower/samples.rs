@@ -45,6 +45,7 @@ impl Follower {
     }
 
     /// A clock sample, or one of the signal source.
+    #[inline]
     pub(super) fn sample(
         &mut self,
         origin: record::Origin,
@@ -68,13 +69,13 @@ impl Follower {
             return;
         }
         let space = self.spaces.at(sampled.space);
-        let verdict = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
-        let thread_pointer = verdict.needs_thread_pointer().then(|| {
+        let place = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
+        let thread_pointer = place.needs_thread_pointer.then(|| {
             let told = sample.thread_pointer::<GENERAL_REGISTERS>();
             told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
         });
         self.registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
-        match verdict {
+        match &*place.verdict {
             Verdict::Compute => counts.compute += 1,
             Verdict::Undecoded(reason) => {
                 counts.undecoded += 1;
@@ -100,7 +101,6 @@ impl Follower {
                         continue;
                     }
                     kept = true;
-                    self.pids.push(origin.pid);
                     self.accesses.push(Access {
                         time_ns: origin.time_ns,
                         thread,
@@ -180,7 +180,6 @@ impl Follower {
             .hardware
             .frequencies
             .nanoseconds(origin.cpu, latency_cycles);
-        self.pids.push(origin.pid);
         self.accesses.push(Access {
             time_ns: origin.time_ns,
             thread,

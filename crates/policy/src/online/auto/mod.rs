@@ -56,6 +56,8 @@ pub struct MemoryTimes {
 
 /// No node.
 const NONE: u8 = u8::MAX;
+/// Nodes that are weighed against each other at a time.
+const LANES: usize = 4;
 /// A page's cost is doubled so often at the most.
 const DOUBLINGS_MAX: u8 = 16;
 
@@ -93,9 +95,10 @@ pub struct Auto {
     errors: f64,
     cost_ns: f64,
     replication: bool,
+    /// `[CPU's node × wait_ns.len() + memory's node]`.
     latency_ns: Vec<f64>,
     service_ns: f64,
-    /// Wait at each controller in the last epoch.
+    /// Wait at each controller in the last epoch; whole [`LANES`], the last of them for no node.
     wait_ns: Vec<f64>,
     /// Requests of each in it.
     requests: Vec<f64>,
@@ -111,15 +114,19 @@ pub struct Auto {
     purse: Purse,
 }
 
+/// What was seen of a page, had a node served it: what that saves, and its variance.
+struct Saving {
+    node: usize,
+    saved_ns: f64,
+    variance: f64,
+}
+
 /// What could be done to a page, and what it saves.
 struct Proposal {
     kind: ActionKind,
-    node: usize,
-    saved_ns: f64,
+    saving: Saving,
     /// Two times what it costs would be where it was done once before.
     doublings: u8,
-    /// Of `saved_ns`.
-    variance: f64,
     rule: &'static str,
 }
 
@@ -174,20 +181,25 @@ impl Auto {
         };
         let least = latency_ns.iter().copied().fold(f64::MAX, f64::min);
         let most = latency_ns.iter().copied().fold(0.0, f64::max);
+        let lanes = nodes.next_multiple_of(LANES);
+        let mut by_lane_ns = vec![0.0; nodes * lanes];
+        for (to, from) in by_lane_ns.chunks_mut(lanes).zip(latency_ns.chunks(nodes)) {
+            to[..nodes].copy_from_slice(from);
+        }
         let every = f64::from(setting.every.max(1));
         // Four looks until a page can pay, at the soonest.
         let step = cost_ns / (every * (most - least).max(1.0)) / 4.0;
         Ok(Self {
             nodes,
-            memory_nodes: setting.memory_nodes,
+            memory_nodes: setting.memory_nodes & u64::MAX >> (64 - nodes.clamp(1, 64)),
             every,
             check_ns,
             errors: errors as f64,
             cost_ns,
             replication: replication != 0,
-            latency_ns,
+            latency_ns: by_lane_ns,
             service_ns: times.map_or(0.0, |times| times.service_ns),
-            wait_ns: vec![0.0; nodes],
+            wait_ns: vec![0.0; lanes],
             requests: vec![0.0; nodes],
             step: step.clamp(1.0, 4096.0) as u16,
             pages: vec![UNSEEN; setting.pages],
@@ -201,92 +213,122 @@ impl Auto {
 
     /// Unloaded time of a reference from a node to memory on another.
     fn latency(&self, node: usize, memory: usize) -> f64 {
-        self.latency_ns[node * self.nodes + memory]
+        self.latency_ns[node * self.wait_ns.len() + memory]
     }
 
     fn loaded(&self, node: usize, memory: usize) -> f64 {
         self.latency(node, memory) + self.wait_ns[memory]
     }
 
-    fn memory_nodes(&self) -> impl Iterator<Item = usize> {
-        let nodes = self.memory_nodes;
-        (0..self.nodes).filter(move |node| nodes >> node & 1 == 1)
-    }
-
     /// The copy that serves a node.
+    #[inline]
     fn serving(&self, node: usize, copies: Copies) -> usize {
         if copies.nodes.is_power_of_two() {
             return usize::from(copies.home);
         }
+        self.nearest(node, copies)
+    }
+
+    fn nearest(&self, node: usize, copies: Copies) -> usize {
         (0..self.nodes)
             .filter(|&copy| copies.on(copy as u16))
             .min_by(|&a, &b| self.latency(node, a).total_cmp(&self.latency(node, b)))
             .unwrap_or(usize::from(copies.home))
     }
 
-    /// What was seen of a page, had it been served otherwise: what that saves, and its variance.
-    fn saved(&self, page: u32, copies: Copies, other: impl Fn(usize) -> usize) -> (f64, f64) {
+    /// The node that had best served all that was seen of a page: the last one of equals.
+    #[inline]
+    fn best_home(&self, page: u32, copies: Copies) -> Saving {
         let row = &self.counts[page as usize * self.nodes..][..self.nodes];
-        let (mut saved, mut variance) = (0.0, 0.0);
-        let users = row.iter().enumerate();
-        for (node, &count) in
-            users.filter(|&(node, &count)| count > 0 && self.inhabited >> node & 1 == 1)
-        {
-            let now = self.loaded(node, self.serving(node, copies));
-            let each = self.every * (now - self.loaded(node, other(node)));
-            saved += f64::from(count) * each;
-            variance += f64::from(count) * each * each;
+        let used = row
+            .iter()
+            .rev()
+            .fold(0u64, |used, &count| used << 1 | u64::from(count > 0));
+        let mut best = Saving {
+            node: 0,
+            saved_ns: f64::NEG_INFINITY,
+            variance: 0.0,
+        };
+        for first in (0..self.nodes).step_by(LANES) {
+            let of_lanes = |all: &[f64]| *all.first_chunk::<LANES>().expect("whole lanes");
+            let waits_ns = of_lanes(&self.wait_ns[first..]);
+            let (mut saved_ns, mut variance) = ([0.0; LANES], [0.0; LANES]);
+            let mut users = used & self.inhabited;
+            while users != 0 {
+                let node = users.trailing_zeros() as usize;
+                users &= users - 1;
+                let count = f64::from(row[node]);
+                let now_ns = self.loaded(node, self.serving(node, copies));
+                let latencies_ns = of_lanes(&self.latency_ns[node * self.wait_ns.len() + first..]);
+                for lane in 0..LANES {
+                    let loaded_ns = latencies_ns[lane] + waits_ns[lane];
+                    let each_ns = self.every * (now_ns - loaded_ns);
+                    saved_ns[lane] += count * each_ns;
+                    variance[lane] += count * each_ns * each_ns;
+                }
+            }
+            for lane in 0..LANES {
+                let has_memory = self.memory_nodes >> (first + lane) & 1 == 1;
+                if has_memory && saved_ns[lane] >= best.saved_ns {
+                    best = Saving {
+                        node: first + lane,
+                        saved_ns: saved_ns[lane],
+                        variance: variance[lane],
+                    };
+                }
+            }
         }
-        (saved, variance)
+        best
     }
 
     /// The best that could be done to a page.
-    fn propose(&self, page: u32, node: usize, copies: Copies) -> Option<Proposal> {
+    #[inline]
+    fn propose(&self, page: u32, node: usize, copies: Copies) -> Proposal {
         let state = &self.pages[page as usize];
-        let migrations = self.memory_nodes().map(|target| {
-            let (saved_ns, variance) = self.saved(page, copies, |_| target);
-            let unloaded = |memory| self.latency(node, memory);
-            let (kind, rule) = match unloaded(target) <= unloaded(usize::from(copies.home)) {
-                true => (
-                    ActionKind::Migrate,
-                    "its references so far would have paid for moving it nearer",
-                ),
-                false => (
-                    ActionKind::Interleave,
-                    "its references so far would have paid for moving it to a less busy node",
-                ),
-            };
-            Proposal {
-                kind,
-                node: target,
-                saved_ns,
-                doublings: state.moves,
-                variance,
-                rule,
-            }
-        });
+        let saving = self.best_home(page, copies);
         let may_copy = self.replication
             && state.stores == 0
             && self.memory_nodes >> node & 1 == 1
             && !copies.on(node as u16);
-        let copy = may_copy.then(|| {
-            let (saved_ns, variance) = self.saved(page, copies, |reader| match reader == node {
-                true => node,
-                false => self.serving(reader, copies),
-            });
-            Proposal {
-                kind: ActionKind::Replicate,
-                node,
-                saved_ns,
-                doublings: state.collapses,
-                variance,
-                rule: "reads by a node without a copy would have paid for one, and no store was seen of late",
+        if may_copy {
+            // What others refer to stays where it is.
+            let count = match self.inhabited >> node & 1 {
+                0 => 0.0,
+                _ => f64::from(self.counts[page as usize * self.nodes + node]),
+            };
+            let now_ns = self.loaded(node, self.serving(node, copies));
+            let each_ns = self.every * (now_ns - self.loaded(node, node));
+            // Of equal ones the move: a page that one node uses moves.
+            if count * each_ns > saving.saved_ns {
+                return Proposal {
+                    kind: ActionKind::Replicate,
+                    saving: Saving {
+                        node,
+                        saved_ns: count * each_ns,
+                        variance: count * each_ns * each_ns,
+                    },
+                    doublings: state.collapses,
+                    rule: "reads by a node without a copy would have paid for one, and no store was seen of late",
+                };
             }
-        });
-        // Of equal ones the last: a page that one node uses moves.
-        copy.into_iter()
-            .chain(migrations)
-            .max_by(|a, b| a.saved_ns.total_cmp(&b.saved_ns))
+        }
+        let unloaded = |memory| self.latency(node, memory);
+        let (kind, rule) = match unloaded(saving.node) <= unloaded(usize::from(copies.home)) {
+            true => (
+                ActionKind::Migrate,
+                "its references so far would have paid for moving it nearer",
+            ),
+            false => (
+                ActionKind::Interleave,
+                "its references so far would have paid for moving it to a less busy node",
+            ),
+        };
+        Proposal {
+            kind,
+            saving,
+            doublings: state.moves,
+            rule,
+        }
     }
 
     fn decide(
@@ -304,18 +346,18 @@ impl Auto {
         }
         let Proposal {
             kind,
-            node: target,
-            saved_ns,
+            saving,
             doublings,
-            variance,
             rule,
-        } = self.propose(page, node, copies)?;
+        } = self.propose(page, node, copies);
+        let target = saving.node;
         let goes_back = kind != ActionKind::Replicate && target == first;
         let least = match goes_back {
             true => self.cost_ns,
             false => self.cost_ns * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        if saved_ns - self.errors * variance.sqrt() <= least || !(affordable || goes_back) {
+        let certain_ns = saving.saved_ns - self.errors * saving.variance.sqrt();
+        if certain_ns <= least || !(affordable || goes_back) {
             return None;
         }
         self.purse.pay(thread, self.cost_ns);
