@@ -3,6 +3,7 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Plan, Start, Subject};
+use nearpage_recording::ObjectKind;
 
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
@@ -38,6 +39,7 @@ enum Kind {
     Pattern,
     Block,
     Whole,
+    NextTouch,
     Interleave,
     Weighted,
     HopSensitive,
@@ -77,7 +79,13 @@ pub struct Alternatives<'a> {
 }
 
 impl<'a> Alternatives<'a> {
-    pub(crate) fn new(context: &Context<'a>, input: &Input<'a>, parameters: &Parameters) -> Self {
+    /// `of_samples`: they will be judged by samples, which do not say in what order accesses were made.
+    pub(crate) fn new(
+        context: &Context<'a>,
+        input: &Input<'a>,
+        parameters: &Parameters,
+        of_samples: bool,
+    ) -> Self {
         let mut objects = Vec::new();
         // Where the machine knows no latencies, those that its time is modelled with.
         let timing = input.machine.timing();
@@ -90,13 +98,42 @@ impl<'a> Alternatives<'a> {
             let Some(subject) = subject::subject(context.tables, group) else {
                 continue;
             };
-            let mut choices = choices(context, group, &subject, parameters, &latency_ns);
+            let stores_most = match of_samples {
+                true => REPLICATED_STORES_MAX,
+                false => 1.0,
+            };
+            let is_code = group.kind == ObjectKind::Code;
+            // Samples do not say where a file's pages are.
+            if is_code && (of_samples || !parameters.replicas) {
+                continue;
+            }
+            let mut choices = match is_code {
+                true => vec![left(), copied(context, group, &subject)],
+                false => choices(
+                    context,
+                    group,
+                    &subject,
+                    parameters,
+                    &latency_ns,
+                    stores_most,
+                ),
+            };
+            if parameters.phases && !of_samples {
+                choices.extend(next_touch(context, group, &subject));
+            }
             let at_once = choices.len();
             if at_once > 1 {
                 if parameters.phases {
-                    let later: Vec<Choice> =
-                        choices.iter().filter_map(|c| later(group, c)).collect();
-                    choices.extend(later);
+                    for start in STARTS_LATER {
+                        if of_samples && start == Start::Parallel {
+                            continue;
+                        }
+                        let more = choices[..at_once]
+                            .iter()
+                            .filter_map(|c| later(group, c, start));
+                        let more: Vec<Choice> = more.collect();
+                        choices.extend(more);
+                    }
                 }
                 objects.push(Object {
                     group: position,
@@ -136,25 +173,48 @@ impl<'a> Alternatives<'a> {
         self.objects[object].choices.len()
     }
 
-    /// How many of them, the first, hold from the object's allocation on.
+    /// How many of them, the first, differ in more than their [`Start`].
     pub fn at_once(&self, object: usize) -> usize {
         self.objects[object].at_once
     }
 
-    /// A choice from when a second thread runs; none where that is no other choice.
-    pub fn later(&self, object: usize, choice: usize) -> Option<usize> {
+    /// The same choice with each other [`Start`] that it may have.
+    pub fn later(&self, object: usize, choice: usize) -> impl Iterator<Item = usize> {
         let Object {
             choices, at_once, ..
         } = &self.objects[object];
         let wanted = placements(&choices[choice].decisions);
-        let same = |&later: &usize| placements(&choices[later].decisions) == wanted;
-        (*at_once..choices.len()).find(same)
+        (*at_once..choices.len())
+            .filter(move |&later| placements(&choices[later].decisions) == wanted)
     }
 
-    /// A selection with all that can be from when a second thread runs.
-    pub fn all_later(&self, selection: &Selection) -> Selection {
-        let of = |(object, &choice): (usize, &usize)| self.later(object, choice).unwrap_or(choice);
-        Selection(selection.0.iter().enumerate().map(of).collect())
+    /// The choice of pages near who uses them next.
+    pub fn next_touch(&self, object: usize) -> Option<usize> {
+        let choices = &self.objects[object].choices;
+        choices
+            .iter()
+            .position(|choice| choice.kind == Kind::NextTouch)
+    }
+
+    /// All that can be near who uses it next.
+    pub fn all_next_touch(&self) -> Selection {
+        let of = |object| self.next_touch(object).unwrap_or(0);
+        Selection((0..self.objects.len()).map(of).collect())
+    }
+
+    /// For each other [`Start`], a selection with all that may have it.
+    pub fn all_later(&self, selection: &Selection) -> impl Iterator<Item = Selection> {
+        STARTS_LATER.into_iter().map(|start| {
+            let begins = |object: usize, choice: usize| {
+                let decisions = self.decisions(object, choice);
+                decisions.iter().all(|decision| decision.start == start)
+            };
+            let of = |(object, &choice): (usize, &usize)| {
+                let mut later = self.later(object, choice);
+                later.find(|&later| begins(object, later)).unwrap_or(choice)
+            };
+            Selection(selection.0.iter().enumerate().map(of).collect())
+        })
     }
 
     /// Decisions about an object.
@@ -191,6 +251,7 @@ impl<'a> Alternatives<'a> {
         let kinds = [
             Kind::Pattern,
             Kind::Block,
+            Kind::NextTouch,
             Kind::Interleave,
             Kind::HopSensitive,
             Kind::Uniform,
@@ -227,8 +288,32 @@ impl<'a> Alternatives<'a> {
     }
 }
 
-/// Most stores among accesses to what is worth copying: each takes all copies but one away again.
+/// Other starts than an object's allocation.
+const STARTS_LATER: [Start; 2] = [Start::SecondThread, Start::Parallel];
+
+/// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
+/// each takes all copies but one away again.
 const REPLICATED_STORES_MAX: f64 = 0.001;
+
+fn left() -> Choice {
+    Choice {
+        kind: Kind::Left,
+        decisions: Vec::new(),
+        chance_ns: 0.0,
+        error_ns: 0.0,
+    }
+}
+
+/// Code for all nodes that run it.
+fn copied(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
+    let rule = "a copy for each node that runs it";
+    let place = Placement::Replicate;
+    Choice {
+        kind: Kind::Replicate,
+        decisions: vec![decided(context, group, subject.clone(), place, rule)],
+        ..left()
+    }
+}
 
 /// Everything that may be done with a group, without repetitions; leaving it alone first.
 fn choices(
@@ -237,13 +322,9 @@ fn choices(
     subject: &Subject,
     parameters: &Parameters,
     latency_ns: &[Vec<f64>],
+    stores_most: f64,
 ) -> Vec<Choice> {
-    let mut choices = vec![Choice {
-        kind: Kind::Left,
-        decisions: Vec::new(),
-        chance_ns: 0.0,
-        error_ns: 0.0,
-    }];
+    let mut choices = vec![left()];
     let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
@@ -304,7 +385,7 @@ fn choices(
         );
         let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
         let all: f64 = cells(group).map(accesses).sum();
-        if parameters.replicas && stores <= REPLICATED_STORES_MAX * all {
+        if parameters.replicas && stores <= stores_most * all {
             one(
                 Kind::Replicate,
                 Some(Placement::Replicate),
@@ -325,22 +406,41 @@ fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> {
         .collect()
 }
 
-/// The same choice from when a second thread runs, for objects that one thread fills before.
-fn later(group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
+/// Each page near the thread that is the first to use it when a second one runs, for objects that one thread
+/// fills before.
+fn next_touch(context: &Context, group: &ObjectGroup, subject: &Subject) -> Option<Choice> {
+    if group.affinity.initialisation.is_empty() {
+        return None;
+    }
+    let rule = "each page near the thread that uses it first when a second thread runs";
+    let place = Placement::FirstTouch;
+    Some(Choice {
+        kind: Kind::NextTouch,
+        decisions: vec![Decision {
+            start: Start::SecondThread,
+            ..decided(context, group, subject.clone(), place, rule)
+        }],
+        chance_ns: 0.0,
+        error_ns: 0.0,
+    })
+}
+
+/// The same choice with another start, for objects that one thread fills before.
+fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Option<Choice> {
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
-    let stays = matches!(
-        decision.placement,
-        Placement::Replicate | Placement::FirstTouch
-    );
-    if stays || group.affinity.initialisation.is_empty() {
+    let same = decision.start == start || decision.placement == Placement::Replicate;
+    if same || group.affinity.initialisation.is_empty() {
         return None;
     }
     Some(Choice {
         decisions: vec![Decision {
-            start: Start::SecondThread,
-            why: format!("{}; from when a second thread runs", decision.why),
+            start,
+            why: match start {
+                Start::Parallel => format!("{}; while several threads run", decision.why),
+                _ => format!("{}; from when a second thread runs", decision.why),
+            },
             ..decision.clone()
         }],
         ..choice.clone()
