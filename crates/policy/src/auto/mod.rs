@@ -29,6 +29,7 @@
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.
 
 mod alternatives;
+mod choice;
 mod contention;
 mod model;
 
