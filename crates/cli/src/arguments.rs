@@ -578,12 +578,12 @@ pub struct Plan {
     /// How to decide
     #[arg(long, value_enum, default_value = "auto")]
     pub policy: Policy,
-    /// `auto` may decide to copy objects to all nodes, for `simulate`: no stock kernel can, and `run`
-    /// interleaves them
+    /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
+    /// `run` interleaves objects
     #[arg(long)]
     pub replicas: bool,
-    /// `auto` may decide that an object is placed when a second thread runs, not while one thread fills
-    /// it, for `simulate`: `run` cannot wait, and places it from its allocation on
+    /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
+    /// while one thread fills it, for `simulate`: `run` cannot wait, and places it from its allocation on
     #[arg(long)]
     pub phases: bool,
     /// Which threads share a node on that machine

@@ -2,13 +2,14 @@
 //! the preload library would place them, and the trace's pages under them.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Evaluated, Mechanism, ModuleName, Origin, Pinning, Placement, Plan,
-    ProgramImage, SearchPaths, Start, Target, translate,
+    Allocation, Compact, Decision, Evaluated, Mechanism, ModuleName, Origin, Pinning, Placement,
+    Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
@@ -53,7 +54,7 @@ impl Homes {
         let mut pids: Vec<u32> = recording.tables.threads.iter().map(|one| one.pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let mut found: Vec<BTreeSet<String>> = vec![BTreeSet::new(); plans.len()];
+        let mut found: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); plans.len()];
         for pid in pids {
             let process = Process::new(recording, trace, machine, pid);
             for (plan, found) in plans.iter().zip(&mut found) {
@@ -63,8 +64,8 @@ impl Homes {
             }
         }
         for (plan, found) in plans.iter().zip(found) {
-            for decision in &plan.decisions {
-                match found.contains(&decision.name) {
+            for (position, decision) in plan.decisions.iter().enumerate() {
+                match found.contains(&position) {
                     true => homes.found += 1,
                     false => homes.missing.push(decision.name.clone()),
                 }
@@ -77,7 +78,7 @@ impl Homes {
         &mut self,
         plan: &Plan,
         process: &Process,
-        found: &mut BTreeSet<String>,
+        found: &mut BTreeSet<usize>,
     ) -> anyhow::Result<()> {
         let compact = process.translate(plan)?;
         for warning in &compact.warnings {
@@ -85,44 +86,66 @@ impl Homes {
                 self.warnings.push(warning.clone());
             }
         }
-        process.place_objects(&compact, |object, evaluated| {
-            found.insert(compact.rule_names[evaluated.rule].clone());
-            let name = &compact.rule_names[evaluated.rule];
-            let mut decisions = plan.decisions.iter();
-            let decision = decisions.find(|decision| decision.name == *name);
-            let home = |node| match decision {
-                Some(decision) if decision.placement == Placement::Replicate => Home::Copies,
-                Some(decision) if decision.start == Start::SecondThread => Home::Later(node),
-                _ => Home::Node(node),
+        for (position, decision) in plan.decisions.iter().enumerate() {
+            let Subject::Code { module } = &decision.subject else {
+                continue;
             };
-            self.take(process, object, evaluated, home);
+            let is_code = |object: &&Object| {
+                object.kind == ObjectKind::Code
+                    && object.pid == process.pid
+                    && object.name == *module
+            };
+            for object in process.recording.tables.objects.iter().filter(is_code) {
+                found.insert(position);
+                let end = object.address.saturating_add(object.size_bytes);
+                self.take(process, object, object.address..end, |_| Some(Home::Copies));
+            }
+        }
+        process.place_objects(&compact, |object, evaluated| {
+            let Some(position) = compact.decisions[evaluated.rule] else {
+                return;
+            };
+            found.insert(position);
+            let Decision {
+                placement, start, ..
+            } = &plan.decisions[position];
+            let home = |node: Option<u16>| match start {
+                _ if *placement == Placement::Replicate => Some(Home::Copies),
+                Start::Allocation => node.map(Home::Node),
+                Start::SecondThread => Some(Home::Later(node)),
+                Start::Parallel => Some(Home::Parallel(node)),
+            };
+            if *placement == Placement::FirstTouch {
+                let end = object.address.saturating_add(object.size_bytes);
+                let first = object.address & !(process.machine.page_bytes - 1);
+                self.take(process, object, first..end, |_| home(None));
+            }
+            for placed in &evaluated.pages {
+                self.take(process, object, placed.start..placed.end, |address| {
+                    let node = placed.node(address, process.machine.page_bytes)?;
+                    home(Some(process.machine.position(node)? as u16))
+                });
+            }
         });
         Ok(())
     }
 
-    /// Gives an object's pages their homes; `home_on`: what the plan wants of a page that its
-    /// translation for a kernel puts on a node.
+    /// Gives those of an object's pages that begin between two addresses their homes; `home_of`: what the
+    /// plan wants of the page at an address.
     fn take(
         &mut self,
         process: &Process,
         object: &Object,
-        evaluated: &Evaluated,
-        home_on: impl Fn(u16) -> Home,
+        range: Range<u64>,
+        home_of: impl Fn(u64) -> Option<Home>,
     ) {
-        let page_bytes = process.machine.page_bytes;
-        for placed in &evaluated.pages {
-            let pages = &process.pages;
-            let first = pages.partition_point(|page| page.address < placed.start);
-            for page in pages[first..]
-                .iter()
-                .take_while(|page| page.address < placed.end)
-            {
-                let home = &mut self.homes[page.number];
-                if home.is_none() && page.is_of(object) {
-                    let node = placed.node(page.address, page_bytes);
-                    let position = node.and_then(|node| process.machine.position(node));
-                    *home = position.map(|position| home_on(position as u16));
-                }
+        let pages = &process.pages;
+        let first = pages.partition_point(|page| page.address < range.start);
+        let within = pages[first..].iter();
+        for page in within.take_while(|page| page.address < range.end) {
+            let home = &mut self.homes[page.number];
+            if home.is_none() && page.is_of(object) {
+                *home = home_of(page.address);
             }
         }
     }

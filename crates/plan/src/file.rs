@@ -64,7 +64,7 @@ pub enum Placement {
     /// A copy on each node that reads it. Simulated machines have that; no stock kernel does within
     /// a process, where it is carried out as interleaving over all nodes.
     Replicate,
-    /// Left to first touch.
+    /// Left to first touch; with a later [`Start`], each page goes near the thread that uses it next then.
     FirstTouch,
 }
 
@@ -119,6 +119,11 @@ pub enum Subject {
         /// Creation order of the allocating thread; none: any.
         thread: Option<u32>,
     },
+    /// A module's code, which only [`Placement::Replicate`] is for.
+    Code {
+        /// Module's file name.
+        module: String,
+    },
     /// `heap>=1M`: heap objects within bounds (inclusive bytes).
     Heap {
         /// Least size.
@@ -161,6 +166,10 @@ pub enum Start {
     /// filling the object, it does near itself, under first touch; then each page moves to its place
     /// when it is next used.
     SecondThread,
+    /// Whenever several threads of the process run: as [`Start::SecondThread`]; and when one has run alone
+    /// for a millisecond or longer, each page moves near it when it is next used, and back when another
+    /// runs again.
+    Parallel,
 }
 
 impl Start {
@@ -169,12 +178,13 @@ impl Start {
         match self {
             Self::Allocation => "allocation",
             Self::SecondThread => "second-thread",
+            Self::Parallel => "parallel",
         }
     }
 
     /// What a plan calls so.
     pub fn from_name(name: &str) -> Option<Self> {
-        let all = [Self::Allocation, Self::SecondThread];
+        let all = [Self::Allocation, Self::SecondThread, Self::Parallel];
         all.into_iter().find(|start| start.as_str() == name)
     }
 }

@@ -93,6 +93,7 @@ impl fmt::Display for PlaceRule {
                     write!(f, ":{line}")?;
                 }
             }
+            Subject::Code { module } => write!(f, "code:{module}")?,
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,

@@ -75,6 +75,8 @@ impl<'a> Recogniser<'a> {
                 };
                 self.call_site(frames, rule, siblings, tables, warnings)
             }
+            // Nothing places it.
+            Subject::Code { .. } => Ok(Vec::new()),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,

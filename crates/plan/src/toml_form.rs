@@ -41,10 +41,18 @@
 //! name = "the rest"
 //! heap = ">=1M"                   # or `mapping = ">=1G"`; bounds as `--place` takes them
 //! placement = "interleave"
+//!
+//! [[object]]
+//! name = "code of libm.so.6"
+//! code = "libm.so.6"              # a module's code: copies for the nodes that run it
+//! placement = "replicate"
 //! ```
 //!
 //! `start = "second-thread"`: until a second thread of the process runs, the object is left to first touch,
 //! near the thread that fills it alone; then each of its pages moves to its place when it is next used.
+//! `start = "parallel"`: the same, and when one thread has run alone for a millisecond or longer, its pages
+//! move near that one when they are next used, until another runs again.
+//! With `placement = "first-touch"` each page goes near the thread that is the first to use it then.
 //! `simulate` does that. `run` cannot: it places the object at its allocation, and says so.
 //!
 //! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
@@ -239,6 +247,7 @@ impl Decision {
                     *text += &format!("thread = {thread}\n");
                 }
             }
+            Subject::Code { module } => *text += &format!("code = {}\n", quote(module)),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,
@@ -396,6 +405,7 @@ struct ObjectTable {
     size: u64,
     order: Option<Spanned<[u32; 2]>>,
     thread: Option<u32>,
+    code: Option<String>,
     heap: Option<Spanned<String>>,
     mapping: Option<Spanned<String>>,
     placement: Spanned<String>,
@@ -433,8 +443,9 @@ impl ObjectTable {
         };
         Start::from_name(text.get_ref()).ok_or_else(|| {
             let found = quote(text.get_ref());
-            let message =
-                format!("`start` is {found}; it can be \"allocation\" or \"second-thread\"");
+            let message = format!(
+                "`start` is {found}; it can be \"allocation\", \"second-thread\" or \"parallel\""
+            );
             (text.span().start, message)
         })
     }
@@ -488,6 +499,28 @@ impl ObjectTable {
                 )),
             }
         };
+        if let (Some(module), None, None, None, None) = (
+            &self.code,
+            &self.symbol,
+            &self.call_site,
+            &self.heap,
+            &self.mapping,
+        ) {
+            let alone = no_symbol_keys && no_call_site_keys && self.size == 0;
+            return match alone && self.placement.get_ref() == "replicate" {
+                true => Ok(Subject::Code {
+                    module: module.clone(),
+                }),
+                false => Err((
+                    start,
+                    "`code` goes with `placement = \"replicate\"` and with no other key that recognises an object"
+                        .to_owned(),
+                )),
+            };
+        }
+        if self.code.is_some() {
+            return Err((start, ONE_KEY.to_owned()));
+        }
         match (self.symbol, self.call_site, &self.heap, &self.mapping) {
             (Some(symbol), None, None, None) if no_call_site_keys => Ok(Subject::Symbol {
                 symbol,
@@ -536,13 +569,12 @@ impl ObjectTable {
                 start,
                 "`module`, `build_id` and `offset` go with `symbol`, or inside a frame".to_owned(),
             )),
-            _ => Err((
-                start,
-                "expected exactly one of `symbol`, `call_site`, `heap` and `mapping`".to_owned(),
-            )),
+            _ => Err((start, ONE_KEY.to_owned())),
         }
     }
 }
+
+const ONE_KEY: &str = "expected exactly one of `symbol`, `call_site`, `code`, `heap` and `mapping`";
 
 /// A text file of bounded size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
@@ -637,6 +669,7 @@ mod tests {
                     order,
                     thread
                 }),
+            name().prop_map(|module| Subject::Code { module }),
             bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
                 size_min_bytes,
                 size_max_bytes
@@ -678,18 +711,22 @@ mod tests {
             name(),
             subject(),
             placement(),
-            any::<bool>(),
+            prop::sample::select(vec![
+                Start::Allocation,
+                Start::SecondThread,
+                Start::Parallel,
+            ]),
             name(),
             effect,
         )
-            .prop_map(|(name, subject, placement, later, why, effect)| Decision {
+            .prop_map(|(name, subject, placement, start, why, effect)| Decision {
                 name,
-                subject,
-                placement: ordered(placement),
-                start: match later {
-                    true => Start::SecondThread,
-                    false => Start::Allocation,
+                placement: match subject {
+                    Subject::Code { .. } => Placement::Replicate,
+                    _ => ordered(placement),
                 },
+                subject,
+                start,
                 why,
                 effect,
             });
@@ -824,6 +861,16 @@ placement = "block-cyclic:20M"
                 &["p.toml:8:", "overlap"],
             ),
             ("symbol = \"cvar\"\n", "", &["p.toml:5:", "exactly one of"]),
+            (
+                "symbol = \"cvar\"",
+                "code = \"cg\"",
+                &["p.toml:5:", "`code` goes with `placement = \"replicate\"`"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "symbol = \"cvar\"\ncode = \"cg\"",
+                &["p.toml:5:", "exactly one of"],
+            ),
             (
                 "symbol = \"cvar\"",
                 "symbol = \"cvar\"\nheap = \">=1M\"",

@@ -11,7 +11,8 @@ use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
 use crate::{
-    Error, Mechanism, Pinning, PlaceRule, Plan, ProgramImage, Start, Subject, Target, Team,
+    Error, Mechanism, Pinning, PlaceRule, Placement, Plan, ProgramImage, Start, Subject, Target,
+    Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -21,6 +22,8 @@ pub struct Compact {
     pub bytes: Vec<u8>,
     /// Name of every rule, by the number that the library's summary reports it under.
     pub rule_names: Vec<String>,
+    /// By the same number: the position of the rule's decision in its plan; none: written by hand.
+    pub decisions: Vec<Option<usize>>,
     /// What was found again only by its second key, scaled, or left out; one line each.
     pub warnings: Vec<String>,
     /// What is in `bytes`.
@@ -44,6 +47,7 @@ pub fn translate(
         programs,
         tables: Tables::default(),
         rule_names: Vec::new(),
+        decisions: Vec::new(),
         warnings: Vec::new(),
     };
     let by_hand = translation.by_hand(rules, plans)?;
@@ -61,6 +65,7 @@ pub fn translate(
     let Translation {
         mut tables,
         rule_names,
+        decisions,
         mut warnings,
         ..
     } = translation;
@@ -83,6 +88,7 @@ pub fn translate(
     Ok(Compact {
         bytes: tables.encode(header)?,
         rule_names,
+        decisions,
         warnings,
         tables,
     })
@@ -91,8 +97,10 @@ pub fn translate(
 /// What to recognise and where to put it, under one name.
 struct Wish<'a> {
     name: &'a str,
+    /// Its position in the plan.
+    decision: Option<usize>,
     subject: &'a Subject,
-    placement: &'a crate::Placement,
+    placement: &'a Placement,
 }
 
 struct Translation<'a> {
@@ -100,6 +108,7 @@ struct Translation<'a> {
     programs: &'a [ProgramImage],
     tables: Tables,
     rule_names: Vec<String>,
+    decisions: Vec<Option<usize>>,
     warnings: Vec<String>,
 }
 
@@ -121,6 +130,7 @@ impl<'a> Translation<'a> {
             let name = format!("--place '{rule}'");
             let wish = Wish {
                 name: &name,
+                decision: None,
                 subject: &rule.subject,
                 placement: &rule.placement,
             };
@@ -176,18 +186,34 @@ impl<'a> Translation<'a> {
         let teams: Vec<&Team> = plan.teams.iter().collect();
         let mut rules = by_hand.to_vec();
         let mut gone = None;
-        for decision in &plan.decisions {
+        for (position, decision) in plan.decisions.iter().enumerate() {
+            if matches!(decision.subject, Subject::Code { .. }) {
+                if !self.target.has_copies {
+                    self.warnings.push(format!(
+                        "`{}` is to be replicated, which no stock kernel does within a process: it stays where it is",
+                        decision.name
+                    ));
+                }
+                continue;
+            }
             let wish = Wish {
                 name: &decision.name,
+                decision: Some(position),
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
             if decision.start != Start::Allocation && !self.target.places_later {
-                self.warnings.push(format!(
-                    "`{}` is placed from its allocation on: the plan has it wait for the second thread, which cannot \
-                     be done here, so that filling it may take longer",
-                    decision.name
-                ));
+                let name = &decision.name;
+                self.warnings.push(match decision.placement {
+                    Placement::FirstTouch => format!(
+                        "`{name}` stays where it is first touched: the plan has its pages move to who uses them from \
+                         the second thread on, which cannot be done here"
+                    ),
+                    _ => format!(
+                        "`{name}` is placed from its allocation on: the plan has it wait for the second thread, which \
+                         cannot be done here, so that what one thread does with it alone may take longer"
+                    ),
+                });
             }
             match self.rules(&wish, &recogniser, &siblings, &teams, plan.page_bytes)? {
                 Ok(more) => rules.extend(more),
@@ -259,6 +285,7 @@ impl<'a> Translation<'a> {
             };
         let number = self.rule_names.len() as u32;
         self.rule_names.push(wish.name.to_owned());
+        self.decisions.push(wish.decision);
         let mut rules = Vec::new();
         for key in keys {
             let mut dealer = Dealer {

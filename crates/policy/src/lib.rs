@@ -115,8 +115,8 @@ pub struct Parameters {
     /// `auto` may decide for copies on all nodes, which simulated machines can have and stock kernels
     /// can't.
     pub replicas: bool,
-    /// `auto` may decide that placements begin when a second thread runs
-    /// ([`nearpage_plan::Start::SecondThread`]), which is done on simulated machines alone.
+    /// `auto` may decide that placements begin when a second thread runs, or hold while several do
+    /// ([`nearpage_plan::Start`]), which is done on simulated machines alone.
     pub phases: bool,
 }
 

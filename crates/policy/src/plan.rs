@@ -3,7 +3,7 @@
 use nearpage_attribution::{Attribution, ObjectGroup};
 use nearpage_machine::{Machine, NodeId};
 use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
-use nearpage_recording::{Tables, ThreadIndex};
+use nearpage_recording::{ObjectKind, Tables, ThreadIndex};
 
 use crate::affinity::{self, Equation};
 use crate::effect::{Tally, under_first_touch, under_layout};
@@ -208,7 +208,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
     let context = Context::new(input);
     let mut decisions: Vec<(Vec<String>, Decision)> = Vec::new();
     for group in &input.attribution.objects {
-        if !worth_deciding(&context, group, parameters) {
+        if group.kind == ObjectKind::Code || !worth_deciding(&context, group, parameters) {
             continue;
         }
         let Some(subject) = subject::subject(context.tables, group) else {

@@ -62,6 +62,12 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
                 size_bytes: group.size_bytes,
             })
         }
+        // Not the kernel's own, nor generated.
+        (ObjectName::Other(name), ObjectKind::Code) if !name.starts_with('[') => {
+            Some(Subject::Code {
+                module: name.clone(),
+            })
+        }
         _ => None,
     }
 }
@@ -92,6 +98,7 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
             frames.iter().map(key).eq(own.iter().map(key))
                 && size_bytes.checked_ilog2() == own_size.checked_ilog2()
         }
+        (Subject::Code { module }, Subject::Code { module: own }) => module == own,
         (
             Subject::Heap {
                 size_min_bytes,
@@ -148,6 +155,7 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
             let outer = outer.map(|frame| format!("{} ({through})", one(frame)));
             std::iter::once(one(innermost)).chain(outer).collect()
         }
+        Subject::Code { module } => vec![format!("code of {module}")],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }
 }

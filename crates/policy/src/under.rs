@@ -63,7 +63,7 @@ pub(crate) fn under<C: Count>(
     };
     // What waits for the second thread is initialised where it is touched first.
     let waits = match fate {
-        Fate::Decided([first, ..]) => first.start == Start::SecondThread,
+        Fate::Decided([first, ..]) => first.start != Start::Allocation,
         _ => false,
     };
     let initial = layout.filter(|_| !waits);

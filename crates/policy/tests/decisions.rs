@@ -6,6 +6,7 @@ use nearpage_attribution::{
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
+use nearpage_policy::auto::{Alternatives, Judge, Margins, Selection, choose};
 use nearpage_policy::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
     thread_nodes,
@@ -863,6 +864,120 @@ fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     };
     for decision in decide_on(&recording, &dear).decisions {
         assert_eq!(decision.start, Start::Allocation, "{decision:?}");
+    }
+}
+
+/// So long that nothing is uncertain.
+const HOURS_NS: f64 = 1e16;
+
+/// Likes one placement from one start.
+struct Likes {
+    placement: Placement,
+    start: Start,
+    of_samples: bool,
+}
+
+impl Judge for Likes {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        let time = |selection: &Selection| {
+            let decisions = alternatives.plan(selection, |_| None).decisions;
+            let liked =
+                |one: &Decision| (&one.placement, one.start) == (&self.placement, self.start);
+            match decisions.iter().any(liked) {
+                true => 0.5 * HOURS_NS,
+                false => (1.0 - 0.01 * decisions.len() as f64) * HOURS_NS,
+            }
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        Margins {
+            plan: 0.005,
+            object: 0.001,
+            of_samples: self.of_samples,
+        }
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+#[test]
+fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_samples_cannot_tell()
+{
+    let mut recording = master_initialised(8, block(), &block_cells());
+    let filled = Cell {
+        page: 0,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 64.0,
+        cost_ns: 64.0,
+    };
+    recording.attribution.objects[0].affinity.initialisation = vec![filled];
+    let parameters = Parameters {
+        phases: true,
+        ..Parameters::default()
+    };
+    let team = String::new();
+    for (placement, start) in [
+        (Placement::FirstTouch, Start::SecondThread),
+        (Placement::FirstTouch, Start::Parallel),
+        (Placement::Block { team }, Start::Parallel),
+    ] {
+        let found = |of_samples| {
+            let mut judge = Likes {
+                placement: placement.clone(),
+                start,
+                of_samples,
+            };
+            recording.with(&opteron(), |input| {
+                let Ok(chosen) = choose(input, &parameters, &mut judge);
+                chosen.planned_ns == 0.5 * HOURS_NS
+            })
+        };
+        assert!(found(false), "{placement} {start:?}");
+        assert!(!found(true), "{placement} {start:?}");
+    }
+}
+
+#[test]
+fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
+    let mut recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));
+    let mut code = recording.attribution.objects[0].clone();
+    code.kind = ObjectKind::Code;
+    code.name = ObjectName::Other("cg".to_owned());
+    recording.attribution.objects = vec![code];
+    let parameters = Parameters {
+        replicas: true,
+        ..Parameters::default()
+    };
+    let subjects = |of_samples| {
+        let mut judge = Likes {
+            placement: Placement::Replicate,
+            start: Start::Allocation,
+            of_samples,
+        };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &parameters, &mut judge);
+            let decisions = chosen.plan.decisions.into_iter();
+            decisions
+                .map(|decision| decision.subject)
+                .collect::<Vec<_>>()
+        })
+    };
+    let module = "cg".to_owned();
+    assert_eq!(subjects(false), [Subject::Code { module }]);
+    assert_eq!(subjects(true), []);
+    for policy in [Policy::Object, Policy::Uniform, Policy::Interleave] {
+        assert_eq!(recording.decide(policy, &opteron()).decisions, []);
     }
 }
 

@@ -19,7 +19,9 @@
 //!   sum of their levels' cost; a page walk's own misses are not modelled.
 //! - **Moving a page** has one cost, or the steps of Verghese's Table 8 with their lock, batches and
 //!   flushes. It is the CPU whose miss triggered it that pays, at its next reference. A copy takes bandwidth of the
-//!   controllers and links where it is costed by step.
+//!   controllers and links where it is costed by step. What a policy of the kernel decides by the clock
+//!   (`traffic`) a kernel thread carries out, page by page, on a CPU that no thread needs, where there is one;
+//!   otherwise the thread that is behind all others pays.
 //! - **A store to a replicated page** is a fault after which the master copy alone is left, or, under
 //!   `traffic`, the writer's: another node that had a copy then faults at its next miss and gets a
 //!   fresh one. Stores that hit in a cache are not in a trace, and so fault nowhere.
@@ -149,7 +151,7 @@ fn simulate_one(
         Policy::Homes { homes, .. } => {
             let node = |home: &Option<Home>| match home {
                 Some(Home::Node(node)) => Some(*node),
-                Some(Home::Copies | Home::Later(_)) | None => None,
+                Some(Home::Copies | Home::Later(_) | Home::Parallel(_)) | None => None,
             };
             Some(homes.iter().map(node).collect())
         }
@@ -185,12 +187,13 @@ fn simulate_one(
             let wish = |home: &Option<Home>| match home {
                 Some(Home::Copies) => Wish::Copies,
                 Some(Home::Later(node)) => Wish::Later(*node),
+                Some(Home::Parallel(node)) => Wish::Parallel(*node),
                 Some(Home::Node(_)) | None => Wish::Nothing,
             };
             let mut wishes: Vec<Wish> = homes.iter().map(wish).collect();
             // A plan may be of fewer pages.
             wishes.resize(pages, Wish::Nothing);
-            run.under::<_, true>(Planned::new(wishes))
+            run.under::<_, true>(Planned::new(wishes, setting.memory_nodes))
         }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
@@ -264,7 +267,10 @@ fn watched(
 
 /// Does a plan want more of a page than its first home?
 fn wishes_more(home: &Option<Home>) -> bool {
-    matches!(home, Some(Home::Copies | Home::Later(_)))
+    matches!(
+        home,
+        Some(Home::Copies | Home::Later(_) | Home::Parallel(_))
+    )
 }
 
 /// A replay to be made.

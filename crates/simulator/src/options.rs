@@ -56,8 +56,11 @@ pub enum Home {
     /// On every node that reads it, from then on.
     Copies,
     /// On a node, by position, from when a second thread of its program runs: it moves there when it is
-    /// next referred to. Before, it starts by the rule.
-    Later(u16),
+    /// next referred to. Before, it starts by the rule. None: on the node that refers to it then.
+    Later(Option<u16>),
+    /// The same whenever several threads of its program run; when one has run alone for a while, the page
+    /// moves to that one's node when it is next referred to.
+    Parallel(Option<u16>),
 }
 
 /// Halves of [`Policy::MigrateReplicate`].

@@ -2,6 +2,7 @@
 
 mod assigning;
 mod epochs;
+mod kernel_thread;
 mod moving;
 mod phases;
 mod sampled;
@@ -16,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
+use self::kernel_thread::KernelThread;
 use self::phases::Phases;
 use self::sampled::Sampled;
 use self::scheduling::{Cpu, Signal};
@@ -62,6 +64,7 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     applications: Vec<u16>,
     sampled: Sampled,
     actions: Vec<Action>,
+    kernel_thread: KernelThread,
     next_epoch: u64,
     epoch_length: u64,
     epoch: EpochCounts,
@@ -121,6 +124,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             policy,
             sampled: Sampled::new(figures, &job.options, traced.len()),
             actions: Vec::new(),
+            kernel_thread: KernelThread::default(),
             next_epoch: epoch_length,
             epoch_length,
             epoch: EpochCounts::new(nodes),
@@ -187,6 +191,10 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 self.follow(now);
             }
             self.now = now;
+            if ACTIVE && now >= self.kernel_thread.next {
+                self.move_in_background();
+                continue;
+            }
             let thread = &self.threads[number];
             if now >= thread.alarm {
                 self.attend(number, now)?;

@@ -156,6 +156,45 @@ fn a_placement_that_cannot_wait_is_said_to_begin_at_once() {
 }
 
 #[test]
+fn code_stays_where_no_kernel_copies_it() {
+    let compiled = Compiled::new();
+    let image = compiled.image("code", &["-pie", "-fPIE"]);
+    let heap = Subject::Heap {
+        size_min_bytes: PAGE,
+        size_max_bytes: u64::MAX,
+    };
+    let code = Subject::Code {
+        module: "code".to_owned(),
+    };
+    let alone = plan_for(&image, vec![(heap.clone(), "interleave")]);
+    let (_, expected, image) = translated(&alone, image, 4);
+    let both = plan_for(&image, vec![(code, "replicate"), (heap, "interleave")]);
+    let (_, compact, _) = translated(&both, image, 4);
+    assert_eq!(compact.warnings.len(), 1, "{:?}", compact.warnings);
+    assert!(compact.warnings[0].contains("no stock kernel does"));
+    assert_eq!(compact.bytes, expected.bytes);
+    assert_eq!(compact.decisions, [Some(1)]);
+}
+
+/// Helpers allocate objects that no name tells apart.
+#[test]
+fn rules_are_told_apart_by_their_decisions_and_not_by_their_names() {
+    let compiled = Compiled::new();
+    let image = compiled.image("alike", &["-pie", "-fPIE"]);
+    let heap = |size_min_bytes, size_max_bytes| Subject::Heap {
+        size_min_bytes,
+        size_max_bytes,
+    };
+    let decisions = vec![
+        (heap(PAGE, 8 * PAGE), "replicate"),
+        (heap(9 * PAGE, u64::MAX), "interleave"),
+    ];
+    let (_, compact, _) = translated(&plan_for(&image, decisions), image, 4);
+    assert_eq!(compact.rule_names, ["it", "it"]);
+    assert_eq!(compact.decisions, [Some(0), Some(1)]);
+}
+
+#[test]
 fn symbols_are_found_wherever_the_linker_put_them() {
     let compiled = Compiled::new();
     for (name, flags) in [

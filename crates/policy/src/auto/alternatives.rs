@@ -1,16 +1,12 @@
-//! What may be done with each object.
+//! Objects with their choices, and selections of them.
 
-use nearpage_attribution::ObjectGroup;
-use nearpage_machine::NodeId;
-use nearpage_plan::{Decision, Owner, Placement, Plan, Start, Subject};
+use nearpage_plan::{Decision, Plan, Start};
+use nearpage_recording::ObjectKind;
 
-use crate::first_touch::FirstTouches;
-use crate::holder::{Holder, Layout};
-use crate::instances::{self, Instances};
-use crate::interleave;
-use crate::place::accesses;
-use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
-use crate::under::assumed_toucher;
+use super::choice::{
+    Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, placements,
+};
+use crate::plan::{Context, Input, named_apart, worth_deciding};
 use crate::{Parameters, Policy, subject};
 
 /// A choice for each object, by number; 0 leaves it alone.
@@ -29,32 +25,6 @@ impl Selection {
         other.0[object] = choice;
         other
     }
-}
-
-/// A rule that may treat all objects alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Left,
-    Pattern,
-    Block,
-    Whole,
-    Interleave,
-    Weighted,
-    HopSensitive,
-    Uniform,
-    Replicate,
-}
-
-/// One of the things that may be done with an object.
-#[derive(Clone, Debug)]
-struct Choice {
-    kind: Kind,
-    /// None: it is left to first touch.
-    decisions: Vec<Decision>,
-    /// What it owes to chance, in nanoseconds of the program's time.
-    chance_ns: f64,
-    /// Two standard errors of what it saves, in nanoseconds of the program's time.
-    error_ns: f64,
 }
 
 /// An object of the recording with its choices.
@@ -77,7 +47,13 @@ pub struct Alternatives<'a> {
 }
 
 impl<'a> Alternatives<'a> {
-    pub(crate) fn new(context: &Context<'a>, input: &Input<'a>, parameters: &Parameters) -> Self {
+    /// `of_samples`: they will be judged by samples, which do not say in what order accesses were made.
+    pub(crate) fn new(
+        context: &Context<'a>,
+        input: &Input<'a>,
+        parameters: &Parameters,
+        of_samples: bool,
+    ) -> Self {
         let mut objects = Vec::new();
         // Where the machine knows no latencies, those that its time is modelled with.
         let timing = input.machine.timing();
@@ -90,13 +66,42 @@ impl<'a> Alternatives<'a> {
             let Some(subject) = subject::subject(context.tables, group) else {
                 continue;
             };
-            let mut choices = choices(context, group, &subject, parameters, &latency_ns);
+            let stores_most = match of_samples {
+                true => REPLICATED_STORES_MAX,
+                false => 1.0,
+            };
+            let is_code = group.kind == ObjectKind::Code;
+            // Samples do not say where a file's pages are.
+            if is_code && (of_samples || !parameters.replicas) {
+                continue;
+            }
+            let mut choices = match is_code {
+                true => vec![left(), copied(context, group, &subject)],
+                false => choices(
+                    context,
+                    group,
+                    &subject,
+                    parameters,
+                    &latency_ns,
+                    stores_most,
+                ),
+            };
+            if parameters.phases && !of_samples {
+                choices.extend(next_touch(context, group, &subject));
+            }
             let at_once = choices.len();
             if at_once > 1 {
                 if parameters.phases {
-                    let later: Vec<Choice> =
-                        choices.iter().filter_map(|c| later(group, c)).collect();
-                    choices.extend(later);
+                    for start in STARTS_LATER {
+                        if of_samples && start == Start::Parallel {
+                            continue;
+                        }
+                        let more = choices[..at_once]
+                            .iter()
+                            .filter_map(|c| later(group, c, start));
+                        let more: Vec<Choice> = more.collect();
+                        choices.extend(more);
+                    }
                 }
                 objects.push(Object {
                     group: position,
@@ -136,25 +141,48 @@ impl<'a> Alternatives<'a> {
         self.objects[object].choices.len()
     }
 
-    /// How many of them, the first, hold from the object's allocation on.
+    /// How many of them, the first, differ in more than their [`Start`].
     pub fn at_once(&self, object: usize) -> usize {
         self.objects[object].at_once
     }
 
-    /// A choice from when a second thread runs; none where that is no other choice.
-    pub fn later(&self, object: usize, choice: usize) -> Option<usize> {
+    /// The same choice with each other [`Start`] that it may have.
+    pub fn later(&self, object: usize, choice: usize) -> impl Iterator<Item = usize> {
         let Object {
             choices, at_once, ..
         } = &self.objects[object];
         let wanted = placements(&choices[choice].decisions);
-        let same = |&later: &usize| placements(&choices[later].decisions) == wanted;
-        (*at_once..choices.len()).find(same)
+        (*at_once..choices.len())
+            .filter(move |&later| placements(&choices[later].decisions) == wanted)
     }
 
-    /// A selection with all that can be from when a second thread runs.
-    pub fn all_later(&self, selection: &Selection) -> Selection {
-        let of = |(object, &choice): (usize, &usize)| self.later(object, choice).unwrap_or(choice);
-        Selection(selection.0.iter().enumerate().map(of).collect())
+    /// The choice of pages near who uses them next.
+    pub fn next_touch(&self, object: usize) -> Option<usize> {
+        let choices = &self.objects[object].choices;
+        choices
+            .iter()
+            .position(|choice| choice.kind == Kind::NextTouch)
+    }
+
+    /// All that can be near who uses it next.
+    pub fn all_next_touch(&self) -> Selection {
+        let of = |object| self.next_touch(object).unwrap_or(0);
+        Selection((0..self.objects.len()).map(of).collect())
+    }
+
+    /// For each other [`Start`], a selection with all that may have it.
+    pub fn all_later(&self, selection: &Selection) -> impl Iterator<Item = Selection> {
+        STARTS_LATER.into_iter().map(|start| {
+            let begins = |object: usize, choice: usize| {
+                let decisions = self.decisions(object, choice);
+                decisions.iter().all(|decision| decision.start == start)
+            };
+            let of = |(object, &choice): (usize, &usize)| {
+                let mut later = self.later(object, choice);
+                later.find(|&later| begins(object, later)).unwrap_or(choice)
+            };
+            Selection(selection.0.iter().enumerate().map(of).collect())
+        })
     }
 
     /// Decisions about an object.
@@ -191,6 +219,7 @@ impl<'a> Alternatives<'a> {
         let kinds = [
             Kind::Pattern,
             Kind::Block,
+            Kind::NextTouch,
             Kind::Interleave,
             Kind::HopSensitive,
             Kind::Uniform,
@@ -227,226 +256,5 @@ impl<'a> Alternatives<'a> {
     }
 }
 
-/// Most stores among accesses to what is worth copying: each takes all copies but one away again.
-const REPLICATED_STORES_MAX: f64 = 0.001;
-
-/// Everything that may be done with a group, without repetitions; leaving it alone first.
-fn choices(
-    context: &Context,
-    group: &ObjectGroup,
-    subject: &Subject,
-    parameters: &Parameters,
-    latency_ns: &[Vec<f64>],
-) -> Vec<Choice> {
-    let mut choices = vec![Choice {
-        kind: Kind::Left,
-        decisions: Vec::new(),
-        chance_ns: 0.0,
-        error_ns: 0.0,
-    }];
-    let sample_ns = sample_ns(latency_ns, group);
-    let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
-    let pages = by_page.count();
-    let mut offer = |kind, decisions: Vec<Decision>| {
-        let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
-        // Rules that agree are one choice.
-        if !choices.iter().any(same) {
-            let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
-            let chosen = match decisions.iter().any(by_page) {
-                true => pages,
-                false => 0,
-            };
-            choices.push(Choice {
-                kind,
-                chance_ns: chosen as f64 * sample_ns,
-                error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
-                decisions,
-            });
-        }
-    };
-    let by = |policy| crate::plan::decide_group(policy, context, group, subject, parameters);
-    offer(Kind::Pattern, by(Policy::Object));
-    let together = matches!(
-        instances::of(context, group, parameters),
-        Instances::Together
-    );
-    if together {
-        let mut one = |kind, placement: Option<Placement>, rule: &str| {
-            let decision = placement
-                .map(|placement| decided(context, group, subject.clone(), placement, rule));
-            offer(kind, decision.into_iter().collect());
-        };
-        let team = context.team("");
-        let block = team.filter(|threads| {
-            threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
-        });
-        one(
-            Kind::Block,
-            block.map(|_| Placement::Block {
-                team: String::new(),
-            }),
-            "a share for each thread",
-        );
-        one(
-            Kind::Whole,
-            dominant(context, group).map(Placement::Whole),
-            "all of it near the thread that uses it most",
-        );
-        one(
-            Kind::Interleave,
-            Some(interleave::everywhere()),
-            "over all nodes",
-        );
-        one(
-            Kind::Weighted,
-            weighted(context, group),
-            "over the nodes as its users are spread",
-        );
-        let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
-        let all: f64 = cells(group).map(accesses).sum();
-        if parameters.replicas && stores <= REPLICATED_STORES_MAX * all {
-            one(
-                Kind::Replicate,
-                Some(Placement::Replicate),
-                "a copy for each node that reads it",
-            );
-        }
-    }
-    offer(Kind::HopSensitive, by(Policy::HopSensitive));
-    offer(Kind::Uniform, by(Policy::Uniform));
-    choices
-}
-
-/// What decisions do, whatever they say of it.
-fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> {
-    decisions
-        .iter()
-        .map(|decision| (&decision.subject, &decision.placement))
-        .collect()
-}
-
-/// The same choice from when a second thread runs, for objects that one thread fills before.
-fn later(group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
-    let [decision] = choice.decisions.as_slice() else {
-        return None;
-    };
-    let stays = matches!(
-        decision.placement,
-        Placement::Replicate | Placement::FirstTouch
-    );
-    if stays || group.affinity.initialisation.is_empty() {
-        return None;
-    }
-    Some(Choice {
-        decisions: vec![Decision {
-            start: Start::SecondThread,
-            why: format!("{}; from when a second thread runs", decision.why),
-            ..decision.clone()
-        }],
-        ..choice.clone()
-    })
-}
-
-fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cell> {
-    group.affinity.cells.iter()
-}
-
-/// The thread with the most accesses.
-fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
-    let known = group
-        .threads
-        .iter()
-        .filter(|(thread, ..)| context.places.knows(*thread));
-    let most = known.max_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)).then(b.0.cmp(&a.0)));
-    context.owner(most?.0)
-}
-
-/// Accesses differ less than this between nodes: they are even.
-const EVEN: f64 = 0.25;
-/// Largest weight of a node.
-const WEIGHT_MAX: f64 = 8.0;
-
-/// Interleaving with weights by node, as accesses come from them; none where they come evenly from
-/// all, or from one alone.
-fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
-    let with_memory = context.machine.nodes_with_memory();
-    let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
-    for cell in cells(group) {
-        let reader = context.node_position(cell.thread);
-        let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
-        if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
-            entry.1 += accesses(cell);
-        }
-    }
-    let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
-    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
-    if most <= 0.0 || least >= (1.0 - EVEN) * most {
-        return None;
-    }
-    let weight = |count: f64| (WEIGHT_MAX * count / most).round() as u32;
-    let nodes: Vec<(NodeId, u32)> = by_node
-        .into_iter()
-        .map(|(node, count)| (node, weight(count)))
-        .filter(|node| node.1 > 0)
-        .collect();
-    (nodes.len() > 1).then_some(Placement::Interleave { nodes })
-}
-
-/// What placing the accesses of one sample well can save of the program's time, were they on the
-/// farthest node.
-fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
-    let threads = group.threads.len().max(1) as f64;
-    let weight = group.affinity.sample_weight.max(1.0);
-    weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
-}
-
-/// From the nearest to the farthest memory.
-fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
-    let latencies = latency_ns.iter().flatten().copied();
-    let most = latencies.clone().fold(0.0, f64::max);
-    let least = latencies.fold(f64::MAX, f64::min);
-    most - least
-}
-
-/// Two standard errors of what decisions save: each sample of an access that they make faster or slower
-/// might as well not have been taken, or twice. What they leave as it is is no uncertainty.
-fn sampling_error_ns(
-    context: &Context,
-    group: &ObjectGroup,
-    decisions: &[Decision],
-    latency_ns: &[Vec<f64>],
-) -> f64 {
-    let each_ns = |reader: usize, holder: Holder| -> f64 {
-        let mut sum = 0.0;
-        holder.serve(context, reader, |memory, share| {
-            sum += share * latency_ns[reader][memory];
-        });
-        sum
-    };
-    let together = match decisions {
-        [decision] => Layout::new(&decision.placement, context, group.size_bytes),
-        _ => None,
-    };
-    let touches = FirstTouches::of(group);
-    let assumed = assumed_toucher(context, group);
-    let unit = group.affinity.page_bytes;
-    let range_ns = range_ns(latency_ns);
-    let square = |cell: &nearpage_attribution::Cell| {
-        let Some(reader) = context.node_position(cell.thread) else {
-            return 0.0;
-        };
-        let before = touches.toucher(cell.page).or(assumed);
-        let changed = match (&together, before) {
-            (Some(layout), Some(before)) => {
-                let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
-                each_ns(reader, Holder::Thread(before)) - each_ns(reader, after)
-            }
-            _ => range_ns,
-        };
-        accesses(cell) * changed * changed
-    };
-    let squares: f64 = cells(group).map(square).sum();
-    let threads = group.threads.len().max(1) as f64;
-    let weight = group.affinity.sample_weight.max(1.0);
-    2.0 * (weight * squares).sqrt() * super::model::misses_an_access(latency_ns, group) / threads
-}
+/// Other starts than an object's allocation.
+const STARTS_LATER: [Start; 2] = [Start::SecondThread, Start::Parallel];

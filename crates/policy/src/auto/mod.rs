@@ -19,14 +19,17 @@
 //!
 //! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
 //! the master thread initialises what others use. For an object that one thread fills, placements that
-//! begin when a second thread runs are choices too ([`Parameters::phases`]): the one phase change that is
-//! looked for, since any run of the program shows it, whatever its input. What it saves is weighed against
-//! a move of every page. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
+//! begin when a second thread runs are choices too, and each page near the thread that uses it first then
+//! ([`Parameters::phases`]): the one phase change that is looked for, since any run of the program shows
+//! it, whatever its input. What it saves is weighed against a move of every page. Where the judge knows in
+//! which order accesses were made, they may hold only while several threads run; it judges copies of code,
+//! too. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
 //!
 //! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.
 
 mod alternatives;
+mod choice;
 mod contention;
 mod model;
 
@@ -137,8 +140,8 @@ pub fn choose<J: Judge>(
     judge: &mut J,
 ) -> Result<Chosen, J::Error> {
     let context = Context::new(input);
-    let alternatives = Alternatives::new(&context, input, parameters);
     let (margins, objects_max) = (judge.margins(), judge.objects_max());
+    let alternatives = Alternatives::new(&context, input, parameters, margins.of_samples);
     let mut judged = Judged {
         judge,
         alternatives: &alternatives,
@@ -150,13 +153,14 @@ pub fn choose<J: Judge>(
         .collect();
     let times = judged.times_ns(&starts)?;
     let first_touch_ns = times[0];
-    let mut selection = starts[least(&times, 0.0)].clone();
+    let selection = starts[least(&times, 0.0)].clone();
     let placed = starts[1 + least(&times[1..], 0.0)].clone();
-    let later = alternatives.all_later(&placed);
-    let times = judged.times_ns(&[selection.clone(), later.clone()])?;
-    if times[1] < times[0] {
-        selection = later;
-    }
+    let placed: Vec<Selection> = std::iter::once(selection)
+        .chain(alternatives.all_later(&placed))
+        .chain(alternatives.all_later(&alternatives.all_next_touch()))
+        .collect();
+    let times = judged.times_ns(&placed)?;
+    let mut selection = placed[least(&times, 0.0)].clone();
     for _ in 0..ROUNDS_MAX {
         let before = selection.clone();
         for object in 0..alternatives.objects().min(objects_max) {
@@ -164,16 +168,17 @@ pub fn choose<J: Judge>(
             let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
             let all: Vec<Selection> = choices.iter().map(with).collect();
             let times = judged.times_ns(&all)?;
-            // Of what would be done at once, the best may be better later; so may what is chosen now.
+            // The best may be better with another start, and so may what depends on starts alone.
             let placed = 1 + least(&times[1..], 0.0);
             let now = selection.choice(object);
-            for other in [alternatives.later(object, placed), Some(now)]
-                .into_iter()
-                .flatten()
+            choices.extend(alternatives.later(object, placed));
+            if let Some(next_touch) = alternatives.next_touch(object)
+                && next_touch != placed
             {
-                if !choices.contains(&other) {
-                    choices.push(other);
-                }
+                choices.extend(alternatives.later(object, next_touch));
+            }
+            if !choices.contains(&now) {
+                choices.push(now);
             }
             let all: Vec<Selection> = choices.iter().map(with).collect();
             let times = judged.times_ns(&all)?;

@@ -90,7 +90,7 @@ impl<'a> Model<'a> {
         let pages = group.size_bytes / context.page_bytes;
         let moved = if any(&|decision| decision.placement == Placement::Replicate) {
             pages * (context.machine.nodes.len() as u64 - 1)
-        } else if any(&|decision| decision.start == Start::SecondThread) {
+        } else if any(&|decision| decision.start != Start::Allocation) {
             pages
         } else {
             0

@@ -300,6 +300,12 @@ pub trait OnlinePolicy {
         Vec::new()
     }
 
+    /// Is what it asks for after an epoch the work of a kernel thread, which takes a CPU that is idle where
+    /// there is one?
+    fn has_kernel_thread(&self) -> bool {
+        false
+    }
+
     /// What a store to a replicated page leaves.
     fn survivor(&self) -> Survivor {
         Survivor::Master

@@ -1,4 +1,4 @@
-//! What a plan asks for while the program runs: copies, and placements that begin later than objects do.
+//! What a plan asks for while the program runs: copies, and placements that do not hold all the time.
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
@@ -13,86 +13,163 @@ pub enum Wish {
     Nothing,
     /// A copy on each node that reads it.
     Copies,
-    /// To be on a node from when a second thread of its program runs.
-    Later(u16),
+    /// To be on a node from when a second thread of its program runs; none: on the one that next refers
+    /// to it.
+    Later(Option<u16>),
+    /// The same whenever several threads run; near the one that runs when it has been alone for a while.
+    Parallel(Option<u16>),
 }
 
 /// A node that reads a page that is to have copies gets one; a page whose copies stores have taken away
 /// so often is left alone. Once a second thread of a program refers to memory, each of its pages that
-/// was to wait for that moves to its node when it is next referred to, once.
+/// was to wait for that moves to its node when it is next referred to, once. When one thread alone has run
+/// throughout an epoch, pages that are placed for several go near it in the same way, and back when
+/// another thread refers to memory.
 #[derive(Clone, Debug)]
 pub struct Planned {
     wishes: Vec<Wish>,
+    /// Bit n: node n has memory.
+    memory_nodes: u64,
     /// Collapses of each page.
     collapses: Vec<u8>,
     /// Program of each page.
     programs: Vec<u16>,
-    /// By program: the thread that was seen first, and whether another was.
-    threads: Vec<(Option<ThreadIndex>, bool)>,
+    /// The phase of its program in which each page was last moved.
+    moved_in: Vec<u32>,
+    phases: Vec<Phase>,
+    /// Some pages are placed for several threads.
+    any_parallel: bool,
+}
+
+/// Of a program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Phase {
+    /// The thread that was seen first.
+    first: Option<ThreadIndex>,
+    /// 0 until a second one was seen; each change of `alone` begins another.
+    number: u32,
+    /// The only thread that runs.
+    alone: Option<ThreadIndex>,
+}
+
+impl Phase {
+    fn saw(&mut self, thread: ThreadIndex) {
+        let first = *self.first.get_or_insert(thread);
+        let second = self.number == 0 && thread != first;
+        if second || self.alone.is_some_and(|alone| thread != alone) {
+            self.number += 1;
+            self.alone = None;
+        }
+    }
+
+    fn ran_alone(&mut self, thread: ThreadIndex) {
+        if self.number > 0 && self.alone != Some(thread) {
+            self.number += 1;
+            self.alone = Some(thread);
+        }
+    }
 }
 
 /// As often as `traffic` allows (Carrefour §3.3.2).
 const COLLAPSES_MAX: u8 = 5;
+/// A thread that runs alone for so long begins a phase.
+const ALONE_NS: u64 = 1_000_000;
 
 impl Planned {
-    /// By page.
-    pub fn new(wishes: Vec<Wish>) -> Self {
+    /// By page; bit n of `memory_nodes`: node n has memory.
+    pub fn new(wishes: Vec<Wish>, memory_nodes: u64) -> Self {
         Self {
+            memory_nodes,
             collapses: vec![0; wishes.len()],
             programs: vec![0; wishes.len()],
-            threads: vec![(None, false)],
+            moved_in: vec![0; wishes.len()],
+            phases: vec![Phase::default()],
+            any_parallel: wishes.iter().any(|wish| matches!(wish, Wish::Parallel(_))),
             wishes,
         }
+    }
+
+    fn phase(&mut self, program: u16) -> &mut Phase {
+        let program = usize::from(program);
+        if self.phases.len() <= program {
+            self.phases.resize(program + 1, Phase::default());
+        }
+        &mut self.phases[program]
     }
 }
 
 impl OnlinePolicy for Planned {
     fn epoch_ns(&self) -> Option<u64> {
-        None
+        self.any_parallel.then_some(ALONE_NS)
     }
 
     fn place(&mut self, page: u32, place: Place) {
         self.programs[page as usize] = place.application;
-        let programs = usize::from(place.application) + 1;
-        if self.threads.len() < programs {
-            self.threads.resize(programs, (None, false));
-        }
     }
 
     fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
-        let page = observation.page as usize;
-        let (first, second_runs) = &mut self.threads[usize::from(self.programs[page])];
-        let first = *first.get_or_insert(observation.thread);
-        *second_runs |= first != observation.thread;
-        match self.wishes[page] {
-            Wish::Copies
-                if self.collapses[page] <= COLLAPSES_MAX
-                    && observation.kind != AccessKind::Store =>
-            {
-                let rule = "the plan wants copies, and a node without one reads";
-                actions.extend(copy_to_reader(observation, rule));
-            }
-            Wish::Later(node) if *second_runs => {
-                self.wishes[page] = Wish::Nothing;
-                if observation.copies != Copies::at(node) {
-                    actions.push(Action {
-                        page: observation.page,
-                        kind: ActionKind::Migrate,
-                        node,
-                        reason: Reason {
-                            rule: "the plan wants it there from the second thread on",
-                            counts: Vec::new(),
-                            writes: 0,
-                            migrations: 0,
-                        },
-                    });
+        let &Observation {
+            page: number,
+            node: reader,
+            thread,
+            kind,
+            copies,
+            ..
+        } = observation;
+        let page = number as usize;
+        let phase = self.phase(self.programs[page]);
+        phase.saw(thread);
+        let phase = *phase;
+        let (wanted, rule) = match self.wishes[page] {
+            Wish::Nothing => return,
+            Wish::Copies => {
+                if self.collapses[page] <= COLLAPSES_MAX && kind != AccessKind::Store {
+                    let rule = "the plan wants copies, and a node without one reads";
+                    actions.extend(copy_to_reader(observation, rule));
                 }
+                return;
             }
-            Wish::Nothing | Wish::Copies | Wish::Later(_) => {}
+            Wish::Parallel(_) if phase.alone.is_some() => (
+                None,
+                "the plan wants it elsewhere while several threads run, and one runs alone",
+            ),
+            Wish::Later(node) => (node, "the plan wants it there from the second thread on"),
+            Wish::Parallel(node) => (node, "the plan wants it there while several threads run"),
+        };
+        let moved_in = &mut self.moved_in[page];
+        let waits = match self.wishes[page] {
+            Wish::Later(_) => *moved_in == 0,
+            _ => *moved_in != phase.number,
+        };
+        let node = wanted.unwrap_or(reader);
+        if phase.number == 0 || !waits || self.memory_nodes >> node & 1 == 0 {
+            return;
+        }
+        *moved_in = phase.number;
+        if copies != Copies::at(node) {
+            actions.push(Action {
+                page: number,
+                kind: ActionKind::Migrate,
+                node,
+                reason: Reason {
+                    rule,
+                    counts: Vec::new(),
+                    writes: 0,
+                    migrations: 0,
+                },
+            });
         }
     }
 
-    fn end_epoch(&mut self, _: &Epoch<'_>, _: &mut Vec<Action>) {}
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
+        let running = || epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
+        for thread in running() {
+            let own = |other: &&super::ThreadCounts| other.application == thread.application;
+            if running().filter(own).count() == 1 {
+                self.phase(thread.application).ran_alone(thread.thread);
+            }
+        }
+    }
 
     fn forget(&mut self, page: u32) {
         self.wishes[page as usize] = Wish::Nothing;

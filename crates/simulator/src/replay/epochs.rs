@@ -74,7 +74,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.epoch.instructions = instructions;
         self.epoch.requests = requests;
         self.next_epoch = self.next_epoch.saturating_add(self.epoch_length);
-        if !self.actions.is_empty() {
+        if self.policy.has_kernel_thread() && self.has_idle_cpu() {
+            self.wake_kernel_thread(now);
+        } else if !self.actions.is_empty() {
             self.threads[number].time = self.threads[number].time.max(now);
             self.request(number);
             self.turns.set(number, self.threads[number].time);

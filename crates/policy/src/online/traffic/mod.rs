@@ -318,6 +318,11 @@ impl OnlinePolicy for Traffic {
         std::mem::take(&mut self.thread_moves)
     }
 
+    /// "We implemented Carrefour in the Linux kernel" (§3.3), with decisions once a second.
+    fn has_kernel_thread(&self) -> bool {
+        true
+    }
+
     fn survivor(&self) -> Survivor {
         Survivor::Writer
     }

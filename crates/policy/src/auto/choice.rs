@@ -1,0 +1,305 @@
+//! What may be done with one object.
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_machine::NodeId;
+use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
+
+use crate::first_touch::FirstTouches;
+use crate::holder::{Holder, Layout};
+use crate::instances::{self, Instances};
+use crate::interleave;
+use crate::place::accesses;
+use crate::plan::{Context, decided};
+use crate::under::assumed_toucher;
+use crate::{Parameters, Policy};
+
+/// A rule that may treat all objects alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Left,
+    Pattern,
+    Block,
+    Whole,
+    NextTouch,
+    Interleave,
+    Weighted,
+    HopSensitive,
+    Uniform,
+    Replicate,
+}
+
+/// One of the things that may be done with an object.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub kind: Kind,
+    /// None: it is left to first touch.
+    pub decisions: Vec<Decision>,
+    /// What it owes to chance, in nanoseconds of the program's time.
+    pub chance_ns: f64,
+    /// Two standard errors of what it saves, in nanoseconds of the program's time.
+    pub error_ns: f64,
+}
+
+/// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
+/// each takes all copies but one away again.
+pub(super) const REPLICATED_STORES_MAX: f64 = 0.001;
+
+pub(super) fn left() -> Choice {
+    Choice {
+        kind: Kind::Left,
+        decisions: Vec::new(),
+        chance_ns: 0.0,
+        error_ns: 0.0,
+    }
+}
+
+/// Code for all nodes that run it.
+pub(super) fn copied(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
+    let rule = "a copy for each node that runs it";
+    let place = Placement::Replicate;
+    Choice {
+        kind: Kind::Replicate,
+        decisions: vec![decided(context, group, subject.clone(), place, rule)],
+        ..left()
+    }
+}
+
+/// Everything that may be done with a group, without repetitions; leaving it alone first.
+pub(super) fn choices(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    parameters: &Parameters,
+    latency_ns: &[Vec<f64>],
+    stores_most: f64,
+) -> Vec<Choice> {
+    let mut choices = vec![left()];
+    let sample_ns = sample_ns(latency_ns, group);
+    let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
+    let pages = by_page.count();
+    let mut offer = |kind, decisions: Vec<Decision>| {
+        let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
+        // Rules that agree are one choice.
+        if !choices.iter().any(same) {
+            let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
+            let chosen = match decisions.iter().any(by_page) {
+                true => pages,
+                false => 0,
+            };
+            choices.push(Choice {
+                kind,
+                chance_ns: chosen as f64 * sample_ns,
+                error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
+                decisions,
+            });
+        }
+    };
+    let by = |policy| crate::plan::decide_group(policy, context, group, subject, parameters);
+    offer(Kind::Pattern, by(Policy::Object));
+    let together = matches!(
+        instances::of(context, group, parameters),
+        Instances::Together
+    );
+    if together {
+        let mut one = |kind, placement: Option<Placement>, rule: &str| {
+            let decision = placement
+                .map(|placement| decided(context, group, subject.clone(), placement, rule));
+            offer(kind, decision.into_iter().collect());
+        };
+        let team = context.team("");
+        let block = team.filter(|threads| {
+            threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
+        });
+        one(
+            Kind::Block,
+            block.map(|_| Placement::Block {
+                team: String::new(),
+            }),
+            "a share for each thread",
+        );
+        one(
+            Kind::Whole,
+            dominant(context, group).map(Placement::Whole),
+            "all of it near the thread that uses it most",
+        );
+        one(
+            Kind::Interleave,
+            Some(interleave::everywhere()),
+            "over all nodes",
+        );
+        one(
+            Kind::Weighted,
+            weighted(context, group),
+            "over the nodes as its users are spread",
+        );
+        let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
+        let all: f64 = cells(group).map(accesses).sum();
+        if parameters.replicas && stores <= stores_most * all {
+            one(
+                Kind::Replicate,
+                Some(Placement::Replicate),
+                "a copy for each node that reads it",
+            );
+        }
+    }
+    offer(Kind::HopSensitive, by(Policy::HopSensitive));
+    offer(Kind::Uniform, by(Policy::Uniform));
+    choices
+}
+
+/// What decisions do, whatever they say of it.
+pub(super) fn placements(decisions: &[Decision]) -> Vec<(&Subject, &Placement)> {
+    decisions
+        .iter()
+        .map(|decision| (&decision.subject, &decision.placement))
+        .collect()
+}
+
+/// Each page near the thread that is the first to use it when a second one runs, for objects that one thread
+/// fills before.
+pub(super) fn next_touch(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+) -> Option<Choice> {
+    if group.affinity.initialisation.is_empty() {
+        return None;
+    }
+    let rule = "each page near the thread that uses it first when a second thread runs";
+    let place = Placement::FirstTouch;
+    Some(Choice {
+        kind: Kind::NextTouch,
+        decisions: vec![Decision {
+            start: Start::SecondThread,
+            ..decided(context, group, subject.clone(), place, rule)
+        }],
+        chance_ns: 0.0,
+        error_ns: 0.0,
+    })
+}
+
+/// The same choice with another start, for objects that one thread fills before.
+pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Option<Choice> {
+    let [decision] = choice.decisions.as_slice() else {
+        return None;
+    };
+    let same = decision.start == start || decision.placement == Placement::Replicate;
+    if same || group.affinity.initialisation.is_empty() {
+        return None;
+    }
+    Some(Choice {
+        decisions: vec![Decision {
+            start,
+            why: match start {
+                Start::Parallel => format!("{}; while several threads run", decision.why),
+                _ => format!("{}; from when a second thread runs", decision.why),
+            },
+            ..decision.clone()
+        }],
+        ..choice.clone()
+    })
+}
+
+fn cells(group: &ObjectGroup) -> impl Iterator<Item = &nearpage_attribution::Cell> {
+    group.affinity.cells.iter()
+}
+
+/// The thread with the most accesses.
+fn dominant(context: &Context, group: &ObjectGroup) -> Option<Owner> {
+    let known = group
+        .threads
+        .iter()
+        .filter(|(thread, ..)| context.places.knows(*thread));
+    let most = known.max_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)).then(b.0.cmp(&a.0)));
+    context.owner(most?.0)
+}
+
+/// Accesses differ less than this between nodes: they are even.
+const EVEN: f64 = 0.25;
+/// Largest weight of a node.
+const WEIGHT_MAX: f64 = 8.0;
+
+/// Interleaving with weights by node, as accesses come from them; none where they come evenly from
+/// all, or from one alone.
+fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
+    let with_memory = context.machine.nodes_with_memory();
+    let mut by_node: Vec<(NodeId, f64)> = with_memory.iter().map(|&node| (node, 0.0)).collect();
+    for cell in cells(group) {
+        let reader = context.node_position(cell.thread);
+        let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
+        if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
+            entry.1 += accesses(cell);
+        }
+    }
+    let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
+    let least = by_node.iter().map(|node| node.1).fold(f64::MAX, f64::min);
+    if most <= 0.0 || least >= (1.0 - EVEN) * most {
+        return None;
+    }
+    let weight = |count: f64| (WEIGHT_MAX * count / most).round() as u32;
+    let nodes: Vec<(NodeId, u32)> = by_node
+        .into_iter()
+        .map(|(node, count)| (node, weight(count)))
+        .filter(|node| node.1 > 0)
+        .collect();
+    (nodes.len() > 1).then_some(Placement::Interleave { nodes })
+}
+
+/// What placing the accesses of one sample well can save of the program's time, were they on the
+/// farthest node.
+fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
+    let threads = group.threads.len().max(1) as f64;
+    let weight = group.affinity.sample_weight.max(1.0);
+    weight * super::model::misses_an_access(latency_ns, group) * range_ns(latency_ns) / threads
+}
+
+/// From the nearest to the farthest memory.
+fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
+    let latencies = latency_ns.iter().flatten().copied();
+    let most = latencies.clone().fold(0.0, f64::max);
+    let least = latencies.fold(f64::MAX, f64::min);
+    most - least
+}
+
+/// Two standard errors of what decisions save: each sample of an access that they make faster or slower
+/// might as well not have been taken, or twice. What they leave as it is is no uncertainty.
+fn sampling_error_ns(
+    context: &Context,
+    group: &ObjectGroup,
+    decisions: &[Decision],
+    latency_ns: &[Vec<f64>],
+) -> f64 {
+    let each_ns = |reader: usize, holder: Holder| -> f64 {
+        let mut sum = 0.0;
+        holder.serve(context, reader, |memory, share| {
+            sum += share * latency_ns[reader][memory];
+        });
+        sum
+    };
+    let together = match decisions {
+        [decision] => Layout::new(&decision.placement, context, group.size_bytes),
+        _ => None,
+    };
+    let touches = FirstTouches::of(group);
+    let assumed = assumed_toucher(context, group);
+    let unit = group.affinity.page_bytes;
+    let range_ns = range_ns(latency_ns);
+    let square = |cell: &nearpage_attribution::Cell| {
+        let Some(reader) = context.node_position(cell.thread) else {
+            return 0.0;
+        };
+        let before = touches.toucher(cell.page).or(assumed);
+        let changed = match (&together, before) {
+            (Some(layout), Some(before)) => {
+                let after = layout.holder(u64::from(cell.page) * unit + unit / 2);
+                each_ns(reader, Holder::Thread(before)) - each_ns(reader, after)
+            }
+            _ => range_ns,
+        };
+        accesses(cell) * changed * changed
+    };
+    let squares: f64 = cells(group).map(square).sum();
+    let threads = group.threads.len().max(1) as f64;
+    let weight = group.affinity.sample_weight.max(1.0);
+    2.0 * (weight * squares).sqrt() * super::model::misses_an_access(latency_ns, group) / threads
+}

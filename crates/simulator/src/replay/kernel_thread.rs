@@ -1,0 +1,115 @@
+//! A kernel thread that moves pages while the program's threads run on.
+
+use std::collections::VecDeque;
+
+use nearpage_machine::MoveCost;
+use nearpage_policy::online::{Action, ActionKind, OnlinePolicy};
+
+use super::Replay;
+use crate::figures::femtoseconds;
+use crate::thread::State;
+use crate::tournament::NEVER;
+
+/// Pages that it has been told to move.
+pub(super) struct KernelThread {
+    queue: VecDeque<Action>,
+    /// When the first of them is done; never: there are none.
+    pub next: u64,
+    /// Pages since other CPUs last flushed, and these CPUs.
+    moved: u64,
+    users: u64,
+}
+
+impl Default for KernelThread {
+    fn default() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            next: NEVER,
+            moved: 0,
+            users: 0,
+        }
+    }
+}
+
+impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
+    /// Is there a CPU that no thread has or waits for?
+    pub(super) fn has_idle_cpu(&self) -> bool {
+        let needs_cpu = |state| matches!(state, State::Arriving | State::Running | State::Queueing);
+        let threads = self.threads.iter();
+        let mut busy: Vec<u32> = threads
+            .filter(|thread| needs_cpu(thread.state))
+            .map(|thread| thread.cpu)
+            .collect();
+        busy.sort_unstable();
+        busy.dedup();
+        busy.len() < self.figures.cpus().count()
+    }
+
+    /// Hands over what the policy asked for.
+    pub(super) fn wake_kernel_thread(&mut self, now: u64) {
+        let was_idle = self.kernel_thread.queue.is_empty();
+        self.kernel_thread.queue.extend(self.actions.drain(..));
+        if was_idle {
+            self.start_next(now);
+        }
+    }
+
+    /// Begins with the next page that is not there yet.
+    fn start_next(&mut self, now: u64) {
+        let queue = &mut self.kernel_thread.queue;
+        while queue
+            .pop_front_if(|action| self.pages.source(action, self.figures).is_none())
+            .is_some()
+        {}
+        let Some(action) = queue.front() else {
+            self.kernel_thread.next = NEVER;
+            return;
+        };
+        let cost = match self.figures.moves {
+            MoveCost::Fixed(ns) => femtoseconds(ns),
+            MoveCost::Steps(steps) => {
+                let (mapping_ns, end_ns) = match action.kind {
+                    ActionKind::Replicate => (steps.mapping_replica_ns, steps.end_replica_ns),
+                    _ => (steps.mapping_migration_ns, steps.end_migration_ns),
+                };
+                let locked = femtoseconds(steps.allocation_ns + mapping_ns);
+                let flush_ns = steps.flush_ns / self.job.options.batch_pages.max(1) as f64;
+                let rest = steps.decision_ns + steps.copy_ns + end_ns + flush_ns;
+                self.queues.lock.wait(now, locked) + locked + femtoseconds(rest)
+            }
+        };
+        self.kernel_thread.next = now.saturating_add(cost);
+    }
+
+    /// Its page is done.
+    #[cold]
+    pub(super) fn move_in_background(&mut self) {
+        let at = self.kernel_thread.next;
+        let Some(action) = self.kernel_thread.queue.pop_front() else {
+            self.kernel_thread.next = NEVER;
+            return;
+        };
+        self.pages.set_now(at);
+        let from = self.pages.source(&action, self.figures);
+        if let Some(from) = from
+            && self.pages.apply(&action, at, self.figures)
+        {
+            let users = self.users(action.page);
+            if let MoveCost::Steps(steps) = self.figures.moves {
+                let lines = self.figures.lines_per_page;
+                self.queues.wait(action.node, from, at, lines, self.figures);
+                self.kernel_thread.users |= users;
+                self.kernel_thread.moved += 1;
+                let batch_ends = self.kernel_thread.moved >= self.job.options.batch_pages;
+                if batch_ends || self.kernel_thread.queue.is_empty() {
+                    self.kernel_thread.moved = 0;
+                    let users = std::mem::take(&mut self.kernel_thread.users);
+                    let cost = femtoseconds(steps.flush_request_ns);
+                    // It has a CPU of its own.
+                    self.flush_others(u32::MAX, users, cost);
+                }
+            }
+        }
+        self.start_next(at);
+    }
+}
