@@ -299,6 +299,10 @@ impl Daemon {
         if !self.settings.moves_threads {
             return;
         }
+        // Earlier ones were about threads that have moved on since.
+        for process in self.processes.values_mut() {
+            process.forget_pins();
+        }
         for wish in &decisions.thread_moves {
             let thread = observer.threads().get(wish.thread.0 as usize);
             let cpus = self.cpus_of_node.get(usize::from(wish.node));

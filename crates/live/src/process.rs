@@ -139,6 +139,11 @@ impl TargetProcess {
         self.pins.wish(tid, cpus);
     }
 
+    /// Threads that were to go somewhere and have not yet stay.
+    pub fn forget_pins(&mut self) {
+        self.pins.forget_wishes();
+    }
+
     /// Leaves nothing behind: pinned threads may run where they might before.
     pub fn let_go(&mut self, kernel: &mut dyn Kernel) {
         self.pins.undo(kernel, self.identity.pid);
@@ -187,7 +192,7 @@ impl TargetProcess {
                 if acted.moved_back {
                     // What was wanted did harm.
                     self.pending.clear();
-                    self.pins.forget_wishes();
+                    self.forget_pins();
                     self.let_go(kernel);
                 }
                 acted.round = mover.carry_out(kernel, self.identity, &back, deadline_ns);

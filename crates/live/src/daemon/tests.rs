@@ -623,6 +623,22 @@ fn threads_are_pinned_with_care_and_let_go_in_the_end() {
     assert_eq!(world.affinities[&(PID + 1)], anywhere);
 }
 
+#[test]
+fn threads_go_where_the_last_decision_wants_them_or_nowhere() {
+    let (mut world, mut program) = (world(), Program::new());
+    let mut daemon = daemon("watch", &world, |settings| settings.moves_threads = true);
+    report_of(&mut daemon, &mut program, &mut world);
+    // Decided while the process is measured, when nothing is carried out yet.
+    for process in daemon.processes.values_mut() {
+        process.pin(PID + 1, "2".parse().expect("a list"));
+    }
+    for _ in 0..Caution::default().intervals + 3 {
+        let process = report_of(&mut daemon, &mut program, &mut world);
+        assert_eq!(process.threads_pinned, 0);
+    }
+    assert!(world.affinities.is_empty());
+}
+
 fn report_of(daemon: &mut Daemon, program: &mut Program, world: &mut World) -> LoggedProcess {
     program.run(world, 300, blocks);
     daemon
