@@ -67,7 +67,7 @@ impl AddressSpace {
             && let Some(huge_bytes) = mapping.huge_bytes
         {
             let start = address & !(huge_bytes - 1);
-            if start >= mapping.start && start + huge_bytes <= mapping.end {
+            if start >= mapping.start && mapping.end - start >= huge_bytes {
                 return (start, huge_bytes);
             }
         }
@@ -172,7 +172,10 @@ impl Sizes {
     fn huge_bytes(self, huge_page_bytes: u64) -> Option<u64> {
         let kernel_page_bytes = self.kernel_page.saturating_mul(1024);
         if kernel_page_bytes >= huge_page_bytes {
-            return Some(kernel_page_bytes); // hugetlb
+            // hugetlb, if it is a size that pages can have
+            return kernel_page_bytes
+                .is_power_of_two()
+                .then_some(kernel_page_bytes);
         }
         (self.huge > 0 && self.huge >= self.resident / 2).then_some(huge_page_bytes)
     }
@@ -235,6 +238,26 @@ Rss:                  20 kB
             (0x7f00_0090_0000, (0x7f00_0090_0000, 4096)),
         ] {
             assert_eq!(space.page(address, 4096), page, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_no_page_has_are_none() {
+        for kib in [
+            "4555555555555550",
+            "18014398509481983",
+            "9007199254740992",
+            "3072",
+        ] {
+            let smaps =
+                format!("1000-ffffffffffff0000 rw-p 00000000 00:00 0\nKernelPageSize: {kib} kB\n");
+            let space = AddressSpace {
+                allowed: None,
+                mappings: mappings(&smaps, "", HUGE),
+            };
+            for address in [0x1000, 0x7f00_0000_1008, 0xffff_ffff_fffe_ffff] {
+                assert_eq!(space.page(address, 4096), (address & !4095, 4096), "{kib}");
+            }
         }
     }
 

@@ -181,6 +181,9 @@ fn online_cpus(system: &Path) -> Result<CpuList, Error> {
     Ok((0..count).map(CpuId).collect())
 }
 
+/// Linux has no more (`NODES_SHIFT` is 10 at most), and distances take the square of them.
+const NODES_MOST: usize = 1024;
+
 type NodesAndDistances = (Vec<Node>, Option<Vec<Vec<u32>>>);
 
 fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistances>, Error> {
@@ -194,6 +197,14 @@ fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistance
     };
     if ids.as_slice().is_empty() {
         return Ok(None);
+    }
+    if ids.as_slice().len() > NODES_MOST {
+        let found = format!("{} nodes", ids.as_slice().len());
+        return Err(unexpected(
+            &folder.join("online"),
+            "1024 nodes at most",
+            &found,
+        ));
     }
     let mut nodes = Vec::new();
     let mut distance = Vec::new();

@@ -261,6 +261,11 @@ fn damaged_files_are_named() {
             "node/online: expected a list such as `0,2-3`, found `0-`",
         ),
         (
+            "devices/system/node/online",
+            "0-1024",
+            "node/online: expected 1024 nodes at most, found `1025 nodes`",
+        ),
+        (
             "devices/system/node/node0/meminfo",
             "Node 0 MemTotal: -1 kB",
             "node0/meminfo: expected `Node N MemTotal",
