@@ -183,13 +183,7 @@ fn simulate_one(
         homes,
     };
     match &job.policy {
-        Policy::Homes { homes, .. } if homes.iter().any(wishes_more) => {
-            let wish = |home: &Option<Home>| match home {
-                Some(Home::Copies) => Wish::Copies,
-                Some(Home::Later(node)) => Wish::Later(*node),
-                Some(Home::Parallel(node)) => Wish::Parallel(*node),
-                Some(Home::Node(_)) | None => Wish::Nothing,
-            };
+        Policy::Homes { homes, .. } if homes.iter().any(|home| wish(home) != Wish::Nothing) => {
             let mut wishes: Vec<Wish> = homes.iter().map(wish).collect();
             // A plan may be of fewer pages.
             wishes.resize(pages, Wish::Nothing);
@@ -265,12 +259,14 @@ fn watched(
     Ok(misses)
 }
 
-/// Does a plan want more of a page than its first home?
-fn wishes_more(home: &Option<Home>) -> bool {
-    matches!(
-        home,
-        Some(Home::Copies | Home::Later(_) | Home::Parallel(_))
-    )
+/// What a plan wants of a page beyond its first home.
+fn wish(home: &Option<Home>) -> Wish {
+    match home {
+        Some(Home::Copies) => Wish::Copies,
+        Some(Home::Later(node)) => Wish::Later(*node),
+        Some(Home::Parallel(node)) => Wish::Parallel(*node),
+        Some(Home::Node(_)) | None => Wish::Nothing,
+    }
 }
 
 /// A replay to be made.

@@ -173,8 +173,7 @@ pub(super) fn next_touch(
             start: Start::SecondThread,
             ..decided(context, group, subject.clone(), place, rule)
         }],
-        chance_ns: 0.0,
-        error_ns: 0.0,
+        ..left()
     })
 }
 

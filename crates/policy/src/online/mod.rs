@@ -227,6 +227,18 @@ pub struct Reason {
     pub migrations: u32,
 }
 
+impl Reason {
+    /// A rule that looks at no counters.
+    pub fn rule(rule: &'static str) -> Self {
+        Self {
+            rule,
+            counts: Vec::new(),
+            writes: 0,
+            migrations: 0,
+        }
+    }
+}
+
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {

@@ -151,12 +151,7 @@ impl OnlinePolicy for Planned {
                 page: number,
                 kind: ActionKind::Migrate,
                 node,
-                reason: Reason {
-                    rule,
-                    counts: Vec::new(),
-                    writes: 0,
-                    migrations: 0,
-                },
+                reason: Reason::rule(rule),
             });
         }
     }

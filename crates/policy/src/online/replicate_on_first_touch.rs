@@ -29,12 +29,7 @@ pub(super) fn copy_to_reader(observation: &Observation, rule: &'static str) -> O
         page,
         kind: ActionKind::Replicate,
         node,
-        reason: Reason {
-            rule,
-            counts: Vec::new(),
-            writes: 0,
-            migrations: 0,
-        },
+        reason: Reason::rule(rule),
     })
 }
 

@@ -157,10 +157,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     fn collapse_to_master(&mut self, number: usize, page: u32, copies: Copies) {
         let reason = Reason {
-            rule: "a store to replicated page",
-            counts: Vec::new(),
             writes: 1,
-            migrations: 0,
+            ..Reason::rule("a store to replicated page")
         };
         let action = Action {
             page,

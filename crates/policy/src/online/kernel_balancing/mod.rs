@@ -338,12 +338,7 @@ impl OnlinePolicy for KernelBalancing {
                 page,
                 kind: ActionKind::Migrate,
                 node,
-                reason: Reason {
-                    rule: "a hinting fault that the two-reference filter lets through",
-                    counts: Vec::new(),
-                    writes: 0,
-                    migrations: 0,
-                },
+                reason: Reason::rule("a hinting fault that the two-reference filter lets through"),
             });
         }
         let other = last.filter(|&(other, _)| other != thread);

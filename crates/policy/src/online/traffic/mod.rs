@@ -338,10 +338,8 @@ impl OnlinePolicy for Traffic {
                 kind: ActionKind::Collapse,
                 node: copies.home,
                 reason: Reason {
-                    rule: "collapsed too often",
-                    counts: Vec::new(),
                     writes,
-                    migrations: 0,
+                    ..Reason::rule("collapsed too often")
                 },
             });
         }
