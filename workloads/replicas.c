@@ -4,10 +4,13 @@
  * Checks where the copy that each thread gets is, what it has before and after updates, how much
  * memory copies take and that a limit on it holds, and that nothing is left after all. And of a
  * FILE that `nearpage run --replicate file:FILE` replicates, that what is mapped of it is on the
- * thread's node. */
+ * thread's node, and on that of a child which begins on another one. */
 #include "workload.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "nearpage_replicate.h"
 
@@ -35,6 +38,39 @@ static void map_file(const char *path, int flags) {
     int node = node_of(mapped);
     REQUIRE(before != own_node() || node == before, "%s: on node %d, not %d", path, node, before);
     close(fd);
+}
+
+/* What is mapped of the file, in children of fork on all other CPUs. */
+static int map_file_in_children(const char *path) {
+    int fd = open(path, O_RDONLY), children = 0;
+    struct stat status;
+    REQUIRE(fd >= 0 && !fstat(fd, &status), "%s", path);
+    char *contents = malloc(status.st_size);
+    REQUIRE(contents && read(fd, contents, status.st_size) == status.st_size, "read");
+    cpu_set_t before;
+    REQUIRE(!sched_getaffinity(0, sizeof before, &before), "affinity");
+    const char *private = mmap(NULL, status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    const char *shared = mmap(NULL, status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    REQUIRE(private != MAP_FAILED && shared != MAP_FAILED, "mmap");
+    int home = own_node();
+    for (int cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        if (sched_setaffinity(0, sizeof one, &one) || own_node() == home)
+            continue;
+        int child = fork(), ended;
+        REQUIRE(child >= 0, "fork");
+        if (child == 0) {
+            int same = !memcmp(private, contents, status.st_size) && !memcmp(shared, contents, status.st_size);
+            _exit(!same ? 1 : node_of(private) != own_node() || node_of(shared) != own_node() ? 2 : 0);
+        }
+        REQUIRE(waitpid(child, &ended, 0) == child && WIFEXITED(ended), "waitpid");
+        REQUIRE(!WEXITSTATUS(ended), "CPU %d: %s", cpu, WEXITSTATUS(ended) == 1 ? "another content" : "from afar");
+        children++;
+    }
+    REQUIRE(!sched_setaffinity(0, sizeof before, &before), "affinity");
+    return children;
 }
 
 int main(int argc, char **argv) {
@@ -73,12 +109,13 @@ int main(int argc, char **argv) {
     REQUIRE(nearpage_local(replica) == array && nearpage_replica_bytes() == 0, "copies are left");
     nearpage_release(replica);
     REQUIRE(nearpage_local(NULL) == NULL, "a handle of nothing");
+    int children = argc > 2 ? map_file_in_children(argv[2]) : 0;
     if (argc > 2)
 #pragma omp parallel
     {
         map_file(argv[2], MAP_PRIVATE);
         map_file(argv[2], MAP_SHARED);
     }
-    printf("replicas copies %d, %d threads moved\n", copies, moved);
+    printf("replicas copies %d, %d threads moved, %d children elsewhere\n", copies, moved, children);
     return 0;
 }

@@ -657,14 +657,16 @@ fn processes_run_from_copies_on_their_node() {
         "{said}"
     );
     // The program checks where its copies are.
-    assert!(case.read("replicas.out").contains("replicas copies 4,"));
+    let printed = case.read("replicas.out");
+    assert!(printed.contains("replicas copies 4,"), "{printed}");
+    assert!(printed.contains(" 3 children elsewhere"), "{printed}");
     let said = case.read("replicas.err");
     assert!(
         said.contains("1 files replicated on 4 nodes: 0.1 MiB"),
         "{said}"
     );
     assert!(
-        said.contains("1 processes ran from copies on their nodes: 8 mappings"),
+        said.contains("4 processes ran from copies on their nodes: 16 mappings"),
         "{said}"
     );
 }

@@ -128,6 +128,7 @@ impl Replicas {
                     file: [metadata.dev(), metadata.ino()],
                     size,
                     changed: [metadata.mtime() as u64, metadata.mtime_nsec() as u64],
+                    copy: mapped_identity(&copy).with_context(named)?,
                     node: u32::from(node.0),
                     fd: copy.as_raw_fd() as u32,
                 });

@@ -5,7 +5,8 @@
 //! same. So are, later, the files that it maps itself. A page that is written afterwards becomes the
 //! process's own, as it would have before. Whatever cannot be had from a copy stays with the file.
 //!
-//! A process keeps the copies of the node on which it began: threads that run on another one read
+//! A process keeps the copies of the node on which it began, and so does a child of fork: one that the kernel
+//! starts on another node maps that node's copies instead. Threads that run on another one read
 //! from afar. What has copies is in a table ([`nearpage_wire::replicas`]).
 
 use core::ffi::c_int;
@@ -20,7 +21,10 @@ use crate::sys;
 static TABLE: AtomicUsize = AtomicUsize::new(0);
 static TABLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Mappings of one process that are made of copies before it begins, at most.
+/// The node whose copies the process began with.
+static NODE: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Mappings of one process that are made of copies when it begins, at most.
 const MAPPINGS_MAX: usize = 512;
 
 /// The loader calls this once all modules are there and relocated, before the program's own code.
@@ -35,8 +39,20 @@ extern "C" fn start() {
     if !environment::is_disabled()
         && let Some(path) = environment::variable(nearpage_wire::replicas::VARIABLE)
         && open(path).is_some()
+        && let Some(table) = table()
     {
-        from_copies();
+        count(from_copies(table, sys::node()));
+    }
+}
+
+/// In the child of a fork, before it goes on. Calls the kernel alone, and needs little of the stack.
+pub fn forked() {
+    let node = sys::node();
+    if TABLE.load(Relaxed) != 0
+        && NODE.load(Relaxed) != node
+        && let Some(table) = table()
+    {
+        count(from_copies(table, node));
     }
 }
 
@@ -80,7 +96,7 @@ fn is_first_of(pid: u32) -> bool {
 }
 
 /// Counts mappings and bytes, and the process with its first mapping, for whoever started the program.
-fn count(mappings: u64, bytes: u64) {
+fn count([mappings, bytes]: [u64; 2]) {
     if mappings == 0 {
         return;
     }
@@ -93,14 +109,17 @@ fn count(mappings: u64, bytes: u64) {
     }
 }
 
-/// The copy of a file on this node, opened for reading.
-fn copy(is_it: impl Fn(&Entry) -> bool) -> Option<usize> {
-    let table = table()?;
-    let (pid, entries) = read_header(table)?;
-    let node = sys::node();
-    let entry = (0..entries)
-        .filter_map(|index| Entry::read(table, index))
-        .find(|entry| entry.node == node && is_it(entry))?;
+/// The first entry of a table that is meant.
+fn entry(table: &[u8], is_it: impl Fn(&Entry) -> bool) -> Option<Entry> {
+    let (_, entries) = read_header(table)?;
+    let mut entries = (0..entries).filter_map(|index| Entry::read(table, index));
+    entries.find(is_it)
+}
+
+/// The copy of a file on a node, opened for reading.
+fn copy(table: &[u8], node: u32, is_it: impl Fn(&Entry) -> bool) -> Option<Copy> {
+    let (pid, _) = read_header(table)?;
+    let entry = entry(table, |entry| entry.node == node && is_it(entry))?;
     let mut path = Text::<64>::new();
     let written = path.push(b"/proc/")
         && path.push_number(pid.into())
@@ -108,7 +127,7 @@ fn copy(is_it: impl Fn(&Entry) -> bool) -> Option<usize> {
         && path.push_number(entry.fd.into())
         && path.push(b"\0");
     // Whoever has it open may have ended, or be in another namespace of processes.
-    written.then(|| sys::open(path.as_bytes(), sys::O_RDONLY).ok())?
+    written.then(|| sys::open(path.as_bytes(), sys::O_RDONLY).ok().map(Copy))?
 }
 
 /// A descriptor of a copy, closed in the end.
@@ -122,7 +141,7 @@ impl Copy {
 
     /// So many bytes were mapped of it.
     pub fn mapped(&self, bytes: usize) {
-        count(1, bytes as u64);
+        count([1, bytes as u64]);
     }
 }
 
@@ -135,32 +154,50 @@ impl Drop for Copy {
 /// What to map instead of file `fd`: its copy, where it has one and that is the same to the program. A
 /// shared mapping of a file that it may write to must be of that very file.
 pub fn instead_of(fd: c_int, flags: u32) -> Option<Copy> {
-    if fd < 0 || TABLE.load(Relaxed) == 0 {
-        return None;
-    }
-    let fd = fd as usize;
+    let table = table()?;
+    let fd = usize::try_from(fd).ok()?;
     if flags as usize & sys::MAP_PRIVATE == 0 && !sys::is_read_only(fd) {
         return None;
     }
     let status = sys::file_status(fd).ok()?;
-    copy(|entry| {
+    copy(table, sys::node(), |entry| {
         entry.file == status.identity
             && entry.size == status.size
             && entry.changed == status.changed
     })
-    .map(Copy)
 }
 
-/// Maps from copies what the process has of files now.
-#[cfg(not(test))]
-fn from_copies() {
-    let Ok(fd) = sys::open(b"/proc/self/smaps\0", sys::O_RDONLY) else {
-        return;
+/// What is read into, and what is found: not on the stack, which a child of fork has from one of its
+/// parent's threads.
+struct Scratch {
+    /// More than any line has: a path is at most 4096 bytes.
+    buffer: [u8; 8192],
+    found: [Mapped; MAPPINGS_MAX],
+}
+
+/// Maps from a node's copies what the process has of files now, or of other nodes' copies. Mappings
+/// and bytes.
+fn from_copies(table: &[u8], node: u32) -> [u64; 2] {
+    NODE.store(node, Relaxed);
+    let bytes = size_of::<Scratch>();
+    let Ok(address) = sys::reserve(bytes) else {
+        return [0; 2];
     };
-    let mut found = [Mapped::default(); MAPPINGS_MAX];
+    // SAFETY: just mapped, of that size, by nobody else used, and zeros are a `Scratch`.
+    let replaced = replace(table, node, unsafe { &mut *(address as *mut Scratch) });
+    // SAFETY: it was used above alone.
+    let _ = unsafe { sys::munmap(address, bytes) };
+    replaced
+}
+
+fn replace(table: &[u8], node: u32, scratch: &mut Scratch) -> [u64; 2] {
+    let Ok(fd) = sys::open(b"/proc/self/smaps\0", sys::O_RDONLY) else {
+        return [0; 2];
+    };
+    let Scratch { buffer, found } = scratch;
     let mut mappings = 0;
     let mut smaps = Smaps::default();
-    each_line(fd, |line| {
+    each_line(fd, buffer, |line| {
         if let (Some(mapped), true) = (smaps.line(line), mappings < MAPPINGS_MAX) {
             found[mappings] = mapped;
             mappings += 1;
@@ -169,7 +206,14 @@ fn from_copies() {
     sys::close(fd);
     let (mut replaced_mappings, mut bytes) = (0, 0);
     for mapped in &found[..mappings] {
-        let Some(copy) = copy(|entry| entry.mapped == mapped.file).map(Copy) else {
+        // What is mapped shared may be the file itself for a reason; a copy is one like the other.
+        let file = match entry(table, |entry| entry.copy == mapped.file) {
+            Some(entry) if entry.node == node => continue,
+            Some(entry) => entry.mapped,
+            None if mapped.flags == sys::MAP_PRIVATE => mapped.file,
+            None => continue,
+        };
+        let Some(copy) = copy(table, node, |entry| entry.mapped == file) else {
             continue;
         };
         let length = mapped.end - mapped.start;
@@ -182,7 +226,7 @@ fn from_copies() {
                     mapped.start,
                     length,
                     mapped.protection,
-                    sys::MAP_PRIVATE | sys::MAP_FIXED,
+                    mapped.flags | sys::MAP_FIXED,
                     copy.0,
                     mapped.offset,
                 ],
@@ -193,14 +237,11 @@ fn from_copies() {
             bytes += length as u64;
         }
     }
-    count(replaced_mappings, bytes);
+    [replaced_mappings, bytes]
 }
 
 /// Calls `visit` with every line of a file.
-#[cfg_attr(test, allow(dead_code))]
-fn each_line(fd: usize, mut visit: impl FnMut(&[u8])) {
-    // More than any line has: a path is at most 4096 bytes.
-    let mut buffer = [0u8; 8192];
+fn each_line(fd: usize, buffer: &mut [u8], mut visit: impl FnMut(&[u8])) {
     let mut filled = 0;
     loop {
         let read = match sys::read(fd, &mut buffer[filled..]) {
@@ -227,6 +268,8 @@ struct Mapped {
     start: usize,
     end: usize,
     protection: usize,
+    /// [`sys::MAP_PRIVATE`] or [`sys::MAP_SHARED`].
+    flags: usize,
     offset: usize,
     file: [u64; 2],
 }
@@ -241,10 +284,14 @@ struct Smaps {
 impl Smaps {
     /// The mapping whose last missing fact this line was, if it can be made of a copy.
     fn line(&mut self, line: &[u8]) -> Option<Mapped> {
-        if let Some(rest) = line.strip_prefix(b"Anonymous:") {
-            // Pages that were written are the process's own: relocated constants, for one.
-            let mapped = self.mapped.take();
-            return mapped.filter(|_| rest.iter().find(|byte| **byte != b' ') == Some(&b'0'));
+        // Pages that were written are the process's own, in memory or not: relocated constants, for one.
+        if let Some(rest) = line.strip_prefix(b"Anonymous:")
+            && !is_zero(rest)
+        {
+            self.mapped = None;
+        }
+        if let Some(rest) = line.strip_prefix(b"Swap:") {
+            return self.mapped.take().filter(|_| is_zero(rest));
         }
         let first = line.first()?;
         if first.is_ascii_digit() || (b'a'..=b'f').contains(first) {
@@ -254,14 +301,19 @@ impl Smaps {
     }
 }
 
-/// `START-END r-xp OFFSET MAJOR:MINOR INODE PATH`, of a file, private, readable and not writable.
+/// Is a line's number of kilobytes 0?
+fn is_zero(rest: &[u8]) -> bool {
+    rest.iter().find(|byte| **byte != b' ') == Some(&b'0')
+}
+
+/// `START-END r-xp OFFSET MAJOR:MINOR INODE PATH`, of a file, readable and not writable.
 fn mapping(line: &[u8]) -> Option<Mapped> {
     let mut fields = line
         .split(|byte| *byte == b' ')
         .filter(|field| !field.is_empty());
     let mut range = fields.next()?.split(|byte| *byte == b'-');
     let (start, end) = (number(range.next()?, 16)?, number(range.next()?, 16)?);
-    let &[b'r', b'-', executable, b'p'] = fields.next()? else {
+    let &[b'r', b'-', executable, sharing] = fields.next()? else {
         return None;
     };
     let offset = number(fields.next()?, 16)?;
@@ -276,6 +328,10 @@ fn mapping(line: &[u8]) -> Option<Mapped> {
         start: start as usize,
         end: end as usize,
         protection: sys::PROT_READ | execute,
+        flags: match sharing {
+            b'p' => sys::MAP_PRIVATE,
+            _ => sys::MAP_SHARED,
+        },
         offset: offset as usize,
         file: [device(major, minor), inode],
     })
@@ -308,43 +364,126 @@ mod tests {
 55d0c0000000-55d0c0001000 r--p 00002000 fe:01 123   /usr/bin/a b
 Size:                  4 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 55d0c0001000-55d0c0002000 r-xp 00003000 fe:01 123   /usr/bin/a b
 Anonymous:             0 kB
+Swap:                  0 kB
 VmFlags: rd ex mr mw me
 55d0c0002000-55d0c0003000 r--p 00004000 fe:01 123   /usr/bin/a b
 Anonymous:             4 kB
-55d0c0003000-55d0c0004000 rw-p 00005000 fe:01 123   /usr/bin/a b
+Swap:                  0 kB
+55d0c0003000-55d0c0004000 r--p 00005000 fe:01 123   /usr/bin/a b
 Anonymous:             0 kB
+Swap:                  4 kB
+55d0c0004000-55d0c0005000 rw-p 00005000 fe:01 123   /usr/bin/a b
+Anonymous:             0 kB
+Swap:                  0 kB
 7f0000000000-7f0000001000 r--s 00000000 fe:01 124   /data
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000001000-7f0000002000 r--p 00000000 00:00 0
 Anonymous:             0 kB
+Swap:                  0 kB
 7f0000002000-7f0000003000 ---p 00000000 fe:01 123   /usr/bin/a b
 Anonymous:             0 kB
+Swap:                  0 kB
 ";
-        let file = [device(0xfe, 1), 123];
         let text_at = |start: usize, protection, offset| Mapped {
             start,
             end: start + 0x1000,
             protection,
+            flags: sys::MAP_PRIVATE,
             offset,
-            file,
+            file: [device(0xfe, 1), 123],
+        };
+        let data = Mapped {
+            flags: sys::MAP_SHARED,
+            file: [device(0xfe, 1), 124],
+            ..text_at(0x7f00_0000_0000, sys::PROT_READ, 0)
         };
         assert_eq!(
             candidates(text),
             [
                 text_at(0x55d0_c000_0000, sys::PROT_READ, 0x2000),
                 text_at(0x55d0_c000_1000, sys::PROT_READ | sys::PROT_EXEC, 0x3000),
+                data,
             ]
         );
     }
 
-    #[test]
-    fn a_process_s_own_text_is_found_line_by_line() {
+    /// Mappings of this process.
+    fn mappings() -> Vec<Mapped> {
         let fd = sys::open(b"/proc/self/smaps\0", sys::O_RDONLY).unwrap();
         let (mut smaps, mut found) = (Smaps::default(), Vec::new());
-        each_line(fd, |line| found.extend(smaps.line(line)));
+        each_line(fd, &mut [0; 8192], |line| found.extend(smaps.line(line)));
         sys::close(fd);
+        found
+    }
+
+    /// A file of one page, mapped; where, and how the kernel lists it.
+    fn mapped(file: &std::fs::File, flags: usize) -> (usize, [u64; 2]) {
+        use std::os::fd::AsRawFd;
+        let fd = Some(file.as_raw_fd() as usize);
+        let start = sys::mmap(4096, sys::PROT_READ, flags, fd, 0).unwrap();
+        (start, listed(start).file)
+    }
+
+    fn listed(start: usize) -> Mapped {
+        let all = mappings();
+        *all.iter().find(|one| one.start == start).expect("mapped")
+    }
+
+    #[test]
+    fn copies_of_another_node_are_exchanged_and_what_was_written_stays() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let [original, far, near] = [0u8, 1, 2].map(|content| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&[content; 4096]).unwrap();
+            file
+        });
+        let [private, shared] =
+            [sys::MAP_PRIVATE, sys::MAP_SHARED].map(|flags| mapped(&far, flags));
+        let (of_original, identity) = mapped(&original, sys::MAP_PRIVATE);
+        let (shared_original, _) = mapped(&original, sys::MAP_SHARED);
+        let (written, _) = mapped(&far, sys::MAP_PRIVATE);
+        unsafe extern "C" {
+            fn mprotect(start: usize, length: usize, protection: c_int) -> c_int;
+        }
+        let writable = sys::PROT_READ | sys::PROT_WRITE;
+        // SAFETY: a page of this test alone.
+        unsafe {
+            assert_eq!(mprotect(written, 4096, writable as c_int), 0);
+            *(written as *mut u8) = 9;
+            assert_eq!(mprotect(written, 4096, sys::PROT_READ as c_int), 0);
+        }
+        let (_, near_identity) = mapped(&near, sys::MAP_PRIVATE);
+        let entry = |node, file: &std::fs::File, copy| Entry {
+            mapped: identity,
+            node,
+            fd: file.as_raw_fd() as u32,
+            copy,
+            ..Entry::default()
+        };
+        let mut table = Vec::from(nearpage_wire::replicas::header(std::process::id(), 2));
+        table.extend(entry(1, &far, private.1).to_bytes());
+        table.extend(entry(2, &near, near_identity).to_bytes());
+        assert_eq!(from_copies(&table, 2), [3, 3 * 4096]);
+        // SAFETY: mapped above.
+        let first = |start: usize| unsafe { *(start as *const u8) };
+        let contents = [private.0, shared.0, of_original, shared_original, written].map(first);
+        assert_eq!(contents, [2, 2, 2, 0, 9]);
+        let flags = [private.0, shared.0].map(|start| listed(start).flags);
+        assert_eq!(flags, [sys::MAP_PRIVATE, sys::MAP_SHARED]);
+        assert_eq!(NODE.load(Relaxed), 2);
+        assert_eq!(from_copies(&table, 2), [0, 0]);
+        assert_eq!(from_copies(&table, 3), [0, 0], "a node without copies");
+        assert_eq!(from_copies(&table, 1), [4, 4 * 4096]);
+    }
+
+    #[test]
+    fn a_process_s_own_text_is_found_line_by_line() {
+        let found = mappings();
         let here = candidates as *const () as usize;
         let text = found
             .iter()

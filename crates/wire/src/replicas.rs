@@ -23,19 +23,21 @@
 //! | 32–39 | size in bytes |
 //! | 40–47 | last change, seconds since 1970 |
 //! | 48–55 | and nanoseconds |
-//! | 56–59 | node |
-//! | 60–63 | descriptor of the copy in the process that has it open |
+//! | 56–63 | device of the copy as `/proc/PID/maps` has it |
+//! | 64–71 | number of the copy there |
+//! | 72–75 | node |
+//! | 76–79 | descriptor of the copy in the process that has it open |
 
 /// Environment variable with the path of the table.
 pub const VARIABLE: &str = "NEARPAGE_REPLICAS";
 /// How a table begins.
 pub const MAGIC: [u8; 8] = *b"NPREPLIC";
 /// Of the layout above.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Size of the header.
 pub const HEADER_BYTES: usize = 48;
 /// Size of an entry.
-pub const ENTRY_BYTES: usize = 64;
+pub const ENTRY_BYTES: usize = 80;
 /// Where counters are: processes, mappings, bytes.
 pub const COUNTERS_AT: [usize; 3] = [24, 32, 40];
 /// Entries of a table, at most.
@@ -52,6 +54,8 @@ pub struct Entry {
     pub size: u64,
     /// Last change: seconds, nanoseconds.
     pub changed: [u64; 2],
+    /// Device and number of the copy, as `/proc/PID/maps` has them.
+    pub copy: [u64; 2],
     /// Where the copy is.
     pub node: u32,
     /// Its descriptor.
@@ -98,12 +102,14 @@ impl Entry {
             self.size,
             self.changed[0],
             self.changed[1],
+            self.copy[0],
+            self.copy[1],
         ];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[56..60].copy_from_slice(&self.node.to_ne_bytes());
-        bytes[60..].copy_from_slice(&self.fd.to_ne_bytes());
+        bytes[72..76].copy_from_slice(&self.node.to_ne_bytes());
+        bytes[76..].copy_from_slice(&self.fd.to_ne_bytes());
         bytes
     }
 
@@ -111,7 +117,7 @@ impl Entry {
     pub fn read(table: &[u8], index: usize) -> Option<Self> {
         let start = HEADER_BYTES + index.checked_mul(ENTRY_BYTES)?;
         let bytes = table.get(start..start.checked_add(ENTRY_BYTES)?)?;
-        let mut words = [0u64; 8];
+        let mut words = [0u64; 9];
         for (word, from) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_ne_bytes(from.try_into().ok()?);
         }
@@ -123,8 +129,9 @@ impl Entry {
             file: [words[2], words[3]],
             size: words[4],
             changed: [words[5], words[6]],
-            node: last(56)?,
-            fd: last(60)?,
+            copy: [words[7], words[8]],
+            node: last(72)?,
+            fd: last(76)?,
         })
     }
 }
@@ -142,6 +149,7 @@ mod tests {
             file: [0x801, number],
             size: 4097 * number,
             changed: [1_700_000_000, 999_999_999],
+            copy: [device(0, 1), 1000 + number],
             node: 3,
             fd: 7 + number as u32,
         };

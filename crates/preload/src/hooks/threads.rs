@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 
 use super::entry::enter;
 use crate::real;
+use crate::replicas;
 use crate::thread::Thread;
 use crate::tracker::{Birth, TRACKER};
 
@@ -130,10 +131,11 @@ unsafe fn fork_through(real: unsafe fn() -> c_int) -> c_int {
     // SAFETY: as the function itself. The token is held, so that handlers of the program that run
     // in the child before this function returns there write nothing into the parent's log.
     let pid = unsafe { real() };
-    if pid == 0
-        && let Some((thread, _token)) = &mut entered
-    {
-        TRACKER.forked_child(thread);
+    if pid == 0 {
+        replicas::forked();
+        if let Some((thread, _token)) = &mut entered {
+            TRACKER.forked_child(thread);
+        }
     }
     pid
 }
