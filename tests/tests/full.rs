@@ -312,6 +312,63 @@ fn what_a_shell_runs_is_in_the_recording() {
 }
 
 #[test]
+fn a_schedule_moves_threads_while_they_are_traced() {
+    let case = Case::new("full schedule");
+    case.write(
+        "two moves.toml",
+        "[[move]]\nthread = 1\nat_ns = 0\ncpu = 5\n[[move]]\nthread = 9\nat_ns = 1000\ncpu = 2\n",
+    );
+    let scheduled = ["--schedule", "two moves.toml"];
+    let recorded = trace(&case, "moved", &scheduled, &["triad", "1", "2"]).success();
+    let said = "of the schedule's 2 moves 1 were made";
+    assert!(recorded.stderr.contains(said), "{recorded}");
+    let metadata: Value = serde_json::from_str(&case.read("moved/recording.json")).unwrap();
+    let moves = metadata["tracing"]["moves"].as_array().unwrap();
+    assert_eq!(moves.len(), 1, "{moves:?}");
+    assert_eq!(
+        (&moves[0]["thread"], &moves[0]["cpu"]),
+        (&1.into(), &5.into())
+    );
+    // It worked where it was moved to, from its first touch on.
+    let csv = ["export", "moved", "--to", "csv", "-o", "moved.csv"];
+    case.nearpage(csv).success();
+    let table = case.read("moved.csv");
+    let (names, rows) = table.split_once('\n').unwrap();
+    let at = |name: &str| names.split(',').position(|one| one == name).unwrap();
+    let used = rows.lines().map(|row| {
+        let fields: Vec<&str> = row.split(',').collect();
+        (fields[at("tid")] == fields[at("pid")], fields[at("cpu")])
+    });
+    let used: std::collections::BTreeSet<(bool, &str)> = used.collect();
+    assert_eq!(Vec::from_iter(used), [(false, "5"), (true, "0")]);
+    let replayed = case.nearpage(["simulate", "moved", "--policy", "first-touch", "--json"]);
+    assert_eq!(json(&replayed.success())["results"][0]["estimated"], false);
+
+    let refused = |text: &str, words: &[&str]| {
+        case.write("schedule.toml", text);
+        let tried = trace(
+            &case,
+            "none",
+            &["--schedule", "schedule.toml"],
+            &["triad", "1"],
+        );
+        says(tried, 1, words);
+        assert!(!case.path("none").exists());
+    };
+    refused(
+        "scheduler = \"affinity\"\n",
+        &["schedule.toml: ", "are simulated"],
+    );
+    let moves = "[[move]]\nthread = 1\nat_ns = 0\n";
+    refused(&format!("{moves}cpu = 99\n"), &["CPU 99", "flash-8"]);
+    refused(
+        &format!("{moves}cpu = 1\nprogram = 2\n"),
+        &["schedule.toml: one program"],
+    );
+    refused(moves, &["schedule.toml: line 1: missing field"]);
+}
+
+#[test]
 fn what_cannot_be_traced_is_said_in_a_line() {
     let case = Case::new("full_bad");
     let full = ["record", "--source", "full", "--machine"];

@@ -282,6 +282,10 @@ pub struct Record {
     /// With `--source full`: machine whose caches the references go through [default: local]
     #[arg(long, help_heading = "With --source full")]
     pub machine: Option<String>,
+    /// Threads that go on on other CPUs: a TOML file with [[move]], as for simulate (see docs/formats.md).
+    /// Times are those of computation: misses take none here
+    #[arg(long, value_name = "FILE", help_heading = "With --source full")]
+    pub schedule: Option<PathBuf>,
     /// Keep what the second and third level of the caches serve, not only what they miss
     #[arg(long, help_heading = "With --source full")]
     pub keep_hits: bool,
@@ -315,6 +319,7 @@ impl Record {
     pub fn refuse_tracing(&self) -> Result<(), crate::Usage> {
         let given = [
             (self.machine.is_some(), "--machine"),
+            (self.schedule.is_some(), "--schedule"),
             (self.keep_hits, "--keep-hits"),
             (self.markers, "--markers"),
             (self.serial, "--serial"),

@@ -11,17 +11,18 @@ use std::process::{Command, ExitCode};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use nearpage_machine::Machine;
+use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
-use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
+use nearpage_recording::trace::{TraceOptions, TracedMove, Tracing, finish_frames};
 use nearpage_recording::{Metadata, Recording};
+use nearpage_simulator::{Scheduler, ThreadMove};
 
 use crate::arguments::{Record, Threads};
 use crate::launch::{PreloadLibrary, TracerPlugin};
 use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES, rank};
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::{Usage, run};
+use crate::{Usage, run, simulate};
 
 /// What the tracer is told, beside the logs while the program runs.
 const SETUP_FILE: &str = "tracer.setup";
@@ -55,6 +56,10 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(machine_argument)?;
     let options = TraceOptions {
         threads: arguments.threads.placement(),
+        moves: match &arguments.schedule {
+            Some(path) => moves(path, &machine)?,
+            None => Vec::new(),
+        },
         quantum_instructions: arguments.quantum,
         sample_every: arguments.sample_every,
         keep_hits: arguments.keep_hits,
@@ -148,6 +153,31 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
         say(&recording, output, (end_ns - begin_ns) as f64 / 1e9, status);
     }
     Ok(ExitCode::from(status))
+}
+
+/// A schedule's moves, in instructions.
+fn moves(path: &Path, machine: &Machine) -> anyhow::Result<Vec<TracedMove>> {
+    let schedule = simulate::schedule(path)?;
+    let refused = |what: &str| anyhow::anyhow!("{}: {what}", path.display());
+    if schedule.scheduler != Scheduler::Pinned {
+        return Err(refused(
+            "threads are moved by [[move]] while they are traced; \"affinity\" and \"partition\" are simulated: \
+             nearpage simulate --schedule",
+        ));
+    }
+    if !schedule.programs.is_empty() || schedule.moves.iter().any(|step| step.program != 1) {
+        return Err(refused("one program is traced at a time"));
+    }
+    let timing = machine
+        .timing()
+        .map_err(|fault| anyhow::anyhow!("{}: {fault}", machine.name))?;
+    let instructions_per_ns = timing.clock_ghz / timing.cycles_per_instruction;
+    let moved = |step: &ThreadMove| TracedMove {
+        thread: step.thread,
+        instructions: (step.at_ns as f64 * instructions_per_ns) as u64,
+        cpu: CpuId(step.cpu),
+    };
+    Ok(schedule.moves.iter().map(moved).collect())
 }
 
 /// The words that the emulator is to run: a script's interpreter comes before it, as the kernel
@@ -372,6 +402,17 @@ fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
         if total(name) > 0 {
             eprintln!("nearpage: {} {remark}", total(name));
         }
+    }
+    if let Some((moved, wanted)) = recording
+        .metadata
+        .tracing
+        .as_ref()
+        .and_then(Tracing::moves_made)
+        && moved < wanted
+    {
+        eprintln!(
+            "nearpage: of the schedule's {wanted} moves {moved} were made: the other threads were not there, or had ended"
+        );
     }
     if status >= 128 {
         eprintln!("nearpage: the command was ended by signal {}", status - 128);

@@ -225,7 +225,8 @@ fn planned_for(
 /// What the name of a plan's policy begins with, before its file.
 const PLAN: &str = "plan:";
 
-fn schedule(path: &Path) -> anyhow::Result<Schedule> {
+/// Reads a schedule.
+pub fn schedule(path: &Path) -> anyhow::Result<Schedule> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
     Ok(Schedule::from_toml(&text, &file)?)

@@ -216,6 +216,23 @@ impl Lockstep {
         self.wait(inner, member)
     }
 
+    /// The calling thread goes on on that CPU, at this virtual time, as soon as it has its turn there.
+    pub fn move_to(&self, member: Member, cpu: usize, time: u64) -> Turn {
+        let mut inner = self.inner();
+        if inner.state(member) == State::Running {
+            inner.leave(member, time, State::Blocked);
+            inner.hand_over(member.0);
+        }
+        if let Some(slot) = inner.slots.get_mut(member.0) {
+            slot.cpu = cpu;
+        }
+        if inner.state(member) == State::Blocked {
+            let time = time.max(inner.begin);
+            inner.join(member.0, time);
+        }
+        self.wait(inner, member)
+    }
+
     /// The calling thread may be about to sleep.
     pub fn block(&self, member: Member, time: u64) {
         let mut inner = self.inner();

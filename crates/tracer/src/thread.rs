@@ -141,6 +141,8 @@ pub struct Thread {
     /// Virtual time − instructions.
     ahead: u64,
     position: usize,
+    /// To which CPUs it is to move, and when in virtual time; the next one is the last.
+    moves: Vec<(u64, usize)>,
     random: u64,
     /// Of the latest miss.
     outcome: Outcome,
@@ -165,6 +167,12 @@ impl Thread {
     /// The calling host thread is that new thread; it may run when this returns.
     pub fn new(process: &'static Process, birth: &Birth) -> Option<Box<Self>> {
         let position = process.cpu_of(birth.number);
+        let moves = process.setup.thread_moves.iter();
+        let mut moves: Vec<(u64, usize)> = moves
+            .filter(|step| step.thread == birth.number)
+            .map(|step| (step.instructions, step.cpu))
+            .collect();
+        moves.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
         let turn = process.lockstep.enter(birth.member);
         process.output.event(
             birth.number,
@@ -205,6 +213,7 @@ impl Thread {
             took: false,
             ahead: turn.time,
             position,
+            moves,
             random: u64::from(birth.number) << 32 | 0x2545_f491,
             outcome: Outcome::default(),
             turn_began_with: (0, 0),
@@ -250,7 +259,8 @@ impl Thread {
     pub fn go_on(&mut self, turn: Turn) -> u64 {
         let waited = turn.time.saturating_sub(self.time());
         self.ahead += waited;
-        self.stop = turn.end.saturating_sub(self.ahead);
+        let moves_at = self.moves.last().map_or(u64::MAX, |(time, _)| *time);
+        self.stop = turn.end.min(moves_at).saturating_sub(self.ahead);
         // Another thread may have had the CPU.
         self.same_run = (0, 0);
         waited
@@ -342,6 +352,7 @@ impl Thread {
     #[cold]
     fn pause(&mut self) {
         self.catch_up();
+        self.follow_moves();
         if self.instructions >= self.stop {
             let spun = self.turn_began_with == (self.stores, self.misses());
             if spun {
@@ -362,6 +373,28 @@ impl Thread {
             }
         }
         self.follow_unmappings();
+    }
+
+    /// Goes on on another CPU, if it is time.
+    fn follow_moves(&mut self) {
+        let now = self.time();
+        while let Some((_, position)) = self.moves.pop_if(|(time, _)| *time <= now) {
+            let Some(cpu) = self.process.caches.cpu(position) else {
+                continue;
+            };
+            let turn = self.process.lockstep.move_to(self.member, position, now);
+            (self.cpu, self.position) = (cpu, position);
+            self.expected = [self.process.caches.directory_place().if_wanted(false); 2];
+            let waited_instructions = self.go_on(turn);
+            self.record(&Record::Move {
+                cpu: position as u32,
+            });
+            if waited_instructions > 0 {
+                self.record(&Record::Preempted {
+                    waited_instructions,
+                });
+            }
+        }
     }
 
     /// Returns when the threads created earlier have had their turns.

@@ -13,6 +13,7 @@
 //! tlb_second 1536 12 0         optional
 //! cpu_nodes 0 0 1 1            node of each CPU, by position
 //! thread_cpus 0 1 2 3          thread k of a process runs on CPU position thread_cpus[k mod length]
+//! thread_moves 2 5000000 3      optional: thread, virtual time of its process, CPU position, and so on
 //! quantum 10000                instructions that threads advance together
 //! sample_period 100000         mean references between two samples; 0: none
 //! keep_hits 0                  1: keep what L2 and L3 serve
@@ -21,7 +22,7 @@
 //! ```
 //!
 //! The first line comes first, the others in any order, each at most once; those that are not
-//! optional must be there (`sample_period`, `keep_hits`, `from_mark` and `serial` are 0 otherwise).
+//! optional must be there (`sample_period`, `keep_hits`, `from_mark` and `serial` are 0 otherwise, and no thread moves).
 //! Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
 
 use core::fmt;
@@ -95,6 +96,40 @@ impl<'a> Positions<'a> {
     }
 }
 
+/// Moves of threads, three numbers each, separated by spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moves<'a>(pub &'a str);
+
+/// A thread that goes on on another CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Order of creation, in every process.
+    pub thread: u32,
+    /// Virtual time: it moves when a block begins at or after it.
+    pub instructions: u64,
+    /// Position of the CPU.
+    pub cpu: usize,
+}
+
+impl<'a> Moves<'a> {
+    /// The moves; none from the first that is not one on.
+    pub fn iter(&self) -> impl Iterator<Item = Move> + use<'a> {
+        let mut words = self.0.split_ascii_whitespace();
+        core::iter::from_fn(move || {
+            Some(Move {
+                thread: words.next()?.parse().ok()?,
+                instructions: words.next()?.parse().ok()?,
+                cpu: words.next()?.parse().ok()?,
+            })
+        })
+    }
+
+    fn all_below(&self, end: usize) -> bool {
+        self.iter().filter(|step| step.cpu < end).count() * 3
+            == self.0.split_ascii_whitespace().count()
+    }
+}
+
 /// What the tracer is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup<'a> {
@@ -120,6 +155,8 @@ pub struct Setup<'a> {
     pub cpu_nodes: Positions<'a>,
     /// CPU positions; thread k of a process runs on number k mod length.
     pub thread_cpus: Positions<'a>,
+    /// Threads that go on on other CPUs.
+    pub thread_moves: Moves<'a>,
     /// Instructions that threads advance together.
     pub quantum: u32,
     /// Mean references between two samples; 0: none.
@@ -185,17 +222,18 @@ impl<'a> Setup<'a> {
             "serial",
         ];
         let mut numbers: [Option<[u64; 3]>; NAMES.len()] = [None; NAMES.len()];
-        let (mut cpu_nodes, mut thread_cpus) = (None, None);
+        let (mut cpu_nodes, mut thread_cpus, mut thread_moves) = (None, None, None);
         for line in lines {
             let wrong = SetupError::Line(line);
             let (name, words) = line.split_once(' ').ok_or(wrong)?;
             let list = match name {
                 "cpu_nodes" => Some(&mut cpu_nodes),
                 "thread_cpus" => Some(&mut thread_cpus),
+                "thread_moves" => Some(&mut thread_moves),
                 _ => None,
             };
             if let Some(list) = list {
-                if list.replace(Positions(words)).is_some() {
+                if list.replace(words).is_some() {
                     return Err(wrong);
                 }
                 continue;
@@ -255,8 +293,9 @@ impl<'a> Setup<'a> {
             tlb: tlb("tlb", must("tlb")?)?,
             tlb_fetch: optional_tlb("tlb_fetch")?,
             tlb_second: optional_tlb("tlb_second")?,
-            cpu_nodes: cpu_nodes.ok_or(SetupError::Missing("cpu_nodes"))?,
-            thread_cpus: thread_cpus.ok_or(SetupError::Missing("thread_cpus"))?,
+            cpu_nodes: Positions(cpu_nodes.ok_or(SetupError::Missing("cpu_nodes"))?),
+            thread_cpus: Positions(thread_cpus.ok_or(SetupError::Missing("thread_cpus"))?),
+            thread_moves: Moves(thread_moves.unwrap_or_default()),
             quantum: number("quantum", must("quantum")?)?,
             sample_period: number("sample_period", get("sample_period").unwrap_or_default())?,
             keep_hits: flag("keep_hits")?,
@@ -318,6 +357,7 @@ impl<'a> Setup<'a> {
                 "cpu_nodes",
             ),
             (self.thread_cpus.all_below(cpus), "thread_cpus"),
+            (self.thread_moves.all_below(cpus), "thread_moves"),
             ((100..=1 << 30).contains(&self.quantum), "quantum"),
         ];
         match checks.iter().find(|(fits, _)| !fits) {
@@ -360,6 +400,9 @@ impl fmt::Display for Setup<'_> {
         }
         writeln!(out, "cpu_nodes {}", self.cpu_nodes.0)?;
         writeln!(out, "thread_cpus {}", self.thread_cpus.0)?;
+        if !self.thread_moves.0.is_empty() {
+            writeln!(out, "thread_moves {}", self.thread_moves.0)?;
+        }
         writeln!(out, "quantum {}", self.quantum)?;
         writeln!(out, "sample_period {}", self.sample_period)?;
         writeln!(out, "keep_hits {}", u8::from(self.keep_hits))?;
@@ -402,6 +445,7 @@ mod tests {
         tlb_second: None,
         cpu_nodes: Positions("0 1 2 3 4 5 6 7"),
         thread_cpus: Positions("7 0"),
+        thread_moves: Moves("1 5000000000 7 0 20000 1"),
         quantum: 10_000,
         sample_period: 100_003,
         keep_hits: true,

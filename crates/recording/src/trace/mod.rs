@@ -27,7 +27,7 @@ use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
 
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
-pub use self::setup::TraceOptions;
+pub use self::setup::{TraceOptions, TracedMove};
 pub use self::statistics::{
     ChainShare, HotPages, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly, TraceStatistics,
 };
@@ -114,6 +114,12 @@ impl Tracing {
     fn cpu(&self, position: u32) -> CpuId {
         let known = self.cpus.get(position as usize);
         known.copied().unwrap_or(CpuId(position))
+    }
+
+    /// Moves of threads that were made, and that were to be made in each process.
+    pub fn moves_made(&self) -> Option<(usize, usize)> {
+        let setup = Setup::parse(&self.setup).ok()?;
+        Some((self.moves.len(), setup.thread_moves.iter().count()))
     }
 
     /// Were hits of the second and third level kept?

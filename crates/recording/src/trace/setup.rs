@@ -1,7 +1,7 @@
 //! What the tracer is told of a machine, and whether a trace that was made with it serves another.
 
-use nearpage_machine::{CacheKind, Machine, ThreadPlacement, thread_cpus};
-use nearpage_wire::tracer_setup::{Cache, Positions, Setup, Tlb};
+use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, thread_cpus};
+use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, Tlb};
 
 use super::Tracing;
 
@@ -15,11 +15,24 @@ const TLB_ASSUMED: Tlb = Tlb {
     reserved: 0,
 };
 
-/// How to trace.
+/// A thread that goes on on another CPU while it is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedMove {
+    /// Order of creation, in every process.
+    pub thread: u32,
+    /// When: instructions of virtual time, which goes on while a thread waits for others.
+    pub instructions: u64,
+    /// Where to.
+    pub cpu: CpuId,
+}
+
+/// How to trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
     /// How threads are laid over the machine's CPUs, in order of creation; `None` is compact.
     pub threads: ThreadPlacement,
+    /// Those that move later.
+    pub moves: Vec<TracedMove>,
     /// Instructions that threads advance together.
     pub quantum_instructions: u32,
     /// Mean references between two samples of all; 0: none are taken.
@@ -36,6 +49,7 @@ impl Default for TraceOptions {
     fn default() -> Self {
         Self {
             threads: ThreadPlacement::Compact,
+            moves: Vec::new(),
             quantum_instructions: 10_000,
             sample_every: 100_003,
             keep_hits: false,
@@ -74,6 +88,21 @@ impl Tracing {
             .map(|cpu| node_of(*cpu).unwrap_or_default().to_string())
             .collect();
         let (nodes, positions) = (nodes.join(" "), positions.join(" "));
+        let moves: Vec<String> = options
+            .moves
+            .iter()
+            .map(|step| {
+                let position = cpus.iter().position(|cpu| *cpu == step.cpu);
+                let position = position.ok_or_else(|| {
+                    format!(
+                        "thread {} is to move to CPU {}, which {} has not",
+                        step.thread, step.cpu, machine.name
+                    )
+                })?;
+                Ok(format!("{} {} {position}", step.thread, step.instructions))
+            })
+            .collect::<Result<_, String>>()?;
+        let moves = moves.join(" ");
 
         let find = |level: u8, kind: CacheKind| {
             let fits = |cache: &&nearpage_machine::Cache| {
@@ -193,6 +222,7 @@ impl Tracing {
             tlb_second: second.map(told),
             cpu_nodes: Positions(&nodes),
             thread_cpus: Positions(&positions),
+            thread_moves: Moves(&moves),
             quantum: options.quantum_instructions,
             sample_period: options.sample_every,
             keep_hits: options.keep_hits,
@@ -245,7 +275,8 @@ impl Tracing {
                 geometry(&asked)
             ));
         }
-        let used: Vec<usize> = recorded.thread_cpus.iter().collect();
+        let moved_to = recorded.thread_moves.iter().map(|step| step.cpu);
+        let used: Vec<usize> = recorded.thread_cpus.iter().chain(moved_to).collect();
         let cpus = |setup: &Setup| setup.cpu_nodes.iter().count();
         if used.iter().any(|position| *position >= cpus(&asked)) {
             return Err(format!(

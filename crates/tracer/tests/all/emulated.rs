@@ -151,7 +151,8 @@ struct Trace {
     counters: Option<[u64; COUNTERS]>,
     forked: Vec<u32>,
     execs: u32,
-    starts: Vec<u32>,
+    /// Thread and virtual time.
+    starts: Vec<(u32, u64)>,
     ends: usize,
     mapped: Vec<(u64, u64, Vec<u8>)>,
     parent: u32,
@@ -189,7 +190,11 @@ impl Trace {
                             Event::Counters(counters) => trace.counters = Some(counters),
                             Event::Fork { child, .. } => trace.forked.push(child),
                             Event::Exec { .. } => trace.execs += 1,
-                            Event::ThreadStart { thread, .. } => trace.starts.push(thread),
+                            Event::ThreadStart {
+                                thread,
+                                virtual_time,
+                                ..
+                            } => trace.starts.push((thread, virtual_time)),
                             Event::ThreadEnd { .. } => trace.ends += 1,
                             Event::Map {
                                 address,
@@ -245,12 +250,12 @@ fn serial_log(case: &Case) -> Vec<Entry> {
         .collect()
 }
 
-#[test]
-fn a_plain_recount_of_all_references_gives_the_same_misses() {
-    let case = Case::new("recount", "sharing", &[]);
-    succeeded(&case.run(&[], SMALL, &["2000"]));
+/// Counts all references of two threads again, plainly: the same misses.
+fn recounted(name: &str, setup: &str) -> (Trace, Vec<Entry>) {
+    let case = Case::new(name, "sharing", &[]);
+    succeeded(&case.run(&[], setup, &["2000"]));
     let trace = case.trace();
-    let setup = Setup::parse(SMALL).expect("it is right");
+    let setup = Setup::parse(setup).expect("it is right");
     let mut machine = plain::Machine::new(&setup);
     let mut expected: BTreeMap<u32, Vec<Reference>> = BTreeMap::new();
     let log = serial_log(&case);
@@ -314,6 +319,41 @@ fn a_plain_recount_of_all_references_gives_the_same_misses() {
             "thread {thread}, at {differ:?}"
         );
         assert_eq!(references.len(), expected.len());
+    }
+    (trace, log)
+}
+
+#[test]
+fn a_plain_recount_of_all_references_gives_the_same_misses() {
+    recounted("recount", SMALL);
+}
+
+#[test]
+fn threads_that_move_use_the_caches_of_where_they_are() {
+    let (still, _) = recounted("moves", SMALL);
+    let began = still.starts.iter().find(|(thread, _)| *thread == 1);
+    let at = |after: u64| began.expect("two threads").1 + after;
+    let moves = format!("1 {} 1 1 {} 0 0 {} 1", at(40_000), at(5_000), at(20_000));
+    let (trace, log) = recounted("moves", &format!("{SMALL}thread_moves {moves}\n"));
+    for (thread, expected) in [(0, vec![1]), (1, vec![0, 1])] {
+        let moves = trace.threads[&thread]
+            .iter()
+            .filter_map(|record| match record {
+                Record::Move { cpu } => Some(*cpu),
+                _ => None,
+            });
+        assert_eq!(moves.collect::<Vec<u32>>(), expected, "thread {thread}");
+        let mut cpus: Vec<usize> = log
+            .iter()
+            .filter(|entry| entry.thread == thread && entry.step <= 2)
+            .map(|entry| entry.cpu)
+            .collect();
+        cpus.dedup();
+        let all: Vec<usize> = std::iter::once(thread)
+            .chain(expected)
+            .map(|cpu| cpu as usize)
+            .collect();
+        assert_eq!(cpus, all, "thread {thread}");
     }
 }
 
@@ -553,7 +593,7 @@ fn programs_that_are_hard_on_it_run_as_ever() {
         assert_eq!(traces.iter().filter(|trace| trace.parent == 0).count(), 2);
         assert!(traces.iter().all(|trace| trace.counters.is_some()));
         assert_eq!(traces.iter().map(|trace| trace.execs).sum::<u32>(), 1);
-        let mut starts = parent.starts.clone();
+        let mut starts: Vec<u32> = parent.starts.iter().map(|start| start.0).collect();
         starts.sort_unstable();
         assert_eq!(starts, (0..30).collect::<Vec<u32>>());
         assert_eq!(parent.ends, 30);

@@ -39,3 +39,23 @@ fn quanta_grow_while_threads_have_nothing_to_do_with_each_other() {
     lockstep.remove(other, 0);
     assert_eq!([next(true), next(true)], [100, 200]);
 }
+
+#[test]
+fn whoever_goes_to_a_taken_cpu_waits_for_its_turn_there() {
+    let lockstep = Lockstep::new(100, 3);
+    let [first, second] = [lockstep.add(0, 0), lockstep.add(1, 0)];
+    lockstep.enter(first);
+    std::thread::scope(|scope| {
+        let moved = scope.spawn(|| {
+            lockstep.enter(second);
+            lockstep.move_to(second, 0, 30)
+        });
+        // It has its quantum; the other one has what is left when it is gone.
+        lockstep.remove(first, 60);
+        let turn = moved.join().expect("it goes on");
+        assert_eq!((turn.time, turn.end), (60, 100));
+    });
+    // A CPU that nobody has.
+    let turn = lockstep.move_to(second, 2, 70);
+    assert_eq!((turn.time, turn.end), (70, 100));
+}
