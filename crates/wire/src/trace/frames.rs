@@ -79,9 +79,9 @@ impl FileHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FrameKind {
-    /// [`Record`]s of one thread.
+    /// [`Record`](super::Record)s of one thread.
     Records = 1,
-    /// [`Event`]s.
+    /// [`Event`](super::Event)s.
     Events = 2,
 }
 
