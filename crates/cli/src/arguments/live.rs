@@ -1,0 +1,92 @@
+//! What `live` can be told.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use nearpage_sampler::Target;
+
+use super::target;
+use super::values::{percent, rate, seconds};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Pages of processes of one's own can be moved without privileges; those of others take \
+    CAP_SYS_NICE and CAP_SYS_PTRACE, and --all and --cgroup CAP_PERFMON too.\n\nA target is measured first; then a \
+    part of what the policy wants is moved; then all of it if the program did not lose more time to \
+    memory than before. Otherwise its pages move back, and it is left alone for a growing while."
+)]
+pub struct Live {
+    /// Look after these running processes, and what they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["command", "cgroup", "all"], help_heading = "Instead of a command")]
+    pub pid: Vec<u32>,
+    /// Look after the processes of this control group (its folder, or its path in the hierarchy)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "all"], help_heading = "Instead of a command")]
+    pub cgroup: Option<PathBuf>,
+    /// Look after every process of the machine
+    #[arg(
+        long,
+        conflicts_with = "command",
+        help_heading = "Instead of a command"
+    )]
+    pub all: bool,
+    /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local,
+    /// watch
+    #[arg(long, value_name = "POLICY", default_value = "traffic")]
+    pub policy: String,
+    /// Set a parameter of the policy
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Time between decisions
+    #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
+    pub interval: f64,
+    /// Pin threads where the policy wants them (traffic: those that share pages, on one node)
+    #[arg(long)]
+    pub threads: bool,
+    /// Decide and tell, but move nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// What sampling may cost, in percent of the targets' CPU time
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent, conflicts_with = "rate")]
+    pub max_overhead: f64,
+    /// Samples per second and CPU, instead of as many as --max-overhead pays for
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// The longest that a call that moves pages may take
+    #[arg(long, value_name = "S", default_value = "20ms", value_parser = seconds)]
+    pub max_stall: f64,
+    /// Pages move no faster than this, in MiB a second
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub max_move_rate: u64,
+    /// Hot pages that counters are kept of, in all
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=nearpage_live::PAGES_MOST as i64))]
+    pub pages: u32,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub serve: Option<String>,
+    /// Write every decision with its inputs to this file, a line of JSON for each interval
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Make the decisions of a log again, and compare
+    #[arg(long, value_name = "LOG", exclusive = true)]
+    pub replay: Option<PathBuf>,
+    /// Start of random draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Print a line of JSON for each interval: what goes to the log
+    #[arg(long)]
+    pub json: bool,
+    /// Say nothing but what goes wrong
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required_unless_present_any = ["replay", "pid", "cgroup", "all"], trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl Live {
+    /// Whom to look after.
+    pub fn target(&self) -> Target {
+        target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
+    }
+}

@@ -1,0 +1,143 @@
+//! What decides where pages live, and puts them there.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::Threads;
+use super::values::rate;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// What takes least time on the machine, contention included, by more than is uncertain: replayed
+    /// where the recording is of every miss, predicted otherwise; on one memory node, as `object`
+    Auto,
+    /// Block, block-cyclic or interleave per object, by the pattern found in it
+    Object,
+    /// Each page to the node that accesses it most (Marathe Eq. 1)
+    Uniform,
+    /// Each page to the node with the lowest summed latency (Marathe Eq. 2)
+    HopSensitive,
+    /// Everything large page by page over all nodes
+    Interleave,
+}
+
+impl Policy {
+    /// As the policy crate decides.
+    pub fn policy(self) -> nearpage_policy::Policy {
+        match self {
+            Self::Auto => nearpage_policy::Policy::Auto,
+            Self::Object => nearpage_policy::Policy::Object,
+            Self::Uniform => nearpage_policy::Policy::Uniform,
+            Self::HopSensitive => nearpage_policy::Policy::HopSensitive,
+            Self::Interleave => nearpage_policy::Policy::Interleave,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The recording
+    pub recording: PathBuf,
+    /// File to write; `-` prints it [default: DIR/plan.toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML
+    /// file or hwloc's XML
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// How to decide
+    #[arg(long, value_enum, default_value = "auto")]
+    pub policy: Policy,
+    /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
+    /// `run` interleaves objects
+    #[arg(long)]
+    pub replicas: bool,
+    /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
+    /// while one thread fills it, for `simulate`: `run` cannot wait, and places it from its allocation on
+    #[arg(long)]
+    pub phases: bool,
+    /// Which threads share a node on that machine
+    #[arg(long, value_enum, default_value = "compact")]
+    pub threads: Threads,
+    /// Print the prediction as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mechanism {
+    /// Memory policies (mbind): preferred and interleave, never strict
+    Bind,
+    /// Touch each page first from its node
+    Touch,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Plan to enforce [default: the newest kept one that fits the command]
+    #[arg(long, value_name = "FILE")]
+    pub plan: Vec<PathBuf>,
+    /// Place by hand: WHAT=WHERE, for example symbol:cvar=block-cyclic:20M or heap>=1M=interleave
+    ///
+    /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
+    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`. WHERE: `block`, `block-cyclic:SIZE`,
+    /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
+    /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
+    #[arg(long, value_name = "RULE")]
+    pub place: Vec<String>,
+    /// Pin threads [default: compact where the plan names threads, none otherwise]
+    #[arg(long, value_enum)]
+    pub threads: Option<Threads>,
+    /// How pages get where they belong
+    #[arg(long, value_enum, default_value = "bind")]
+    pub mechanism: Mechanism,
+    /// With `touch`: visit the nodes once for this many heap objects
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub touch_group: u32,
+    /// Give each node a copy: code, or file:GLOB (files that do not change meanwhile)
+    ///
+    /// `code`: text and constants of the command's program and its libraries. `file:GLOB`: what
+    /// processes map of these files to read it, or privately. A process uses the copies of the node on
+    /// which it starts; all processes there share them. No plan is needed.
+    #[arg(long, value_name = "WHAT")]
+    pub replicate: Vec<String>,
+    /// Memory that copies may take in all, in MiB; what would take more is not copied
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub replicate_max: u64,
+    /// Machine whose nodes the plan is enforced on (for tests of machine files)
+    #[arg(long, default_value = "local", hide = true)]
+    pub machine: String,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Optimize {
+    /// Folder for the recordings and the plan [default: PROGRAM.nearpage, numbered where it exists]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Machine to predict for where this one has a single node
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// How to decide
+    #[arg(long, value_enum, default_value = "auto")]
+    pub policy: Policy,
+    /// Runs of each kind, taken in turn; medians are compared
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub runs: u32,
+    /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,154 @@
+//! What `record` can be told.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nearpage_sampler::Target;
+
+use super::values::{address_range, overhead, rate, seconds};
+use super::{Threads, target};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// The best that this machine and these permissions allow
+    Auto,
+    /// The processor's own samples: Intel load latency and stores, AMD IBS, Arm SPE (not yet tried
+    /// on such hardware)
+    Pmu,
+    /// The kernel's software clock, with backward decoding: needs no PMU
+    Clock,
+    /// Timer signals inside the program, where the kernel allows nothing else (containers): needs
+    /// the preload library, and at most as many samples as the kernel has ticks
+    Signal,
+    /// Every reference, through the caches of a machine, in emulation (the first qemu-x86_64 on PATH
+    /// that loads plugins): every miss
+    Full,
+}
+
+/// What `record` samples with a PMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SampledEvent {
+    /// Loads that take a while, and stores
+    Access,
+    /// Accesses for which no TLB had the page (needs a PMU)
+    DtlbMiss,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With -p, --cgroup or --all, what is running already is observed, and goes on \
+    undisturbed when recording ends: at Ctrl-C, after --duration, or when it has ended. Without the preload \
+    library its heap objects are what /proc/PID/maps shows; static objects are known as always."
+)]
+pub struct Record {
+    /// Folder to write [default: PROGRAM.nearpage, numbered where that exists]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Replace an earlier recording in that folder
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Where accesses come from
+    #[arg(long, value_enum, default_value = "auto")]
+    pub source: Source,
+    /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
+    #[arg(long, value_name = "HZ", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Share of the program's time that sampling may take, in percent: the rate follows from what
+    /// samples are found to cost [default: 1, without --rate and --period]
+    #[arg(long, value_name = "PERCENT", value_parser = overhead)]
+    pub max_overhead: Option<f64>,
+    /// With the PMU: leave out loads quicker than this, in cycles [default: 30]
+    #[arg(long, value_name = "CYCLES", value_parser = clap::value_parser!(u32).range(..=0xffff))]
+    pub min_latency: Option<u32>,
+    /// With the PMU: events between two samples, instead of a rate
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u64).range(1..=0xffff_ffff))]
+    pub period: Option<u64>,
+    /// Which accesses to sample
+    #[arg(long, value_enum, default_value = "access")]
+    pub event: SampledEvent,
+    /// Keep only accesses to these addresses (hexadecimal, the last one excluded)
+    #[arg(long, value_name = "START-END", value_parser = address_range)]
+    pub range: Vec<Range<u64>>,
+    /// Keep only accesses to this static object or mapping: a symbol, `[heap]`, a file's path or name,
+    /// the name of named memory
+    #[arg(long, value_name = "NAME")]
+    pub object: Vec<String>,
+    /// Pin threads while recording
+    #[arg(long, value_enum, default_value = "none")]
+    pub threads: Threads,
+    /// Begin to sample this many seconds after the start
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub after: Option<f64>,
+    /// Sample for this long, such as 10s (what is observed runs on)
+    #[arg(long = "for", visible_alias = "duration", value_name = "S", value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Observe these running processes, and what they start
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["command", "cgroup", "all", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub pid: Vec<u32>,
+    /// Observe the processes of this control group (its folder, or its path in the hierarchy)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["command", "all", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub cgroup: Option<PathBuf>,
+    /// Observe every process of the machine
+    #[arg(long, conflicts_with_all = ["command", "threads", "all_allocations"], help_heading = "Instead of a command")]
+    pub all: bool,
+    /// Log every allocation, not samples of the small ones
+    #[arg(long)]
+    pub all_allocations: bool,
+    /// Leave out paths and arguments
+    #[arg(long)]
+    pub redact: bool,
+    /// With `--source full`: machine whose caches the references go through [default: local]
+    #[arg(long, help_heading = "With --source full")]
+    pub machine: Option<String>,
+    /// Threads that go on on other CPUs: a TOML file with [[move]], as for simulate (see docs/formats.md).
+    /// Times are those of computation: misses take none here
+    #[arg(long, value_name = "FILE", help_heading = "With --source full")]
+    pub schedule: Option<PathBuf>,
+    /// Keep what the second and third level of the caches serve, not only what they miss
+    #[arg(long, help_heading = "With --source full")]
+    pub keep_hits: bool,
+    /// Mean number of references between two of the sample of all; 0: none
+    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().sample_every)]
+    pub sample_every: u32,
+    /// Instructions that threads advance together, up to 16 times as many while they share nothing
+    #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
+    pub quantum: u32,
+    /// Trace only from `nearpage_begin` on (first touches are kept from the start)
+    #[arg(long, help_heading = "With --source full")]
+    pub markers: bool,
+    /// One reference at a time, each written to a log (for tests)
+    #[arg(long, hide = true)]
+    pub serial: bool,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(required_unless_present_any = ["pid", "cgroup", "all"], trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+impl Record {
+    /// Whom to observe.
+    pub fn target(&self) -> Target {
+        target(self.all, self.cgroup.as_ref(), &self.pid, &self.command)
+    }
+
+    /// Options of the tracer mean nothing to other sources.
+    pub fn refuse_tracing(&self) -> Result<(), crate::Usage> {
+        let given = [
+            (self.machine.is_some(), "--machine"),
+            (self.schedule.is_some(), "--schedule"),
+            (self.keep_hits, "--keep-hits"),
+            (self.markers, "--markers"),
+            (self.serial, "--serial"),
+        ];
+        match given.iter().find(|(given, _)| *given) {
+            Some((_, option)) => Err(crate::Usage(format!(
+                "{option} goes with --source full only: nothing else traces through a machine's caches"
+            ))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What can be done with recordings.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::values::cycles;
+use super::{Policy, Threads};
+
+/// What `thin` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Event {
+    /// References that missed the caches, as far as the recording keeps them
+    CacheMiss,
+    /// Loads and stores that missed the TLB
+    DtlbMiss,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Settings, after Marathe, Thakkar and Mueller (2010): full (loads of 4 cycles and more, every one), \
+    loads-1, loads-10, loads-50, loads-100, loads-200 (128 cycles, one followed at a time), dtlb-1, dtlb-2, dtlb-4, \
+    dtlb-8, dtlb-16, pebs-10. Options change what the setting says."
+)]
+pub struct Thin {
+    /// A full recording
+    pub recording: PathBuf,
+    /// Folder to write
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Named setting
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(nearpage_recording::trace::Thinning::SETTINGS))]
+    pub setting: Option<String>,
+    /// Keep one of so many that qualify, thread by thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub every: Option<u32>,
+    /// Only references of so many cycles and more, unloaded
+    #[arg(long, value_name = "CYCLES", value_parser = cycles)]
+    pub min_latency: Option<f64>,
+    /// Only loads
+    #[arg(long)]
+    pub loads_only: bool,
+    /// Follow one reference of a thread at a time, as sampling hardware does
+    #[arg(long)]
+    pub one_in_flight: bool,
+    /// What is counted
+    #[arg(long, value_enum)]
+    pub event: Option<Event>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "perf.data: of `perf mem record`, `perf c2c record` or `perf record -d -W` with an event that samples \
+    memory accesses, from any little-endian machine; --sample-cpu and -a keep the CPUs. Text: of\n\
+    perf script -F comm,pid,tid,cpu,time,period,event,addr,data_src,weight,ip,sym,dso --show-mmap-events \
+    --show-task-events\n\nFunctions and static objects are looked up in the program's files, where those are here \
+    and have the build-id that was recorded."
+)]
+pub struct Import {
+    /// The file
+    pub file: PathBuf,
+    /// Folder to write [default: FILE.nearpage]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Machine it was recorded on: `local`, a preset, a TOML file or hwloc's XML [default: the nodes
+    /// that perf.data lists, with distances 10 and 20]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Parquet tables, in a folder
+    Parquet,
+    /// Text as `perf script` prints it: for flame graphs, speedscope, and `nearpage import`
+    PerfScript,
+    /// A table of accesses with a header
+    Csv,
+    /// JSON for profiler.firefox.com
+    Firefox,
+    /// For `go tool pprof`
+    Pprof,
+    /// JSON (Chrome's trace events) for ui.perfetto.dev
+    Perfetto,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A profile has each access labelled with object, node and level. In Firefox Profiler the roots are \
+    objects, weights are microseconds lost and categories are levels; pprof has labels, say `go tool pprof -tagroot \
+    object,level FILE`; Perfetto shows each thread's accesses, and the time lost by node and level over time."
+)]
+pub struct Export {
+    /// The recording
+    pub recording: PathBuf,
+    /// What to write
+    #[arg(long, value_enum, default_value = "parquet", value_name = "FORMAT")]
+    pub to: ExportFormat,
+    /// Folder or file to write; `-` prints a file
+    #[arg(short, long, value_name = "PATH")]
+    pub output: PathBuf,
+    /// Write at most so many accesses, chosen at random, which stand for the others [default:
+    /// 1000000; all as Parquet, and for pprof, which adds them up]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub at_most: Option<u64>,
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Recording that the others are measured against, usually a full one
+    pub reference: PathBuf,
+    /// Recordings of the same program
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
+    /// Machine to decide for: `local`, a preset or a TOML file [default: the reference's]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// How pages are decided
+    #[arg(long, value_enum, default_value = "uniform")]
+    pub policy: Policy,
+    /// Which threads share a node on that machine
+    #[arg(long, value_enum, default_value = "compact")]
+    pub threads: Threads,
+    /// Full recording on which each plan is simulated [default: the first one among those compared]
+    #[arg(long, value_name = "DIR")]
+    pub replay: Option<PathBuf>,
+    /// Loads that took so many cycles and more count as remote where the page's node is not known
+    /// (Marathe's threshold)
+    #[arg(long, value_name = "CYCLES", default_value_t = 512.0, value_parser = cycles)]
+    pub remote_latency: f64,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// One row per data object
+    Object,
+    /// One row per thread
+    Thread,
+    /// One row per page, hottest first
+    Page,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Time lost to the accesses
+    Cost,
+    /// Number of accesses
+    Accesses,
+    /// Accesses to another node's memory
+    Remote,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The recording
+    pub recording: PathBuf,
+    /// Print the whole report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// What a row is
+    #[arg(long, value_enum, default_value = "object")]
+    pub by: By,
+    /// Count loads only
+    #[arg(long, conflicts_with = "stores")]
+    pub loads: bool,
+    /// Count stores only
+    #[arg(long)]
+    pub stores: bool,
+    /// What comes first
+    #[arg(long, value_enum, default_value = "cost")]
+    pub sort: Sort,
+    /// How many rows [default: 20; all with --json]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Write the page that `view` shows to one file, to be read without nearpage
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "loads", "stores", "sort", "top"])]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The page is served to this machine only, to whoever knows the random token in the address that is \
+    printed, until Ctrl-C. The first opening of a large recording writes its folder `view/`, from which later ones \
+    are quick; it may be deleted."
+)]
+pub struct View {
+    /// Recordings (two are compared), outputs of `simulate --json`, and logs of `live --log`, which are followed while
+    /// they grow
+    #[arg(required = true, value_name = "DIR|FILE")]
+    pub paths: Vec<PathBuf>,
+    /// Plan to show [default: what `plan` decides by its model, without replaying]
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Machine to plan for: `local`, a preset or a TOML file [default: the recording's]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Port to listen on [default: a free one]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub no_open: bool,
+}

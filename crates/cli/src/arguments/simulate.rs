@@ -1,0 +1,70 @@
+//! What `simulate` can be told.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Where pages start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InitialPlacement {
+    /// On the node of the CPU that touches them first
+    FirstTouch,
+    /// By page number, node after node
+    RoundRobin,
+    /// In the order in which they are touched, node after node
+    Interleave,
+}
+
+impl From<InitialPlacement> for nearpage_policy::online::Initial {
+    fn from(rule: InitialPlacement) -> Self {
+        match rule {
+            InitialPlacement::FirstTouch => Self::FirstTouch,
+            InitialPlacement::RoundRobin => Self::RoundRobin,
+            InitialPlacement::Interleave => Self::Interleave,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_long_help = crate::simulate::parameters())]
+pub struct Simulate {
+    /// Recordings made with --source full; several are programs that run at once
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
+    /// Machine: a preset or a TOML file, with the caches that it was recorded for [default: that one]
+    #[arg(long)]
+    pub machine: Option<String>,
+    /// Policies, with commas: first-touch, round-robin, interleave, block-naive, post-facto, migrate,
+    /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
+    /// out-w-local, traffic, kernel-balancing, auto (nearpage's own, deciding as the program runs);
+    /// plan:FILE is what `nearpage plan` decided (a file name without commas), plan:auto, plan:object
+    /// and so on what it decides of this very recording, copies allowed
+    #[arg(
+        long,
+        value_name = "P,…",
+        value_delimiter = ',',
+        default_value = "round-robin,first-touch,post-facto,migrate,replicate,migrate-replicate"
+    )]
+    pub policy: Vec<String>,
+    /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
+    /// sampled-tlb, loads, clock; of traffic: asked, for the samples that it asks for); or of all:
+    /// flush (all, mapping), copy (cpu, hardware)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Which thread runs where and when: a TOML file (see docs/formats.md). Threads that move are
+    /// charged a refill of their caches: the result is an estimate
+    #[arg(long, value_name = "FILE")]
+    pub schedule: Option<PathBuf>,
+    /// Where pages start, for policies that move them [default: first-touch]
+    #[arg(long, value_enum)]
+    pub initial: Option<InitialPlacement>,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// In the JSON: movements of pages that are kept for each policy, at most
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub movements: usize,
+    /// Write the results to this file too, as a page with the bars of Verghese's Figure 6.1
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}

@@ -1,0 +1,71 @@
+//! Of this machine, and of the command itself.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub struct Machine {
+    /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML file or hwloc's XML
+    #[arg(long, default_value = "local")]
+    pub machine: String,
+    /// Measure latency and bandwidth between this machine's nodes
+    ///
+    /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
+    /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
+    /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
+    /// isn't counted; no streaming stores, no AVX); and latency under load. Takes about 1.2 seconds for
+    /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
+    /// else should run meanwhile.
+    #[arg(long, conflicts_with = "machine")]
+    pub measure: bool,
+    /// Find from which rate of memory accesses on placement matters here, and how often samples may
+    /// be taken
+    ///
+    /// The first after Carrefour, §3.2.1: a loop that waits for memory and computes, more or less, on
+    /// all CPUs with the memory of each on its own node and then with all memory on one node. The
+    /// second after §3.3.1: the rate of samples that costs the share of time that recording is allowed
+    /// without --rate. Takes about 5 seconds. Nothing else should run meanwhile.
+    #[arg(long, conflicts_with_all = ["machine", "measure", "output", "toml"])]
+    pub calibrate: bool,
+    /// With --measure or --calibrate: a trial of well under a second, whose figures say little
+    #[arg(long)]
+    pub quick: bool,
+    /// Write it to this file too, as the TOML that --machine reads
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long, conflicts_with = "toml")]
+    pub json: bool,
+    /// Print it as the TOML that --machine reads
+    #[arg(long)]
+    pub toml: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// What to write
+    #[command(subcommand)]
+    pub what: GenerateWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GenerateWhat {
+    /// Man pages, one per subcommand
+    Man {
+        /// Folder to write to
+        directory: PathBuf,
+    },
+    /// A completion script, on standard output
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+}
