@@ -63,7 +63,7 @@ pub struct Report {
     pub given_up: u64,
     /// Accesses since the daemon started that found no room between two decisions.
     pub dropped: u64,
-    /// Accesses since then whose page's node the kernel did not tell.
+    /// Accesses since then whose page's node the kernel did not tell, or was not asked.
     pub without_node: u64,
     /// Wishes that time did not suffice for.
     pub left: u64,
@@ -109,7 +109,8 @@ pub struct Daemon {
     pages: HotPages,
     homes: Homes,
     interleaved: Interleaved,
-    /// Accesses whose page's node the kernel did not tell, or was not asked.
+    /// Accesses whose page's node the kernel did not tell, or was not asked: of those that the table had no
+    /// place for, too.
     without_node: u64,
     mover: Mover,
     processes: FxHashMap<ProcessIndex, TargetProcess>,

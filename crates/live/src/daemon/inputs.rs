@@ -89,7 +89,7 @@ impl Daemon {
     }
 
     /// Gives all sampled pages their numbers: observations without their homes, and for each of them
-    /// where the answer about it will be.
+    /// where the answer about it will be. What was sampled of pages that the table leaves out is counted.
     fn find_pages(
         &mut self,
         observer: &Observer,
@@ -102,6 +102,7 @@ impl Daemon {
             homes,
             interleaved,
             processes,
+            without_node,
             ..
         } = self;
         let page_bytes = settings.page_bytes;
@@ -156,22 +157,32 @@ impl Daemon {
             let observed = &mut interval.observations[begin..];
             let wanted = &wanted[..observed.len()];
             let touched = pages.touch_all(wanted, |number| homes.fetch_ahead(number));
-            let found = observed.iter_mut().zip(touched).zip(wanted).zip(small);
-            for (at, (((observed, Touched { number, new }), wanted), small)) in found.enumerate() {
-                observed.page = number;
+            for (at, wanted) in wanted.iter().enumerate() {
+                let Touched { number, new } = touched[at];
+                if touched[at].is_left_out() {
+                    *without_node += 1;
+                    continue;
+                }
+                // Those that are kept move together, an answer each.
+                let kept = answers.len();
+                observed[kept - begin] = Observed {
+                    page: number,
+                    ..observed[at]
+                };
                 if new {
                     homes.forget(number);
                     interleaved.forget(number);
                     placed.push(Placed {
-                        after: begin + at,
+                        after: kept,
                         page: number,
                         process: narrow(wanted.process),
                         number: wanted.address / page_bytes,
                     });
                 }
                 // A huge page is there as a whole, a part of one that is not may be.
-                answers.push(homes.sampled(number, wanted.process, small));
+                answers.push(homes.sampled(number, wanted.process, small[at]));
             }
+            interval.observations.truncate(answers.len());
         }
         (placed, answers)
     }
