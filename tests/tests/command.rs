@@ -981,6 +981,85 @@ fn what_was_placed_is_told_across_exec_and_not_made_up_after_a_signal() {
 }
 
 #[test]
+fn a_plan_may_wait_for_the_second_thread() {
+    let case = Case::new("later");
+    let source = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #define BYTES (4 << 20)
+        static char *object;
+        static void *sum(void *part) {
+            long sum = 0;
+            for (long at = (long)part * (BYTES / 4); at < ((long)part + 1) * (BYTES / 4); at++) sum += object[at];
+            return (void *)sum;
+        }
+        int main(int argc, char **argv) {
+            pthread_t threads[4];
+            long all = 0;
+            void *own;
+            memset(object = malloc(BYTES), 3, BYTES);
+            for (long part = 0; part < 4; part++)
+                if (argc > 1) pthread_create(&threads[part], NULL, sum, (void *)part);
+            for (long part = 0; part < 4; part++) {
+                if (argc > 1) pthread_join(threads[part], &own); else own = sum((void *)part);
+                all += (long)own;
+            }
+            printf("%ld\n", all);
+            return 0;
+        }"#;
+    let program = compile(&case, "later", source, &["-pthread"]);
+    let run = |start: &str, placement: &str, options: &[&str], arguments: &[&str]| {
+        case.write(
+            "plan.toml",
+            format!(
+                "version = 1\npolicy = \"hand\"\nmachine = \"any\"\npage_bytes = 4096\n[program]\nexecutable = \"later\"\n\
+                 [[object]]\nname = \"filled\"\nheap = \">=1M\"\nplacement = \"{placement}\"\nstart = \"{start}\"\n"
+            ),
+        );
+        let mut command = case.command(nearpage_path());
+        command.args(["run", "--plan", "plan.toml"]).args(options);
+        command.arg("--").arg(&program).args(arguments);
+        let run = case.run(command).success();
+        assert_eq!(run.stdout, format!("{}\n", 3 * (4 << 20)), "{run}");
+        run.stderr
+    };
+    for start in ["second-thread", "parallel"] {
+        let said = run(start, "interleave", &[], &["threads"]);
+        assert!(
+            said.contains(
+                "filled: placed 1 object, 4 MiB in 1024 pages, when the second thread was created: "
+            ),
+            "{said}"
+        );
+        assert_eq!(
+            said.contains("is moved once"),
+            start == "parallel",
+            "{said}"
+        );
+        let said = run(start, "interleave", &[], &[]);
+        assert!(
+            said.contains(
+                "filled: 1 object recognised, none placed (1 left to first touch: no second"
+            ),
+            "{said}"
+        );
+    }
+    let said = run("second-thread", "first-touch", &[], &["threads"]);
+    assert!(
+        said.contains("filled: 1 object left to first touch, as planned"),
+        "{said}"
+    );
+    assert!(said.contains("there is no system call"), "{said}");
+    let touch = ["--mechanism", "touch"];
+    let said = run("second-thread", "interleave", &touch, &["threads"]);
+    assert!(said.contains("is placed from its allocation on"), "{said}");
+    assert!(said.contains("filled: placed 1 object"), "{said}");
+    assert!(!said.contains("when the second thread was"), "{said}");
+}
+
+#[test]
 fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
     let case = Case::new("live_policies");
     let unknown = case.nearpage(["live", "--policy", "best", "--", "true"]);

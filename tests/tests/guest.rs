@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use nearpage_tests::page_nodes::share_of;
+use nearpage_tests::page_nodes::{middle_of, share_of};
 use nearpage_tests::{Case, Guest, GuestOutput, Inspection, nearpage_path, workload};
 
 /// What was done in the guest.
@@ -99,6 +99,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let guest = Guest::four_nodes();
     let case = Case::new("guest");
     plan_on_the_host(&case);
+    case.write("later.toml", LATER_PLAN);
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
@@ -185,6 +186,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
                 "{team} {nearpage} run --place 'heap>=1M=interleave:1,3' --place 'heap>=64K=node:2' -- {cg} {CG}"
             ),
         ),
+        // Pages that are moved when the second thread is created.
+        Inspection::command(
+            "triad_later",
+            &format!("{bound} {nearpage} run --plan later.toml -- {triad} 4 2 2>later.err"),
+        ),
         // Whether the plan wins is up to the emulator's clock; one that loses is not used again.
         format!(
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} 100000 16 60 >optimized.json\n"
@@ -262,9 +268,12 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "triad_huge",
             &format!("{bound} {nearpage} {LIVE} --log huge.log -- {triad} {LIVE_HUGE}"),
         ),
-        "unset WORKLOAD_UNTIL\n\
-         echo never >/sys/kernel/mm/transparent_hugepage/enabled\n"
-            .to_owned(),
+        "unset WORKLOAD_UNTIL\n".to_owned(),
+        Inspection::command(
+            "triad_later_huge",
+            &format!("{bound} {nearpage} run --plan later.toml -- {triad} 16 2 2>later_huge.err"),
+        ),
+        "echo never >/sys/kernel/mm/transparent_hugepage/enabled\n".to_owned(),
         // Copies on every node: of code and files, and of an array.
         "head -c 20000 /dev/urandom >'a file'\n".to_owned(),
         format!(
@@ -284,6 +293,27 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         output,
     }
 });
+
+/// For `triad`, whose arrays one thread fills: each in blocks, from the second thread on.
+const LATER_PLAN: &str = r#"
+version = 1
+policy = "hand"
+machine = "any"
+page_bytes = 4096
+
+[program]
+executable = "triad"
+
+[[team]]
+name = "openmp"
+threads = 4
+
+[[object]]
+name = "arrays"
+heap = ">=1M"
+placement = "block"
+start = "second-thread"
+"#;
 
 /// A plan of `lu_blocks`, made on this machine with the guest's number of threads.
 fn plan_on_the_host(case: &Case) {
@@ -413,6 +443,45 @@ fn rules_by_hand_place_by_size() {
     assert!(
         row_start.get(&2).copied().unwrap_or(0) + 2 >= row_start.values().sum(),
         "{row_start:?}"
+    );
+}
+
+#[test]
+fn what_one_thread_filled_is_in_blocks_once_there_is_a_second() {
+    let there = &*IN_GUEST;
+    let inspection = there.inspection("triad_later");
+    let said = there.case.read("later.err");
+    let mut elsewhere = 0;
+    for object in ["a", "b", "c"] {
+        let range = &inspection.paused.objects[object];
+        for (page, node) in inspection.pages[object].present() {
+            // A page at an end belongs to the object where that covers the larger part of it.
+            let covered = range.end.min(page + 4096) - range.start.max(page);
+            let share = share_of(range, 4, middle_of(range, page));
+            let planned = if covered > 2048 { share } else { 0 };
+            assert_eq!(node, planned, "{object} at {page:#x}: {said}");
+            elsewhere += u64::from(node != 0);
+        }
+    }
+    // The master, on node 0, had filled all of them: what is elsewhere now was moved, and nothing else.
+    let expected = format!(
+        "arrays: placed 3 objects, 12 MiB in 3072 pages, when the second thread was created: {elsewhere} pages moved, "
+    );
+    assert!(
+        elsewhere > 0 && said.contains(&expected),
+        "{expected}{said}"
+    );
+
+    // Huge pages move as a whole, each where the plan has most of its blocks.
+    let huge = there.inspection("triad_later_huge");
+    let said = there.case.read("later_huge.err");
+    for object in ["a", "b", "c"] {
+        let share = huge.in_blocks(object, &there.guest);
+        assert!(share > 0.7, "{object}: {share}: {said}");
+    }
+    assert!(
+        said.contains(" pages moved, ") && !said.contains("failed"),
+        "{said}"
     );
 }
 

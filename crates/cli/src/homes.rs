@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Decision, Evaluated, Mechanism, ModuleName, Origin, Pinning, Placement,
-    Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
+    Allocation, Compact, Decision, Evaluated, Later, Mechanism, ModuleName, Origin, Pinning,
+    Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
@@ -300,7 +300,7 @@ impl<'a> Process<'a> {
             touch_pages_max: u64::MAX,
             touch_group: 1,
             has_copies: true,
-            places_later: true,
+            later: Later::AsPlanned,
             summary: false,
         };
         let image = self.image();

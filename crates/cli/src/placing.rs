@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
-use nearpage_plan::{Pinning, PlaceRule, Plan, ProgramImage, Target, translate};
-use nearpage_report::{bytes, printable};
+use nearpage_plan::{Later, Pinning, PlaceRule, Plan, ProgramImage, Target, translate};
+use nearpage_report::{bytes, printable, time};
 use serde::Deserialize;
 
 use crate::arguments::Threads;
@@ -85,7 +85,11 @@ impl Placing {
             touch_pages_max: TOUCH_PAGES_MAX,
             touch_group: wish.touch_group,
             has_copies: false,
-            places_later: false,
+            later: match wish.mechanism {
+                nearpage_plan::Mechanism::Bind => Later::Once,
+                // Pages that are there stay where they are.
+                nearpage_plan::Mechanism::Touch => Later::Never,
+            },
             summary: true,
         };
         let compact = translate(wish.plans, wish.rules, &target, programs)?;
@@ -354,6 +358,11 @@ struct RuleSummary {
     bytes: u64,
     weak: u64,
     left: u64,
+    waited: u64,
+    switched: u64,
+    switched_moved: u64,
+    switched_ns: u64,
+    early: u64,
     too_small: u64,
     coarsened: u64,
     no_room: u64,
@@ -379,6 +388,11 @@ impl RuleSummary {
         self.bytes += other.bytes;
         self.weak += other.weak;
         self.left += other.left;
+        self.waited += other.waited;
+        self.switched += other.switched;
+        self.switched_moved += other.switched_moved;
+        self.switched_ns += other.switched_ns;
+        self.early += other.early;
         self.too_small += other.too_small;
         self.coarsened += other.coarsened;
         self.no_room += other.no_room;
@@ -398,6 +412,34 @@ impl RuleSummary {
         }
     }
 
+    /// What was done with the objects.
+    fn done(&self) -> String {
+        let mut done = match self.objects {
+            0 if self.left > 0 => format!("{} left to first touch, as planned", objects(self.left)),
+            0 if self.waited > 0 => format!("{} recognised, none placed", objects(self.waited)),
+            0 => "matched nothing".to_owned(),
+            count => format!(
+                "placed {}, {} in {} pages",
+                objects(count),
+                bytes(self.bytes),
+                self.pages
+            ),
+        };
+        if self.switched > 0 {
+            let which = match self.switched == self.objects {
+                true => String::new(),
+                false => format!("{} of them ", self.switched),
+            };
+            done += &format!(
+                ", {which}when the second thread was created: {} page{} moved, {}",
+                self.switched_moved,
+                if self.switched_moved == 1 { "" } else { "s" },
+                time(self.switched_ns as f64)
+            );
+        }
+        done
+    }
+
     /// What did not go as planned.
     fn troubles(&self) -> Vec<String> {
         let mut troubles = Vec::new();
@@ -407,7 +449,17 @@ impl RuleSummary {
             }
         };
         tell(self.weak, "recognised only by function, line and size");
-        tell(self.left, "left to first touch");
+        if self.objects > 0 {
+            tell(self.left, "left to first touch");
+        }
+        tell(
+            self.waited,
+            "left to first touch: no second thread was created while they were there",
+        );
+        tell(
+            self.early,
+            "placed at their allocation, not when the second thread was created: pages that are there can't be moved",
+        );
         tell(self.too_small, "too small to place (under two pages)");
         tell(
             self.coarsened,
@@ -441,6 +493,10 @@ impl RuleSummary {
     }
 }
 
+fn objects(count: u64) -> String {
+    format!("{count} object{}", if count == 1 { "" } else { "s" })
+}
+
 fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     if processes.is_empty() {
         return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
@@ -469,15 +525,7 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     for (rule, name) in rules.iter().zip(rule_names) {
         let name = printable(name);
-        let mut line = match rule.objects {
-            0 => format!("{name}: matched nothing"),
-            objects => format!(
-                "{name}: placed {objects} object{}, {} in {} pages",
-                if objects == 1 { "" } else { "s" },
-                bytes(rule.bytes),
-                rule.pages
-            ),
-        };
+        let mut line = format!("{name}: {}", rule.done());
         let troubles = rule.troubles();
         if !troubles.is_empty() {
             line += &format!(" ({})", troubles.join("; "));
@@ -549,6 +597,43 @@ mod tests {
         assert_eq!(places("cores"), None);
         assert_eq!(places("{0}:99999"), None);
         assert_eq!(places("{,"), None);
+    }
+
+    #[test]
+    fn placements_that_begin_later_are_told_apart() {
+        let said = |counters: &str| {
+            let line =
+                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
+            outcome(&[serde_json::from_str(&line).unwrap()], &["a".to_owned()]).join("\n")
+        };
+        let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":2,"switched_moved":384,"switched_ns":5300000"#
+            )),
+            "a: placed 2 objects, 2 MiB in 512 pages, when the second thread was created: 384 pages moved, 5.3 ms"
+        );
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":1,"switched_moved":1,"switched_ns":42000,"waited":3"#
+            )),
+            "a: placed 2 objects, 2 MiB in 512 pages, 1 of them when the second thread was created: 1 page moved, 42 µs \
+             (3 left to first touch: no second thread was created while they were there)"
+        );
+        assert_eq!(
+            said(r#","waited":1"#),
+            "a: 1 object recognised, none placed (1 left to first touch: no second thread was created while they \
+             were there)"
+        );
+        assert_eq!(
+            said(&format!(r#"{placed},"early":2"#)),
+            "a: placed 2 objects, 2 MiB in 512 pages (2 placed at their allocation, not when the second thread was \
+             created: pages that are there can't be moved)"
+        );
+        assert_eq!(
+            said(r#","left":2"#),
+            "a: 2 objects left to first touch, as planned"
+        );
     }
 
     #[test]

@@ -55,6 +55,6 @@ pub use place_rule::PlaceRule;
 pub use program::{ProgramImage, resolve_command};
 pub use size::{parse_size, print_size};
 pub use store::{Kept, Store};
-pub use target::{Mechanism, Pinning, Target};
+pub use target::{Later, Mechanism, Pinning, Target};
 pub use toml_form::VERSION;
 pub use translate::{Compact, translate};

@@ -16,6 +16,19 @@ pub enum Mechanism {
     Touch,
 }
 
+/// What can be done for placements that do not begin at the object's allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Later {
+    /// Nothing: the object is placed at its allocation.
+    #[default]
+    Never,
+    /// When the second thread is created, pages move to the nodes that the plan says, once.
+    Once,
+    /// All that [`crate::Start`] says, as on simulated machines: pages also go near who uses them next, and
+    /// near a thread that runs alone.
+    AsPlanned,
+}
+
 /// Which threads are pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pinning {
@@ -55,8 +68,8 @@ pub struct Target<'a> {
     /// Pages may have a copy on each node, as on simulated machines. Where not, what is to be replicated
     /// is interleaved, and said so.
     pub has_copies: bool,
-    /// Can it place an object later than at its allocation? Otherwise it is placed then.
-    pub places_later: bool,
+    /// What becomes of placements that do not begin at the allocation.
+    pub later: Later,
     /// Say at exit what was placed.
     pub summary: bool,
 }

@@ -53,7 +53,8 @@
 //! `start = "parallel"`: the same, and when one thread has run alone for a millisecond or longer, its pages
 //! move near that one when they are next used, until another runs again.
 //! With `placement = "first-touch"` each page goes near the thread that is the first to use it then.
-//! `simulate` does that. `run` cannot: it places the object at its allocation, and says so.
+//! `simulate` does that. `run` moves all pages that are there to where the plan says when the second thread is
+//! created, and does the rest neither for `parallel` nor for `first-touch`: `docs/formats.md` says why.
 //!
 //! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.

@@ -4,15 +4,15 @@
 use std::collections::HashSet;
 
 use nearpage_machine::CpuId;
-use nearpage_wire::compact_plan::{Header, NONE, RULE_WEAK, Rule, Section};
+use nearpage_wire::compact_plan::{Header, NONE, RULE_LATER, RULE_WEAK, Rule, Section};
 use nearpage_wire::is_runtime_module;
 
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
 use crate::{
-    Error, Mechanism, Pinning, PlaceRule, Placement, Plan, ProgramImage, Start, Subject, Target,
-    Team,
+    Decision, Error, Later, Mechanism, Pinning, PlaceRule, Placement, Plan, ProgramImage, Start,
+    Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -202,21 +202,16 @@ impl<'a> Translation<'a> {
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
-            if decision.start != Start::Allocation && !self.target.places_later {
-                let name = &decision.name;
-                self.warnings.push(match decision.placement {
-                    Placement::FirstTouch => format!(
-                        "`{name}` stays where it is first touched: the plan has its pages move to who uses them from \
-                         the second thread on, which cannot be done here"
-                    ),
-                    _ => format!(
-                        "`{name}` is placed from its allocation on: the plan has it wait for the second thread, which \
-                         cannot be done here, so that what one thread does with it alone may take longer"
-                    ),
-                });
-            }
+            self.warn_of_start(decision);
+            let is_later = decision.start != Start::Allocation
+                && decision.placement != Placement::FirstTouch
+                && self.target.later != Later::Never;
+            let flags = if is_later { RULE_LATER } else { 0 };
             match self.rules(&wish, &recogniser, &siblings, &teams, plan.page_bytes)? {
-                Ok(more) => rules.extend(more),
+                Ok(more) => rules.extend(more.into_iter().map(|rule| Rule {
+                    flags: rule.flags | flags,
+                    ..rule
+                })),
                 Err(Unmatched::Nothing(message)) => {
                     let rule = format!("the plan for {executable}: `{}`", decision.name);
                     return Err(Error::MatchesNothing { rule, message });
@@ -248,6 +243,28 @@ impl<'a> Translation<'a> {
         };
         self.section(module, plan.program.rank.unwrap_or(NONE), rules, pins);
         Ok(())
+    }
+
+    /// Says what of a placement that does not begin at the allocation is not done.
+    fn warn_of_start(&mut self, decision: &Decision) {
+        let name = &decision.name;
+        let warning = match (self.target.later, decision.start, &decision.placement) {
+            (_, Start::Allocation, _) | (Later::AsPlanned, ..) => return,
+            (_, _, Placement::FirstTouch) => format!(
+                "`{name}` stays where it is first touched: the plan has its pages move near who uses them next from \
+                 the second thread on, for which there is no system call"
+            ),
+            (Later::Never, ..) => format!(
+                "`{name}` is placed from its allocation on: the plan has it wait for the second thread, and pages that \
+                 are there cannot be moved by touching them"
+            ),
+            (Later::Once, Start::SecondThread, _) => return,
+            (Later::Once, Start::Parallel, _) => format!(
+                "`{name}` is moved once, when the second thread is created: the plan has it move back whenever one \
+                 thread runs alone, which is not done, as nobody knows then for how long"
+            ),
+        };
+        self.warnings.push(warning);
     }
 
     /// The program of the command line that a plan is for: by build-id, or by name where it was

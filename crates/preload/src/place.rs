@@ -11,13 +11,26 @@
 //! Pieces that once had pages stay separate mappings in the kernel, though, so what the heap has
 //! been split into counts against the plan's limit until the real number is counted again.
 //!
+//! # Placements that begin later
+//! Objects of a rule with [`RULE_LATER`] are remembered and left to first touch until the process creates its
+//! second thread; its creator then sets their policies and moves the pages that are there, before the
+//! thread exists. Nothing waits for that but the creator, and nothing is undone when threads end: how long
+//! the one that is left will run alone is not known then, and to move everything back and forth around each
+//! team of threads that is created and joined could take longer than what it is for. A thread that came to
+//! be without its creation being seen (a bare `clone`) counts from the first event that it is met by. A
+//! forked process waits for its own second thread with what comes to be in it. An object that another
+//! thread frees just then may leave its policy behind, until its memory is placed or freed again: a policy
+//! says where pages come from, never what they hold.
+//!
 //! # Bounds
 //! 1024 modules, 4096 cached call sites, 16 Ki numbered pairs of call site and thread, 32 Ki placed
-//! heap objects and mappings at a time. Whatever is beyond is slower, or not placed and counted.
+//! heap objects and mappings at a time, and as many that wait. Whatever is beyond is slower, or not placed and counted.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
 
-use nearpage_wire::compact_plan::{FLAG_SUMMARY, Pin, RULE_WEAK, Rule, mechanism, subject};
+use nearpage_wire::compact_plan::{
+    FLAG_SUMMARY, Pin, RULE_LATER, RULE_WEAK, Rule, mechanism, subject,
+};
 pub use nearpage_wire::pieces;
 use nearpage_wire::{PLAN_VARIABLE, SUMMARY_VARIABLE};
 
@@ -39,10 +52,10 @@ pub mod remap;
 pub mod summary;
 
 use bind::Outcome;
-use counters::{Request, RuleCounters, count};
+use counters::{Request, RuleCounters, count, discount};
 use order::{Orders, Threads};
 use pieces::{Extent, NodeSet, Pattern, Pieces};
-use placed::{Mappings, Placed, PlacedRanges};
+use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
 
 const PATH_BYTES_MAX: usize = 4096;
@@ -58,13 +71,19 @@ pub struct State {
     sites: &'static CallSites,
     orders: &'static Orders,
     threads: &'static Threads,
-    placed: &'static PlacedRanges,
+    placed: &'static Objects<Placed>,
+    /// Those whose placement begins later.
+    waiting: &'static Objects<Waiting>,
     mappings: &'static Mappings,
     group: &'static Group,
     pins: &'static Pins,
     allowed: NodeSet,
     huge_pages: bool,
     can_populate: bool,
+    /// Some rules' objects are placed when the second thread is created.
+    has_later: bool,
+    /// A second thread was about to be created, or was met.
+    has_second_thread: AtomicBool,
     /// Error number with which memory policies were refused; 0: they were not.
     bind_refused: AtomicU32,
     is_finished: AtomicBool,
@@ -149,11 +168,19 @@ fn page_bytes() -> Option<usize> {
 /// numbered in the order in which they start.
 pub fn thread_created(start_routine: usize, creation_order: u32) {
     if let Some(state) = state() {
+        state.second_thread();
         state.flush_group();
         if !state.pin_rules.is_empty() {
             state.pins.main_creates(state.pin_rules);
             state.pins.created(start_routine, creation_order);
         }
+    }
+}
+
+/// The calling thread is not the first one, and its creation was not seen.
+pub fn thread_met() {
+    if let Some(state) = state() {
+        state.second_thread();
     }
 }
 
@@ -175,6 +202,7 @@ pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
 pub fn forked_child() {
     let Some(state) = state() else { return };
     state.modules.forked_child();
+    state.has_second_thread.store(false, Relaxed);
     state.orders.clear();
     state.pins.forked_child(state.pin_rules);
     state.counters.iter().for_each(RuleCounters::clear);
@@ -208,6 +236,13 @@ impl State {
         recogniser.prepare();
         self.mappings.start(self.plan.header.mappings_max.into());
         self.pins.start();
+        // Later would be too late: by touching, pages that are there cannot be moved.
+        if self.has_later
+            && !self.touches()
+            && let Some(error) = bind::refusal()
+        {
+            self.refused(error);
+        }
         self.threads.started(sys::gettid(), 0);
         STATE.store((&raw const *self).cast_mut(), Release);
         WANTED_BYTES_MIN.store(recogniser.size_bytes_min(), Relaxed);
@@ -268,8 +303,119 @@ impl State {
         }
     }
 
-    /// Places a module's static objects; the first rule for an object wins.
+    /// The second thread is about to be created: places what waits for that. Once; a thread that comes by
+    /// meanwhile does not wait.
+    fn second_thread(&self) {
+        if self.has_second_thread.swap(true, SeqCst) || !self.has_later || self.touches() {
+            return;
+        }
+        fence(SeqCst);
+        let is_later = |rule: &Rule| rule.flags & RULE_LATER != 0;
+        self.modules.all(|module| {
+            if module.is_loaded() {
+                self.statics(
+                    module,
+                    is_later,
+                    |index, address, size_bytes, is_writable| {
+                        self.switch(index, address, size_bytes, None, is_writable);
+                    },
+                );
+            }
+        });
+        self.waiting.take_all(|address, object| {
+            let Waiting {
+                rule,
+                size_bytes,
+                origin,
+            } = object;
+            self.switch(
+                rule as usize,
+                address,
+                size_bytes,
+                Some(origin),
+                origin == Origin::Heap,
+            );
+        });
+    }
+
+    /// Places an object that has waited for the second thread.
+    fn switch(
+        &self,
+        index: usize,
+        address: usize,
+        size_bytes: usize,
+        origin: Option<Origin>,
+        is_writable: bool,
+    ) {
+        let Some(counters) = self.counters.get(index) else {
+            return;
+        };
+        let moved = counters.moved.load(Relaxed);
+        let began_ns = sys::monotonic_ns();
+        if self.place(index, address, size_bytes, origin, is_writable) {
+            count(&counters.switched);
+        }
+        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
+        let moved = counters.moved.load(Relaxed).saturating_sub(moved);
+        discount(&counters.waited);
+        counters.switched_ns.fetch_add(took_ns, Relaxed);
+        counters.switched_moved.fetch_add(moved, Relaxed);
+    }
+
+    /// Does an object of this rule wait for the second thread?
+    fn waits(&self, rule: &Rule) -> bool {
+        rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) && !self.touches()
+    }
+
+    /// Remembers an object until the second thread is created; static ones are found again without.
+    fn wait(
+        &self,
+        index: usize,
+        address: usize,
+        size_bytes: usize,
+        origin: Option<Origin>,
+        counters: &RuleCounters,
+    ) {
+        let Some(origin) = origin else {
+            return count(&counters.waited);
+        };
+        let object = Waiting {
+            rule: index as u32,
+            size_bytes,
+            origin,
+        };
+        count(&counters.waited);
+        if !self.waiting.insert(address, object) {
+            discount(&counters.waited);
+            return count(&counters.no_room);
+        }
+        fence(SeqCst);
+        // Those that waited may have been looked through before this one was there.
+        if self.has_second_thread.load(Relaxed) && self.waiting.remove(address).is_some() {
+            let is_writable = origin == Origin::Heap;
+            self.switch(index, address, size_bytes, Some(origin), is_writable);
+        }
+    }
+
+    /// Places a module's static objects.
     fn place_statics(&self, module: &Module) {
+        self.statics(
+            module,
+            |_| true,
+            |index, address, size_bytes, is_writable| {
+                self.place(index, address, size_bytes, None, is_writable);
+            },
+        );
+    }
+
+    /// A module's static objects under rules that are `wanted`: rule, address, size and whether they may
+    /// be written to. The first rule for an object wins.
+    fn statics(
+        &self,
+        module: &Module,
+        wanted: impl Fn(&Rule) -> bool,
+        mut found: impl FnMut(usize, usize, usize, bool),
+    ) {
         let ours = |rule: &Rule| rule.subject == subject::STATIC && module.is(rule.module);
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
             let sound = |index: usize| {
@@ -283,7 +429,7 @@ impl State {
                     .filter(|(_, other)| other.offset == rule.offset)
                     .any(|(other, rule)| sound(other) && ours(rule))
             };
-            if !sound(index) || taken() {
+            if !wanted(rule) || !sound(index) || taken() {
                 continue;
             }
             match module.address(rule.offset, rule.size_bytes) {
@@ -291,7 +437,7 @@ impl State {
                     let size_bytes = rule.size_bytes as usize;
                     let is_writable =
                         module.is_writable(address, address.saturating_add(size_bytes));
-                    self.place(index, address, size_bytes, None, is_writable);
+                    found(index, address, size_bytes, is_writable);
                 }
                 None => {
                     _ = self
@@ -316,7 +462,8 @@ impl State {
         }
     }
 
-    /// Places one object by rule `index`; `origin` is `None` for a static one.
+    /// Places one object by rule `index`, or leaves it until the second thread is created; `origin` is `None`
+    /// for a static one. False: it was not placed.
     fn place(
         &self,
         index: usize,
@@ -324,24 +471,33 @@ impl State {
         size_bytes: usize,
         origin: Option<Origin>,
         is_writable: bool,
-    ) {
+    ) -> bool {
         let (Some(rule), Some(counters)) = (self.rules.get(index), self.counters.get(index)) else {
-            return;
+            return false;
         };
         let Some(pattern) = self.plan.pattern(rule) else {
-            return;
+            return false;
         };
         if pattern == Pattern::Leave {
-            return count(&counters.left);
+            count(&counters.left);
+            return false;
         }
         let extent = self.extent(address, size_bytes);
         let Some((start, end)) = extent.pages() else {
-            return count(&counters.too_small);
+            count(&counters.too_small);
+            return false;
         };
+        if self.waits(rule) {
+            self.wait(index, address, size_bytes, origin, counters);
+            return false;
+        }
         if !self.touches() && !self.bind(extent, (start, end), pattern, counters, origin) {
-            return;
+            return false;
         }
         if self.touches() {
+            if rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) {
+                count(&counters.early);
+            }
             let object = Touched {
                 extent,
                 pattern,
@@ -367,6 +523,7 @@ impl State {
         if rule.flags & RULE_WEAK != 0 {
             count(&counters.weak);
         }
+        true
     }
 
     /// Places by memory policy; false where there was no room for it.
@@ -421,20 +578,25 @@ impl State {
                     self.placed.remove(extent.address);
                 }
                 self.mappings.give_back(granted);
-                let Errno(number) = error;
-                if self.bind_refused.swap(number as u32, Relaxed) == 0 {
-                    message::line(format_args!(
-                        "memory policies are refused here (mbind: error {number}, perhaps a container's seccomp \
-                         profile): pages are placed by touching them instead; allow mbind to have pages moved too"
-                    ));
-                }
+                self.refused(error);
             }
         }
         true
     }
 
+    /// Memory policies are refused: from here on pages are touched.
+    fn refused(&self, Errno(number): Errno) {
+        if self.bind_refused.swap(number as u32, Relaxed) == 0 {
+            message::line(format_args!(
+                "memory policies are refused here (mbind: error {number}, perhaps a container's seccomp \
+                 profile): pages are placed by touching them instead; allow mbind to have pages moved too"
+            ));
+        }
+    }
+
     fn freed(&self, address: usize) {
         self.group.forget(address);
+        self.waiting.remove(address);
         let Some(placed) = self.placed.remove(address) else {
             return;
         };

@@ -20,7 +20,7 @@ pub(crate) fn count(count: f64) -> String {
 }
 
 /// Time: `12.3 s`, `85 ms`, `3.1 µs`.
-pub(crate) fn time(nanoseconds: f64) -> String {
+pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         t if t < 0.5 => "0".to_owned(),
         t if t >= 1e9 => format!("{} s", three_digits(t / 1e9)),

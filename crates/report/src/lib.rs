@@ -33,7 +33,7 @@ use nearpage_attribution::Attribution;
 use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
 
-pub use amount::bytes;
+pub use amount::{bytes, time};
 pub use json::json;
 pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};

@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 1), little-endian, every table 8-byte aligned
+//! # Layout (version 2), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x01";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x02";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -144,6 +144,9 @@ pub mod placement {
 
 /// The rule is the second, weaker key of a rebuilt program: its use is reported.
 pub const RULE_WEAK: u32 = 1;
+/// The rule's objects are left to first touch until the process creates its second thread, and moved to
+/// their places then; those that come later are placed at their allocation. Since version 2.
+pub const RULE_LATER: u32 = 2;
 
 /// Recognises objects and says where their pages go. The first rule that fits wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +156,7 @@ pub struct Rule {
     pub subject: u32,
     /// One of [`placement`].
     pub placement: u32,
-    /// [`RULE_WEAK`] and no more so far.
+    /// [`RULE_WEAK`], [`RULE_LATER`].
     pub flags: u32,
     /// Number that the summary reports it under.
     pub number: u32,

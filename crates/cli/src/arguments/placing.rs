@@ -55,7 +55,8 @@ pub struct Plan {
     #[arg(long)]
     pub replicas: bool,
     /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
-    /// while one thread fills it, for `simulate`: `run` cannot wait, and places it from its allocation on
+    /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
+    /// created, and not back
     #[arg(long)]
     pub phases: bool,
     /// Which threads share a node on that machine

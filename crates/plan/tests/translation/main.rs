@@ -11,9 +11,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use nearpage_machine::{Machine, ThreadPlacement, preset, thread_cpus};
 use nearpage_plan::{
-    CallSiteFrame, Compact, Decision, Effect, Error, Mechanism, Pinning, PlaceRule, Placement,
-    Plan, Program, ProgramImage, Start, Subject, Target, Team, resolve_command, translate,
+    CallSiteFrame, Compact, Decision, Effect, Error, Later, Mechanism, Pinning, PlaceRule,
+    Placement, Plan, Program, ProgramImage, Start, Subject, Target, Team, resolve_command,
+    translate,
 };
+use nearpage_wire::compact_plan::RULE_LATER;
 
 use compiled::{Compiled, load, search};
 use reference::{Reference, Seen, Verdict};
@@ -37,7 +39,7 @@ fn target(machine: &Machine, threads: usize) -> Target<'_> {
         touch_pages_max: 1 << 20,
         touch_group: 1,
         has_copies: false,
-        places_later: false,
+        later: Later::Never,
         summary: true,
     }
 }
@@ -133,7 +135,7 @@ fn nodes(verdict: &Verdict) -> Vec<u32> {
 }
 
 #[test]
-fn a_placement_that_cannot_wait_is_said_to_begin_at_once() {
+fn a_placement_waits_as_far_as_can_be_and_what_cannot_is_said() {
     let compiled = Compiled::new();
     let image = compiled.image("waits", &["-pie", "-fPIE"]);
     let subject = Subject::Heap {
@@ -143,16 +145,47 @@ fn a_placement_that_cannot_wait_is_said_to_begin_at_once() {
     let mut plan = plan_for(&image, vec![(subject, "interleave")]);
     let (_, compact, image) = translated(&plan, image, 4);
     assert_eq!(compact.warnings, Vec::<String>::new());
-    plan.decisions[0].start = Start::SecondThread;
-    let (_, warned, _) = translated(&plan, image, 4);
-    assert_eq!(warned.warnings.len(), 1, "{:?}", warned.warnings);
-    let expected = "`it` is placed from its allocation on: ";
+    assert_eq!(Reference::decode(&compact).flags(), [0]);
+
+    let machine = machine();
+    let programs = [image];
+    let mut translated = |later, start, placement: &str| {
+        plan.decisions[0].start = start;
+        plan.decisions[0].placement = Placement::parse_among(placement, &[]).unwrap();
+        let target = Target {
+            later,
+            ..target(&machine, 4)
+        };
+        let compact = translate(std::slice::from_ref(&plan), &[], &target, &programs).unwrap();
+        let waits = Reference::decode(&compact).flags() == [RULE_LATER];
+        (waits, compact.warnings.join(" "), compact.bytes)
+    };
+    use Start::{Parallel, SecondThread};
+    let (waits, said, bytes) = translated(Later::Never, SecondThread, "interleave");
+    assert!(!waits && bytes == compact.bytes);
     assert!(
-        warned.warnings[0].starts_with(expected),
-        "{:?}",
-        warned.warnings
+        said.starts_with("`it` is placed from its allocation on: "),
+        "{said}"
     );
-    assert_eq!(warned.bytes, compact.bytes);
+    for (later, start, expected) in [
+        (Later::Once, SecondThread, ""),
+        (Later::Once, Parallel, "`it` is moved once, when"),
+        (Later::AsPlanned, SecondThread, ""),
+        (Later::AsPlanned, Parallel, ""),
+    ] {
+        let (waits, said, _) = translated(later, start, "interleave");
+        assert!(waits, "{later:?} {start:?}");
+        assert_eq!(expected.is_empty(), said.is_empty(), "{said}");
+        assert!(said.starts_with(expected), "{said}");
+    }
+    for later in [Later::Never, Later::Once] {
+        let (waits, said, _) = translated(later, Parallel, "first-touch");
+        assert!(!waits, "there is nothing to place");
+        assert!(
+            said.starts_with("`it` stays where it is first touched: "),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -73,6 +73,14 @@ impl Reference {
         reference
     }
 
+    /// The flags of each rule.
+    pub fn flags(&self) -> Vec<u32> {
+        let rules = 0..self.tables[RULES].1 as u32;
+        rules
+            .map(|rule| self.u32(self.entry(RULES, rule) + 8))
+            .collect()
+    }
+
     fn u32(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("4"))
     }

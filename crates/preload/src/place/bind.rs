@@ -26,6 +26,7 @@ const EACCES: Errno = Errno(13);
 const EINVAL: Errno = Errno(22);
 const ENOENT: i32 = 2;
 const EFAULT: i32 = 14;
+const EBUSY: i32 = 16;
 
 /// What became of a request to place an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,20 @@ pub fn allowed_nodes() -> Result<NodeSet, Errno> {
     Ok(nodes)
 }
 
+/// Error with which memory policies are refused altogether; none: they are not.
+pub fn refusal() -> Option<Errno> {
+    const PROBED_BYTES: usize = 4096;
+    let address = sys::reserve(PROBED_BYTES).ok()?;
+    let asked = sys::mbind(address, PROBED_BYTES, MPOL_DEFAULT, &[], 0);
+    // SAFETY: mapped above for this alone.
+    let _ = unsafe { sys::munmap(address, PROBED_BYTES) };
+    asked.err().filter(is_refusal)
+}
+
+fn is_refusal(error: &Errno) -> bool {
+    matches!(*error, sys::EPERM | sys::ENOSYS | EACCES)
+}
+
 /// Sets the policies of an object's pieces and moves what is there already.
 pub fn place(
     extent: Extent,
@@ -76,7 +91,7 @@ pub fn place(
         };
         match sys::mbind(piece.start, piece.end - piece.start, mode, &nodes.words, 0) {
             Ok(_) => {}
-            Err(error @ (sys::EPERM | sys::ENOSYS | EACCES)) => return Outcome::Refused(error),
+            Err(error) if is_refusal(&error) => return Outcome::Refused(error),
             Err(EINVAL) if extent.unit_bytes == extent.page_bytes => return Outcome::LargerPages,
             Err(error) => {
                 counters.failures.add(Request::Bind, error, 1);
@@ -197,10 +212,15 @@ impl Movement<'_> {
         // SAFETY: as above.
         let batch = unsafe { &mut *(address as *mut Batch) };
         let length = self.keep_misplaced(batch, length);
-        let (Some(pages), Some(nodes), Some(status)) = (
-            batch.pages.get(..length),
-            batch.nodes.get(..length),
-            batch.status.get_mut(..length),
+        let Batch {
+            pages,
+            nodes,
+            status,
+        } = batch;
+        let (Some(asked), Some(wanted), Some(found)) = (
+            pages.get(..length),
+            nodes.get(..length),
+            status.get_mut(..length),
         ) else {
             return;
         };
@@ -208,18 +228,49 @@ impl Movement<'_> {
             return;
         }
         // What the kernel does not get to is not moved.
-        status.fill(-EINVAL.0);
-        if let Err(error) = sys::move_pages(pages, nodes, status, MPOL_MF_MOVE) {
+        found.fill(-EINVAL.0);
+        if let Err(error) = sys::move_pages(asked, wanted, found, MPOL_MF_MOVE) {
             return self
                 .counters
                 .failures
                 .add(Request::Move, error, length as u64);
         }
-        for status in status.iter() {
-            match -*status {
+        let mut busy = 0;
+        for at in 0..length {
+            match -status[at] {
                 ENOENT | EFAULT => {}
+                EBUSY => {
+                    (pages[busy], nodes[busy]) = (pages[at], nodes[at]);
+                    busy += 1;
+                }
                 error if error > 0 => self.counters.failures.add(Request::Move, Errno(error), 1),
                 _ => _ = self.counters.moved.fetch_add(1, Relaxed),
+            }
+        }
+        self.count_busy(batch, busy);
+    }
+
+    /// Of a huge page the kernel moves all with the first part that is asked for, and finds the other
+    /// parts busy then: asks where the first `length` pages of a batch are, which were.
+    fn count_busy(&self, batch: &mut Batch, length: usize) {
+        let (Some(asked), Some(found), true) = (
+            batch.pages.get(..length),
+            batch.status.get_mut(..length),
+            length > 0,
+        ) else {
+            return;
+        };
+        if let Err(error) = sys::move_pages(asked, &[], found, 0) {
+            return self
+                .counters
+                .failures
+                .add(Request::Move, error, length as u64);
+        }
+        for (found, wanted) in found.iter().zip(&batch.nodes) {
+            match *found {
+                found if found < 0 => {}
+                found if found == *wanted => _ = self.counters.moved.fetch_add(1, Relaxed),
+                _ => self.counters.failures.add(Request::Move, Errno(EBUSY), 1),
             }
         }
     }

@@ -101,6 +101,17 @@ pub struct RuleCounters {
     pub weak: AtomicU64,
     /// Objects left to first touch, as planned.
     pub left: AtomicU64,
+    /// Objects that were to be placed when the second thread is created, and were not: none was
+    /// created while they were there.
+    pub waited: AtomicU64,
+    /// Objects placed when the second thread was created.
+    pub switched: AtomicU64,
+    /// Their pages that were on another node, and were moved.
+    pub switched_moved: AtomicU64,
+    /// Time for which the creator of the second thread waited for that.
+    pub switched_ns: AtomicU64,
+    /// Objects that were to wait and were placed at their allocation, for want of a way to move pages.
+    pub early: AtomicU64,
     /// Objects recognised but smaller than two pages.
     pub too_small: AtomicU64,
     /// Pieces given up for want of mappings.
@@ -122,7 +133,7 @@ unsafe impl Zeroed for RuleCounters {}
 
 impl RuleCounters {
     /// The counters that the summary shows where they are not 0, by name.
-    pub fn shown(&self) -> [(&'static str, &AtomicU64); 13] {
+    pub fn shown(&self) -> [(&'static str, &AtomicU64); 18] {
         [
             ("objects", &self.objects),
             ("pages", &self.pages),
@@ -131,6 +142,11 @@ impl RuleCounters {
             ("moved", &self.moved),
             ("weak", &self.weak),
             ("left", &self.left),
+            ("waited", &self.waited),
+            ("switched", &self.switched),
+            ("switched_moved", &self.switched_moved),
+            ("switched_ns", &self.switched_ns),
+            ("early", &self.early),
             ("too_small", &self.too_small),
             ("coarsened", &self.coarsened),
             ("no_room", &self.no_room),
@@ -147,6 +163,11 @@ impl RuleCounters {
             .for_each(|(_, counter)| counter.store(0, Relaxed));
         self.failures.clear();
     }
+}
+
+/// Takes one away where there is one: a forked process counts for itself, from 0.
+pub fn discount(counter: &AtomicU64) {
+    let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }
 
 /// Adds one.

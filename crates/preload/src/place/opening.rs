@@ -4,7 +4,7 @@ use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use nearpage_wire::SUMMARY_VARIABLE;
-use nearpage_wire::compact_plan::{Header, MAGIC};
+use nearpage_wire::compact_plan::{Header, MAGIC, RULE_LATER};
 
 use super::bind;
 use super::memory::{zeroed, zeroed_slice};
@@ -155,12 +155,15 @@ impl State {
             orders: zeroed().ok_or_else(no_memory)?,
             threads: zeroed().ok_or_else(no_memory)?,
             placed: zeroed().ok_or_else(no_memory)?,
+            waiting: zeroed().ok_or_else(no_memory)?,
             mappings: zeroed().ok_or_else(no_memory)?,
             group: zeroed().ok_or_else(no_memory)?,
             pins: zeroed().ok_or_else(no_memory)?,
             allowed: allowed_nodes(),
             huge_pages: huge_pages_in_use(),
             can_populate: touch::can_populate(),
+            has_later: rules.iter().any(|rule| rule.flags & RULE_LATER != 0),
+            has_second_thread: AtomicBool::new(false),
             bind_refused: AtomicU32::new(0),
             is_finished: AtomicBool::new(false),
             summary_path,

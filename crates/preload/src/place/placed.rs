@@ -1,10 +1,12 @@
-//! Which ranges carry a policy of ours, so that memory given back is not left with it; and how many
-//! mappings that cost.
+//! Which ranges carry a policy of ours, so that memory given back is not left with it; which objects
+//! wait for theirs; and how many mappings policies cost.
 
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 use super::memory::Zeroed;
 use super::order::spread;
+use super::recognise::Origin;
 use super::remap::each_mapping;
 
 const BUCKETS: usize = 1 << 12;
@@ -26,78 +28,138 @@ pub struct Placed {
     pub is_unmapped: bool,
 }
 
-/// Placed heap objects and mappings by address, at most 32 Ki. Zeroed memory has none.
-pub struct PlacedRanges {
+/// An object that is placed when the second thread is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its rule.
+    pub rule: u32,
+    /// Its bytes.
+    pub size_bytes: usize,
+    /// How it came to be.
+    pub origin: Origin,
+}
+
+/// What is kept for an address: three words.
+pub trait Kept: Copy {
+    /// As words.
+    fn words(self) -> [u64; 3];
+    /// From the words that [`Self::words`] made.
+    fn of(words: [u64; 3]) -> Self;
+}
+
+impl Kept for Placed {
+    fn words(self) -> [u64; 3] {
+        let rest = u64::from(self.mappings) << 32 | u64::from(self.is_unmapped);
+        [self.start as u64, self.length as u64, rest]
+    }
+
+    fn of([start, length, rest]: [u64; 3]) -> Self {
+        Self {
+            start: start as usize,
+            length: length as usize,
+            mappings: (rest >> 32) as u32,
+            is_unmapped: rest & 1 == 1,
+        }
+    }
+}
+
+impl Kept for Waiting {
+    fn words(self) -> [u64; 3] {
+        let is_mapping = self.origin == Origin::Mapping;
+        [self.rule.into(), self.size_bytes as u64, is_mapping.into()]
+    }
+
+    fn of([rule, size_bytes, is_mapping]: [u64; 3]) -> Self {
+        Self {
+            rule: rule as u32,
+            size_bytes: size_bytes as usize,
+            origin: match is_mapping {
+                0 => Origin::Heap,
+                _ => Origin::Mapping,
+            },
+        }
+    }
+}
+
+/// Heap objects and mappings by address, at most 32 Ki. Zeroed memory has none.
+pub struct Objects<T> {
     count: AtomicUsize,
     /// Keys apart from the rest: a `free` looks at no more than two cache lines.
     keys: [[AtomicUsize; SLOTS]; BUCKETS],
-    ranges: [[Range; SLOTS]; BUCKETS],
+    values: [[Words; SLOTS]; BUCKETS],
+    kept: PhantomData<T>,
 }
 
-struct Range {
-    start: AtomicUsize,
-    length: AtomicUsize,
-    /// Mappings in the high half, 1 in the low for what is unmapped.
-    rest: AtomicU64,
-}
+type Words = [AtomicU64; 3];
 
 // SAFETY: atomics only.
-unsafe impl Zeroed for PlacedRanges {}
+unsafe impl<T: Kept> Zeroed for Objects<T> {}
 
-/// A key whose range is being written.
+/// A key whose value is being written.
 const BEING_WRITTEN: usize = 1;
 
-impl PlacedRanges {
-    fn slots(&self, address: usize) -> impl Iterator<Item = (&AtomicUsize, &Range)> {
+impl<T: Kept> Objects<T> {
+    fn slots(&self, address: usize) -> impl Iterator<Item = (&AtomicUsize, &Words)> {
         let bucket = spread(address as u64);
         (0..SPAN).flat_map(move |next| {
             let bucket = (bucket + next) % BUCKETS;
-            self.keys[bucket].iter().zip(&self.ranges[bucket])
+            self.keys[bucket].iter().zip(&self.values[bucket])
         })
     }
 
-    /// Remembers what was placed at `address`; false where there is no room.
-    pub fn insert(&self, address: usize, placed: Placed) -> bool {
+    /// Remembers the object at `address`; false where there is no room.
+    pub fn insert(&self, address: usize, object: T) -> bool {
         self.remove(address);
-        let free = |(key, _): &(&AtomicUsize, &Range)| {
+        let free = |(key, _): &(&AtomicUsize, &Words)| {
             key.load(Relaxed) == 0
                 && key
                     .compare_exchange(0, BEING_WRITTEN, Acquire, Relaxed)
                     .is_ok()
         };
-        let Some((key, range)) = self.slots(address).find(free) else {
+        let Some((key, value)) = self.slots(address).find(free) else {
             return false;
         };
-        range.start.store(placed.start, Relaxed);
-        range.length.store(placed.length, Relaxed);
-        range.rest.store(
-            u64::from(placed.mappings) << 32 | u64::from(placed.is_unmapped),
-            Relaxed,
-        );
+        for (to, from) in value.iter().zip(object.words()) {
+            to.store(from, Relaxed);
+        }
         self.count.fetch_add(1, Relaxed);
         key.store(address, Release);
         true
     }
 
-    /// What was placed at `address`, which is thereby forgotten.
+    /// What is known of the object at `address`, which is thereby forgotten.
     #[inline]
-    pub fn remove(&self, address: usize) -> Option<Placed> {
+    pub fn remove(&self, address: usize) -> Option<T> {
         if self.count.load(Relaxed) == 0 || address <= BEING_WRITTEN {
             return None;
         }
-        let (key, range) = self
+        let (key, value) = self
             .slots(address)
             .find(|(key, _)| key.load(Acquire) == address)?;
-        let rest = range.rest.load(Relaxed);
-        let placed = Placed {
-            start: range.start.load(Relaxed),
-            length: range.length.load(Relaxed),
-            mappings: (rest >> 32) as u32,
-            is_unmapped: rest & 1 == 1,
-        };
+        self.take(address, key, value)
+    }
+
+    fn take(&self, address: usize, key: &AtomicUsize, value: &Words) -> Option<T> {
+        let object = T::of(value.each_ref().map(|word| word.load(Relaxed)));
         key.compare_exchange(address, 0, AcqRel, Relaxed).ok()?;
         self.count.fetch_sub(1, Relaxed);
-        Some(placed)
+        Some(object)
+    }
+
+    /// Forgets every object, and tells of each. Those that come or go meanwhile may be left out.
+    pub fn take_all(&self, mut taken: impl FnMut(usize, T)) {
+        let keys = self.keys.iter().flatten();
+        for (key, value) in keys.zip(self.values.iter().flatten()) {
+            if self.count.load(Relaxed) == 0 {
+                return;
+            }
+            let address = key.load(Acquire);
+            if address > BEING_WRITTEN
+                && let Some(object) = self.take(address, key, value)
+            {
+                taken(address, object);
+            }
+        }
     }
 }
 
@@ -207,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_found_once() {
-        let ranges = zeroed::<PlacedRanges>().unwrap();
+        let ranges = zeroed::<Objects<Placed>>().unwrap();
         let placed = Placed {
             start: 0x1000,
             length: 0x3000,
@@ -220,10 +282,38 @@ mod tests {
         assert_eq!(ranges.remove(0x1010), None);
     }
 
+    #[test]
+    fn those_that_wait_are_taken_together_once() {
+        let waiting = zeroed::<Objects<Waiting>>().unwrap();
+        let object = |rule: u32| Waiting {
+            rule,
+            size_bytes: 8192 * (1 + rule as usize),
+            origin: if rule.is_multiple_of(2) {
+                Origin::Heap
+            } else {
+                Origin::Mapping
+            },
+        };
+        for rule in 0..1000 {
+            assert!(waiting.insert(0x10_0010 + rule as usize * 8192, object(rule)));
+        }
+        assert_eq!(waiting.remove(0x10_0010 + 7 * 8192), Some(object(7)));
+        let mut taken = BTreeMap::new();
+        waiting.take_all(|address, object| {
+            assert_eq!(taken.insert(address, object), None);
+        });
+        let expected = (0..1000)
+            .filter(|&rule| rule != 7)
+            .map(|rule| (0x10_0010 + rule as usize * 8192, object(rule)));
+        assert_eq!(taken, expected.collect());
+        waiting.take_all(|address, _| panic!("{address:#x} twice"));
+        assert_eq!(waiting.remove(0x10_0010), None);
+    }
+
     proptest! {
         #[test]
         fn the_table_is_a_map_that_may_be_full(steps in proptest::collection::vec((any::<bool>(), 1usize..200), 0..400)) {
-            let ranges = zeroed::<PlacedRanges>().unwrap();
+            let ranges = zeroed::<Objects<Placed>>().unwrap();
             let mut model = BTreeMap::new();
             for (step, (insert, page)) in steps.into_iter().enumerate() {
                 let (address, placed) =

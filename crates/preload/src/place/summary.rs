@@ -9,6 +9,7 @@
 //! {"pid":N,"executable":"NAME","rank":N|null,"mechanism":"bind"|"touch","bind_refused":ERRNO|null,
 //!  "mappings":{"used":N,"max":N},"pins":{"pinned":N,"failed":N},"unnumbered":N,
 //!  "rules":[{"number":N,"objects":N,"pages":N,"bytes":N,"in_place":N,"moved":N,"weak":N,"left":N,
+//!            "waited":N,"switched":N,"switched_moved":N,"switched_ns":N,"early":N,
 //!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
 //!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity","errno":N,"count":N}…]}…]}
 //! ```
@@ -25,7 +26,7 @@ use crate::sys;
 
 /// More than a line without its rules needs, and more than one rule needs.
 const LINE_BYTES_MAX: usize = 4096;
-const RULE_BYTES_MAX: usize = 1024;
+const RULE_BYTES_MAX: usize = 1536;
 
 /// Text in memory of its own; what does not fit makes it incomplete.
 struct Line<'memory> {

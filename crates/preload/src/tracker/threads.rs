@@ -95,6 +95,9 @@ impl Tracker {
             thread.stack = bounds::main_stack();
         }
         self.welcome(thread);
+        if thread.order > 0 {
+            place::thread_met();
+        }
     }
 
     pub(super) fn welcome(&self, thread: &mut Thread) {

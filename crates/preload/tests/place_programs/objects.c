@@ -4,11 +4,14 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 char table[1 << 20] __attribute__((aligned(4096)));
@@ -54,6 +57,57 @@ static void *worker(void *number) {
     object(name, own, 1 << 20);
     pthread_barrier_wait(&barrier);
     return NULL;
+}
+
+#define SHARED_BYTES (8 << 20)
+static char *shared;
+static long readers;
+
+// Sums its share of what the first thread filled.
+static void *reader(void *number) {
+    long share = SHARED_BYTES / readers, sum = 0;
+    for (long at = (long)number * share; at < ((long)number + 1) * share; at++) sum += shared[at];
+    return (void *)sum;
+}
+
+// Fills an object alone and has `n` threads read it; then the sum is what was filled in.
+static void fill_and_read(long n) {
+    shared = fill(allocate_a(SHARED_BYTES), SHARED_BYTES);
+    free(fill(allocate_a(1 << 20), 1 << 20));
+    fill(table, sizeof table);
+    object("shared", shared, SHARED_BYTES);
+    object("table", table, sizeof table);
+    pthread_t threads[64];
+    long sum = 0;
+    void *own;
+    readers = n;
+    for (long i = 0; i < n; i++) pthread_create(&threads[i], NULL, reader, (void *)i);
+    for (long i = 0; i < n; i++) {
+        pthread_join(threads[i], &own);
+        sum += (long)own;
+    }
+    printf("SUM %ld\n", sum);
+    object("after", allocate_a(1 << 20), 1 << 20);
+}
+
+// Makes, frees and keeps objects, while others do.
+static void *churn(void *depth) {
+    pthread_t threads[4];
+    for (int i = 0; i < 50; i++) free(fill(allocate_a(20000 + 1000 * i), 20000));
+    fill(allocate_a(1 << 20), 1 << 20);
+    if (depth) {
+        for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)((long)depth - 1));
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    }
+    return NULL;
+}
+
+// Runs in a thread of the C library's own making.
+static sem_t notified;
+static void notify(union sigval value) {
+    (void)value;
+    fill(allocate_b(1 << 20), 1 << 20);
+    sem_post(&notified);
 }
 
 int main(int argc, char **argv) {
@@ -127,6 +181,33 @@ int main(int argc, char **argv) {
         cpu_set_t cpus;
         sched_getaffinity(0, sizeof cpus, &cpus);
         printf("MAIN %d %d\n", CPU_COUNT(&cpus), CPU_ISSET(0, &cpus) ? 0 : 1);
+    } else if (!strcmp(what, "later")) {
+        fill_and_read(strtol(argv[2], NULL, 0));
+    } else if (!strcmp(what, "later_fork")) {
+        // What the parent filled, the child has too; it fills an object of its own and has threads then.
+        object("parents", fill(allocate_b(1 << 20), 1 << 20), 1 << 20);
+        pid_t child = fork();
+        if (child) {
+            waitpid(child, NULL, 0);
+            return 0;
+        }
+        fill_and_read(strtol(argv[2], NULL, 0));
+    } else if (!strcmp(what, "later_unseen")) {
+        object("filled", fill(allocate_a(1 << 20), 1 << 20), 1 << 20);
+        struct sigevent event = {.sigev_notify = SIGEV_THREAD, .sigev_notify_function = notify};
+        struct itimerspec at_once = {.it_value.tv_nsec = 1};
+        timer_t timer;
+        sem_init(&notified, 0, 0);
+        timer_create(CLOCK_MONOTONIC, &event, &timer);
+        timer_settime(timer, 0, &at_once, NULL);
+        while (sem_wait(&notified)) {}
+    } else if (!strcmp(what, "later_churn")) {
+        void *objects[50];
+        for (int i = 0; i < 50; i++) objects[i] = fill(allocate_a(1 << 17), 1 << 17);
+        pthread_t threads[4];
+        for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, (void *)2);
+        for (int i = 0; i < 50; i++) free(objects[i]);
+        for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     } else if (!strcmp(what, "present")) {
         unsigned char pages[2048];
         char *p = allocate_a(8 << 20);
