@@ -107,11 +107,6 @@ impl Module {
         (address >= self.low.load(Acquire) && end <= self.high.load(Acquire)).then_some(address)
     }
 
-    /// Is it loaded?
-    pub fn is_loaded(&self) -> bool {
-        self.high.load(Acquire) != 0
-    }
-
     /// Does the range lie in memory of the module that the program may write to?
     pub fn is_writable(&self, start: usize, end: usize) -> bool {
         let [low, high] = &self.writable;

@@ -11,22 +11,12 @@
 //! Pieces that once had pages stay separate mappings in the kernel, though, so what the heap has
 //! been split into counts against the plan's limit until the real number is counted again.
 //!
-//! # Placements that begin later
-//! Objects of a rule with [`RULE_LATER`] are remembered and left to first touch until the process creates its
-//! second thread; its creator then sets their policies and moves the pages that are there, before the
-//! thread exists. Nothing waits for that but the creator, and nothing is undone when threads end: how long
-//! the one that is left will run alone is not known then, and to move everything back and forth around each
-//! team of threads that is created and joined could take longer than what it is for. A thread that came to
-//! be without its creation being seen (a bare `clone`) counts from the first event that it is met by. A
-//! forked process waits for its own second thread with what comes to be in it. An object that another
-//! thread frees just then may leave its policy behind, until its memory is placed or freed again: a policy
-//! says where pages come from, never what they hold.
-//!
 //! # Bounds
 //! 1024 modules, 4096 cached call sites, 16 Ki numbered pairs of call site and thread, 32 Ki placed
-//! heap objects and mappings at a time, and as many that wait. Whatever is beyond is slower, or not placed and counted.
+//! heap objects and mappings at a time, and as many that wait. Whatever is beyond is slower, or not placed
+//! and counted.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*, fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use nearpage_wire::compact_plan::{
     FLAG_SUMMARY, Pin, RULE_LATER, RULE_WEAK, Rule, mechanism, subject,
@@ -43,6 +33,7 @@ use crate::{environment, message};
 
 pub mod bind;
 pub mod counters;
+mod later;
 pub mod memory;
 mod opening;
 pub mod order;
@@ -52,7 +43,7 @@ pub mod remap;
 pub mod summary;
 
 use bind::Outcome;
-use counters::{Request, RuleCounters, count, discount};
+use counters::{Request, RuleCounters, count};
 use order::{Orders, Threads};
 use pieces::{Extent, NodeSet, Pattern, Pieces};
 use placed::{Mappings, Objects, Placed, Waiting};
@@ -303,119 +294,21 @@ impl State {
         }
     }
 
-    /// The second thread is about to be created: places what waits for that. Once; a thread that comes by
-    /// meanwhile does not wait.
-    fn second_thread(&self) {
-        if self.has_second_thread.swap(true, SeqCst) || !self.has_later || self.touches() {
-            return;
-        }
-        fence(SeqCst);
-        let is_later = |rule: &Rule| rule.flags & RULE_LATER != 0;
-        self.modules.all(|module| {
-            if module.is_loaded() {
-                self.statics(
-                    module,
-                    is_later,
-                    |index, address, size_bytes, is_writable| {
-                        self.switch(index, address, size_bytes, None, is_writable);
-                    },
-                );
-            }
-        });
-        self.waiting.take_all(|address, object| {
-            let Waiting {
-                rule,
-                size_bytes,
-                origin,
-            } = object;
-            self.switch(
-                rule as usize,
-                address,
-                size_bytes,
-                Some(origin),
-                origin == Origin::Heap,
-            );
-        });
-    }
-
-    /// Places an object that has waited for the second thread.
-    fn switch(
-        &self,
-        index: usize,
-        address: usize,
-        size_bytes: usize,
-        origin: Option<Origin>,
-        is_writable: bool,
-    ) {
-        let Some(counters) = self.counters.get(index) else {
-            return;
-        };
-        let moved = counters.moved.load(Relaxed);
-        let began_ns = sys::monotonic_ns();
-        if self.place(index, address, size_bytes, origin, is_writable) {
-            count(&counters.switched);
-        }
-        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
-        let moved = counters.moved.load(Relaxed).saturating_sub(moved);
-        discount(&counters.waited);
-        counters.switched_ns.fetch_add(took_ns, Relaxed);
-        counters.switched_moved.fetch_add(moved, Relaxed);
-    }
-
-    /// Does an object of this rule wait for the second thread?
-    fn waits(&self, rule: &Rule) -> bool {
-        rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) && !self.touches()
-    }
-
-    /// Remembers an object until the second thread is created; static ones are found again without.
-    fn wait(
-        &self,
-        index: usize,
-        address: usize,
-        size_bytes: usize,
-        origin: Option<Origin>,
-        counters: &RuleCounters,
-    ) {
-        let Some(origin) = origin else {
-            return count(&counters.waited);
-        };
-        let object = Waiting {
-            rule: index as u32,
-            size_bytes,
-            origin,
-        };
-        count(&counters.waited);
-        if !self.waiting.insert(address, object) {
-            discount(&counters.waited);
-            return count(&counters.no_room);
-        }
-        fence(SeqCst);
-        // Those that waited may have been looked through before this one was there.
-        if self.has_second_thread.load(Relaxed) && self.waiting.remove(address).is_some() {
-            let is_writable = origin == Origin::Heap;
-            self.switch(index, address, size_bytes, Some(origin), is_writable);
-        }
-    }
-
     /// Places a module's static objects.
     fn place_statics(&self, module: &Module) {
-        self.statics(
-            module,
-            |_| true,
-            |index, address, size_bytes, is_writable| {
-                self.place(index, address, size_bytes, None, is_writable);
-            },
-        );
+        self.statics(module, |index, rule| {
+            match (static_object(module, rule), self.counters.get(index)) {
+                (Some((address, size_bytes, is_writable)), _) => {
+                    self.place(index, address, size_bytes, None, is_writable);
+                }
+                (None, Some(counters)) => count(&counters.outside),
+                (None, None) => {}
+            }
+        });
     }
 
-    /// A module's static objects under rules that are `wanted`: rule, address, size and whether they may
-    /// be written to. The first rule for an object wins.
-    fn statics(
-        &self,
-        module: &Module,
-        wanted: impl Fn(&Rule) -> bool,
-        mut found: impl FnMut(usize, usize, usize, bool),
-    ) {
+    /// The rules for a module's static objects; the first rule for an object wins.
+    fn statics(&self, module: &Module, mut found: impl FnMut(usize, &Rule)) {
         let ours = |rule: &Rule| rule.subject == subject::STATIC && module.is(rule.module);
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
             let sound = |index: usize| {
@@ -429,22 +322,8 @@ impl State {
                     .filter(|(_, other)| other.offset == rule.offset)
                     .any(|(other, rule)| sound(other) && ours(rule))
             };
-            if !wanted(rule) || !sound(index) || taken() {
-                continue;
-            }
-            match module.address(rule.offset, rule.size_bytes) {
-                Some(address) => {
-                    let size_bytes = rule.size_bytes as usize;
-                    let is_writable =
-                        module.is_writable(address, address.saturating_add(size_bytes));
-                    found(index, address, size_bytes, is_writable);
-                }
-                None => {
-                    _ = self
-                        .counters
-                        .get(index)
-                        .map(|counters| count(&counters.outside))
-                }
+            if sound(index) && !taken() {
+                found(index, rule);
             }
         }
     }
@@ -661,6 +540,15 @@ impl State {
             );
         }
     }
+}
+
+/// Address and size of a rule's static object, and whether it may be written to; none where the module is
+/// not loaded, or does not reach that far.
+fn static_object(module: &Module, rule: &Rule) -> Option<(usize, usize, bool)> {
+    let address = module.address(rule.offset, rule.size_bytes)?;
+    let size_bytes = rule.size_bytes as usize;
+    let is_writable = module.is_writable(address, address.saturating_add(size_bytes));
+    Some((address, size_bytes, is_writable))
 }
 
 /// Will the C library unmap this live heap object when it is freed? Its malloc gives large objects a
