@@ -981,6 +981,40 @@ fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
     }
 }
 
+/// A plan file says of code that it is copied, and is refused with anything else.
+#[test]
+fn code_is_not_left_to_whoever_runs_it_next() {
+    let mut recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));
+    let code = &mut recording.attribution.objects[0];
+    code.kind = ObjectKind::Code;
+    code.name = ObjectName::Other("cg".to_owned());
+    code.affinity.initialisation = vec![Cell {
+        page: 0,
+        thread: ThreadIndex(0),
+        loads: 64.0,
+        stores: 0.0,
+        cost_ns: 64.0,
+    }];
+    let parameters = Parameters {
+        replicas: true,
+        phases: true,
+        ..Parameters::default()
+    };
+    for start in [Start::SecondThread, Start::Parallel] {
+        let mut judge = Likes {
+            placement: Placement::FirstTouch,
+            start,
+            of_samples: false,
+        };
+        let decisions = recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &parameters, &mut judge);
+            chosen.plan.decisions
+        });
+        let placements = decisions.iter().map(|decision| &decision.placement);
+        assert_eq!(placements.collect::<Vec<_>>(), [&Placement::Replicate]);
+    }
+}
+
 #[test]
 fn auto_spreads_what_all_threads_read_where_controllers_are_short() {
     let recording = master_initialised(16, Pattern::ReadShared, &shared_cells(16));

@@ -344,8 +344,11 @@ impl<'a> PageTable<'a> {
     pub fn source(&self, action: &Action, figures: &Figures) -> Option<u16> {
         let copies = self.pages[action.page as usize].copies;
         let done = match action.kind {
-            ActionKind::Migrate | ActionKind::Interleave | ActionKind::Collapse => {
-                copies == 1 << action.node
+            ActionKind::Migrate | ActionKind::Interleave => copies == 1 << action.node,
+            // Who has lost a copy is not to get a fresh one.
+            ActionKind::Collapse => {
+                let stale = self.stale.get(action.page as usize).copied();
+                copies == 1 << action.node && stale.unwrap_or(0) == 0
             }
             ActionKind::Replicate => copies >> action.node & 1 == 1,
         };

@@ -302,13 +302,18 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if !thread.make_room(self.figures) {
                 return Ok(false);
             }
-            if ACTIVE && self.pages.is_stale(page, node) {
-                self.refresh(number, page, copies);
-                return Ok(false);
-            }
-            if miss.kind == AccessKind::Store && !copies.nodes.is_power_of_two() {
-                self.collapse(number, page, copies);
-                return Ok(false);
+            // A store follows its fault, whatever others do to the page meanwhile: their faults wait for this one.
+            // Otherwise a writer and a reader could fault in turns for ever.
+            if !std::mem::take(&mut thread.faulted) {
+                if ACTIVE && self.pages.is_stale(page, node) {
+                    self.refresh(number, page, copies);
+                    return Ok(false);
+                }
+                if miss.kind == AccessKind::Store && !copies.nodes.is_power_of_two() {
+                    thread.faulted = true;
+                    self.collapse(number, page, copies);
+                    return Ok(false);
+                }
             }
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);

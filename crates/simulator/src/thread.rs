@@ -105,6 +105,8 @@ pub(crate) struct Thread<'a> {
     pub moves: VecDeque<(u64, u32)>,
     /// It has come to a CPU whose caches do not know it.
     pub cold: bool,
+    /// It has paid for the protection fault of the store that it is at.
+    pub faulted: bool,
     /// Misses in former phases, and when it last moved.
     misses_before: u64,
     misses_moved: u64,
@@ -148,6 +150,7 @@ impl<'a> Thread<'a> {
             ordered: None,
             moves: VecDeque::new(),
             cold: false,
+            faulted: false,
             misses_before: 0,
             misses_moved: 0,
             hot: Vec::new(),

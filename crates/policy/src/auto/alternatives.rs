@@ -86,7 +86,8 @@ impl<'a> Alternatives<'a> {
                     stores_most,
                 ),
             };
-            if parameters.phases && !of_samples {
+            // Code is copied or left: a plan says nothing else of it.
+            if parameters.phases && !of_samples && !is_code {
                 choices.extend(next_touch(context, group, &subject));
             }
             let at_once = choices.len();

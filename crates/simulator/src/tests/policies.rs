@@ -263,11 +263,66 @@ fn the_writer_keeps_its_copy_and_readers_get_fresh_ones() {
         job("migrate-replicate", &thresholds),
     );
     assert_eq!((outcome.collapsed, outcome.refreshed), (1, 0));
-    // After more than five collapses the page has one copy for good.
-    let outcome = one(&stores_and_reads(9), &machine, traffic(&replication_only));
-    assert_eq!(
-        (outcome.replicated, outcome.collapsed, outcome.refreshed),
-        (2, 6, 5)
+    // After more than five collapses the page has one copy for good, however moves are made.
+    let steps = [
+        "interrupt",
+        "decision",
+        "allocation",
+        "mapping_replica",
+        "mapping_migration",
+        "flush",
+        "flush_request",
+        "copy",
+        "end_replica",
+        "end_migration",
+        "fault",
+    ];
+    let steps: String = steps.map(|step| format!("{step}_ns = 10\n")).concat();
+    let by_step = self::machine(4, &format!("{CLOCK}[moves.steps]\n{steps}"));
+    let settings = |moves: (&'static str, &'static str)| {
+        let often = OFTEN.into_iter().filter(|setting| setting.0 != "move_ns");
+        let all = often.chain(replication_only).chain([moves]);
+        job("traffic", &all.collect::<Vec<_>>())
+    };
+    for (machine, moves) in [
+        (&machine, ("move_ns", "3000")),
+        (&by_step, ("batch_pages", "1")),
+    ] {
+        let outcome = one(&stores_and_reads(9), machine, settings(moves));
+        assert_eq!(
+            (outcome.replicated, outcome.collapsed, outcome.refreshed),
+            (2, 6, 5),
+            "{moves:?}"
+        );
+    }
+}
+
+#[test]
+fn a_writer_and_a_reader_of_a_copied_page_both_get_on() {
+    let settings = [
+        ("source", "cache"),
+        ("candidates", "1"),
+        ("reads_percent", "0"),
+        ("interleaving", "0"),
+        ("colocation", "0"),
+        ("collapses", "1000000"),
+    ];
+    let mut trace = stores_and_reads(1);
+    // Then neither waits for the other.
+    for (thread, miss) in [(1, load(0, 0)), (2, store(0, 0))] {
+        trace.threads[thread].1[0].misses.extend([miss; 20]);
+    }
+    let outcome = one(&trace, &machine(4, CLOCK), traffic(&settings));
+    // Each store takes the reader's copy at most once, each read gets one at most once for it.
+    assert!(
+        (1..=21).contains(&outcome.collapsed),
+        "{}",
+        outcome.collapsed
+    );
+    assert!(
+        outcome.refreshed <= outcome.collapsed,
+        "{}",
+        outcome.refreshed
     );
 }
 
