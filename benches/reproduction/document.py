@@ -1,5 +1,4 @@
 """docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
-import os
 import statistics
 
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
@@ -274,7 +273,7 @@ def papers(results):
     return text
 
 
-def text(results, missing, matrix, jobs):
+def text(results, missing, matrix):
     scale = matrix["scale"]
     tracing, replaying = sum(one["tracing_s"] for one in results), sum(one["replaying_s"] for one in results)
     sizes = [[one["workload"], one["machine"], *one["inputs"]] for one in results]
@@ -283,8 +282,7 @@ def text(results, missing, matrix, jobs):
         "Written by `benches/reproduce --quick`; do not edit. Every workload is traced with two inputs in emulation, each on the "
         "machine of the paper that ran it; all times are simulated. What is modelled and what is not: top of "
         "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page.\n\n"
-        f"{len(results)} pairs of workload and machine. Tracing them took {tracing:.0f} s and replaying {replaying:.0f} s, {jobs} at a time, "
-        f"added up over the pairs, at a load of {os.getloadavg()[2]:.0f}; aims for the whole matrix are 30 and 10 minutes.\n",
+        f"{len(results)} pairs of workload and machine. Tracing them took {tracing:.0f} s of processor time and replaying {replaying:.0f} s.\n",
         *([("\nNot done: " + "; ".join(missing) + ".\n")] if missing else []),
         auto(results), online(results), WHY, traffic(results), papers(results),
         "## How\n\n"
@@ -305,7 +303,7 @@ def text(results, missing, matrix, jobs):
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with the kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads, his Splash mix, and his Tables 2 to 4 and 6 to 11.\n"
-        "- Every workload on every machine, and the papers' own sizes.\n"
+        "- The papers' own sizes; `splash_mix`, whose processor sets change.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
         "- Several programs at once (Carrefour's Table 5 and Figures 9 to 13), energy (Figure 14).\n"
