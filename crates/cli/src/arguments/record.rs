@@ -102,7 +102,7 @@ pub struct Record {
     /// With `--source full`: machine whose caches the references go through [default: local]
     #[arg(long, help_heading = "With --source full")]
     pub machine: Option<String>,
-    /// Threads that go on on other CPUs: a TOML file with [[move]], as for simulate (see docs/formats.md).
+    /// Threads that go on on other CPUs: a TOML file with `[[move]]`, as for simulate (see docs/formats.md).
     /// Times are those of computation: misses take none here
     #[arg(long, value_name = "FILE", help_heading = "With --source full")]
     pub schedule: Option<PathBuf>,
