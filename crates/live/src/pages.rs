@@ -1,5 +1,7 @@
 //! The hot pages: a table of a size that is set aside at the start (Carrefour §4.4).
 
+use std::ops::Range;
+
 use nearpage_policy::online::fetch_ahead;
 
 use crate::PAGES_MOST;
@@ -65,8 +67,9 @@ pub const AT_ONCE: usize = 32;
 pub struct HotPages {
     capacity: usize,
     pages: Vec<Page>,
-    /// Beside the pages, so that all candidates' are in a cache line or two.
-    heats: Vec<u16>,
+    /// Beside the pages, so that all candidates' are in a cache line or two. Never negative: of signed
+    /// numbers every x86-64 finds the least of eight at once.
+    heats: Vec<i16>,
     numbers: Numbers,
     free: Vec<u32>,
     hand: usize,
@@ -165,6 +168,19 @@ impl Numbers {
     }
 }
 
+/// The least heat of some.
+fn least(heats: &[i16]) -> i16 {
+    match heats.first_chunk::<CANDIDATES>() {
+        Some(all) => all.iter().copied().fold(i16::MAX, i16::min),
+        None => heats.iter().copied().fold(i16::MAX, i16::min),
+    }
+}
+
+/// Where a heat is first among some that have it.
+fn position(heats: &[i16], heat: i16) -> usize {
+    heats.iter().position(|one| *one == heat).unwrap_or(0)
+}
+
 impl HotPages {
     /// A table of `capacity` pages, at least one.
     pub fn new(capacity: usize) -> Self {
@@ -252,10 +268,13 @@ impl HotPages {
             self.numbers.insert(at, hash, number);
             number
         } else {
-            let number = self.coldest();
-            if self.heats[number as usize] > 0 && self.comes_first(hash) {
+            let candidates = self.candidates();
+            let least = least(&self.heats[candidates.clone()]);
+            if least > 0 && self.comes_first(hash) {
                 return Touched::NONE;
             }
+            let number = candidates.start + position(&self.heats[candidates], least);
+            let number = number as u32;
             let old = std::mem::replace(&mut self.pages[number as usize], page);
             self.remove(old, number);
             // What moved up may have left a place nearer to the page's own.
@@ -282,14 +301,12 @@ impl HotPages {
         self.numbers.remove(at);
     }
 
-    /// The coldest of the next few; at the end of the table of those that are left.
-    fn coldest(&mut self) -> u32 {
+    /// The next few, of which the coldest is to make way; at the end of the table those that are left.
+    fn candidates(&mut self) -> Range<usize> {
         let begin = self.hand;
         let end = (begin + CANDIDATES).min(self.heats.len());
         self.hand = if end == self.heats.len() { 0 } else { end };
-        let candidates = begin..end;
-        let coldest = candidates.min_by_key(|&at| self.heats[at]);
-        coldest.expect("the table is full, and not empty") as u32
+        begin..end
     }
 
     /// The page that a number stands for.
@@ -403,7 +420,7 @@ mod tests {
     struct Model {
         capacity: usize,
         numbers: HashMap<Page, u32>,
-        heats: Vec<u16>,
+        heats: Vec<i16>,
         free: Vec<u32>,
         hand: usize,
         left_out: std::collections::HashSet<usize>,
