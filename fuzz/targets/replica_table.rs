@@ -2,7 +2,7 @@
 //! A table of files' copies, as a preload library finds it.
 
 use libfuzzer_sys::fuzz_target;
-use nearpage_wire::replicas::{Entry, read_header};
+use nearpage_wire::replicas::{ENTRY_BYTES, Entry, read_header};
 
 fuzz_target!(|table: &[u8]| {
     let Some((_, entries)) = read_header(table) else {
@@ -10,7 +10,7 @@ fuzz_target!(|table: &[u8]| {
     };
     for index in 0..entries {
         let entry = Entry::read(table, index).expect("as many as the header says");
-        assert!(table.windows(64).any(|bytes| bytes == entry.to_bytes()));
+        assert!(table.windows(ENTRY_BYTES).any(|bytes| bytes == entry.to_bytes()));
     }
     assert_eq!(Entry::read(table, usize::MAX), None);
 });

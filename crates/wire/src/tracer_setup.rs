@@ -328,7 +328,11 @@ impl<'a> Setup<'a> {
                 && tlb.reserved.is_multiple_of(tlb.sets())
         };
         let cpus = self.cpu_nodes.iter().count();
-        let nodes = self.cpu_nodes.iter().max().map_or(0, |last| last + 1);
+        let nodes = self
+            .cpu_nodes
+            .iter()
+            .max()
+            .map_or(0, |last| last.saturating_add(1));
         let checks = [
             (
                 self.page_bytes.is_power_of_two() && (512..=1 << 30).contains(&self.page_bytes),
@@ -353,7 +357,7 @@ impl<'a> Setup<'a> {
             (
                 self.cpu_nodes.all_below(CPUS_MAX)
                     && cpus <= CPUS_MAX
-                    && cpus + nodes <= HOLDERS_MAX,
+                    && cpus.saturating_add(nodes) <= HOLDERS_MAX,
                 "cpu_nodes",
             ),
             (self.thread_cpus.all_below(cpus), "thread_cpus"),
@@ -502,6 +506,21 @@ mod tests {
                 "thread_cpus 7 0",
                 "thread_cpus 8",
                 SetupError::Impossible("thread_cpus"),
+            ),
+            (
+                "cpu_nodes 0",
+                "cpu_nodes 18446744073709551615",
+                SetupError::Impossible("cpu_nodes"),
+            ),
+            (
+                "thread_moves 1 5000000000 7",
+                "thread_moves 1 5000000000 8",
+                SetupError::Impossible("thread_moves"),
+            ),
+            (
+                "thread_moves 1 5000000000 7",
+                "thread_moves 1 5000000000",
+                SetupError::Impossible("thread_moves"),
             ),
             (
                 "line_bytes 128",
