@@ -36,20 +36,51 @@ def held(holds):
     return "**held**" if holds else "**missed**"
 
 
+OFFLINE_HEADS = ["", "first touch", "`auto`", "best of the others", "against it", "first touch", "post-facto"]
+ONLINE_HEADS = ["", "first touch", "`auto`", "against it", "best online", "against it"]
+
+
+def offline_row(name, found):
+    """By how much the plan of `auto` is behind the best other, and the line of it."""
+    touch, ours, rival = found["first-touch"], found["plan:auto"], best(found, ["first-touch", *OFFLINE, *ONLINE])
+    behind = ours / found[rival] - 1
+    return behind, [
+        name, ms(touch), ms(ours), f"{ms(found[rival])} {rival}", percent(behind), percent(ours / touch - 1), percent(ours / found["post-facto"] - 1),
+    ]
+
+
+def online_row(name, found):
+    """By how much online `auto` is behind first touch, and behind the best online policy, and the line of it."""
+    touch, ours, rival = found["first-touch"], found["auto"], best(found, ONLINE)
+    slower, behind = ours / touch - 1, ours / found[rival] - 1
+    return slower, behind, [name, ms(touch), ms(ours), percent(slower), f"{ms(found[rival])} {rival}", percent(behind)]
+
+
+def gains(found):
+    """Of first touch's time, what `traffic` saves with the samples that it asks for, and with every miss."""
+    return [1 - found[policy] / found["first-touch"] for policy in ["traffic", "traffic, all misses"]]
+
+
+def share(sampled, full):
+    """Of a gain worth the name."""
+    return f"{sampled / full:.0%}" if full > 0.01 else "–"
+
+
+def total_gains(pairs):
+    """Of pairs of gains, the sums where there is one of more than 1 % with every miss."""
+    worth = [pair for pair in pairs if pair[1] > 0.01]
+    return sum(sampled for sampled, _ in worth), sum(full for _, full in worth)
+
+
 def auto(results):
-    rows, losses, gains = [], 0, {}
+    rows, losses, leads = [], 0, {}
     for result in results:
-        found = times(result)
-        rival = best(found, ["first-touch", *OFFLINE, *ONLINE])
-        ratio = found["plan:auto"] / found[rival] - 1
+        ratio, row = offline_row(name(result), times(result))
         losses += ratio > 0.01
-        gains[result["machine"]] = min(gains.get(result["machine"], 1), ratio)
-        rows.append((ratio, [
-            name(result), ms(found["first-touch"]), ms(found["plan:auto"]), f"{ms(found[rival])} {rival}", percent(ratio),
-            percent(found["plan:auto"] / found["first-touch"] - 1), percent(found["plan:auto"] / found["post-facto"] - 1),
-        ]))
+        leads[result["machine"]] = min(leads.get(result["machine"], 1), ratio)
+        rows.append((ratio, row))
     rows.sort(key=lambda row: -row[0])
-    somewhere = ", ".join(f"{machine} {percent(gain)}" for machine, gain in gains.items())
+    somewhere = ", ".join(f"{machine} {percent(gain)}" for machine, gain in leads.items())
     statics = [min(times(result)[policy] for policy in ["first-touch", *OFFLINE]) for result in results]
     worse = sum(times(result)["plan:auto"] > 1.01 * least for result, least in zip(results, statics))
     return (
@@ -57,10 +88,10 @@ def auto(results):
         "Plans are of the first input and judged on the second, with copies of objects and code allowed, and placements that begin when a second thread runs or hold while several do; `object`, `uniform` and "
         "`hop-sensitive` likewise. Negative is faster. The last two columns: against first touch, and against post-facto, "
         "which knows the judged run.\n\n"
-        + table(["", "first touch", "`auto`", "best of the others", "against it", "first touch", "post-facto"], [row[1] for row in rows])
+        + table(OFFLINE_HEADS, [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than the best other: {held(losses == 0)}; slower by more in {losses} of {len(rows)}, "
         f"in {worse} of them than the best other that leaves pages where they are.\n"
-        f"- At least 5 % faster than the best other somewhere on every machine: {held(all(gain <= -0.05 for gain in gains.values()))}; most on {somewhere}.\n"
+        f"- At least 5 % faster than the best other somewhere on every machine: {held(all(gain <= -0.05 for gain in leads.values()))}; most on {somewhere}.\n"
     )
 
 
@@ -102,21 +133,16 @@ Threads run on other CPUs at other times whenever a workload is traced, and resu
 def online(results):
     rows, first, rivals = [], 0, 0
     for result in results:
-        found = times(result)
-        rival = best(found, ONLINE)
-        touch, ratio = found["auto"] / found["first-touch"] - 1, found["auto"] / found[rival] - 1
+        touch, ratio, row = online_row(name(result), times(result))
         first += touch > 0.01
         rivals += ratio > 0.05
         outcome = result["results"]["auto"]
         moved = outcome["migrated"] + outcome["interleaved"]
-        rows.append((max(touch, ratio), [
-            name(result), ms(found["first-touch"]), ms(found["auto"]), percent(touch), f"{ms(found[rival])} {rival}", percent(ratio),
-            f"{moved} / {outcome['replicated']}",
-        ]))
+        rows.append((max(touch, ratio), [*row, f"{moved} / {outcome['replicated']}"]))
     rows.sort(key=lambda row: -row[0])
     return (
         "## Online `auto`\n\nIt sees one in ten misses, and what has passed.\n\n"
-        + table(["", "first touch", "`auto`", "against it", "best online", "against it", "moved / copied"], [row[1] for row in rows])
+        + table([*ONLINE_HEADS, "moved / copied"], [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(rows)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(rows)}. "
         "The others see every miss, but for `traffic` and `kernel-balancing`.\n"
@@ -124,31 +150,26 @@ def online(results):
 
 
 def traffic(results):
-    rows, gained, possible = [], 0, 0
+    rows, in_quick, longer, in_longer = [], [], [], []
     for result in results:
-        found = times(result)
-        touch = found["first-touch"]
-        sampled, full = 1 - found["traffic"] / touch, 1 - found["traffic, all misses"] / touch
-        rate = result["results"]["first-touch"]["misses"] / touch * 1000
-        share = f"{sampled / full:.0%}" if full > 0.01 else "–"
-        rows.append((sampled, [name(result), f"{rate:.0f}", percent(-sampled), percent(-full), share]))
-        if full > 0.01:
-            gained, possible = gained + sampled, possible + full
-    rows.sort(key=lambda row: row[0])
-    share = f"{gained / possible:.0%} of the gain over all where there is one of more than 1 %" if possible else "no gain anywhere"
-    longer, long_gained, long_possible = [], 0, 0
-    for result in results:
+        sampled, full = gains(times(result))
+        in_quick.append((sampled, full))
+        touch = result["results"]["first-touch"]
+        rate = touch["misses"] / touch["time_ns"] * 1000
+        rows.append((sampled, [name(result), f"{rate:.0f}", percent(-sampled), percent(-full), share(sampled, full)]))
         if "longer" in result:
             found = times(result["longer"])
-            touch = found["first-touch"]
-            sampled, full = 1 - found["traffic"] / touch, 1 - found["traffic, all misses"] / touch
-            longer.append([name(result), result["longer"]["input"], ms(touch), percent(-sampled), percent(-full), f"{sampled / full:.0%}" if full > 0.01 else "–"])
-            if full > 0.01:
-                long_gained, long_possible = long_gained + sampled, long_possible + full
+            sampled, full = gains(found)
+            in_longer.append((sampled, full))
+            longer.append([name(result), result["longer"]["input"], ms(found["first-touch"]), percent(-sampled), percent(-full), share(sampled, full)])
+    rows.sort(key=lambda row: row[0])
+    gained, possible = total_gains(in_quick)
+    long_gained, long_possible = total_gains(in_longer)
+    over_all = f"{gained / possible:.0%} of the gain over all where there is one of more than 1 %" if possible else "no gain anywhere"
     return (
         "## `traffic` with samples\n\nTime against first touch, with the samples that it asks for and with every miss.\n\n"
         + table(["", "misses/µs", "samples", "all misses", "share of the gain"], [row[1] for row in rows])
-        + f"\n- At least 90 % of the gain with full information: {held(possible and gained >= 0.9 * possible)}; {share}.\n"
+        + f"\n- At least 90 % of the gain with full information: {held(possible and gained >= 0.9 * possible)}; {over_all}.\n"
         f"- Loses at most 4 % to first touch: {held(-rows[0][0] <= 0.04)}; at most {percent(-rows[0][0])}.\n"
         "\nThe same in runs that last thirty decisions and more, those of the paper's programs some hundreds:\n\n"
         + table(["", "input", "first touch", "samples", "all misses", "share of the gain"], longer)

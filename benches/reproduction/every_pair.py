@@ -4,7 +4,7 @@ import io
 import os
 import statistics
 
-from reproduction.document import OFFLINE, ONLINE, best, held, ms, percent
+from reproduction.document import OFFLINE, OFFLINE_HEADS, ONLINE, ONLINE_HEADS, gains, held, name, offline_row, online_row, percent, total_gains
 from reproduction.document import table as markdown
 
 HEADING = "## Every workload on every preset\n"
@@ -37,32 +37,16 @@ def replaced(page, section):
     return page[:begin] + section + "\n" + page[end:]
 
 
-def name(pair):
-    return f"{pair['workload']} on {pair['machine']}"
-
-
 def losses(pairs):
     """Rows of what is behind, the most first: offline, online."""
     offline, online = [], []
     for pair in pairs:
-        found = pair["times"]
-        touch = found["first-touch"]
-        rival = best(found, ["first-touch", *OFFLINE, *ONLINE])
-        behind = found["plan:auto"] / found[rival] - 1
-        pair["offline"] = behind
-        if behind > 0.01:
-            offline.append((behind, [
-                name(pair), ms(touch), ms(found["plan:auto"]), f"{ms(found[rival])} {rival}", percent(behind),
-                percent(found["plan:auto"] / touch - 1), percent(found["plan:auto"] / found["post-facto"] - 1),
-            ]))
-        rival = best(found, ONLINE)
-        pair["online"] = found["auto"] / touch - 1
-        behind = found["auto"] / found[rival] - 1
-        if pair["online"] > 0.01 or behind > 0.05:
-            online.append((max(pair["online"] / 0.01, behind / 0.05), [
-                name(pair), ms(touch), ms(found["auto"]), percent(pair["online"]), f"{ms(found[rival])} {rival}", percent(behind),
-            ]))
-        pair["online rival"] = behind
+        pair["offline"], row = offline_row(name(pair), pair["times"])
+        if pair["offline"] > 0.01:
+            offline.append((pair["offline"], row))
+        pair["online"], pair["online rival"], row = online_row(name(pair), pair["times"])
+        if pair["online"] > 0.01 or pair["online rival"] > 0.05:
+            online.append((max(pair["online"] / 0.01, pair["online rival"] / 0.05), row))
     cells = lambda rows: [row[1] for row in sorted(rows, key=lambda row: -row[0])]
     return cells(offline), cells(online)
 
@@ -86,13 +70,9 @@ def presets(pairs):
 
 
 def traffic(pairs):
-    gained = possible = 0
-    for pair in pairs:
-        touch, sampled, full = (pair["times"][policy] for policy in ["first-touch", "traffic", "traffic, all misses"])
-        if 1 - full / touch > 0.01:
-            gained, possible = gained + 1 - sampled / touch, possible + 1 - full / touch
-    worst = max(pairs, key=lambda pair: pair["times"]["traffic"] / pair["times"]["first-touch"])
-    lost = worst["times"]["traffic"] / worst["times"]["first-touch"] - 1
+    gained, possible = total_gains(gains(pair["times"]) for pair in pairs)
+    worst = min(pairs, key=lambda pair: gains(pair["times"])[0])
+    lost = -gains(worst["times"])[0]
     share = f"{held(gained >= 0.9 * possible)}; {gained / possible:.0%} over all where there is one of more than 1 %" if possible else "not to be judged; there is none of more than 1 % anywhere"
     return (
         f"- `traffic` with samples has at least 90 % of its gain with every miss: {share}.\n"
@@ -131,9 +111,9 @@ def section(path):
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(pairs)}.\n"
         + traffic(pairs)
         + "\n### Where offline `auto` is more than 1 % behind\n\n"
-        + markdown(["", "first touch", "`auto`", "best of the others", "against it", "first touch", "post-facto"], offline)
+        + markdown(OFFLINE_HEADS, offline)
         + "\n### Where online `auto` is more than 1 % behind first touch, or 5 % behind the best online policy\n\n"
-        + markdown(["", "first touch", "`auto`", "against it", "best online", "against it"], online)
+        + markdown(ONLINE_HEADS, online)
         + "\n### By preset\n\n" + of_presets + WHY
     )
 

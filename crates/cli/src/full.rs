@@ -364,16 +364,10 @@ fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
     for note in &recording.metadata.notes {
         eprintln!("nearpage: {note}");
     }
-    let totals = recording
-        .metadata
-        .tracing
-        .as_ref()
-        .map(|tracing| &tracing.totals);
+    let tracing = recording.metadata.tracing.as_ref();
     let total = |name: &str| {
-        totals
-            .and_then(|totals| totals.get(name))
-            .copied()
-            .unwrap_or(0)
+        let found = tracing.and_then(|tracing| tracing.totals.get(name));
+        found.copied().unwrap_or(0)
     };
     eprintln!(
         "nearpage: traced {seconds:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
@@ -403,11 +397,7 @@ fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
             eprintln!("nearpage: {} {remark}", total(name));
         }
     }
-    if let Some((moved, wanted)) = recording
-        .metadata
-        .tracing
-        .as_ref()
-        .and_then(Tracing::moves_made)
+    if let Some((moved, wanted)) = tracing.and_then(Tracing::moves_made)
         && moved < wanted
     {
         eprintln!(

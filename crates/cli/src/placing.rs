@@ -415,12 +415,17 @@ impl RuleSummary {
     /// What was done with the objects.
     fn done(&self) -> String {
         let mut done = match self.objects {
-            0 if self.left > 0 => format!("{} left to first touch, as planned", objects(self.left)),
-            0 if self.waited > 0 => format!("{} recognised, none placed", objects(self.waited)),
+            0 if self.left > 0 => format!(
+                "{} left to first touch, as planned",
+                several(self.left, "object")
+            ),
+            0 if self.waited > 0 => {
+                format!("{} recognised, none placed", several(self.waited, "object"))
+            }
             0 => "matched nothing".to_owned(),
             count => format!(
                 "placed {}, {} in {} pages",
-                objects(count),
+                several(count, "object"),
                 bytes(self.bytes),
                 self.pages
             ),
@@ -431,9 +436,8 @@ impl RuleSummary {
                 false => format!("{} of them ", self.switched),
             };
             done += &format!(
-                ", {which}when the second thread was created: {} page{} moved, {}",
-                self.switched_moved,
-                if self.switched_moved == 1 { "" } else { "s" },
+                ", {which}when the second thread was created: {} moved, {}",
+                several(self.switched_moved, "page"),
                 time(self.switched_ns as f64)
             );
         }
@@ -493,8 +497,9 @@ impl RuleSummary {
     }
 }
 
-fn objects(count: u64) -> String {
-    format!("{count} object{}", if count == 1 { "" } else { "s" })
+/// So many of something.
+fn several(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
@@ -541,8 +546,7 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
         } else {
             String::new()
         };
-        let s = if pinned == 1 { "" } else { "s" };
-        lines.push(format!("{pinned} thread{s} pinned{failed}"));
+        lines.push(format!("{} pinned{failed}", several(pinned, "thread")));
     }
     if silent > 0 {
         lines.push(format!(

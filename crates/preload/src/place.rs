@@ -297,10 +297,8 @@ impl State {
     /// Places a module's static objects.
     fn place_statics(&self, module: &Module) {
         self.statics(module, |index, rule| {
-            match (static_object(module, rule), self.counters.get(index)) {
-                (Some((address, size_bytes, is_writable)), _) => {
-                    self.place(index, address, size_bytes, None, is_writable);
-                }
+            match (Object::of_module(module, rule), self.counters.get(index)) {
+                (Some(object), _) => _ = self.place(index, object),
                 (None, Some(counters)) => count(&counters.outside),
                 (None, None) => {}
             }
@@ -330,27 +328,19 @@ impl State {
 
     fn place_new(&self, origin: Origin, address: usize, size_bytes: usize, frames: &[usize]) {
         if let Some(index) = self.recogniser().recognise(origin, size_bytes, frames) {
-            // The protection of a mapping is not known.
-            self.place(
-                index,
-                address,
-                size_bytes,
-                Some(origin),
-                origin == Origin::Heap,
-            );
+            self.place(index, Object::allocated(origin, address, size_bytes));
         }
     }
 
-    /// Places one object by rule `index`, or leaves it until the second thread is created; `origin` is `None`
-    /// for a static one. False: it was not placed.
-    fn place(
-        &self,
-        index: usize,
-        address: usize,
-        size_bytes: usize,
-        origin: Option<Origin>,
-        is_writable: bool,
-    ) -> bool {
+    /// Places one object by rule `index`, or leaves it until the second thread is created. False: it was not
+    /// placed.
+    fn place(&self, index: usize, object: Object) -> bool {
+        let Object {
+            address,
+            size_bytes,
+            origin,
+            is_writable,
+        } = object;
         let (Some(rule), Some(counters)) = (self.rules.get(index), self.counters.get(index)) else {
             return false;
         };
@@ -367,7 +357,7 @@ impl State {
             return false;
         };
         if self.waits(rule) {
-            self.wait(index, address, size_bytes, origin, counters);
+            self.wait(index, object, counters);
             return false;
         }
         if !self.touches() && !self.bind(extent, (start, end), pattern, counters, origin) {
@@ -542,13 +532,38 @@ impl State {
     }
 }
 
-/// Address and size of a rule's static object, and whether it may be written to; none where the module is
-/// not loaded, or does not reach that far.
-fn static_object(module: &Module, rule: &Rule) -> Option<(usize, usize, bool)> {
-    let address = module.address(rule.offset, rule.size_bytes)?;
-    let size_bytes = rule.size_bytes as usize;
-    let is_writable = module.is_writable(address, address.saturating_add(size_bytes));
-    Some((address, size_bytes, is_writable))
+/// An object that is to be placed.
+#[derive(Clone, Copy)]
+struct Object {
+    address: usize,
+    size_bytes: usize,
+    /// None: it is static.
+    origin: Option<Origin>,
+    /// May it be written to? Of a mapping that is not known.
+    is_writable: bool,
+}
+
+impl Object {
+    fn allocated(origin: Origin, address: usize, size_bytes: usize) -> Self {
+        Self {
+            address,
+            size_bytes,
+            origin: Some(origin),
+            is_writable: origin == Origin::Heap,
+        }
+    }
+
+    /// A rule's static object; none where the module is not loaded, or does not reach that far.
+    fn of_module(module: &Module, rule: &Rule) -> Option<Self> {
+        let address = module.address(rule.offset, rule.size_bytes)?;
+        let size_bytes = rule.size_bytes as usize;
+        Some(Self {
+            address,
+            size_bytes,
+            origin: None,
+            is_writable: module.is_writable(address, address.saturating_add(size_bytes)),
+        })
+    }
 }
 
 /// Will the C library unmap this live heap object when it is freed? Its malloc gives large objects a

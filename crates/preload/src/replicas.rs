@@ -47,11 +47,9 @@ extern "C" fn start() {
 
 /// In the child of a fork, before it goes on. Calls the kernel alone, and needs little of the stack.
 pub fn forked() {
+    let Some(table) = table() else { return };
     let node = sys::node();
-    if TABLE.load(Relaxed) != 0
-        && NODE.load(Relaxed) != node
-        && let Some(table) = table()
-    {
+    if NODE.load(Relaxed) != node {
         count(from_copies(table, node));
     }
 }

@@ -366,13 +366,18 @@ impl Thread {
                 self.let_earlier_go_first();
             }
             self.turn_began_with = (self.stores, self.misses());
-            if waited > 0 {
-                self.record(&Record::Preempted {
-                    waited_instructions: waited,
-                });
-            }
+            self.record_wait(waited);
         }
         self.follow_unmappings();
+    }
+
+    /// It has waited so long, perhaps.
+    fn record_wait(&mut self, waited_instructions: u64) {
+        if waited_instructions > 0 {
+            self.record(&Record::Preempted {
+                waited_instructions,
+            });
+        }
     }
 
     /// Goes on on another CPU, if it is time.
@@ -384,16 +389,11 @@ impl Thread {
             };
             let turn = self.process.lockstep.move_to(self.member, position, now);
             (self.cpu, self.position) = (cpu, position);
-            self.expected = [self.process.caches.directory_place().if_wanted(false); 2];
-            let waited_instructions = self.go_on(turn);
+            let waited = self.go_on(turn);
             self.record(&Record::Move {
                 cpu: position as u32,
             });
-            if waited_instructions > 0 {
-                self.record(&Record::Preempted {
-                    waited_instructions,
-                });
-            }
+            self.record_wait(waited);
         }
     }
 

@@ -13,7 +13,7 @@
 //! tlb_second 1536 12 0         optional
 //! cpu_nodes 0 0 1 1            node of each CPU, by position
 //! thread_cpus 0 1 2 3          thread k of a process runs on CPU position thread_cpus[k mod length]
-//! thread_moves 2 5000000 3      optional: thread, virtual time of its process, CPU position, and so on
+//! thread_moves 2 5000000 3     optional: thread, virtual time of its process, CPU position, and so on
 //! quantum 10000                instructions that threads advance together
 //! sample_period 100000         mean references between two samples; 0: none
 //! keep_hits 0                  1: keep what L2 and L3 serve
@@ -22,8 +22,8 @@
 //! ```
 //!
 //! The first line comes first, the others in any order, each at most once; those that are not
-//! optional must be there (`sample_period`, `keep_hits`, `from_mark` and `serial` are 0 otherwise, and no thread moves).
-//! Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
+//! optional must be there (`sample_period`, `keep_hits`, `from_mark` and `serial` are 0 otherwise, and no
+//! thread moves). Sets, that is bytes ÷ line ÷ ways, are a power of two but for `l3`.
 
 use core::fmt;
 

@@ -10,7 +10,7 @@
 //! any node of an interleaved set for well placed. MPOL_PREFERRED_MANY would say nothing that a
 //! pattern asks for: its nodes are not dealt in turn.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::counters::{Request, RuleCounters};
 use super::pieces::{Extent, NODES_MAX, NodeSet, Pattern, Pieces, Target};
@@ -211,7 +211,7 @@ impl Movement<'_> {
         };
         // SAFETY: as above.
         let batch = unsafe { &mut *(address as *mut Batch) };
-        let length = self.keep_misplaced(batch, length);
+        let length = self.keep_misplaced(batch, length, &self.counters.in_place);
         let Batch {
             pages,
             nodes,
@@ -247,37 +247,21 @@ impl Movement<'_> {
                 _ => _ = self.counters.moved.fetch_add(1, Relaxed),
             }
         }
-        self.count_busy(batch, busy);
-    }
-
-    /// Of a huge page the kernel moves all with the first part that is asked for, and finds the other
-    /// parts busy then: asks where the first `length` pages of a batch are, which were.
-    fn count_busy(&self, batch: &mut Batch, length: usize) {
-        let (Some(asked), Some(found), true) = (
-            batch.pages.get(..length),
-            batch.status.get_mut(..length),
-            length > 0,
-        ) else {
-            return;
-        };
-        if let Err(error) = sys::move_pages(asked, &[], found, 0) {
-            return self
-                .counters
-                .failures
-                .add(Request::Move, error, length as u64);
-        }
-        for (found, wanted) in found.iter().zip(&batch.nodes) {
-            match *found {
-                found if found < 0 => {}
-                found if found == *wanted => _ = self.counters.moved.fetch_add(1, Relaxed),
-                _ => self.counters.failures.add(Request::Move, Errno(EBUSY), 1),
+        if busy > 0 {
+            // Of a huge page the kernel moves all with the first part that is asked for, and finds the other
+            // parts busy then.
+            let left = self.keep_misplaced(batch, busy, &self.counters.moved);
+            if left > 0 {
+                self.counters
+                    .failures
+                    .add(Request::Move, Errno(EBUSY), left as u64);
             }
         }
     }
 
     /// Asks where the first `length` pages of a batch are, which is cheap, and moves those on
-    /// another node than planned to its front; returns their number.
-    fn keep_misplaced(&self, batch: &mut Batch, length: usize) -> usize {
+    /// another node than planned to its front; returns their number, and counts the others.
+    fn keep_misplaced(&self, batch: &mut Batch, length: usize, in_place: &AtomicU64) -> usize {
         let Batch {
             pages,
             nodes,
@@ -297,7 +281,7 @@ impl Movement<'_> {
             match status[at] {
                 // Not there any more, or the shared page of zeros.
                 found if found < 0 => {}
-                found if found == nodes[at] => _ = self.counters.in_place.fetch_add(1, Relaxed),
+                found if found == nodes[at] => _ = in_place.fetch_add(1, Relaxed),
                 _ => {
                     (pages[kept], nodes[kept]) = (pages[at], nodes[at]);
                     kept += 1;

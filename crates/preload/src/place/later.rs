@@ -17,8 +17,7 @@ use nearpage_wire::compact_plan::{RULE_LATER, Rule};
 
 use super::counters::{RuleCounters, count, discount};
 use super::placed::Waiting;
-use super::recognise::Origin;
-use super::{State, static_object};
+use super::{Object, State};
 use crate::sys;
 
 impl State {
@@ -32,43 +31,26 @@ impl State {
         self.modules.all(|module| {
             self.statics(module, |index, rule| {
                 if rule.flags & RULE_LATER != 0
-                    && let Some((address, size_bytes, is_writable)) = static_object(module, rule)
+                    && let Some(object) = Object::of_module(module, rule)
                 {
-                    self.switch(index, address, size_bytes, None, is_writable);
+                    self.switch(index, object);
                 }
             });
         });
-        self.waiting.take_all(|address, object| {
-            let Waiting {
-                rule,
-                size_bytes,
-                origin,
-            } = object;
-            self.switch(
-                rule as usize,
-                address,
-                size_bytes,
-                Some(origin),
-                origin == Origin::Heap,
-            );
+        self.waiting.take_all(|address, waiting| {
+            let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
+            self.switch(waiting.rule as usize, object);
         });
     }
 
     /// Places an object that has waited for the second thread.
-    fn switch(
-        &self,
-        index: usize,
-        address: usize,
-        size_bytes: usize,
-        origin: Option<Origin>,
-        is_writable: bool,
-    ) {
+    fn switch(&self, index: usize, object: Object) {
         let Some(counters) = self.counters.get(index) else {
             return;
         };
         let moved = counters.moved.load(Relaxed);
         let began_ns = sys::monotonic_ns();
-        if self.place(index, address, size_bytes, origin, is_writable) {
+        if self.place(index, object) {
             count(&counters.switched);
         }
         let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
@@ -84,32 +66,24 @@ impl State {
     }
 
     /// Remembers an object until the second thread is created; static ones are found again without.
-    pub(super) fn wait(
-        &self,
-        index: usize,
-        address: usize,
-        size_bytes: usize,
-        origin: Option<Origin>,
-        counters: &RuleCounters,
-    ) {
-        let Some(origin) = origin else {
-            return count(&counters.waited);
+    pub(super) fn wait(&self, index: usize, object: Object, counters: &RuleCounters) {
+        count(&counters.waited);
+        let Some(origin) = object.origin else {
+            return;
         };
-        let object = Waiting {
+        let waiting = Waiting {
             rule: index as u32,
-            size_bytes,
+            size_bytes: object.size_bytes,
             origin,
         };
-        count(&counters.waited);
-        if !self.waiting.insert(address, object) {
+        if !self.waiting.insert(object.address, waiting) {
             discount(&counters.waited);
             return count(&counters.no_room);
         }
         fence(SeqCst);
         // Those that waited may have been looked through before this one was there.
-        if self.has_second_thread.load(Relaxed) && self.waiting.remove(address).is_some() {
-            let is_writable = origin == Origin::Heap;
-            self.switch(index, address, size_bytes, Some(origin), is_writable);
+        if self.has_second_thread.load(Relaxed) && self.waiting.remove(object.address).is_some() {
+            self.switch(index, object);
         }
     }
 }

@@ -78,9 +78,10 @@ impl Tracing {
             ThreadPlacement::None => ThreadPlacement::Compact,
             placement => placement,
         };
+        let position_of = |cpu: &CpuId| cpus.iter().position(|other| other == cpu);
         let positions: Vec<String> = thread_cpus(machine, cpus.len(), placement, None)
             .iter()
-            .filter_map(|cpu| cpus.iter().position(|other| other == cpu))
+            .filter_map(position_of)
             .map(|position| position.to_string())
             .collect();
         let nodes: Vec<String> = cpus
@@ -92,8 +93,7 @@ impl Tracing {
             .moves
             .iter()
             .map(|step| {
-                let position = cpus.iter().position(|cpu| *cpu == step.cpu);
-                let position = position.ok_or_else(|| {
+                let position = position_of(&step.cpu).ok_or_else(|| {
                     format!(
                         "thread {} is to move to CPU {}, which {} has not",
                         step.thread, step.cpu, machine.name
