@@ -1,5 +1,6 @@
 //! `nearpage record --source full`: runs a command under qemu-user with the tracer inside, so that
-//! every reference goes through the caches of a machine, and records what they let through.
+//! every reference goes through the caches of a machine, and records what they let through. A
+//! command that is a system emulator itself gets the tracer, too ([`full_system`]).
 
 use std::env;
 use std::ffi::OsString;
@@ -22,12 +23,16 @@ use crate::launch::{PreloadLibrary, TracerPlugin};
 use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES, rank};
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::{Usage, run, simulate};
+use crate::{Usage, full_system, run, simulate};
 
 /// What the tracer is told, beside the logs while the program runs.
 const SETUP_FILE: &str = "tracer.setup";
 /// Where an OpenMP program is told how to wait.
 const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+
+/// Where the emulator ran and the tracer had nothing to trace.
+const NO_GUEST: &str = "nothing of the guest was traced: the emulator did not start it, or, with --markers, no program in it \
+                        ran the mark that tracing begins at (see docs/formats.md)";
 
 /// `e_machine` of x86-64 in an ELF header.
 const EM_X86_64: u16 = 62;
@@ -50,8 +55,18 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     let search = SearchPaths::from_environment();
     let name = arguments.command.first().context("no command given")?;
     let program = resolve_command(name, &search)?;
-    let command = as_emulated(&program, &arguments.command[1..])?;
-    let image = ProgramImage::load(name, &search).ok();
+    let whole_system = full_system::is_emulator(&program);
+    let words = &arguments.command[1..];
+    let (command, system_notes) = if whole_system {
+        refuse_of_system(arguments)?;
+        full_system::command(&program, words)?
+    } else {
+        (as_emulated(&program, words)?, Vec::new())
+    };
+    let image = match whole_system {
+        true => None,
+        false => ProgramImage::load(name, &search).ok(),
+    };
     let machine_argument = arguments.machine.as_deref().unwrap_or("local");
     let machine = crate::machine::read(machine_argument)?;
     let options = TraceOptions {
@@ -68,11 +83,13 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     };
     let (tracing, assumed) =
         Tracing::new(&machine, machine_argument, &options).map_err(anyhow::Error::msg)?;
-    let emulator = Emulator::find()?;
+    let around = match whole_system {
+        true => None,
+        false => Some((Emulator::find()?, PreloadLibrary::find()?)),
+    };
     let plugin = TracerPlugin::find()?;
-    let library = PreloadLibrary::find()?;
 
-    let mut notes: Vec<String> = Vec::new();
+    let mut notes = system_notes;
     if !assumed.is_empty() {
         notes.push(format!("{}: assumed {}", machine.name, assumed.join(", ")));
     }
@@ -103,6 +120,57 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     fs::write(&setup, told.unwrap_or_default())
         .with_context(|| format!("{}: can't be written", setup.display()))?;
 
+    let plugin = plugin_argument(&plugin.path, &setup, &traces);
+    let (whole, environment) = match &around {
+        None => {
+            let mut whole = command;
+            whole.extend(["-plugin".into(), plugin]);
+            (whole, Vec::new())
+        }
+        Some((emulator, library)) => {
+            let mut preload = OsString::from("LD_PRELOAD=");
+            preload.push(library.ld_preload());
+            let mut whole: Vec<OsString> = vec![
+                emulator.path.clone().into(),
+                "-plugin".into(),
+                plugin,
+                "-E".into(),
+                preload,
+            ];
+            whole.extend(command);
+            (whole, environment(arguments, logs))
+        }
+    };
+    let begin_ns = monotonic_ns();
+    log.metadata_mut().begin_ns = begin_ns;
+    let status = run::wait_for(&whole, environment)?;
+    let end_ns = monotonic_ns();
+    let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+    finish_frames(&traces, alive)?;
+    log.finish(Some(i32::from(status)), end_ns)?;
+    if whole_system && is_empty(&traces)? {
+        bail!(NO_GUEST);
+    }
+
+    let recording = {
+        let _progress = Progress::new(format!("indexing {}", output.display()));
+        Recording::open(output)?
+    };
+    if !arguments.quiet {
+        say(&recording, output, (end_ns - begin_ns) as f64 / 1e9, status);
+    }
+    Ok(ExitCode::from(status))
+}
+
+/// Is there no trace in the folder?
+fn is_empty(traces: &Path) -> anyhow::Result<bool> {
+    let entries = fs::read_dir(traces).context("the recording's folder went away")?;
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    Ok(!names.any(|name| name.as_bytes().ends_with(b".trace")))
+}
+
+/// What an emulated program finds in its environment besides its own.
+fn environment(arguments: &Record, logs: PathBuf) -> Vec<(OsString, OsString)> {
     let sample = if arguments.all_allocations {
         1
     } else {
@@ -117,42 +185,32 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
             nearpage_wire::SMALL_SAMPLE_BYTES_VARIABLE.into(),
             sample.to_string().into(),
         ),
+        // Time in the emulator is not the program's, and what is found must not depend on it.
+        (
+            nearpage_wire::UNWINDING_VARIABLE.into(),
+            u64::MAX.to_string().into(),
+        ),
     ];
-    // Time in the emulator is not the program's, and what is found must not depend on it.
-    environment.push((
-        nearpage_wire::UNWINDING_VARIABLE.into(),
-        u64::MAX.to_string().into(),
-    ));
     // Threads that spin are not seen to wait.
     if env::var_os(WAIT_POLICY).is_none() {
         environment.push((WAIT_POLICY.into(), "passive".into()));
     }
-    let mut preload = OsString::from("LD_PRELOAD=");
-    preload.push(library.ld_preload());
-    let mut whole: Vec<OsString> = vec![
-        emulator.path.clone().into(),
-        "-plugin".into(),
-        plugin_argument(&plugin.path, &setup, &traces),
-        "-E".into(),
-        preload,
-    ];
-    whole.extend(command);
-    let begin_ns = monotonic_ns();
-    log.metadata_mut().begin_ns = begin_ns;
-    let status = run::wait_for(&whole, environment)?;
-    let end_ns = monotonic_ns();
-    let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
-    finish_frames(&traces, alive)?;
-    log.finish(Some(i32::from(status)), end_ns)?;
+    environment
+}
 
-    let recording = {
-        let _progress = Progress::new(format!("indexing {}", output.display()));
-        Recording::open(output)?
-    };
-    if !arguments.quiet {
-        say(&recording, output, (end_ns - begin_ns) as f64 / 1e9, status);
+/// Options that say something of a program, which a whole system is not.
+fn refuse_of_system(arguments: &Record) -> Result<(), Usage> {
+    let given = [
+        (arguments.schedule.is_some(), "--schedule"),
+        (arguments.all_allocations, "--all-allocations"),
+        (arguments.serial, "--serial"),
+    ];
+    match given.iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Usage(format!(
+            "{option} goes with a program: of a whole system, the guest's CPUs are what is traced"
+        ))),
+        None => Ok(()),
     }
-    Ok(ExitCode::from(status))
 }
 
 /// A schedule's moves, in instructions.

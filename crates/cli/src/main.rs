@@ -7,6 +7,7 @@ mod compare;
 mod doctor;
 mod export;
 mod full;
+mod full_system;
 mod generate;
 mod homes;
 mod import;

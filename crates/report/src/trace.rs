@@ -1,6 +1,8 @@
 //! Read chains, hot pages and read-mostly shares of a full recording.
 
-use nearpage_recording::trace::{READ_MOSTLY_WRITES_MAX, TraceStatistics};
+use nearpage_recording::trace::{
+    ModeMisses, READ_MOSTLY_WRITES_MAX, SystemStatistics, TraceStatistics,
+};
 use serde::Serialize;
 
 use crate::amount::{count, percent};
@@ -19,12 +21,14 @@ pub(crate) fn lines(statistics: &TraceStatistics, columns_max: usize) -> String 
         chains,
         hot_pages,
         read_mostly,
+        system,
         ..
     } = statistics;
     let mut parts = vec![vec![
         format!("{} data misses", count(*data_misses as f64)),
         format!("{} of code", count(*fetch_misses as f64)),
     ]];
+    parts.extend(system.iter().flat_map(system_lines));
     if *data_misses > 0 {
         let share = |length: u64| {
             let found = chains.shares.iter().find(|share| share.length == length);
@@ -79,6 +83,38 @@ pub(crate) fn lines(statistics: &TraceStatistics, columns_max: usize) -> String 
         .collect()
 }
 
+/// Of a whole system: whose misses they are, and where the kernel's data are.
+fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
+    let of = |name: &str, misses: &ModeMisses| {
+        format!(
+            "{name}: {} reads, {} writes, {} of code",
+            count(misses.reads as f64),
+            count(misses.writes as f64),
+            count(misses.fetches as f64)
+        )
+    };
+    let kernel = &system.kernel;
+    let mut parts = vec![
+        vec![of("kernel", kernel)],
+        vec![of("programs", &system.user)],
+    ];
+    let data = kernel.reads + kernel.writes;
+    if data > 0 {
+        let mut found: Vec<_> = system.segments.iter().collect();
+        found.sort_by_key(|own| std::cmp::Reverse(own.reads + own.writes));
+        let mut words = found
+            .iter()
+            .filter(|own| own.reads + own.writes > 0)
+            .map(|own| {
+                let share = (own.reads + own.writes) as f64 / data as f64;
+                format!("{} {}", own.segment.name(), percent(share))
+            });
+        let first = format!("of the kernel's data: {}", words.next().unwrap_or_default());
+        parts.push(std::iter::once(first).chain(words).collect());
+    }
+    parts
+}
+
 /// For programs: shares are from 0 to 1.
 #[derive(Serialize)]
 pub(crate) struct TraceForm<'a> {
@@ -90,6 +126,8 @@ pub(crate) struct TraceForm<'a> {
     read_chains: Chains,
     hot_pages: HotPages<'a>,
     read_mostly: ReadMostly,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system: Option<System>,
 }
 
 #[derive(Serialize)]
@@ -121,6 +159,83 @@ struct ReadMostly {
     one_page_in: u32,
 }
 
+#[derive(Serialize)]
+struct System {
+    kernel: Mode,
+    user: Mode,
+    segments: Vec<OfSegment>,
+}
+
+#[derive(Serialize)]
+struct Mode {
+    reads: u64,
+    writes: u64,
+    fetches: u64,
+    tlb_misses: u64,
+    code_pages: u64,
+    data_pages: u64,
+}
+
+#[derive(Serialize)]
+struct OfSegment {
+    segment: &'static str,
+    reads: u64,
+    writes: u64,
+    fetches: u64,
+    read_mostly: ReadMostly,
+}
+
+impl From<&ModeMisses> for Mode {
+    fn from(misses: &ModeMisses) -> Self {
+        let ModeMisses {
+            reads,
+            writes,
+            fetches,
+            tlb_misses,
+            code_pages,
+            data_pages,
+        } = *misses;
+        Self {
+            reads,
+            writes,
+            fetches,
+            tlb_misses,
+            code_pages,
+            data_pages,
+        }
+    }
+}
+
+impl From<&SystemStatistics> for System {
+    fn from(system: &SystemStatistics) -> Self {
+        let segments = system.segments.iter().map(|own| OfSegment {
+            segment: own.segment.name(),
+            reads: own.reads,
+            writes: own.writes,
+            fetches: own.fetches,
+            read_mostly: (&own.read_mostly).into(),
+        });
+        Self {
+            kernel: (&system.kernel).into(),
+            user: (&system.user).into(),
+            segments: segments.collect(),
+        }
+    }
+}
+
+impl From<&nearpage_recording::trace::ReadMostly> for ReadMostly {
+    fn from(found: &nearpage_recording::trace::ReadMostly) -> Self {
+        Self {
+            writes_below: READ_MOSTLY_WRITES_MAX,
+            page: found.page,
+            line: found.line,
+            word: found.word,
+            writes: found.writes,
+            one_page_in: found.one_page_in,
+        }
+    }
+}
+
 impl<'a> From<&'a TraceStatistics> for TraceForm<'a> {
     fn from(statistics: &'a TraceStatistics) -> Self {
         let TraceStatistics {
@@ -148,14 +263,8 @@ impl<'a> From<&'a TraceStatistics> for TraceForm<'a> {
                 by_cache_misses: &hot_pages.by_cache_misses,
                 by_tlb_misses: &hot_pages.by_tlb_misses,
             },
-            read_mostly: ReadMostly {
-                writes_below: READ_MOSTLY_WRITES_MAX,
-                page: read_mostly.page,
-                line: read_mostly.line,
-                word: read_mostly.word,
-                writes: read_mostly.writes,
-                one_page_in: read_mostly.one_page_in,
-            },
+            read_mostly: read_mostly.into(),
+            system: statistics.system.as_ref().map(System::from),
         }
     }
 }

@@ -352,6 +352,7 @@ fn statistics() -> TraceStatistics {
             writes: 0.413,
             one_page_in: 4,
         },
+        system: None,
     }
 }
 

@@ -34,6 +34,10 @@ const NAMES: [&str; COUNTERS] = [
     "execs",
     "forks",
     "untraced_programs",
+    "kernel_instructions",
+    "kernel_loads",
+    "kernel_stores",
+    "device_references",
 ];
 
 fn main() {

@@ -1,5 +1,5 @@
-//! The tracer: a plugin for QEMU's user-mode emulator that sends every load, store and instruction
-//! fetch of an unmodified program through the caches and TLBs of a machine, and writes what they
+//! The tracer: a plugin for QEMU that sends every load, store and instruction
+//! fetch of an unmodified program, or of a whole guest, through the caches and TLBs of a machine, and writes what they
 //! let through into a trace ([`nearpage_wire::trace`]).
 //!
 //! It is loaded into QEMU (`qemu-x86_64 -plugin libnearpage_tracer.so,setup=FILE,out=FOLDER PROGRAM`),
@@ -8,7 +8,8 @@
 //!
 //! Processes are traced each by itself: caches of one are not invalidated by another, and a forked
 //! child starts with cold caches and a file of its own. What a program runs by `exec` is emulated
-//! and traced likewise ([`exec`]).
+//! and traced likewise ([`exec`]). A guest under QEMU's system emulator is one trace, whose threads
+//! are the guest's CPUs ([`guest`]).
 
 pub mod caches;
 pub mod calls;
@@ -16,10 +17,12 @@ pub mod children;
 pub mod directory;
 pub mod exec;
 pub mod futexes;
+pub mod guest;
 pub mod l1;
 pub mod lock;
 pub mod lockstep;
 pub mod maps;
+pub mod memory;
 pub mod output;
 pub mod pages;
 pub mod pipes;

@@ -172,6 +172,11 @@ impl Lockstep {
         Member(member)
     }
 
+    /// Virtual time at which the quantum began.
+    pub fn begin(&self) -> u64 {
+        self.inner().begin
+    }
+
     /// Whether that thread is in a system call: for it to say.
     pub fn calls(&self, member: Member) -> Arc<AtomicBool> {
         let inner = self.inner();

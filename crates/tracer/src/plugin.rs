@@ -9,10 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::calls::After;
-use crate::maps;
 use crate::process::Process;
-use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
+use crate::qemu::{
+    self, ALL_ACCESSES, AccessKind, Block, Id, Info, Instruction, Interface, NO_REGISTERS, StoreBit,
+};
 use crate::thread::{Code, Run, Thread};
+use crate::{guest, maps};
 
 /// Emulated CPUs, that is threads at one time, that are traced.
 const VCPUS: usize = 4096;
@@ -28,7 +30,7 @@ static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
 /// Held while a thread is made, ends, or all are ended.
 static ENDING: Mutex<()> = Mutex::new(());
 
-fn process() -> Option<&'static Process> {
+pub(crate) fn process() -> Option<&'static Process> {
     // SAFETY: null, or a process that was leaked.
     unsafe { PROCESS.load(Relaxed).as_ref() }
 }
@@ -40,13 +42,26 @@ pub fn guest_base() -> u64 {
 
 /// Begins a process's trace.
 fn begin(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Result<()> {
-    let process = Process::new(setup, folder, parent_pid)?;
-    PROCESS.store(Box::into_raw(Box::new(process)), Relaxed);
+    keep(Process::new(setup, folder, parent_pid)?);
     Ok(())
 }
 
+/// Begins a guest's.
+pub(crate) fn begin_whole_system(
+    setup: Setup<'static>,
+    folder: &Path,
+) -> std::io::Result<&'static Process> {
+    Ok(keep(Process::of_whole_system(setup, folder)?))
+}
+
+fn keep(process: Process) -> &'static Process {
+    let process: &'static Process = Box::leak(Box::new(process));
+    PROCESS.store(std::ptr::from_ref(process).cast_mut(), Relaxed);
+    process
+}
+
 #[inline]
-fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+pub(crate) fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: null or a thread that only the calling host thread uses; it is freed by that one
     // alone, when it ends.
     unsafe { THREADS.get(vcpu as usize)?.load(Relaxed).as_mut() }
@@ -69,6 +84,26 @@ fn first_step(slot: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
         maps::tell_initial(process, before, guest_base());
     }
     let thread = Box::into_raw(Thread::new(process, &birth)?);
+    slot.store(thread, Relaxed);
+    // SAFETY: it was just made.
+    unsafe { thread.as_mut() }
+}
+
+/// The guest's CPU of that number, which the calling host thread runs.
+#[inline]
+pub(crate) fn vcpu_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+    match known_thread(vcpu) {
+        None => first_step_of_vcpu(vcpu),
+        thread => thread,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn first_step_of_vcpu(vcpu: c_uint) -> Option<&'static mut Thread> {
+    let slot = THREADS.get(vcpu as usize)?;
+    let process = process()?;
+    let thread = Box::into_raw(Thread::new(process, &process.vcpu(vcpu))?);
     slot.store(thread, Relaxed);
     // SAFETY: it was just made.
     unsafe { thread.as_mut() }
@@ -158,11 +193,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             if GUEST_BASE.load(Relaxed) == 0 && !bytes.is_null() {
                 GUEST_BASE.store((bytes as u64).wrapping_sub(here) + 1, Relaxed);
             }
-            let text = if bytes.is_null() {
-                &[]
-            } else {
-                std::slice::from_raw_parts(bytes, size.min(15))
-            };
+            let text = instruction_text(qemu, instruction, 15);
             let code = Code::new(here, number, is_string_instruction(text));
             (qemu.register_vcpu_mem_cb)(
                 instruction,
@@ -186,12 +217,31 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
+/// An instruction's bytes, at most so many; none where the host has no copy of it.
+///
+/// # Safety
+/// It belongs to the block that QEMU is translating.
+pub(crate) unsafe fn instruction_text<'a>(
+    qemu: &Interface,
+    instruction: *const Instruction,
+    bytes_max: usize,
+) -> &'a [u8] {
+    // SAFETY: as this function's; QEMU has as many bytes there as it says.
+    unsafe {
+        let bytes = (qemu.insn_haddr)(instruction);
+        if bytes.is_null() {
+            return &[];
+        }
+        std::slice::from_raw_parts(bytes, (qemu.insn_size)(instruction).min(bytes_max))
+    }
+}
+
 fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
 }
 
 /// Has it a lock prefix, or is it `xchg`, which needs none?
-fn is_atomic(text: &[u8]) -> bool {
+pub(crate) fn is_atomic(text: &[u8]) -> bool {
     let mut opcode = text.iter().skip_while(|byte| is_prefix(**byte));
     let locked = text
         .iter()
@@ -202,9 +252,16 @@ fn is_atomic(text: &[u8]) -> bool {
 
 /// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each round of those is a reference of
 /// its own, though the addresses follow each other.
-fn is_string_instruction(text: &[u8]) -> bool {
+pub(crate) fn is_string_instruction(text: &[u8]) -> bool {
     let opcode = text.iter().find(|byte| !is_prefix(**byte));
     matches!(opcode, Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
+}
+
+/// Has it the prefix of the segment register GS?
+pub(crate) fn names_gs(text: &[u8]) -> bool {
+    text.iter()
+        .take_while(|byte| is_prefix(**byte))
+        .any(|byte| *byte == 0x65)
 }
 
 /// # Safety
@@ -251,7 +308,12 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
 
 /// # Safety
 /// As above.
-unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
+pub(crate) unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
+    end_all();
+}
+
+/// Ends the trace; no other thread runs any more.
+pub(crate) fn end_all() {
     let Some(process) = process() else {
         return;
     };
@@ -301,8 +363,8 @@ fn install<'a>(
     whole_system: bool,
     arguments: impl Iterator<Item = std::borrow::Cow<'a, str>>,
 ) -> Result<(), String> {
-    if target != c"x86_64" || whole_system {
-        return Err("only programs for x86_64 can be traced".into());
+    if target != c"x86_64" {
+        return Err("only programs and guests for x86_64 can be traced".into());
     }
     let (mut setup, mut folder) = (None, None);
     for argument in arguments {
@@ -319,6 +381,9 @@ fn install<'a>(
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     let setup = Setup::parse(text.leak()).map_err(|error| format!("{path}: {error}"))?;
     let qemu = qemu::find()?;
+    if whole_system {
+        return guest::install(id, setup, &folder);
+    }
     let _ = MAPS_BEFORE.set(maps::read());
     begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
     // SAFETY: QEMU's functions, with the callbacks that they are for.

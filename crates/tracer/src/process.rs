@@ -57,6 +57,8 @@ pub struct Process {
     pub serial: Option<SerialLog>,
     /// The program's break; 0 until it has asked.
     pub program_break: AtomicU64,
+    /// Its threads are a guest's CPUs.
+    pub whole_system: bool,
     thread_cpus: Vec<usize>,
     futexes: Mutex<Futexes>,
     births: Mutex<Vec<Birth>>,
@@ -72,11 +74,32 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Process {
+    /// Of a guest, which has run nothing yet that is traced.
+    ///
+    /// # Errors
+    /// The trace can't be written.
+    pub fn of_whole_system(setup: Setup<'static>, folder: &Path) -> std::io::Result<Self> {
+        let process = Self::begun(setup, folder, 0, true)?;
+        process.recording.store(true, Relaxed);
+        // A CPU that sleeps waits for the emulator to stop all of them, or for a device.
+        process.lockstep.forking.store(1, Relaxed);
+        Ok(process)
+    }
+
     /// Of the calling process, which has run nothing yet.
     ///
     /// # Errors
     /// The trace can't be written.
     pub fn new(setup: Setup<'static>, folder: &Path, parent_pid: u32) -> std::io::Result<Self> {
+        Self::begun(setup, folder, parent_pid, false)
+    }
+
+    fn begun(
+        setup: Setup<'static>,
+        folder: &Path,
+        parent_pid: u32,
+        whole_system: bool,
+    ) -> std::io::Result<Self> {
         let header = FileHeader {
             pid: std::process::id(),
             page_bytes: setup.page_bytes,
@@ -85,6 +108,7 @@ impl Process {
             start_ns: system::now_ns(),
             quantum: setup.quantum,
             parent_pid,
+            whole_system,
         };
         let output = Output::create(folder, &header)?;
         Ok(Self {
@@ -102,6 +126,7 @@ impl Process {
                 None
             },
             program_break: AtomicU64::new(0),
+            whole_system,
             thread_cpus: setup.thread_cpus.iter().collect(),
             futexes: Mutex::default(),
             births: Mutex::default(),
@@ -122,6 +147,19 @@ impl Process {
         let count = self.thread_cpus.len().max(1);
         let cpu = self.thread_cpus.get(number as usize % count);
         cpu.copied().unwrap_or(0)
+    }
+
+    /// A guest's CPU makes its first step that is traced.
+    pub fn vcpu(&self, number: u32) -> Birth {
+        let time = self.lockstep.begin();
+        Birth {
+            tid: None,
+            number,
+            member: self.lockstep.add(self.cpu_of(number), time),
+            started_by: 0,
+            ends_at: 0,
+            time,
+        }
     }
 
     /// A thread is being created at this virtual time.

@@ -32,10 +32,15 @@ pub static mut qemu_plugin_version: c_int = 1;
 static CHOOSE_VERSION: extern "C" fn() = choose_version;
 
 extern "C" fn choose_version() {
-    if system::symbol(c"qemu_plugin_num_vcpus").is_some() {
+    if is_newer() {
         // SAFETY: constructors run alone, before QEMU looks for the variable.
         unsafe { qemu_plugin_version = 2 };
     }
+}
+
+/// Has QEMU version 2 of the interface, or a later one?
+pub fn is_newer() -> bool {
+    system::symbol(c"qemu_plugin_num_vcpus").is_some()
 }
 
 /// What QEMU tells of itself.
@@ -135,18 +140,21 @@ pub type SyscallCallback =
     unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 /// Its return: CPU, number, result.
 pub type SyscallReturnCallback = unsafe extern "C" fn(Id, c_uint, i64, i64);
+/// All callbacks were taken back, and no CPU runs.
+pub type ResetCallback = unsafe extern "C" fn(Id);
 /// The end.
 pub type ExitCallback = unsafe extern "C" fn(Id, *mut c_void);
 
 macro_rules! interface {
-    ($($(#[$meta:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// QEMU's functions.
+    ($(#[$about:meta])* $interface:ident, $prefix:literal;
+     $($(#[$meta:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$about])*
         #[allow(missing_docs)]
-        pub struct Interface {
+        pub struct $interface {
             $($(#[$meta])* pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Interface {
+        impl $interface {
             /// Looks the functions up.
             ///
             /// # Errors
@@ -155,7 +163,7 @@ macro_rules! interface {
                 Ok(Self {
                     $($name: {
                         const NAME: &CStr = match CStr::from_bytes_with_nul(
-                            concat!("qemu_plugin_", stringify!($name), "\0").as_bytes(),
+                            concat!($prefix, stringify!($name), "\0").as_bytes(),
                         ) {
                             Ok(name) => name,
                             Err(_) => c"",
@@ -176,6 +184,8 @@ macro_rules! interface {
 }
 
 interface! {
+    /// QEMU's functions.
+    Interface, "qemu_plugin_";
     fn register_vcpu_exit_cb(Id, VcpuCallback);
     fn register_vcpu_tb_trans_cb(Id, TranslationCallback);
     fn register_vcpu_tb_exec_cb(*mut Block, BlockCallback, c_int, *mut c_void);
@@ -191,4 +201,41 @@ interface! {
     fn insn_size(*const Instruction) -> usize;
     fn mem_size_shift(u32) -> c_uint;
     fn mem_is_store(u32) -> bool;
+}
+
+interface! {
+    /// QEMU's own, for the guest's clock (`sysemu/cpu-timers.h` of 7.2).
+    ClockInterface, "cpu_";
+    fn enable_ticks();
+    fn disable_ticks();
+}
+
+/// What QEMU tells of the place of an access.
+#[repr(C)]
+pub struct HostAddress([u8; 0]);
+
+/// A block of the guest's memory.
+#[repr(C)]
+pub struct MemoryBlock([u8; 0]);
+
+interface! {
+    /// Functions of the plugin interface for a whole machine.
+    SystemInterface, "qemu_plugin_";
+    fn get_hwaddr(u32, u64) -> *const HostAddress;
+    fn hwaddr_is_io(*const HostAddress) -> bool;
+    fn register_vcpu_insn_exec_cb(*mut Instruction, BlockCallback, c_int, *mut c_void);
+    fn register_vcpu_idle_cb(Id, VcpuCallback);
+    fn reset(Id, ResetCallback);
+}
+
+interface! {
+    /// Functions of QEMU's own (`exec/cpu-common.h` of 7.2) that say where its blocks of memory
+    /// are. They are no part of the plugin interface, which has no other way from the host
+    /// address of code to a place in the guest's memory.
+    MemoryInterface, "qemu_ram_";
+    fn foreach_block(unsafe extern "C" fn(*mut MemoryBlock, *mut c_void) -> c_int, *mut c_void) -> c_int;
+    fn get_host_addr(*mut MemoryBlock) -> *const u8;
+    fn get_offset(*mut MemoryBlock) -> u64;
+    fn get_used_length(*mut MemoryBlock) -> u64;
+    fn get_idstr(*mut MemoryBlock) -> *const c_char;
 }

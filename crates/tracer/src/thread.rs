@@ -23,6 +23,9 @@ use crate::system;
 /// Bits of a guest address.
 const ADDRESS_BITS: u32 = 47;
 
+/// What the kernel's addresses have above those bits.
+const UPPER_HALF: u64 = u64::MAX << ADDRESS_BITS;
+
 /// An instruction that accesses memory: its address, its number in its block, and what is to be
 /// known of the access.
 #[derive(Clone, Copy, Default)]
@@ -31,7 +34,11 @@ pub struct Code(pub u64);
 impl Code {
     /// It writes.
     const STORE: u64 = 1 << 63;
+    /// Of a guest: it is in the kernel's half of the address space.
+    const KERNEL: u64 = 1 << 62;
     const REPEATS: u64 = 1 << 61;
+    /// It names the segment register GS.
+    const GS: u64 = 1 << 60;
     /// No access: a block begins.
     const BLOCK: Self = Self(u64::MAX);
 
@@ -43,9 +50,25 @@ impl Code {
         Self(address | (number as u64 & 511) << ADDRESS_BITS | repeats)
     }
 
+    /// The same instruction of a guest.
+    pub fn in_guest(self, instruction: u64, gs: bool) -> Self {
+        let kernel = if instruction >> 63 == 1 {
+            Self::KERNEL
+        } else {
+            0
+        };
+        Self(self.0 | kernel | if gs { Self::GS } else { 0 })
+    }
+
+    #[inline]
+    fn is_kernel(self) -> bool {
+        self.0 & Self::KERNEL != 0
+    }
+
     #[inline]
     fn instruction(self) -> u64 {
-        self.0 & ((1 << ADDRESS_BITS) - 1)
+        let upper = if self.is_kernel() { UPPER_HALF } else { 0 };
+        self.0 & ((1 << ADDRESS_BITS) - 1) | upper
     }
 
     #[inline]
@@ -55,8 +78,19 @@ impl Code {
 }
 
 /// A block: its address, how many instructions, and how many lines it goes over.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Run(pub u64);
+
+/// A guest's block, in one page.
+#[derive(PartialEq, Eq, Hash)]
+pub struct PlacedRun {
+    /// It.
+    pub run: Run,
+    /// Page of the guest's memory ([`crate::memory`]).
+    pub frame: u32,
+    /// It is the kernel's.
+    pub kernel: bool,
+}
 
 impl Run {
     /// Packs them: at most 512 instructions, 256 lines.
@@ -89,7 +123,10 @@ impl Run {
 struct Pending {
     address: u64,
     code: Code,
+    /// Of a guest's block, not 0 if it is the kernel's.
     kind: AccessKind,
+    /// Page of a guest's memory.
+    frame: u32,
 }
 
 /// How many are noted until they go through the caches together. A thread is that much late with
@@ -161,6 +198,8 @@ pub struct Thread {
     pub call: crate::calls::Call,
     /// It is in one.
     pub calls: Arc<AtomicBool>,
+    /// Of a guest's CPU: it waits for an interrupt, or has and has not gone on.
+    idle: bool,
 }
 
 impl Thread {
@@ -224,6 +263,7 @@ impl Thread {
             ends_at: birth.ends_at,
             call: Default::default(),
             calls: process.lockstep.calls(birth.member),
+            idle: false,
         });
         if !thread.stream.has_file() {
             process.loses_totals();
@@ -296,6 +336,52 @@ impl Thread {
             address: run.0,
             code: Code::BLOCK,
             kind: AccessKind::default(),
+            frame: 0,
+        });
+    }
+
+    /// A guest's block begins.
+    #[inline]
+    pub fn placed_block(&mut self, placed: &PlacedRun) {
+        if self.instructions >= self.stop {
+            self.pause();
+        }
+        self.instructions += placed.run.instructions();
+        self.later(Pending {
+            address: placed.run.0,
+            code: Code::BLOCK,
+            kind: AccessKind(placed.kernel.into()),
+            frame: placed.frame,
+        });
+    }
+
+    /// An access of a guest was made.
+    #[inline]
+    pub fn placed_access(&mut self, address: u64, frame: u32, code: Code, kind: AccessKind) {
+        self.later(Pending {
+            address,
+            code,
+            kind,
+            frame,
+        });
+    }
+
+    /// A guest's CPU waits for an interrupt. It must not wait here: the emulator's lock is held.
+    pub fn idles(&mut self) {
+        self.idle = true;
+        self.ask_again();
+        self.process.lockstep.block(self.member, self.time());
+    }
+
+    /// It goes on.
+    fn wakes(&mut self) {
+        let turn = self.process.lockstep.unblock(self.member, None);
+        self.catch_up();
+        let waited_instructions = self.go_on(turn);
+        self.record(&Record::Resume {
+            after: 0,
+            address: 0,
+            waited_instructions,
         });
     }
 
@@ -309,6 +395,7 @@ impl Thread {
             address,
             code,
             kind,
+            frame: 0,
         });
     }
 
@@ -351,6 +438,9 @@ impl Thread {
     /// Its turn is over, or pages were unmapped.
     #[cold]
     fn pause(&mut self) {
+        if std::mem::take(&mut self.idle) {
+            self.wakes();
+        }
         self.catch_up();
         self.follow_moves();
         if self.instructions >= self.stop {

@@ -23,7 +23,8 @@ pub enum Source {
     /// the preload library, and at most as many samples as the kernel has ticks
     Signal,
     /// Every reference, through the caches of a machine, in emulation (the first qemu-x86_64 on PATH
-    /// that loads plugins): every miss
+    /// that loads plugins): every miss. Of a guest with its kernel, where the command is
+    /// qemu-system-x86_64
     Full,
 }
 
@@ -115,7 +116,8 @@ pub struct Record {
     /// Instructions that threads advance together, up to 16 times as many while they share nothing
     #[arg(long, value_name = "N", help_heading = "With --source full", default_value_t = nearpage_recording::trace::TraceOptions::default().quantum_instructions, value_parser = clap::value_parser!(u32).range(100..=1 << 30))]
     pub quantum: u32,
-    /// Trace only from `nearpage_begin` on (first touches are kept from the start)
+    /// Trace only from `nearpage_begin` on (first touches are kept from the start); of a guest, only
+    /// between the marks that docs/formats.md describes
     #[arg(long, help_heading = "With --source full")]
     pub markers: bool,
     /// One reference at a time, each written to a log (for tests)

@@ -29,14 +29,15 @@ use serde::{Deserialize, Serialize};
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
 pub use self::setup::{TraceOptions, TracedMove};
 pub use self::statistics::{
-    ChainShare, HotPages, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly, TraceStatistics,
+    ChainShare, HotPages, ModeMisses, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly,
+    SegmentMisses, SystemStatistics, TraceStatistics,
 };
 pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{SharedTrace, Traced};
 pub use self::unfinished::finish as finish_frames;
 use crate::{AccessKind, ThreadIndex};
-pub use nearpage_wire::trace::Served;
+pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 
 /// How a full recording was traced, and what the tracer counted: `tracing` in `recording.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -107,6 +108,10 @@ const TOTALS: [&str; COUNTERS] = [
     "execs",
     "forks",
     "untraced_programs",
+    "kernel_instructions",
+    "kernel_loads",
+    "kernel_stores",
+    "device_references",
 ];
 
 impl Tracing {

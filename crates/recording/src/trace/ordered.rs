@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use nearpage_wire::trace::{Record, Served};
+use nearpage_wire::trace::{Record, Segment, Served};
 
 use super::pages::PageLookup;
 use super::steps::kind;
@@ -24,6 +24,9 @@ pub(super) struct OrderedReference {
     /// It missed all caches, or was an upgrade.
     pub cache_miss: bool,
     pub tlb_miss: bool,
+    /// Made by the kernel of a whole system.
+    pub kernel: bool,
+    pub segment: Segment,
 }
 
 /// What is in a thread's frame, with its place in the order.
@@ -92,6 +95,8 @@ impl Cursor<'_> {
                             kind: kind(reference.kind),
                             cache_miss,
                             tlb_miss,
+                            kernel: reference.kernel,
+                            segment: reference.segment,
                         })
                     }
                     Record::Move { cpu: position } => {

@@ -37,6 +37,10 @@ pub(crate) struct Survey {
     damaged: u64,
 }
 
+/// Instructions between two records of a thread, at most: hours. More is damage, which would take a
+/// reader as long.
+const SINCE_MAX: u64 = 1 << 44;
+
 /// Calls `each` with the virtual time of every record of a frame, the instructions since the one
 /// before, and the record. `false`: it is damaged from some place on.
 #[inline]
@@ -50,6 +54,9 @@ pub(super) fn walk(
         let Ok((since, record)) = record else {
             return false;
         };
+        if since > SINCE_MAX {
+            return false;
+        }
         at = at.saturating_add(since);
         each(at, since, &record);
         if let Record::Resume {
@@ -320,4 +327,25 @@ pub(super) fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
         }
     }
     ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_wire::trace::{Encoder, RECORD_BYTES_MAX};
+
+    use super::*;
+
+    #[test]
+    fn time_that_goes_backwards_is_damage() {
+        let mut encoder = Encoder::new();
+        let mut payload = Vec::new();
+        for since in [3, SINCE_MAX, 0_u64.wrapping_sub(8), 5] {
+            let mut room = [0; RECORD_BYTES_MAX];
+            let bytes = encoder.encode(&mut room, since, &Record::Mark { begin: true });
+            payload.extend(&room[..bytes]);
+        }
+        let mut times = Vec::new();
+        assert!(!walk(&payload, 10, |at, _, _| times.push(at)));
+        assert_eq!(times, [13, 13 + SINCE_MAX]);
+    }
 }

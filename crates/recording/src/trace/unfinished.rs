@@ -195,6 +195,7 @@ mod tests {
             start_ns: 100,
             quantum: 1000,
             parent_pid: 0,
+            whole_system: false,
         }
         .to_bytes()
     }

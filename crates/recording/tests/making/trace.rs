@@ -8,7 +8,7 @@ use nearpage_recording::LogWriter;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_wire::trace::{
     COUNTERS, EVENT_BYTES_MAX, Encoder, Event, FRAME_HEADER_BYTES, FileHeader, FrameHeader,
-    FrameKind, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Served,
+    FrameKind, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Segment, Served,
 };
 
 /// A trace file in the making.
@@ -31,6 +31,7 @@ impl TraceFile {
             start_ns,
             quantum: 10_000,
             parent_pid,
+            whole_system: false,
         };
         Self {
             header,
@@ -181,6 +182,7 @@ pub fn reference(address: u64, kind: ReferenceKind, served: Served) -> Record {
         tlb_miss: false,
         sampled: false,
         kernel: false,
+        segment: Segment::User,
     })
 }
 

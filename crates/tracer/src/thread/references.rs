@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use nearpage_wire::trace::{Counter, Record, Reference, ReferenceKind, Served};
+use nearpage_wire::trace::{Counter, Record, Reference, ReferenceKind, Segment, Served};
 
-use super::{Code, PENDING, Pending, Run, Thread};
+use super::{ADDRESS_BITS, Code, PENDING, Pending, Run, Thread, UPPER_HALF};
 use crate::caches::Miss;
-use crate::qemu::AccessKind;
+use crate::memory::PAGE_BITS;
 use crate::serial::Step;
 
 /// What counts a miss, by what served it.
@@ -19,10 +19,25 @@ const COUNTED: [Counter; 8] = {
     counted
 };
 
+/// Where a reference goes.
+#[derive(Clone, Copy)]
+struct At {
+    /// What caches know it by, and the trace: the virtual address, or the place in a guest's memory.
+    place: u64,
+    /// What TLBs know its page by.
+    page: u64,
+    /// Its region of a guest's address space.
+    segment: Segment,
+}
+
+/// Bits of a page's virtual number that a guest's TLB entries are known by, besides the page of
+/// memory behind it.
+const TLB_NUMBER_BITS: u32 = 18;
+
 /// A reference that L1 and TLB did not settle.
 #[derive(Clone, Copy)]
 struct Close {
-    address: u64,
+    at: At,
     code: Code,
     what: What,
 }
@@ -56,19 +71,10 @@ impl Thread {
     pub fn catch_up(&mut self) {
         let count = std::mem::take(&mut self.pending_count);
         let _turn = self.process.serial.as_ref().map(|serial| serial.turn());
-        for at in 0..count.min(PENDING) {
-            let Pending {
-                address,
-                code,
-                kind,
-            } = self.pending[at];
-            if code.0 == Code::BLOCK.0 {
-                self.fetch(Run(address));
-            } else if kind.is_store(self.store_bit) {
-                self.look_up::<true>(address, Code(code.0 | Code::STORE), kind);
-            } else {
-                self.look_up::<false>(address, code, kind);
-            }
+        if self.process.whole_system {
+            self.look_up_all::<true>(count);
+        } else {
+            self.look_up_all::<false>(count);
         }
         let misses = self.misses();
         let many = misses - self.misses_before > PENDING as u64 / 16;
@@ -79,28 +85,76 @@ impl Thread {
         self.stream.tell(&counters);
     }
 
+    /// `GUEST`: they are a guest's.
+    #[inline(always)]
+    fn look_up_all<const GUEST: bool>(&mut self, count: usize) {
+        for at in 0..count.min(PENDING) {
+            let pending = self.pending[at];
+            let Pending { code, kind, .. } = pending;
+            if code.0 == Code::BLOCK.0 {
+                self.fetch::<GUEST>(&pending);
+            } else if kind.is_store(self.store_bit) {
+                let code = Code(code.0 | Code::STORE);
+                self.look_up::<true, GUEST>(&Pending { code, ..pending });
+            } else {
+                self.look_up::<false, GUEST>(&pending);
+            }
+        }
+    }
+
+    /// Where an address is; `frame`: the page of a guest's memory.
+    #[inline(always)]
+    fn at<const GUEST: bool>(&self, address: u64, frame: u32, gs: bool) -> At {
+        if !GUEST {
+            return At {
+                place: address,
+                page: address >> self.page_shift,
+                segment: Segment::User,
+            };
+        }
+        let number = address >> PAGE_BITS & ((1 << TLB_NUMBER_BITS) - 1);
+        At {
+            place: u64::from(frame) << PAGE_BITS | address & ((1 << PAGE_BITS) - 1),
+            page: u64::from(frame) << TLB_NUMBER_BITS | number,
+            segment: Segment::of(address, gs),
+        }
+    }
+
     /// The lines of a block.
-    #[inline]
-    fn fetch(&mut self, run: Run) {
-        let address = run.address();
+    #[inline(always)]
+    fn fetch<const GUEST: bool>(&mut self, pending: &Pending) {
+        let run = Run(pending.address);
+        let kernel = GUEST && pending.kind.0 != 0;
+        let address = run.address() | if kernel { UPPER_HALF } else { 0 };
         let lines = run.lines();
         self.base = self.caught_up;
         self.caught_up += run.instructions();
+        if kernel {
+            *self.counter(Counter::KernelInstructions) += run.instructions();
+        }
         self.last_code = 0;
         self.references += lines;
         self.fetched_lines += lines;
         let cpu = self.cpu;
-        let page = address >> self.page_shift;
+        let at = self.at::<GUEST>(address, pending.frame, false);
+        let page = at.page;
         let here = cpu.fetch_tlb().quick(page);
-        let first = address >> self.line_shift;
+        let first = at.place >> self.line_shift;
         let last = first + lines - 1;
         if here && self.references < self.close_from {
             // Nothing has changed in the sets of its lines if nobody took one and no other block ran.
-            let same = (run.0, cpu.l1_fetch.taken());
+            let name = if GUEST {
+                // Its address does not say where it is.
+                at.place ^ run.0 >> ADDRESS_BITS << ADDRESS_BITS
+            } else {
+                run.0
+            };
+            let same = (name, cpu.l1_fetch.taken());
             if self.same_run == same {
                 return;
             }
-            if last << self.line_shift >> self.page_shift == page
+            // A guest's are in one page.
+            if (GUEST || last << self.line_shift >> self.page_shift == page)
                 && (first..=last).all(|line| cpu.l1_fetch.quick::<false>(line))
             {
                 self.same_run = same;
@@ -109,62 +163,94 @@ impl Thread {
         }
         self.same_run = (0, 0);
         for line in first..=last {
-            let address = address.max(line << self.line_shift);
-            let here = cpu.fetch_tlb().quick(address >> self.page_shift);
+            let further = at.place.max(line << self.line_shift) - at.place;
+            let address = address + further;
+            let at = if GUEST {
+                At {
+                    place: at.place + further,
+                    ..at
+                }
+            } else {
+                self.at::<GUEST>(address, 0, false)
+            };
+            let here = cpu.fetch_tlb().quick(at.page);
             let what = What::FETCH | What::hit(cpu.l1_fetch.access::<false>(line));
-            self.look_closely(address, Code::new(address, 0, false), what, here);
+            let mut code = Code::new(address, 0, false);
+            if GUEST {
+                code = code.in_guest(address, false);
+            }
+            self.look_closely(at, code, what, here);
         }
     }
 
     /// An access. One that goes on where the same instruction's previous one ended is part of that.
-    #[inline]
-    fn look_up<const STORE: bool>(&mut self, address: u64, code: Code, kind: AccessKind) {
+    #[inline(always)]
+    fn look_up<const STORE: bool, const GUEST: bool>(&mut self, pending: &Pending) {
+        let &Pending {
+            address,
+            code,
+            kind,
+            frame,
+        } = pending;
         let what = if STORE { What::STORE } else { 0 };
         let goes_on = self.last_code == code.0
             && self.last_address + 8 == address
             && code.0 & Code::REPEATS == 0;
         self.last_code = code.0;
         self.last_address = address;
-        let page = address >> self.page_shift;
-        let line = address >> self.line_shift;
+        let at = self.at::<GUEST>(address, frame, code.0 & Code::GS != 0);
+        let line = at.place >> self.line_shift;
         let line_mask = self.line_mask;
         if goes_on {
             // In its line, there is nothing more to do.
             if address & line_mask < 8 {
-                self.look_up_rest::<STORE>(address, code);
+                self.look_up_rest::<STORE>(at, code);
             }
             return;
         }
         self.references += 1;
         self.stores += u64::from(STORE);
-        let here = self.cpu.tlb.quick(page);
+        if GUEST && code.is_kernel() {
+            self.count(if STORE {
+                Counter::KernelStores
+            } else {
+                Counter::KernelLoads
+            });
+        }
+        let here = self.cpu.tlb.quick(at.page);
         // It has 16 bytes at most.
         let crosses = address & line_mask > line_mask - 15
-            && (address + kind.size_bytes() - 1) >> self.line_shift != line;
+            && (address + kind.size_bytes() - 1) >> self.line_shift != address >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
         if here && hit && self.references < self.close_from && !crosses {
             return;
         }
-        self.look_closely(address, code, what | What::hit(hit), here);
+        self.look_closely(at, code, what | What::hit(hit), here);
         if crosses {
-            self.look_up_rest::<STORE>((address | line_mask) + 1, code);
+            let rest = (address | line_mask) + 1;
+            if GUEST && rest & ((1 << PAGE_BITS) - 1) == 0 {
+                // Where the next page is was not said.
+                return;
+            }
+            let at = self.at::<GUEST>(rest, frame, code.0 & Code::GS != 0);
+            self.look_up_rest::<STORE>(at, code);
         }
     }
 
     /// What goes on in another line.
     #[inline(never)]
-    fn look_up_rest<const STORE: bool>(&mut self, address: u64, code: Code) {
+    fn look_up_rest<const STORE: bool>(&mut self, at: At, code: Code) {
         let what = if STORE { What::STORE } else { 0 };
-        let here = self.cpu.tlb.quick(address >> self.page_shift);
-        let line = address >> self.line_shift;
+        let here = self.cpu.tlb.quick(at.page);
+        let line = at.place >> self.line_shift;
         let hit = self.cpu.l1_data.access::<STORE>(line);
-        self.look_closely(address, code, what | What::hit(hit), here);
+        self.look_closely(at, code, what | What::hit(hit), here);
     }
 
     /// A reference that has to be looked at closely; `here`: the TLB has its page.
     #[inline(never)]
-    fn look_closely(&mut self, address: u64, code: Code, mut what: u32, here: bool) {
-        if !here && self.translate(address >> self.page_shift, what & What::FETCH != 0) {
+    fn look_closely(&mut self, at: At, code: Code, mut what: u32, here: bool) {
+        if !here && self.translate(at.page, what & What::FETCH != 0) {
             what |= What::TLB_MISS;
         }
         if self.references >= self.next_sample {
@@ -173,21 +259,14 @@ impl Thread {
             what |= What::SAMPLED;
         }
         let what = What(what);
-        self.touch(&Close {
-            address,
-            code,
-            what,
-        });
+        self.touch(&Close { at, code, what });
     }
 
     #[inline]
     fn touch(&mut self, reference: &Close) {
-        let &Close {
-            address,
-            code,
-            what,
-        } = reference;
+        let &Close { at, code, what } = reference;
         let process = self.process;
+        let address = at.place;
         let line = address >> self.line_shift;
         let (store, fetch) = (what.is(What::STORE), what.is(What::FETCH));
         if let Some(serial) = &process.serial {
@@ -203,7 +282,8 @@ impl Thread {
                 [address, code.instruction()],
             );
         }
-        let instructions = self.base + code.number();
+        // What a guest's processor reads for an interrupt comes as of an instruction before its block.
+        let instructions = (self.base + code.number()).min(self.caught_up);
         let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
@@ -231,7 +311,8 @@ impl Thread {
                 served,
                 tlb_miss,
                 sampled,
-                kernel: false,
+                kernel: code.is_kernel(),
+                segment: at.segment,
             };
             self.reference(instructions, &reference);
         }
@@ -264,7 +345,9 @@ impl Thread {
                 served: Served::WriteBack,
                 tlb_miss: false,
                 sampled: false,
+                // Whose page it is, nobody knows any more.
                 kernel: false,
+                segment: Segment::User,
             };
             self.reference(instructions, &reference);
         }

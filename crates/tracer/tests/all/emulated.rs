@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 
 use nearpage_wire::trace::{
     CHILD_ENDED, COUNTERS, Counter, Decoder, Event, Events, FILE_HEADER_BYTES, FRAME_HEADER_BYTES,
-    FileHeader, FrameHeader, FrameKind, PIPE_SIGNAL, Record, Reference, ReferenceKind, Served,
-    finish_frame, open_counters,
+    FileHeader, FrameHeader, FrameKind, PIPE_SIGNAL, Record, Reference, ReferenceKind, Segment,
+    Served, finish_frame, open_counters,
 };
 use nearpage_wire::tracer_setup::Setup;
 
@@ -287,6 +287,7 @@ fn recounted(name: &str, setup: &str) -> (Trace, Vec<Entry>) {
             tlb_miss,
             sampled: false,
             kernel: false,
+            segment: Segment::User,
         };
         if tlb_miss || outcome.served != Served::L1 {
             stream.push(reference);

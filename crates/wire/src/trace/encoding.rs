@@ -1,7 +1,7 @@
 //! Records as bytes, and back: predicted from those before them in their frame.
 
 use super::bytes::{Input, unzigzag, zigzag};
-use super::{Damaged, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Served};
+use super::{Damaged, RECORD_BYTES_MAX, Record, Reference, ReferenceKind, Segment, Served};
 
 /// Rows of each predictor table.
 const ROWS: usize = 512;
@@ -131,7 +131,7 @@ impl Encoder {
             return 0;
         };
         let mut out = Room { bytes: out, at: 0 };
-        if reference.sampled || reference.kernel {
+        if reference.sampled || reference.kernel || reference.segment != Segment::User {
             self.extension(&mut out, since, &Record::Reference(*reference));
             return out.at;
         }
@@ -175,7 +175,13 @@ impl Encoder {
         match *record {
             Record::Reference(reference) => {
                 let (kind, served) = (reference.kind as u8, reference.served as u8);
-                fields(0, &[]);
+                match reference.segment {
+                    Segment::User => fields(0, &[]),
+                    segment => {
+                        fields(8, &[]);
+                        out.byte(segment as u8);
+                    }
+                }
                 out.byte(
                     served
                         | kind << 3
@@ -268,6 +274,7 @@ impl<'a> Decoder<'a> {
             tlb_miss: head & 1 << 5 != 0,
             sampled: false,
             kernel: false,
+            segment: Segment::User,
         };
         Some((since, Record::Reference(reference)))
     }
@@ -278,7 +285,13 @@ impl<'a> Decoder<'a> {
         let before = predictors.instruction;
         let since = input.varint()?;
         let record = match number {
-            0 => {
+            0 | 8 => {
+                let segment = if number == 0 {
+                    Segment::User
+                } else {
+                    let number = *input.take(1)?.first()?;
+                    Segment::from_number(number).filter(|segment| *segment != Segment::User)?
+                };
                 let head = *input.take(1)?.first()?;
                 let served = Served::from_number(head & 7)?;
                 let kind = ReferenceKind::from_number(head >> 3 & 3)?;
@@ -296,6 +309,7 @@ impl<'a> Decoder<'a> {
                     tlb_miss: head & 1 << 5 != 0,
                     sampled: head & 1 << 6 != 0,
                     kernel: head & 1 << 7 != 0,
+                    segment,
                 })
             }
             1 => {

@@ -41,10 +41,16 @@ pub enum Counter {
     Forks,
     /// Programs that `exec` was to begin and that could not be traced.
     UntracedPrograms,
+    /// Of a whole system, what of the first three was the kernel's.
+    KernelInstructions,
+    KernelLoads,
+    KernelStores,
+    /// Of a whole system: references to devices and to memory of theirs, which no cache has.
+    DeviceReferences,
 }
 
 /// How many [`Counter`]s there are.
-pub const COUNTERS: usize = Counter::UntracedPrograms as usize + 1;
+pub const COUNTERS: usize = Counter::DeviceReferences as usize + 1;
 
 /// Something outside a thread's stream of references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

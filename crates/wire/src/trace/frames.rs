@@ -4,8 +4,10 @@ use super::COUNTERS;
 use super::bytes::{Input, Output};
 use crate::checksum::crc32;
 
-/// First eight bytes of a trace; the last is the version.
+/// First eight bytes of a trace; the last is the version, of which a whole system's has the next.
 pub const FILE_MAGIC: [u8; 8] = *b"NPTRACE\x01";
+/// The same of a whole system.
+pub const SYSTEM_MAGIC: [u8; 8] = *b"NPTRACE\x02";
 /// Bytes of the file's header.
 pub const FILE_HEADER_BYTES: usize = 64;
 /// First four bytes of a frame.
@@ -36,6 +38,8 @@ pub struct FileHeader {
     pub quantum: u32,
     /// Process that forked this one; 0: none that was traced.
     pub parent_pid: u32,
+    /// It is of a whole system rather than of a program.
+    pub whole_system: bool,
 }
 
 impl FileHeader {
@@ -43,7 +47,11 @@ impl FileHeader {
     pub fn to_bytes(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut bytes = [0; FILE_HEADER_BYTES];
         let mut out = Output::new(&mut bytes);
-        out.put(&FILE_MAGIC);
+        out.put(if self.whole_system {
+            &SYSTEM_MAGIC
+        } else {
+            &FILE_MAGIC
+        });
         out.u32(self.pid);
         out.u32(self.page_bytes);
         out.u32(self.line_bytes);
@@ -57,7 +65,9 @@ impl FileHeader {
     /// Reads the header that `bytes` begin with; `None`: it is no trace of this version.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut input = Input { bytes };
-        if input.take(8)? != FILE_MAGIC {
+        let magic = input.take(8)?;
+        let whole_system = magic == SYSTEM_MAGIC;
+        if magic != FILE_MAGIC && !whole_system {
             return None;
         }
         let header = Self {
@@ -68,6 +78,7 @@ impl FileHeader {
             start_ns: input.u64()?,
             quantum: input.u32()?,
             parent_pid: input.u32()?,
+            whole_system,
         };
         input.take(24)?;
         let sane = header.page_bytes.is_power_of_two() && header.line_bytes.is_power_of_two();

@@ -8,12 +8,21 @@
 //! of a process: they advance together, a quantum of instructions at a time, and a thread that was
 //! blocked goes on at the virtual time at which it was woken.
 //!
-//! # File (version 1)
+//! # A whole system
+//! The trace of a guest under QEMU's system emulator is a file of version 2: its threads are the
+//! guest's CPUs, addresses of data and of first touches are places in the guest's memory, and each
+//! reference that the guest's kernel makes, or that is to memory of the kernel's, says to which
+//! region ([`Segment`]). Instructions have their virtual addresses. A place is the guest-physical
+//! address, without the hole that a PC has below 4 GiB: memory is counted through, in the order of
+//! its nodes. Map events give the emulator's blocks of memory, by places and names. Version 1 is
+//! the same without the records of extension 8.
+//!
+//! # File (versions 1 and 2)
 //! All integers are little-endian; a *varint* is the usual base-128 number, low bits first.
 //!
 //! ```text
 //! offset size
-//!      0    8  magic "NPTRACE\x01"
+//!      0    8  magic "NPTRACE\x01", or "NPTRACE\x02" for a whole system
 //!      8    4  pid
 //!     12    4  page_bytes
 //!     16    4  line_bytes
@@ -80,6 +89,7 @@
 //! | 5 Move | CPU position |
 //! | 6 Mark | 1 begin, 2 end |
 //! | 7 Preempted | waited instructions |
+//! | 8 Reference | the number of a [`Segment`] other than User; then as 0 |
 //!
 //! # Events
 //! One byte kind, then fields: `u32` for thread, tid, CPU and protection, flags, `u64` for the rest.
@@ -103,6 +113,7 @@ mod encoding;
 mod events;
 mod frames;
 mod records;
+mod segments;
 #[cfg(test)]
 mod tests;
 
@@ -111,11 +122,12 @@ pub use self::events::{COUNTERS, Counter, EVENT_BYTES_MAX, Event, Events, PATH_B
 pub use self::frames::{
     FILE_HEADER_BYTES, FILE_MAGIC, FRAME_COUNTS_OFFSET, FRAME_HEADER_BYTES, FRAME_MAGIC,
     FileHeader, FrameHeader, FrameKind, OPEN_COUNTERS_BYTES, PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX,
-    finish_frame, open_counters, open_counters_words,
+    SYSTEM_MAGIC, finish_frame, open_counters, open_counters_words,
 };
 pub use self::records::{
     CHILD_ENDED, MARK_OPTION, PIPE_SIGNAL, Record, Reference, ReferenceKind, SIGNALS_FILE, Served,
 };
+pub use self::segments::{BEGIN_MARK, END_MARK, Segment};
 
 /// A payload that no writer made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

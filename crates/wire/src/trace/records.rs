@@ -1,5 +1,7 @@
 //! What a thread's records say.
 
+use super::Segment;
+
 /// What a reference does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -63,7 +65,7 @@ impl Served {
 /// One reference that the caches let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Virtual address.
+    /// Virtual address; of a whole system, place in the guest's memory.
     pub address: u64,
     /// Address of the instruction; of a write-back, the one whose reference evicted the line.
     pub instruction: u64,
@@ -75,8 +77,10 @@ pub struct Reference {
     pub tlb_miss: bool,
     /// It is one of the periodic sample of all references (and may be a miss as well).
     pub sampled: bool,
-    /// Made by the kernel.
+    /// Made by the kernel (of a whole system; a program's own are the user's).
     pub kernel: bool,
+    /// Region of the address space (of a whole system).
+    pub segment: Segment,
 }
 
 /// One record of a thread's stream.

@@ -68,6 +68,7 @@ impl Random {
                 tlb_miss: self.below(2) == 0,
                 sampled: self.below(8) == 0,
                 kernel: self.below(8) == 0,
+                segment: Segment::from_number(self.below(8) as u8 * self.below(2) as u8).unwrap(),
             }),
         }
     }
@@ -140,6 +141,7 @@ fn a_stream_with_a_gather_takes_less_than_five_bytes_a_record() {
                 tlb_miss: false,
                 sampled: false,
                 kernel: false,
+                segment: Segment::User,
             }),
         ));
     };
@@ -280,6 +282,7 @@ fn headers_come_back_and_notice_a_flipped_bit() {
         start_ns: 5,
         quantum: 10_000,
         parent_pid: 7,
+        whole_system: false,
     };
     assert_eq!(FileHeader::from_bytes(&file.to_bytes()), Some(file));
     assert_eq!(FileHeader::from_bytes(&file.to_bytes()[..63]), None);

@@ -12,14 +12,17 @@
 mod chains;
 mod hot_pages;
 mod read_mostly;
+mod system;
 
 pub use chains::{ChainShare, ReadChains};
 pub use hot_pages::HotPages;
 pub use read_mostly::{READ_MOSTLY_WRITES_MAX, ReadMostly};
+pub use system::{ModeMisses, SegmentMisses, SystemStatistics};
 
 use self::chains::ChainCounter;
 use self::hot_pages::PageCounters;
 use self::read_mostly::WordCounters;
+use self::system::SystemCounters;
 use crate::{AccessKind, Error, Recording};
 
 /// What one pass over a trace found.
@@ -41,6 +44,8 @@ pub struct TraceStatistics {
     pub hot_pages: HotPages,
     /// Misses to what is hardly written.
     pub read_mostly: ReadMostly,
+    /// Of a whole system: whose they are, and where the kernel's go.
+    pub system: Option<SystemStatistics>,
 }
 
 impl Recording {
@@ -59,11 +64,20 @@ impl Recording {
         let mut chains = ChainCounter::new(traced.pages.len());
         let mut pages = PageCounters::new(traced.pages.len());
         let mut words = WordCounters::default();
+        let whole_system = traced
+            .images
+            .files
+            .iter()
+            .any(|file| file.header.whole_system);
+        let mut system = whole_system.then(|| SystemCounters::new(traced.pages.len()));
         let mut of_code_or_data = vec![[false; 2]; traced.pages.len()];
         traced.in_order(&marked, |reference| {
             let page = reference.page.0;
             statistics.tlb_misses += u64::from(reference.tlb_miss);
             pages.count(page, reference.cache_miss, reference.tlb_miss);
+            if let Some(system) = &mut system {
+                system.count(reference);
+            }
             if !reference.cache_miss {
                 return;
             }
@@ -89,6 +103,7 @@ impl Recording {
         statistics.chains = chains.finish();
         statistics.hot_pages = pages.finish();
         statistics.read_mostly = words.finish();
+        statistics.system = system.map(SystemCounters::finish);
         Ok(statistics)
     }
 }

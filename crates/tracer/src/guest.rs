@@ -1,0 +1,399 @@
+//! What QEMU's system emulator calls: a guest's CPUs are the threads.
+//!
+//! Caches go by places in the guest's memory ([`crate::memory`]), TLBs by pages of virtual memory and
+//! where they are: a page of another process at the same address is another entry, as with
+//! identifiers of address spaces, so nothing is flushed when the guest changes between them.
+//! Pages have 4 KiB there, those of the kernel's direct map too.
+//!
+//! A CPU that waits for an interrupt is left out of the lockstep until it goes on. While all of
+//! them wait, virtual time stands still.
+//!
+//! The guest's clock is the host's, which a traced guest is far too slow for: some millions of
+//! instructions a second for all CPUs together, of which two hundred and fifty ticks a second on each would be most. So
+//! while it is traced, its clock goes [`SLOWER`] times as slow.
+//!
+//! From the mark on, where the setup says so, and otherwise from the first instruction; to the end
+//! mark or the emulator's end. What runs before and after is not slowed by callbacks.
+//!
+//! What is left out: references to devices (counted), what the processor itself reads and writes (page
+//! tables, interrupt frames; some of what it does for an interrupt counts as the interrupted
+//! instruction's), what devices do, and the rest of an access that goes on in the next page.
+
+use std::collections::HashSet;
+use std::ffi::{c_uint, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{Builder, sleep};
+use std::time::Duration;
+
+use nearpage_wire::trace::{BEGIN_MARK, Counter, END_MARK};
+use nearpage_wire::tracer_setup::Setup;
+
+use crate::memory::{self, Memory, PAGE_BITS};
+use crate::plugin::{self, instruction_text, is_atomic, is_string_instruction, names_gs, process};
+use crate::qemu::{
+    self, ALL_ACCESSES, AccessKind, Block, ClockInterface, Id, Instruction, Interface,
+    MemoryInterface, NO_REGISTERS, StoreBit, SystemInterface,
+};
+use crate::thread::{Code, PlacedRun, Run};
+
+struct Guest {
+    id: Id,
+    setup: Setup<'static>,
+    folder: PathBuf,
+    system: SystemInterface,
+    blocks: MemoryInterface,
+    clock: ClockInterface,
+    /// Found when tracing begins.
+    memory: OnceLock<Memory>,
+    /// Those that callbacks were told of, kept for good: the emulator translates the same code often.
+    runs: Mutex<HashSet<&'static PlacedRun>>,
+    ending: AtomicBool,
+}
+
+static GUEST: OnceLock<Guest> = OnceLock::new();
+
+/// Has the guest traced, from the beginning or from the mark.
+pub fn install(id: Id, setup: Setup<'static>, folder: &Path) -> Result<(), String> {
+    let missing = |name: &str| {
+        format!("this QEMU has no {name}: whole systems are traced with QEMU 7.2, as of Debian 12")
+    };
+    if qemu::qemu().is_none() || qemu::is_newer() {
+        return Err(missing("plugin API of version 1"));
+    }
+    let guest = Guest {
+        id,
+        setup,
+        folder: folder.to_path_buf(),
+        system: SystemInterface::find().map_err(|name| missing(&format!("qemu_plugin_{name}")))?,
+        blocks: MemoryInterface::find().map_err(|name| missing(&format!("qemu_ram_{name}")))?,
+        clock: ClockInterface::find().map_err(|name| missing(&format!("cpu_{name}")))?,
+        memory: OnceLock::new(),
+        runs: Mutex::default(),
+        ending: AtomicBool::new(false),
+    };
+    let from_mark = setup.from_mark;
+    if GUEST.set(guest).is_err() {
+        return Err("it was started already".into());
+    }
+    let Some(qemu) = qemu::qemu() else {
+        return Ok(());
+    };
+    // SAFETY: QEMU's functions, with the callbacks that they are for.
+    unsafe {
+        if from_mark {
+            (qemu.register_vcpu_tb_trans_cb)(id, untraced);
+        } else {
+            listen(id);
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// In `qemu_plugin_install`, or while no CPU runs.
+unsafe fn listen(id: Id) {
+    let (Some(qemu), Some(guest)) = (qemu::qemu(), GUEST.get()) else {
+        return;
+    };
+    // SAFETY: QEMU's functions, with the callbacks that they are for.
+    unsafe {
+        (qemu.register_vcpu_tb_trans_cb)(id, translated);
+        (guest.system.register_vcpu_idle_cb)(id, idle);
+        (qemu.register_atexit_cb)(id, plugin::exiting, std::ptr::null_mut());
+    }
+}
+
+/// Begins the trace; the guest has its memory.
+fn begin(guest: &Guest) {
+    let memory = guest.memory.get_or_init(|| Memory::find(&guest.blocks));
+    match plugin::begin_whole_system(guest.setup, &guest.folder) {
+        Ok(process) => {
+            memory.tell(&process.output);
+            // Without a thread for it, the clock goes on as it does.
+            let _ = Builder::new().spawn(slow_the_clock);
+        }
+        Err(error) => eprintln!(
+            "nearpage: the guest is not traced: {}: {error}",
+            guest.folder.display()
+        ),
+    }
+}
+
+/// So many times as slow as the host's clock is the guest's.
+const SLOWER: u32 = 32;
+/// How long it goes at a time, a quarter of a tick.
+const CLOCK_GOES: Duration = Duration::from_millis(1);
+
+/// Stops the guest's clock most of the time.
+fn slow_the_clock() {
+    let Some(guest) = GUEST.get() else { return };
+    while process().is_some() {
+        // SAFETY: QEMU's functions, which take a lock of their own.
+        unsafe { (guest.clock.disable_ticks)() };
+        sleep(CLOCK_GOES * (SLOWER - 1));
+        // SAFETY: as above.
+        unsafe { (guest.clock.enable_ticks)() };
+        sleep(CLOCK_GOES);
+    }
+}
+
+/// # Safety
+/// QEMU calls it, as the ones below.
+unsafe extern "C" fn begin_now(id: Id) {
+    if let Some(guest) = GUEST.get() {
+        begin(guest);
+        // SAFETY: no CPU runs while a plugin is reset.
+        unsafe { listen(id) };
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
+    if let Some(guest) = GUEST.get() {
+        // SAFETY: QEMU's function, in a callback of a CPU; a second call does nothing.
+        unsafe { (guest.system.reset)(guest.id, begin_now) };
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn end_now(_: Id) {
+    plugin::end_all();
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
+    if let (Some(guest), Some(process)) = (GUEST.get(), process())
+        && !guest.ending.swap(true, Relaxed)
+    {
+        // Nobody waits for the others any more: QEMU stops all of them.
+        process.lockstep.end();
+        // SAFETY: QEMU's function, in a callback of a CPU.
+        unsafe { (guest.system.reset)(guest.id, end_now) };
+    }
+}
+
+/// Before the mark: looks for it alone.
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
+    let (Some(qemu), Some(guest)) = (qemu::qemu(), GUEST.get()) else {
+        return;
+    };
+    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
+    unsafe {
+        for number in 0..(qemu.tb_n_insns)(block) {
+            let instruction = (qemu.tb_get_insn)(block, number);
+            if !instruction.is_null() && text(qemu, instruction) == BEGIN_MARK {
+                at(guest, instruction, begin_mark, std::ptr::null::<()>());
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The instruction belongs to the block that QEMU is translating.
+unsafe fn at<T>(
+    guest: &Guest,
+    instruction: *mut Instruction,
+    callback: qemu::BlockCallback,
+    data: *const T,
+) {
+    // SAFETY: as this function's.
+    unsafe {
+        (guest.system.register_vcpu_insn_exec_cb)(
+            instruction,
+            callback,
+            NO_REGISTERS,
+            data.cast_mut().cast(),
+        );
+    }
+}
+
+/// An instruction's bytes in its page: where the next one is, nobody knows.
+///
+/// # Safety
+/// It belongs to the block that QEMU is translating.
+unsafe fn text<'a>(qemu: &Interface, instruction: *const Instruction) -> &'a [u8] {
+    // SAFETY: as this function's.
+    unsafe {
+        let in_page = (qemu.insn_vaddr)(instruction) & ((1 << PAGE_BITS) - 1);
+        instruction_text(qemu, instruction, (1 << PAGE_BITS) - in_page as usize)
+    }
+}
+
+/// The same one for the same run, for good.
+fn kept(guest: &Guest, run: PlacedRun) -> &'static PlacedRun {
+    let mut runs = guest.runs.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = runs.get(&run) {
+        return known;
+    }
+    let run: &'static PlacedRun = Box::leak(Box::new(run));
+    runs.insert(run);
+    run
+}
+
+/// A block in one page, or the part of one that is.
+struct Part {
+    first: *mut Instruction,
+    address: u64,
+    end: u64,
+    host: u64,
+    instructions: usize,
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn translated(_: Id, block: *mut Block) {
+    let (Some(qemu), Some(guest)) = (qemu::qemu(), GUEST.get()) else {
+        return;
+    };
+    if process().is_none() && !guest.setup.from_mark {
+        static FIRST: Mutex<()> = Mutex::new(());
+        let _alone = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+        if process().is_none() && !guest.ending.load(Relaxed) {
+            begin(guest);
+        }
+    }
+    let (Some(process), Some(memory)) = (process(), guest.memory.get()) else {
+        return;
+    };
+    let mut parts: Vec<Part> = Vec::with_capacity(2);
+    // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.
+    unsafe {
+        for number in 0..(qemu.tb_n_insns)(block) {
+            let instruction = (qemu.tb_get_insn)(block, number);
+            if instruction.is_null() {
+                continue;
+            }
+            let here = (qemu.insn_vaddr)(instruction);
+            let host = (qemu.insn_haddr)(instruction) as u64;
+            let text = text(qemu, instruction);
+            let page = here >> PAGE_BITS;
+            let part = match parts.last_mut() {
+                Some(part) if part.address >> PAGE_BITS == page => part,
+                _ => {
+                    parts.push(Part {
+                        first: instruction,
+                        address: here,
+                        end: here,
+                        host,
+                        instructions: 0,
+                    });
+                    let Some(part) = parts.last_mut() else { return };
+                    part
+                }
+            };
+            // What of it is in the next page is fetched with that, if anything is.
+            let page_end = (page + 1) << PAGE_BITS;
+            part.end = (here + (qemu.insn_size)(instruction) as u64).min(page_end);
+            let code = Code::new(here, part.instructions, is_string_instruction(text))
+                .in_guest(here, names_gs(text));
+            part.instructions += 1;
+            let callback = if is_atomic(text) {
+                atomic_access
+            } else {
+                access
+            };
+            (qemu.register_vcpu_mem_cb)(
+                instruction,
+                callback,
+                NO_REGISTERS,
+                ALL_ACCESSES,
+                code.0 as *mut c_void,
+            );
+            if text == END_MARK {
+                at(guest, instruction, end_mark, std::ptr::null::<()>());
+            }
+        }
+        let shift = process.setup.line_bytes.trailing_zeros();
+        for (number, part) in parts.iter().enumerate() {
+            let Some(place) = memory.place(part.host) else {
+                continue;
+            };
+            if part.end <= part.address {
+                continue;
+            }
+            let lines = ((part.end - 1) >> shift) - (part.address >> shift) + 1;
+            let run = PlacedRun {
+                run: Run::new(part.address, part.instructions, lines),
+                frame: (place >> PAGE_BITS) as u32,
+                kernel: part.address >> 63 == 1,
+            };
+            let run = std::ptr::from_ref(kept(guest, run));
+            if number == 0 {
+                let data = run.cast_mut().cast();
+                (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, data);
+            } else {
+                at(guest, part.first, self::block, run);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
+    if let Some(thread) = plugin::vcpu_thread(vcpu) {
+        // SAFETY: `translated` gave a run that is kept for good.
+        thread.placed_block(unsafe { &*run.cast::<PlacedRun>() });
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
+    let (Some(thread), Some(guest)) = (plugin::known_thread(vcpu), GUEST.get()) else {
+        return;
+    };
+    // SAFETY: QEMU's functions, in a callback for that access.
+    let place = unsafe {
+        let found = (guest.system.get_hwaddr)(kind.0, address);
+        if found.is_null() || (guest.system.hwaddr_is_io)(found) {
+            None
+        } else {
+            let memory = guest.memory.get();
+            memory.and_then(|memory| memory.place(memory::host_address(found)))
+        }
+    };
+    match place {
+        Some(place) => {
+            thread.placed_access(
+                address,
+                (place >> PAGE_BITS) as u32,
+                Code(code as u64),
+                kind,
+            );
+        }
+        None => thread.count(Counter::DeviceReferences),
+    }
+}
+
+/// Of an instruction that changes memory atomically, as in [`plugin`].
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn atomic_access(
+    vcpu: c_uint,
+    kind: AccessKind,
+    address: u64,
+    code: *mut c_void,
+) {
+    if kind.is_store(StoreBit::known()) {
+        // SAFETY: as this function's.
+        unsafe { access(vcpu, kind, address, code) };
+    }
+}
+
+/// # Safety
+/// As above.
+unsafe extern "C" fn idle(_: Id, vcpu: c_uint) {
+    if let Some(thread) = plugin::known_thread(vcpu) {
+        thread.idles();
+    }
+}

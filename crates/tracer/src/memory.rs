@@ -1,0 +1,145 @@
+//! The guest's memory: which place a host address is.
+//!
+//! QEMU has it in blocks, one for each backend (`-numa node,memdev=…`) or one in all, and gives them
+//! addresses of its own, one after the other as they come. Those of the guest's memory come first and
+//! in the order of the command line, so that the number of a byte there is its guest-physical
+//! address without the hole below 4 GiB. Memory of devices and firmware follows.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+
+use nearpage_wire::trace::Event;
+
+use crate::output::Output;
+use crate::qemu::{HostAddress, MemoryBlock, MemoryInterface};
+
+/// Bytes of a page of the guest, in bits.
+pub const PAGE_BITS: u32 = 12;
+
+struct Block {
+    host: Range<u64>,
+    /// Place of its first byte.
+    place: u64,
+    name: Vec<u8>,
+}
+
+/// All blocks, by host address.
+pub struct Memory(Vec<Block>);
+
+struct Found<'a> {
+    qemu: &'a MemoryInterface,
+    blocks: Vec<Block>,
+}
+
+/// # Safety
+/// QEMU calls it with a block of its own, and `found` as given.
+unsafe extern "C" fn found(block: *mut MemoryBlock, found: *mut c_void) -> c_int {
+    // SAFETY: `Memory::find` gives it, and waits.
+    let found = unsafe { &mut *found.cast::<Found>() };
+    let qemu = found.qemu;
+    // SAFETY: QEMU's functions, with its block.
+    let (host, place, bytes, name) = unsafe {
+        (
+            (qemu.get_host_addr)(block) as u64,
+            (qemu.get_offset)(block),
+            (qemu.get_used_length)(block),
+            (qemu.get_idstr)(block),
+        )
+    };
+    let name = if name.is_null() {
+        Vec::new()
+    } else {
+        // SAFETY: a terminated string of QEMU's.
+        unsafe { CStr::from_ptr(name) }.to_bytes().to_vec()
+    };
+    found.blocks.push(Block {
+        host: host..host + bytes,
+        place,
+        name,
+    });
+    0
+}
+
+impl Memory {
+    /// As it is now.
+    pub fn find(qemu: &MemoryInterface) -> Self {
+        let mut all = Found {
+            qemu,
+            blocks: Vec::new(),
+        };
+        // SAFETY: QEMU's function; `found` gets what it is for.
+        unsafe { (qemu.foreach_block)(found, (&raw mut all).cast()) };
+        all.blocks.sort_by_key(|block| block.host.start);
+        Self(all.blocks)
+    }
+
+    /// The place of a host address; `None`: none of the guest's.
+    #[inline]
+    pub fn place(&self, host: u64) -> Option<u64> {
+        let after = self.0.partition_point(|block| block.host.start <= host);
+        let block = self.0.get(after.wrapping_sub(1))?;
+        (host < block.host.end).then(|| block.place + (host - block.host.start))
+    }
+
+    /// Tells of every block, as if it were mapped where its places are.
+    pub fn tell(&self, output: &Output) {
+        for block in &self.0 {
+            let event = Event::Map {
+                protection: 3,
+                flags: 2,
+                virtual_time: 0,
+                address: block.place,
+                length: block.host.end - block.host.start,
+                offset: 0,
+                device: 0,
+                inode: 0,
+                path: &block.name,
+            };
+            output.event(0, 0, &event);
+        }
+    }
+}
+
+/// Where QEMU says that an access to memory went.
+///
+/// # Safety
+/// It is what `get_hwaddr` gave in the callback that runs, and no access to a device.
+#[inline]
+pub unsafe fn host_address(address: *const HostAddress) -> u64 {
+    // `struct qemu_plugin_hwaddr` of 7.2 (include/qemu/plugin-memory.h): two flags, then a union
+    // with the pointer. Its accessor looks for the block under a lock, and adds to it what does
+    // not belong to it where there are several.
+    // SAFETY: as this function's.
+    unsafe { *address.cast::<u64>().add(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_through_the_blocks() {
+        let block = |host, bytes, place| Block {
+            host: host..host + bytes,
+            place,
+            name: vec![],
+        };
+        let memory = Memory(vec![
+            block(0x7000, 0x2000, 0x4000),
+            block(0xa000, 0x4000, 0),
+        ]);
+        let places = [0x6fff, 0x7000, 0x8fff, 0x9000, 0xa010, 0xdfff, 0xe000];
+        assert_eq!(
+            places.map(|host| memory.place(host)),
+            [
+                None,
+                Some(0x4000),
+                Some(0x5fff),
+                None,
+                Some(0x10),
+                Some(0x3fff),
+                None
+            ]
+        );
+    }
+}

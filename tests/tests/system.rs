@@ -1,0 +1,179 @@
+//! A whole guest traced, as a black box: a bare one, whose every miss is known beforehand.
+
+use std::process::Command;
+
+use nearpage_tests::{Case, nearpage_path, repository};
+use serde_json::Value;
+
+/// Lines of 64 bytes that the guest stores to and then loads (`tests/guest/bare.S`).
+const LINES: u64 = 16_384;
+
+/// Builds the guest; `None`, and says so, where there is no emulator for it.
+fn bare(case: &Case) -> Option<String> {
+    let found = Command::new("qemu-system-x86_64").arg("--version").output();
+    if found.is_err() {
+        eprintln!("skipped: no qemu-system-x86_64 on PATH (Debian package qemu-system-x86)");
+        return None;
+    }
+    let source = repository().join("tests/guest/bare.S");
+    let source = source.to_str().unwrap();
+    for (program, arguments) in [
+        ("gcc", &["-c", "-o", "bare.o", source][..]),
+        (
+            "ld",
+            &[
+                "-N",
+                "-static",
+                "-Ttext=0x100000",
+                "-e",
+                "start",
+                "-o",
+                "bare64",
+                "bare.o",
+            ],
+        ),
+        ("objcopy", &["-O", "elf32-i386", "bare64", "bare"]),
+    ] {
+        let mut command = case.command(program);
+        command.args(arguments);
+        case.run(command).success();
+    }
+    Some(case.path("bare").to_str().unwrap().to_owned())
+}
+
+fn record<'a>(options: &[&'a str], guest: &[&'a str]) -> Vec<&'a str> {
+    let fixed = [
+        "record",
+        "--source",
+        "full",
+        "--machine",
+        "flash-8",
+        "-o",
+        "traced",
+    ];
+    let words = [&fixed, options, &["--", "qemu-system-x86_64"], guest];
+    words.concat()
+}
+
+#[test]
+fn a_guests_misses_are_the_kernels_by_region() {
+    let case = Case::new("system");
+    let Some(kernel) = bare(&case) else { return };
+    let guest = [
+        "-machine",
+        "q35",
+        "-cpu",
+        "max",
+        "-smp",
+        "1",
+        "-m",
+        "64",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-append",
+        "nokaslr",
+        "-kernel",
+        &kernel,
+    ];
+    let traced = case.nearpage(record(&["--markers"], &guest)).success();
+    assert!(traced.stderr.contains("on flash-8"), "{traced}");
+
+    let metadata = std::fs::read_to_string(case.path("traced/recording.json")).unwrap();
+    let metadata: Value = serde_json::from_str(&metadata).unwrap();
+    let totals = &metadata["tracing"]["totals"];
+    for (name, expected) in [
+        ("loads", LINES),
+        ("stores", LINES),
+        ("kernel_loads", LINES),
+        ("kernel_stores", LINES),
+        // Neither fits into the caches; what was stored is written back.
+        ("memory_served", 2 * LINES + 6),
+        ("write_backs", LINES),
+        ("device_references", 0),
+    ] {
+        let found = totals[name].as_u64().unwrap();
+        assert!(
+            found.abs_diff(expected) <= 6,
+            "{name}: {found}, expected {expected}"
+        );
+    }
+    // Four in each round of both loops, and those before and between them.
+    let instructions = totals["kernel_instructions"].as_u64().unwrap();
+    assert!(
+        (8 * LINES..8 * LINES + 20).contains(&instructions),
+        "{totals:#}"
+    );
+    assert_eq!(totals["kernel_instructions"], totals["instructions"]);
+
+    let report = case.nearpage(["report", "traced", "--json"]).success();
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    let system = &report["trace"]["system"];
+    assert_eq!(system["kernel"]["reads"], LINES, "{system:#}");
+    assert_eq!(system["kernel"]["writes"], LINES, "{system:#}");
+    assert_eq!(
+        system["kernel"]["data_pages"], 256,
+        "the same pages, by their place: {system:#}"
+    );
+    assert_eq!(system["user"]["reads"], 0, "{system:#}");
+    let segments = system["segments"].as_array().unwrap();
+    let of = |name: &str, what: &str| {
+        let found = segments.iter().find(|segment| segment["segment"] == name);
+        found.unwrap()[what].as_u64().unwrap()
+    };
+    assert_eq!(of("direct map", "writes"), LINES, "{system:#}");
+    assert_eq!(
+        of("user", "reads"),
+        LINES,
+        "loaded at addresses of the lower half: {system:#}"
+    );
+    assert!(
+        (1..10).contains(&of("kernel image", "fetches")),
+        "{system:#}"
+    );
+    let said = case.nearpage(["report", "traced"]).success();
+    assert!(said.stdout.contains("of the kernel's data: "), "{said}");
+
+    let simulated = case.nearpage(["simulate", "traced", "--policy", "first-touch", "--json"]);
+    let simulated: Value = serde_json::from_str(&simulated.success().stdout).unwrap();
+    assert_eq!(
+        simulated["results"][0]["local_share"], 1.0,
+        "one CPU: {simulated:#}"
+    );
+}
+
+#[test]
+fn what_cannot_be_traced_of_a_guest_is_refused() {
+    let case = Case::new("system-refused");
+    if bare(&case).is_none() {
+        return;
+    }
+    for (options, guest, code, words) in [
+        (
+            &[][..],
+            &["-enable-kvm"][..],
+            2,
+            &["-enable-kvm", "tcg"][..],
+        ),
+        (&[], &["-icount", "shift=1"], 2, &["-icount"]),
+        (
+            &["--all-allocations"],
+            &[],
+            2,
+            &["--all-allocations", "guest"],
+        ),
+    ] {
+        let refused = case.nearpage(record(options, guest)).says(code, words);
+        assert_eq!(refused.stdout, "", "{refused}");
+        assert!(!case.path("traced").exists());
+    }
+    // It ends before it runs anything.
+    let mut nothing = case.command(nearpage_path());
+    nothing.args(record(&["-q", "--markers"], &["-version"]));
+    let nothing = case.run(nothing).exits(1);
+    assert!(
+        nothing.stderr.contains("nothing of the guest was traced"),
+        "{nothing}"
+    );
+}
