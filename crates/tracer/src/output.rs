@@ -257,6 +257,12 @@ impl Stream {
         self.open.is_some()
     }
 
+    /// Instructions of the thread at its latest record.
+    #[inline]
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Records so far.
     pub fn count(&self) -> u64 {
         self.total + u64::from(self.records)

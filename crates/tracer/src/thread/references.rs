@@ -282,8 +282,10 @@ impl Thread {
                 [address, code.instruction()],
             );
         }
-        // What a guest's processor reads for an interrupt comes as of an instruction before its block.
-        let instructions = (self.base + code.number()).min(self.caught_up);
+        // What a guest's processor reads for an interrupt comes as of some instruction before.
+        let instructions = (self.base + code.number())
+            .min(self.caught_up)
+            .max(self.stream.last());
         let (tlb_miss, sampled) = (what.is(What::TLB_MISS), what.is(What::SAMPLED));
         if tlb_miss && process.touched.touch(address >> self.page_shift) {
             self.first_touch(address, code, instructions);
