@@ -139,11 +139,23 @@ WHY = """
   `ocean` and `sor` on `opteron-4` gain less from `auto` than from blocks.
 - Nobody gains anything on `xeon-2` and `epyc-8`: 140 ns for 82 and 200 for 113, much bandwidth, eight threads, and runs of milliseconds.
   A lead of 5 % over the best other is not to be had there at these sizes.
-- `traffic` on `ammp`: on `carrefour-a` and `carrefour-b` it copies most pages, by samples and by every miss alike, and stores of other threads to the atoms on
-  them take the copies away again, up to six times a page, as published (6,300 collapses and 14,000 fresh copies in a run that had
-  lasted 98 ms); the paper counts on programs that last minutes. Online `auto` moves pages of atoms, too, whose users change.
-- Online, `amd48`: the first moves are paid for, 0.5 % of the time ahead and what they have saved since, and the run ends before they have paid; on
-  `smile-4` and `now-8` it moves less than the best, for a move costs 26 and 370 remote misses.
+- `traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is
+  stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to most decisions;
+  no page is out before its sixth collapse. On `carrefour-b` 6,316 collapses hold the kernel's lock for 300 µs each (§4.4): 1.9 s, all of the time that it
+  takes longer than first touch, and by samples and by every miss alike. Without replication (`replication=0`) it takes 88.8 ms for first touch's 97.7.
+  Out after the first collapse (`collapses=0`) 452 ms, decisions each 40 ms in place of 10 454 ms. The paper knows of it ("even with very infrequent
+  writes, e.g., one in 1000 accesses, the collapse overhead could be prohibitively high") and counts on the 95 % for it: here one miss in 50 is a store.
+  Its programs last minutes; six collapses of 1,000 pages are two seconds of them, and here twenty times the run.
+- Online, `ammp`, `quake` and `bt` had lost 12.6, 5.4, 3.9, 3.7 and 3.6 % to first touch: a store to a copied page was priced as a move, 10 µs, and takes 300 on
+  these machines. It is priced as it is now, and what copies have met with so far says what another one has to expect. `is`, `ocean`: at the end one
+  thread alone goes over what had moved to the others; pages go back to it without a margin of certainty now. After that
+  ([2026-11-23](../benches/results/2026-11-23-online.md)) the same pairs are 1 % ahead of first touch to 0.7 % behind, and two are left that lose
+  more than 1 %: `amr` (1.2 %) and `ft` (1.4 %) on `amd48`, where the run ends before moves have paid. Of `amr`'s 82 ms eight threads run for 14; at the
+  end the first alone reads what has moved, and a page's 64 lines do not pay for moving it back.
+- Online, behind the best by more than 5 %: on `now-8` a move takes a millisecond and 0.5 % of `mg`'s time (and `is`'s) pay for the first one when the run is
+  over; on `smile-4` `ft` waits for nine sampled misses of a page to be certain by two standard errors, where three pay for the move
+  (`out-u-local` moves 1,900 pages, and sees every miss). With one standard error `ft` is 18 % behind, not 22 %, `fft` 3 % and not 8 %, but `is` loses
+  8 % to first touch there and `radix` and `fft` 1.2 and 1.7 % on `amd48`: the rule against first touch is the one that is kept.
 - Threads run on other CPUs at other times whenever a workload is traced. Runs are of 3 to 700 ms; 1 % of the shortest is three page moves.
 
 Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged

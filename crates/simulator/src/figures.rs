@@ -163,6 +163,21 @@ impl Figures {
         }
     }
 
+    /// What a store to a replicated page costs, where no other waits for the lock.
+    pub fn collapse_ns(&self) -> f64 {
+        match self.moves {
+            MoveCost::Fixed(ns) => ns,
+            MoveCost::Steps(steps) => {
+                let cpus = self.cpus().count() as f64;
+                steps.fault_ns
+                    + steps.collapse_locked_ns()
+                    + steps.flush_ns
+                    + steps.end_migration_ns
+                    + cpus * steps.flush_request_ns
+            }
+        }
+    }
+
     /// Mean unloaded latency from CPUs to the memory of other nodes; on one node, its own.
     pub fn remote_latency(&self) -> u64 {
         let with_cpus = (0..self.nodes as u16).filter(|node| self.node_of_cpu.contains(node));

@@ -217,6 +217,7 @@ fn simulate_one(
                 latency_ns: timing.latency_ns.clone(),
                 service_ns: figures.controller as f64 / figures::FS,
                 move_ns: figures.mean_move_ns(job.options.batch_pages),
+                collapse_ns: figures.collapse_ns(),
             };
             run.under::<_, true>(Auto::new(parameters, &setting, Some(&times))?)
         }

@@ -14,16 +14,21 @@
 //! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
 //!   small share of the time: whatever is predicted, moves cost no more than that to first touch.
 //!   A page that has turned out to be better off where it was goes back without asking: what that loses
-//!   is bounded by its own cost, and what staying loses by nothing.
+//!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
+//!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
 //! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
 //!   unless moving it pays more. Stores before another node first refers to the page do not count: they
-//!   initialise it. A store to a copied page doubles the cost of its copies.
+//!   initialise it. A store to a copied page doubles the cost of its copies. What a store to a copied page
+//!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
+//!   copy has to save, and so much more the budget has to allow.
 
 mod purse;
+mod risk;
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use self::purse::Purse;
+use self::risk::Risk;
 use super::parameter::parameters;
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
@@ -39,6 +44,8 @@ parameters! {
         errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move";
         remote_ns = 0, 0..=LARGE, "what an observed remote reference stands to save; 0: as the machine says";
         cost_ns = 0, 0..=LARGE, "cost of moving a page; 0: as the machine says";
+        collapse_ns = 0, 0..=LARGE, "cost of a store to a page that has copies; 0: as the machine says";
+        collapse_permille = 50, 0..=1000, "copies in a thousand that are taken to be stored to, until copies have shown it";
         replication = 1, 0..=1, "0: no page is replicated";
     }
 }
@@ -52,6 +59,8 @@ pub struct MemoryTimes {
     pub service_ns: f64,
     /// Moving a page.
     pub move_ns: f64,
+    /// A store to a page that has copies, which takes them away.
+    pub collapse_ns: f64,
 }
 
 /// No node.
@@ -95,6 +104,7 @@ pub struct Auto {
     errors: f64,
     cost_ns: f64,
     replication: bool,
+    risk: Risk,
     /// `[CPU's node × wait_ns.len() + memory's node]`.
     latency_ns: Vec<f64>,
     service_ns: f64,
@@ -111,6 +121,8 @@ pub struct Auto {
     era: u8,
     /// Bit n: threads live on node n.
     inhabited: u64,
+    /// In the last epoch one thread ran, and the others waited for it.
+    one_runs: bool,
     purse: Purse,
 }
 
@@ -147,6 +159,8 @@ impl Auto {
             errors,
             remote_ns,
             cost_ns,
+            collapse_ns,
+            collapse_permille,
             replication,
         } = parameters;
         let nodes = setting.nodes;
@@ -164,6 +178,11 @@ impl Auto {
         let cost_ns = match (cost_ns, times) {
             (0, Some(times)) => times.move_ns,
             (0, None) => return Err(told("cost_ns")),
+            (ns, _) => ns as f64,
+        };
+        let collapse_ns = match (collapse_ns, times) {
+            (0, Some(times)) => times.collapse_ns,
+            (0, None) => cost_ns,
             (ns, _) => ns as f64,
         };
         let latency_ns: Vec<f64> = match (remote_ns, times) {
@@ -197,6 +216,7 @@ impl Auto {
             errors: errors as f64,
             cost_ns,
             replication: replication != 0,
+            risk: Risk::new(collapse_ns, collapse_permille as f64 / 1000.0),
             latency_ns: by_lane_ns,
             service_ns: times.map_or(0.0, |times| times.service_ns),
             wait_ns: vec![0.0; lanes],
@@ -207,6 +227,7 @@ impl Auto {
             epochs: 0,
             era: 0,
             inhabited: u64::MAX,
+            one_runs: false,
             purse: Purse::new(budget_permille as f64 / 1000.0),
         })
     }
@@ -339,7 +360,8 @@ impl Auto {
         copies: Copies,
     ) -> Option<Action> {
         let first = usize::from(self.pages[page as usize].first);
-        let affordable = self.purse.balance_ns >= self.purse.price_ns(thread, self.cost_ns);
+        let price_ns = self.purse.price_ns(thread, self.cost_ns);
+        let affordable = self.purse.balance_ns >= price_ns;
         // Only what is away from its first node may move without.
         if !affordable && copies.nodes == 1 << first {
             return None;
@@ -352,15 +374,25 @@ impl Auto {
         } = self.propose(page, node, copies);
         let target = saving.node;
         let goes_back = kind != ActionKind::Replicate && target == first;
+        let risk_ns = match kind {
+            ActionKind::Replicate => self.risk.expected_ns(self.cost_ns),
+            _ => 0.0,
+        };
         let least = match goes_back {
             true => self.cost_ns,
-            false => self.cost_ns * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
+            false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        let certain_ns = saving.saved_ns - self.errors * saving.variance.sqrt();
+        let errors = match goes_back && self.one_runs {
+            true => 0.0,
+            false => self.errors,
+        };
+        let certain_ns = saving.saved_ns - errors * saving.variance.sqrt();
+        let affordable = self.purse.balance_ns >= price_ns + risk_ns;
         if certain_ns <= least || !(affordable || goes_back) {
             return None;
         }
         self.purse.pay(thread, self.cost_ns);
+        self.risk.copies += u64::from(kind == ActionKind::Replicate);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
         if kind != ActionKind::Replicate {
             // The load goes with it.
@@ -466,7 +498,9 @@ impl OnlinePolicy for Auto {
         self.epochs = self.epochs.saturating_add(1);
         self.era = self.epochs.ilog2() as u8;
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
-        self.purse.end_epoch(epoch.duration_ns, running.count());
+        let running = running.count();
+        self.one_runs = running == 1;
+        self.purse.end_epoch(epoch.duration_ns, running);
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
         // Where no threads are told, they may be anywhere.
         self.inhabited = homes
@@ -488,7 +522,8 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.purse.balance_ns -= self.cost_ns;
+        self.purse.balance_ns -= self.risk.collapse_ns;
+        self.risk.collapses += 1;
     }
 }
 

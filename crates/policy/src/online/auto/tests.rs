@@ -29,6 +29,7 @@ fn times() -> MemoryTimes {
             .collect(),
         service_ns: 0.0,
         move_ns: 20_000.0,
+        collapse_ns: 20_000.0,
     }
 }
 
@@ -177,6 +178,70 @@ fn a_page_goes_back_without_asking() {
     let mut elsewhere = auto();
     elsewhere.purse.balance_ns = -1e9;
     assert_eq!(acts(&mut elsewhere, AccessKind::Store), None);
+}
+
+/// Who speaks against it waits for the one thread that runs: no margin is asked of it.
+#[test]
+fn a_page_goes_back_at_once_to_the_thread_that_runs_alone() {
+    let back = |busy_ns: u64| {
+        let mut policy = Auto {
+            errors: 10.0,
+            ..auto()
+        };
+        let first = seen(1, 0, AccessKind::Store, Copies::at(0));
+        policy.observe(&first, &mut Vec::new());
+        let other = ThreadCounts {
+            busy_ns,
+            ..thread(1, 2)
+        };
+        pass(&mut policy, &[thread(0, 0), other]);
+        policy.purse.balance_ns = -1e9;
+        (2..1000).find(|_| {
+            let mut actions = Vec::new();
+            let seen = seen(1, 0, AccessKind::Store, Copies::at(2));
+            policy.observe(&seen, &mut actions);
+            actions.iter().any(|action| action.node == 0)
+        })
+    };
+    // A hundred references pay, with a look at each 25; ten standard errors are as much as 75 more.
+    assert_eq!(back(0), Some(125));
+    assert!(back(1_000_000).expect("it goes back") >= 175);
+}
+
+/// After how many rounds of loads by nodes 0 and 2 a page that is on node 0 is copied.
+fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
+    (1..20_000).find(|_| {
+        let mut actions = Vec::new();
+        for node in [0, 2] {
+            let seen = seen(page, node, AccessKind::Load, Copies::at(0));
+            policy.observe(&seen, &mut actions);
+        }
+        actions
+            .iter()
+            .any(|action| action.kind == ActionKind::Replicate)
+    })
+}
+
+#[test]
+fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
+    let times = MemoryTimes {
+        collapse_ns: 620_000.0,
+        ..times()
+    };
+    let mut policy = Auto::new(&AutoParameters::default(), &SETTING, Some(&times)).expect("policy");
+    policy.purse.balance_ns = 1e9;
+    // 20 µs, and one in twenty of 600 µs beyond a move: 250 loads pay, less than 300 with certainty.
+    let copied = rounds_to_copy(&mut policy, 1).expect("it pays");
+    assert!((250..=325).contains(&copied), "{copied}");
+    let before_ns = policy.purse.balance_ns;
+    policy.collapsed(1, Copies::at(0), &mut Vec::new());
+    assert_eq!(policy.purse.balance_ns, before_ns - 620_000.0);
+    // Of one copy one was stored to, so that every other is taken to be.
+    let next = rounds_to_copy(&mut policy, 2).expect("it pays");
+    assert!(next > 1600, "{next}");
+    // What is left would pay for a copy, and not for the store that is to be expected.
+    policy.purse.balance_ns = 100_000.0;
+    assert_eq!(rounds_to_copy(&mut policy, 3), None);
 }
 
 /// What a load of page 1, which is on node 0 alone, leads to.
