@@ -225,3 +225,25 @@ fn private_lines(machine: &Machine) -> u64 {
 
 /// The copy that FLASH's directory controllers make (§8.2).
 const HARDWARE_COPY_NS: f64 = 35_000.0;
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+
+    use super::*;
+
+    #[test]
+    fn a_store_to_copies_takes_its_steps_and_a_flush_of_every_cpu() {
+        let collapse_ns = |name| {
+            let machine = preset(name).expect(name);
+            let timing = machine.timing().expect(name);
+            Figures::new(&machine, &timing, &Options::default()).collapse_ns()
+        };
+        // Fault, 296 µs under the lock, flush and end; 24 CPUs flush for 1 µs each.
+        assert_eq!(
+            collapse_ns("carrefour-b"),
+            1000.0 + 296_000.0 + 2000.0 + 1000.0 + 24_000.0
+        );
+        assert_eq!(collapse_ns("smile-4"), 50_000.0, "as any move");
+    }
+}
