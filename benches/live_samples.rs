@@ -25,6 +25,8 @@ const SAMPLES: usize = 100_000;
 const ROUNDS: usize = 5;
 const THREADS: u32 = 4;
 const PAGES: usize = 30_000;
+/// A program goes through so much memory while the daemon waits: more than caches hold.
+const EVICTED_BYTES: usize = 96 << 20;
 /// The most that all of it may take: 1 % of a core.
 const LIMIT_NS: f64 = 100.0;
 /// Loads one after another, whose addresses are in a register.
@@ -73,7 +75,15 @@ fn rings(pages: u64, begin_ns: u64, random: &mut u64) -> Vec<Vec<u8>> {
     rings
 }
 
-fn measure(pages: u64, intervals: usize) {
+/// What a program does to the caches that the daemon shares with it, while the daemon waits.
+fn evict(memory: &mut [u64]) {
+    for line in memory.chunks_mut(8) {
+        line[0] = line[0].wrapping_add(1);
+    }
+    std::hint::black_box(memory);
+}
+
+fn measure(pages: u64, intervals: usize, others: &mut [u64]) {
     let mut kernel = Clock { intervals: 1 };
     let machine = preset("opteron-4").expect("a preset");
     let mut daemon =
@@ -98,16 +108,19 @@ fn measure(pages: u64, intervals: usize) {
             .map(|round| round.iter().map(Vec::as_slice).collect())
             .collect();
         for round in &rounds {
+            evict(others);
             let began_ns = cpu_ns();
             alone.round(round, &mut nothing).expect("taken");
             accesses_ns += cpu_ns() - began_ns;
         }
         for round in &rounds {
+            evict(others);
             let began_ns = cpu_ns();
             followed.round(round, &mut observer).expect("taken");
             buffer_ns += cpu_ns() - began_ns;
         }
         kernel.intervals += 1;
+        evict(others);
         let began_ns = cpu_ns();
         let report = daemon
             .step(&mut observer, &mut kernel, &FreeMemory::default(), 0, None)
@@ -145,7 +158,14 @@ fn main() {
     println!(
         "{SAMPLES} samples a second, a table of {PAGES} pages, median of {intervals}; all may take {LIMIT_NS} ns"
     );
-    for pages in [1000, 25_000, 49_000] {
-        measure(pages, intervals);
+    for (caches, bytes) in [
+        ("as they were left", 0),
+        ("full of a program's memory", EVICTED_BYTES),
+    ] {
+        println!("caches {caches}");
+        let mut others = vec![1u64; bytes / 8];
+        for pages in [1000, 25_000, 49_000] {
+            measure(pages, intervals, &mut others);
+        }
     }
 }

@@ -65,6 +65,8 @@ pub struct Report {
     pub dropped: u64,
     /// Accesses since then whose page's node the kernel did not tell, or was not asked.
     pub without_node: u64,
+    /// Samples since the daemon started that show no access.
+    pub without_access: u64,
     /// Wishes that time did not suffice for.
     pub left: u64,
     /// Sums over processes.
@@ -204,6 +206,7 @@ impl Daemon {
             given_up: self.pages.given_up(),
             dropped: observer.dropped,
             without_node: self.without_node,
+            without_access: observer.without_access,
             left: 0,
             outcomes: Outcomes::default(),
             moved_bytes: 0,

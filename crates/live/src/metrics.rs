@@ -22,6 +22,7 @@ pub struct Metrics {
     given_up: u64,
     dropped: u64,
     without_node: u64,
+    without_access: u64,
     local_share: Option<f64>,
     imbalance: f64,
     /// Number, name, lost share, local share: of the last interval.
@@ -43,6 +44,7 @@ impl Metrics {
         self.given_up = report.given_up;
         self.dropped = report.dropped;
         self.without_node = report.without_node;
+        self.without_access = report.without_access;
         self.local_share = report.local_share();
         self.imbalance = report.imbalance();
         self.processes.clear();
@@ -151,6 +153,11 @@ impl Metrics {
                 "Samples whose page's node the kernel did not tell, or was not asked.",
                 self.without_node,
             ),
+            (
+                "samples_without_access_total",
+                "Samples in which something was computed, in the kernel, or that cannot be decoded.",
+                self.without_access,
+            ),
         ];
         for (name, help, total) in lost {
             one(name, "counter", help, &count(total));
@@ -223,6 +230,7 @@ mod tests {
         let mut report = report(vec![vec![3, 1], vec![0, 4]]);
         report.given_up = 3;
         report.without_node = 5;
+        report.without_access = 6;
         report.outcomes = outcomes;
         report.moved_bytes = 7 * 4096;
         report.deciding_ns = 250_000;
@@ -241,6 +249,7 @@ mod tests {
             "nearpage_live_move_seconds_total 0.003",
             "nearpage_live_pages_given_up_total 3",
             "nearpage_live_samples_without_node_total 5",
+            "nearpage_live_samples_without_access_total 6",
             "nearpage_live_local_share 0.875",
             "nearpage_live_controller_imbalance 0.25",
             "nearpage_live_process_lost_share{pid=\"9\",name=\"a\\\"b\\\\c\\n\"} 0.25",

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::care::Loss;
 use crate::pages::ProcessIndex;
 
-/// Accesses kept between two decisions, at 32 bytes each. More are counted and dropped.
+/// Accesses kept between two decisions, at 24 bytes each. More are counted and dropped.
 pub const ACCESSES_MAX: usize = 1 << 18;
 
 /// A sampled access of a process.
@@ -20,12 +20,10 @@ pub struct Seen {
     pub time_ns: u64,
     /// Where.
     pub address: u64,
-    /// By whom.
+    /// By whom: one of [`Observer::threads`].
     pub thread: ThreadIndex,
-    /// Its process.
-    pub process: ProcessIndex,
-    /// On which CPU.
-    pub cpu: CpuId,
+    /// Number of the CPU; the last stands for all that are no less.
+    pub cpu: u16,
     /// What it did.
     pub kind: AccessKind,
     /// What served it.
@@ -64,7 +62,7 @@ pub struct Thread {
     pub live: bool,
     /// CPU time since the last decision.
     pub busy_ns: u64,
-    samples: u64,
+    counts: SampleCounts,
 }
 
 /// All that was seen since the last decision, and who there is.
@@ -74,6 +72,9 @@ pub struct Observer {
     accesses: Vec<Seen>,
     /// Accesses that found no room.
     pub dropped: u64,
+    /// Samples that show no access: taken while something was computed, in the kernel, or where the
+    /// access cannot be told.
+    pub without_access: u64,
     threads: Vec<Thread>,
     processes: Vec<Process>,
     by_pid: FxHashMap<u32, ProcessIndex>,
@@ -86,6 +87,7 @@ impl Observer {
             period_ns,
             accesses: Vec::with_capacity(ACCESSES_MAX),
             dropped: 0,
+            without_access: 0,
             threads: Vec::new(),
             processes: Vec::new(),
             by_pid: FxHashMap::default(),
@@ -167,7 +169,7 @@ impl Observer {
             cpu: None,
             live: false,
             busy_ns: 0,
-            samples: 0,
+            counts: SampleCounts::default(),
         };
         let at = thread.0 as usize;
         if self.threads.len() <= at {
@@ -184,11 +186,13 @@ impl Observer {
         let Some(thread) = self.thread(thread) else {
             return;
         };
-        let samples = counts.samples + counts.kernel;
-        let busy_ns = samples.saturating_sub(thread.samples) * period_ns;
-        thread.samples = samples;
+        let before = std::mem::replace(&mut thread.counts, *counts);
+        let samples = |counts: &SampleCounts| counts.samples + counts.kernel;
+        let new = samples(counts).saturating_sub(samples(&before));
+        let busy_ns = new * period_ns;
         thread.busy_ns += busy_ns;
         let process = thread.process;
+        self.without_access += new.saturating_sub(counts.accesses.saturating_sub(before.accesses));
         self.processes[process.0 as usize].loss.cpu_ns += busy_ns as f64;
     }
 }
@@ -213,8 +217,7 @@ impl Sink for Observer {
                 time_ns: access.time_ns,
                 address: access.address,
                 thread,
-                process,
-                cpu: access.cpu,
+                cpu: u16::try_from(access.cpu.0).unwrap_or(u16::MAX),
                 kind: access.kind,
                 level: access.level,
             });
@@ -296,6 +299,7 @@ mod tests {
             counts: SampleCounts {
                 samples,
                 kernel,
+                accesses: samples / 2,
                 ..SampleCounts::default()
             },
         }
@@ -336,10 +340,12 @@ mod tests {
             (16_000.0, 2000.0)
         );
         assert_eq!(observer.threads()[1].busy_ns, 10_000);
-        assert_eq!(observer.seen().len(), 2);
+        // Of 5 + 1 and 10 samples 2 and 5 are accesses.
+        assert_eq!((observer.seen().len(), observer.without_access), (2, 9));
         observer.begin_interval();
         observer.events(&[counts(0, 8, 2)]).expect("taken");
         assert_eq!(observer.processes()[0].loss.cpu_ns, 4000.0);
+        assert_eq!(observer.without_access, 11);
         assert!(observer.seen().is_empty());
     }
 

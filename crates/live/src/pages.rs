@@ -57,6 +57,31 @@ const CANDIDATES: usize = 16;
 /// at once.
 pub const AT_ONCE: usize = 32;
 
+/// Pages that are about to be touched.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pages: [Page; AT_ONCE],
+    hashes: [u64; AT_ONCE],
+    /// What numbers they may have.
+    numbers: [u32; AT_ONCE],
+    len: usize,
+}
+
+impl Wanted {
+    /// Nothing is wanted yet.
+    pub const NONE: Self = Self {
+        pages: [Page::NONE; AT_ONCE],
+        hashes: [0; AT_ONCE],
+        numbers: [u32::MAX; AT_ONCE],
+        len: 0,
+    };
+
+    /// One of them.
+    pub fn page(&self, at: usize) -> Page {
+        self.pages[at]
+    }
+}
+
 /// Pages by number. Takes about 50 bytes a page, all of them at the start; never more.
 ///
 /// While the table is full of pages that were sampled lately, one that comes for the first time in an
@@ -73,9 +98,18 @@ pub struct HotPages {
     numbers: Numbers,
     free: Vec<u32>,
     hand: usize,
+    /// The coldest of the next candidates, as it was.
+    expected: Option<Coldest>,
     given_up: u64,
     /// A bit for each hash: such a page was left out in this interval.
     left_out: Vec<u64>,
+}
+
+/// The first page of the least heat among some.
+#[derive(Clone, Copy, Debug)]
+struct Coldest {
+    number: u32,
+    heat: i16,
 }
 
 /// By so many of a hash's upper bits pages that were left out in an interval are told apart.
@@ -192,6 +226,7 @@ impl HotPages {
             numbers: Numbers::new(capacity),
             free: Vec::with_capacity(capacity),
             hand: 0,
+            expected: None,
             given_up: 0,
             left_out: vec![0; 1 << (32 - LEFT_OUT_SHIFT - 6)],
         }
@@ -207,40 +242,49 @@ impl HotPages {
         self.given_up
     }
 
-    /// The numbers of pages that were sampled, one after another: at most [`AT_ONCE`], and as many of
-    /// what is returned. `ahead` is told likely ones before.
-    #[inline]
-    pub fn touch_all(&mut self, pages: &[Page], ahead: impl Fn(u32)) -> [Touched; AT_ONCE] {
-        let (mut hashes, mut places) = ([0; AT_ONCE], [FREE; AT_ONCE]);
-        for ((page, hash), place) in pages.iter().zip(&mut hashes).zip(&mut places) {
-            *hash = self::hash(*page);
-            *place = self.numbers.places[self.numbers.first(*hash)];
+    /// At most [`AT_ONCE`] pages will be touched, a while after [`expect`](Self::expect): has what tells
+    /// their numbers brought into the caches.
+    // Inlined into the loop that touches them, this and the next keep registers that it needs.
+    #[inline(never)]
+    pub fn want(&self, wanted: &mut Wanted, pages: impl Iterator<Item = Page>) {
+        wanted.len = 0;
+        let places = wanted.pages.iter_mut().zip(&mut wanted.hashes);
+        for ((place, of_place), page) in places.zip(pages) {
+            let hash = hash(page);
+            fetch_ahead(&self.numbers.places, self.numbers.first(hash));
+            (*place, *of_place) = (page, hash);
+            wanted.len += 1;
         }
-        for ((_, hash), place) in pages.iter().zip(&hashes).zip(&mut places) {
-            if *place >> 32 != *hash {
-                *place = self.numbers.places[self.numbers.find(*hash, |_| true)];
-            }
-            let number = *place as u32;
-            fetch_ahead(&self.pages, number as usize);
-            fetch_ahead(&self.heats, number as usize);
-            ahead(number);
-        }
-        let mut touched = [Touched::NONE; AT_ONCE];
-        let found = hashes.iter().zip(&places);
-        for ((page, (hash, place)), touched) in pages.iter().zip(found).zip(&mut touched) {
-            let number = *place as u32;
-            *touched = match self.pages.get(number as usize) == Some(page) {
-                true => self.again(number),
-                false => self.touch_slowly(*page, *hash),
-            };
-        }
-        touched
     }
 
-    /// The number of a page that was just sampled.
-    #[cfg(test)]
-    pub fn touch(&mut self, page: Page) -> Touched {
-        self.touch_all(&[page], |_| ())[0]
+    /// They will be touched soon: has what is known of them brought into the caches, for which `ahead`
+    /// is told likely numbers.
+    #[inline(never)]
+    pub fn expect(&self, wanted: &mut Wanted, ahead: impl Fn(u32)) {
+        let Wanted {
+            hashes,
+            numbers,
+            len,
+            ..
+        } = wanted;
+        for (hash, number) in hashes[..*len].iter().zip(numbers) {
+            let at = self.numbers.find(*hash, |_| true);
+            *number = self.numbers.places[at] as u32;
+            fetch_ahead(&self.pages, *number as usize);
+            fetch_ahead(&self.heats, *number as usize);
+            ahead(*number);
+        }
+    }
+
+    /// The number of a wanted page that was just sampled. `ahead` is told which number may be given to
+    /// another page next.
+    #[inline]
+    pub fn touch(&mut self, wanted: &Wanted, at: usize, ahead: impl Fn(u32)) -> Touched {
+        let (page, number) = (wanted.pages[at], wanted.numbers[at]);
+        match self.pages.get(number as usize) == Some(&page) {
+            true => self.again(number),
+            false => self.touch_slowly(page, wanted.hashes[at], ahead),
+        }
     }
 
     fn again(&mut self, number: u32) -> Touched {
@@ -249,7 +293,7 @@ impl HotPages {
         Touched { number, new: false }
     }
 
-    fn touch_slowly(&mut self, page: Page, hash: u64) -> Touched {
+    fn touch_slowly(&mut self, page: Page, hash: u64, ahead: impl Fn(u32)) -> Touched {
         let pages = &self.pages;
         let at = self
             .numbers
@@ -259,31 +303,33 @@ impl HotPages {
         }
         let number = if let Some(number) = self.free.pop() {
             self.pages[number as usize] = page;
+            self.heats[number as usize] = 1;
             self.numbers.insert(at, hash, number);
             number
         } else if self.pages.len() < self.capacity {
             self.pages.push(page);
-            self.heats.push(0);
+            self.heats.push(1);
             let number = self.pages.len() as u32 - 1;
             self.numbers.insert(at, hash, number);
             number
         } else {
-            let candidates = self.candidates();
-            let least = least(&self.heats[candidates.clone()]);
-            if least > 0 && self.comes_first(hash) {
+            let Coldest { number, heat } = self.take_coldest();
+            let is_left_out = heat > 0 && self.comes_first(hash);
+            if !is_left_out {
+                let old = std::mem::replace(&mut self.pages[number as usize], page);
+                self.heats[number as usize] = 1;
+                self.remove(old, number);
+                // What moved up may have left a place nearer to the page's own.
+                let at = self.numbers.find(hash, |_| false);
+                self.numbers.insert(at, hash, number);
+                self.given_up += 1;
+            }
+            self.expect_coldest(ahead);
+            if is_left_out {
                 return Touched::NONE;
             }
-            let number = candidates.start + position(&self.heats[candidates], least);
-            let number = number as u32;
-            let old = std::mem::replace(&mut self.pages[number as usize], page);
-            self.remove(old, number);
-            // What moved up may have left a place nearer to the page's own.
-            let at = self.numbers.find(hash, |_| false);
-            self.numbers.insert(at, hash, number);
-            self.given_up += 1;
             number
         };
-        self.heats[number as usize] = 1;
         Touched { number, new: true }
     }
 
@@ -301,12 +347,42 @@ impl HotPages {
         self.numbers.remove(at);
     }
 
-    /// The next few, of which the coldest is to make way; at the end of the table those that are left.
-    fn candidates(&mut self) -> Range<usize> {
-        let begin = self.hand;
-        let end = (begin + CANDIDATES).min(self.heats.len());
+    /// The next few pages, of which the coldest is to make way; at the end of the table those that are
+    /// left.
+    fn candidates(&self) -> Range<usize> {
+        self.hand..(self.hand + CANDIDATES).min(self.heats.len())
+    }
+
+    /// The coldest of the next few.
+    fn coldest(&self) -> Coldest {
+        let candidates = self.candidates();
+        let begin = candidates.start;
+        let heats = &self.heats[candidates];
+        let heat = least(heats);
+        Coldest {
+            number: (begin + position(heats, heat)) as u32,
+            heat,
+        }
+    }
+
+    /// The same, and those after them are the next.
+    fn take_coldest(&mut self) -> Coldest {
+        let is_still = |coldest: &Coldest| self.heats[coldest.number as usize] == coldest.heat;
+        // Until they cool, heats only rise.
+        let coldest = self.expected.filter(is_still);
+        let coldest = coldest.unwrap_or_else(|| self.coldest());
+        let end = self.candidates().end;
         self.hand = if end == self.heats.len() { 0 } else { end };
-        begin..end
+        coldest
+    }
+
+    /// Has what is known of the next coldest brought into the caches.
+    fn expect_coldest(&mut self, ahead: impl Fn(u32)) {
+        let coldest = self.coldest();
+        self.expected = Some(coldest);
+        let page = self.pages[coldest.number as usize];
+        fetch_ahead(&self.numbers.places, self.numbers.first(hash(page)));
+        ahead(coldest.number);
     }
 
     /// The page that a number stands for.
@@ -328,6 +404,7 @@ impl HotPages {
         for heat in &mut self.heats {
             *heat /= 2;
         }
+        self.expected = None;
         self.left_out.fill(0);
     }
 
@@ -342,6 +419,7 @@ impl HotPages {
             self.remove(self.pages[number as usize], number);
         }
         self.free.extend(forgotten.iter().rev());
+        self.expected = None;
         forgotten
     }
 }
@@ -361,17 +439,31 @@ mod tests {
         }
     }
 
+    fn touch(pages: &mut HotPages, page: Page) -> Touched {
+        let wanted = expected(pages, &[page]);
+        pages.touch(&wanted, 0, |_| ())
+    }
+
+    fn expected(pages: &HotPages, all: &[Page]) -> Wanted {
+        let mut wanted = Wanted::NONE;
+        pages.want(&mut wanted, all.iter().copied());
+        pages.expect(&mut wanted, |_| ());
+        wanted
+    }
+
     #[test]
     fn a_hot_page_stays_while_cold_ones_pass_through() {
         let mut pages = HotPages::new(100);
-        let hot: Vec<Touched> = (0..10).map(|address| pages.touch(page(address))).collect();
+        let hot: Vec<Touched> = (0..10)
+            .map(|address| touch(&mut pages, page(address)))
+            .collect();
         for round in 0..100u64 {
             for address in 0..10 {
-                assert!(!pages.touch(page(address)).new, "round {round}");
+                assert!(!touch(&mut pages, page(address)).new, "round {round}");
             }
             // Each in several rounds, so that they have been sampled lately when others come.
             for cold in 0..200 {
-                pages.touch(page(1000 + 50 * round + cold));
+                touch(&mut pages, page(1000 + 50 * round + cold));
             }
             pages.cool();
         }
@@ -387,12 +479,12 @@ mod tests {
     fn a_process_that_ends_leaves_its_numbers_to_others() {
         let mut pages = HotPages::new(6);
         for address in 0..6 {
-            pages.touch(page(address));
+            touch(&mut pages, page(address));
         }
         assert_eq!(pages.forget_process(ProcessIndex(1)), [1, 4]);
         assert_eq!(pages.len(), 4);
         assert_eq!(pages.page(1), None);
-        let (first, second) = (pages.touch(page(9)), pages.touch(page(12)));
+        let (first, second) = (touch(&mut pages, page(9)), touch(&mut pages, page(12)));
         assert_eq!((first.number, second.number), (1, 4));
         assert!(first.new && second.new);
         assert_eq!(pages.given_up(), 0);
@@ -402,7 +494,7 @@ mod tests {
     fn what_comes_once_does_not_drive_out_what_was_sampled_lately() {
         let mut pages = HotPages::new(64);
         let all = |pages: &mut HotPages| {
-            let left_out = (0..128).filter(|at| pages.touch(page(*at)).is_left_out());
+            let left_out = (0..128).filter(|at| touch(pages, page(*at)).is_left_out());
             left_out.count()
         };
         assert_eq!(all(&mut pages), 64);
@@ -413,7 +505,7 @@ mod tests {
         assert!(given_up > 0);
         // Nobody was sampled lately: whoever comes gets in.
         (0..17).for_each(|_| pages.cool());
-        assert!(!pages.touch(page(1000)).is_left_out());
+        assert!(!touch(&mut pages, page(1000)).is_left_out());
     }
 
     /// What the table is meant to be, with a map from pages to numbers.
@@ -512,7 +604,21 @@ mod tests {
                 hand: 0,
                 left_out: Default::default(),
             };
+            // Those that are expected, and touched after the next are.
+            let mut waiting: Option<(Wanted, Vec<Page>)> = None;
             for (addresses, what) in steps {
+                // Few hashes, so that they collide in any table, and many.
+                let all: Vec<Page> = addresses
+                    .iter()
+                    .map(|at| page(if what < 6 { *at } else { at << 12 }))
+                    .collect();
+                let next = (what > 1).then(|| (expected(&pages, &all), all));
+                if let Some((wanted, all)) = std::mem::replace(&mut waiting, next) {
+                    for (at, page) in all.iter().enumerate() {
+                        prop_assert_eq!(wanted.page(at), *page);
+                        prop_assert_eq!(pages.touch(&wanted, at, |_| ()), model.touch(*page));
+                    }
+                }
                 match what {
                     0 => {
                         let process = ProcessIndex(addresses.len() as u32 % 3);
@@ -523,18 +629,7 @@ mod tests {
                         model.heats.iter_mut().for_each(|heat| *heat /= 2);
                         model.left_out.clear();
                     }
-                    _ => {
-                        // Few hashes, so that they collide in any table, and many.
-                        let all: Vec<Page> = addresses
-                            .iter()
-                            .map(|at| page(if what < 6 { *at } else { at << 12 }))
-                            .collect();
-                        let touched = pages.touch_all(&all, |_| ());
-                        let found = &touched[..all.len()];
-                        let expected: Vec<Touched> =
-                            all.iter().map(|page| model.touch(*page)).collect();
-                        prop_assert_eq!(found, expected);
-                    }
+                    _ => (),
                 }
                 prop_assert_eq!(&pages.heats, &model.heats);
                 prop_assert_eq!(pages.len(), model.numbers.len());

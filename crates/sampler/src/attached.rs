@@ -340,7 +340,7 @@ impl Attached {
                         ring.drain(bytes);
                     });
                 }
-                window.take(u64::MAX, usize::MAX, &mut [], |record| {
+                window.take(u64::MAX, &mut [], |record| {
                     follower.follow(record);
                 });
                 let (weights, threads) = self.take_turns(&members, rings)?;

@@ -8,7 +8,7 @@ use crate::calibrate::Side;
 use crate::follower::{Follower, Sink};
 use crate::merge::{Unread, Window};
 use crate::record::{self, Identifiers, RecordOf};
-use crate::sampler::RECORDS_AT_ONCE;
+use crate::sampler::ACCESSES_AT_ONCE;
 
 /// Follows what rings hold.
 pub struct Following {
@@ -64,7 +64,7 @@ impl Following {
         let Self { window, follower } = self;
         let mut unread: Vec<Unread<'_>> =
             rings.iter().map(|ring| Unread::new([ring, &[]])).collect();
-        follower.follow_all(window, u64::MAX, RECORDS_AT_ONCE, &mut unread, sink)?;
+        follower.follow_all(window, u64::MAX, ACCESSES_AT_ONCE, &mut unread, sink)?;
         follower.hand_over(sink)?;
         Ok(unread.iter().map(|ring| ring.passed).sum())
     }

@@ -17,7 +17,7 @@ use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Map, Record};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
-use crate::verdict::{REGISTERS, Registers, Undecoded};
+use crate::verdict::Undecoded;
 
 /// Receives what is observed, in order of time as far as the kernel's records allow.
 pub trait Sink {
@@ -104,8 +104,6 @@ pub(crate) struct Follower {
     weights: FxHashMap<u32, f32>,
     /// Of the threads sampled last, what the above says.
     lookaside: Lookaside,
-    /// Those of the sample that is followed.
-    registers: Registers,
     pub filter: Filter,
     pub accesses: Vec<Access>,
     pub events: Vec<Event>,
@@ -130,7 +128,6 @@ impl Follower {
             discovery: None,
             weights: FxHashMap::default(),
             lookaside: Lookaside::default(),
-            registers: [0; REGISTERS],
             filter: Filter::default(),
             accesses: Vec::new(),
             events: Vec::new(),
@@ -481,8 +478,8 @@ impl Follower {
         places
     }
 
-    /// Takes in the records of a round, those older than `before_ns`; accesses of so many records are
-    /// handed over at once.
+    /// Takes in the records of a round, those older than `before_ns`; at least so many accesses are
+    /// handed over at once, and the rest is left.
     pub fn follow_all(
         &mut self,
         window: &mut Window,
@@ -491,10 +488,14 @@ impl Follower {
         rings: &mut [Unread<'_>],
         sink: &mut dyn Sink,
     ) -> io::Result<()> {
-        while window.take(before_ns, at_once, rings, |record| self.follow(record)) {
-            self.hand_over_so_far(sink)?;
-        }
-        Ok(())
+        let mut result = Ok(());
+        window.take(before_ns, rings, |record| {
+            self.follow(record);
+            if self.accesses.len() >= at_once && result.is_ok() {
+                result = self.hand_over_so_far(sink);
+            }
+        });
+        result
     }
 
     /// Hands everything over to `sink` and forgets it.

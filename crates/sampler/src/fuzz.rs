@@ -30,15 +30,12 @@ pub fn ring(bytes: &[u8]) {
     let mut window = Window::default();
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let mut unread = [Unread::new([first, second])];
-    window.take(
-        u64::MAX,
-        usize::MAX,
-        &mut unread,
-        |bytes| match record::parse(bytes, &identifiers) {
+    window.take(u64::MAX, &mut unread, |bytes| {
+        match record::parse(bytes, &identifiers) {
             Ok(record) if matches!(record.body, Body::Sample(_)) => {}
             _ => follower.follow(bytes),
-        },
-    );
+        }
+    });
 }
 
 /// Follows hardware samples whose bodies are in `bytes`, in whichever form, cut to their length.
@@ -94,7 +91,7 @@ pub fn signal_samples(bytes: &[u8], text: &[u8]) {
     let mut follower = Follower::new(Side::Before, identifiers.clone());
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
-    window.take(u64::MAX, usize::MAX, &mut [], |bytes| {
+    window.take(u64::MAX, &mut [], |bytes| {
         match record::parse(bytes, &identifiers) {
             Ok(record) if matches!(record.body, Body::Sample(_)) => {}
             _ => follower.follow(bytes),
@@ -123,7 +120,7 @@ pub fn spe_packets(bytes: &[u8]) {
     let mut follower = Follower::new(Side::Before, identifiers);
     let mut window = Window::default();
     window.add(|out| out.extend_from_slice(&records));
-    window.take(u64::MAX, usize::MAX, &mut [], |record| {
+    window.take(u64::MAX, &mut [], |record| {
         follower.follow(record);
     });
     assert_eq!((window.malformed, follower.records.malformed), (0, 0));

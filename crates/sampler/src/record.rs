@@ -29,6 +29,8 @@ pub(crate) const BYTES_MAX: usize = u16::MAX as usize;
 /// Trailer of records that are not samples (`sample_id_all`).
 const TRAILER_BYTES: usize = 32;
 const TIME_IN_SAMPLE: usize = 24;
+/// What a clock sample has before its registers; that of a fault has eight bytes less in all.
+const CLOCK_LEAST: usize = 56;
 
 const RECORD_MMAP2: u32 = 10;
 const RECORD_LOST: u32 = 2;
@@ -117,14 +119,10 @@ impl Sample<'_> {
         u64_at(self.registers, 8 * N).ok()
     }
 
-    /// Reads the first `N` registers; `false` where the sample has fewer.
-    #[must_use]
-    pub fn read_registers<const N: usize>(&self, registers: &mut [u64; N]) -> bool {
-        let Some(bytes) = self.registers.as_chunks().0.first_chunk::<N>() else {
-            return false;
-        };
-        *registers = bytes.map(u64::from_ne_bytes);
-        true
+    /// The first `N` registers; `None` where the sample has fewer.
+    #[inline]
+    pub fn first_registers<const N: usize>(&self) -> Option<&[[u8; 8]; N]> {
+        self.registers.as_chunks().0.first_chunk()
     }
 }
 
@@ -165,11 +163,9 @@ pub(crate) struct Identifiers {
 }
 
 impl Identifiers {
-    /// Is it none of the other events'?
-    #[inline]
-    fn is_clock(&self, id: u64) -> bool {
-        self.faults.binary_search(&id).is_err()
-            && (self.memory.is_empty() || self.form(id).is_none())
+    /// Is it the page faults'?
+    fn is_fault(&self, id: u64) -> bool {
+        self.faults.binary_search(&id).is_ok()
     }
 
     /// The form of the hardware event `id`.
@@ -305,9 +301,9 @@ fn clock_sample<'a>(
     identifiers: &Identifiers,
 ) -> Option<(Origin, Sample<'a>)> {
     const ABI_32: u64 = 1;
-    // A fixed length is looked at once.
-    let (fixed, registers) = body.split_first_chunk::<56>()?;
-    if !identifiers.is_clock(u64_at(fixed, 0).ok()?) {
+    // A fixed length is looked at once. Samples of faults are shorter.
+    let (fixed, registers) = body.split_first_chunk::<CLOCK_LEAST>()?;
+    if !identifiers.memory.is_empty() && identifiers.form(u64_at(fixed, 0).ok()?).is_some() {
         return None;
     }
     let origin = Origin {
@@ -346,7 +342,7 @@ fn parse_other_sample<'a>(
             Body::Memory(sample)
         }
         // Too short for a clock sample.
-        None if identifiers.is_clock(id) => return Err(Malformed),
+        None if !identifiers.is_fault(id) => return Err(Malformed),
         None => {
             origin.cpu = CpuId(u32_at(body, 40)?);
             Body::Fault {
@@ -558,10 +554,10 @@ pub(crate) mod tests {
             panic!("{read:?}")
         };
         assert!(sample.user && !sample.compatible && sample.ip == 0x401000);
-        let mut registers = [0; 3];
-        assert!(sample.read_registers(&mut registers));
-        assert_eq!(registers, [10, 11, 12]);
-        assert!(!sample.read_registers(&mut [0; 4]));
+        let registers = sample.first_registers::<3>();
+        let registers = registers.map(|bytes| bytes.map(u64::from_ne_bytes));
+        assert_eq!(registers, Some([10, 11, 12]));
+        assert!(sample.first_registers::<4>().is_none());
         assert_eq!(
             (sample.period_ns, sample.thread_pointer::<2>()),
             (1000, Some(12))

@@ -188,8 +188,8 @@ pub struct Sampler {
     give_up_at_ns: Option<u64>,
 }
 
-/// Accesses of so many records are handed over at once: they stay in a core's own cache on their way.
-pub(crate) const RECORDS_AT_ONCE: usize = 2048;
+/// So many accesses are handed over at once: they stay in a core's first cache on their way.
+pub(crate) const ACCESSES_AT_ONCE: usize = 256;
 
 /// How long an interrupted command may take to end before it is left alone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -636,7 +636,7 @@ impl Sampler {
         let most = match self.page_nodes {
             // The kernel is asked once a round.
             true => usize::MAX,
-            false => RECORDS_AT_ONCE,
+            false => ACCESSES_AT_ONCE,
         };
         let mut unread: Vec<Unread<'_>> = rings.iter().map(CpuRing::unread).collect();
         follower

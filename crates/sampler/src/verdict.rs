@@ -11,6 +11,19 @@ pub(crate) const REGISTERS: usize = 33;
 /// FS), where it is known.
 pub(crate) type Registers = [u64; REGISTERS];
 
+/// What registers hold.
+pub(crate) trait Held {
+    /// 0 where it is not known.
+    fn of(&self, register: Register) -> u64;
+}
+
+impl Held for Registers {
+    #[inline]
+    fn of(&self, register: Register) -> u64 {
+        self[usize::from(register)]
+    }
+}
+
 /// Where the thread pointer is in [`Registers`].
 pub(crate) const THREAD_POINTER: Register = REGISTERS as Register - 1;
 
@@ -73,17 +86,17 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// The address accessed.
+    /// The address accessed. Of `registers` only those are read that it takes.
     #[inline]
-    pub fn address(&self, registers: &Registers) -> u64 {
+    pub fn address(&self, registers: &impl Held) -> u64 {
         match self.steps.is_empty() {
             true => self.address.value(registers),
             false => self.address_after_steps(registers),
         }
     }
 
-    fn address_after_steps(&self, registers: &Registers) -> u64 {
-        let mut registers = *registers;
+    fn address_after_steps(&self, registers: &impl Held) -> u64 {
+        let mut registers: Registers = std::array::from_fn(|at| registers.of(at as Register));
         for step in &self.steps {
             step.apply(&mut registers);
         }
@@ -117,9 +130,8 @@ pub(crate) enum Part {
 
 impl Formula {
     #[inline]
-    pub fn value(&self, registers: &Registers) -> u64 {
-        let register =
-            |register: Option<Register>| register.map_or(0, |r| registers[usize::from(r)]);
+    pub fn value(&self, registers: &impl Held) -> u64 {
+        let register = |register: Option<Register>| register.map_or(0, |r| registers.of(r));
         let index = match self.index_part {
             Part::Whole => register(self.index),
             Part::Signed32 => register(self.index) as i32 as u64,

@@ -233,7 +233,8 @@ impl<'a> Setup<'a> {
                 _ => None,
             };
             if let Some(list) = list {
-                if list.replace(words).is_some() {
+                // What ends a line may be written again as another end of it.
+                if list.replace(words.trim_end()).is_some() {
                     return Err(wrong);
                 }
                 continue;
@@ -544,5 +545,8 @@ mod tests {
         for (from, to, error) in cases {
             assert_eq!(Setup::parse(&change(from, to)), Err(error), "{from} → {to}");
         }
+        let spaced = change("thread_cpus 7 0", "thread_cpus 7 0 \r\r");
+        let read = Setup::parse(&spaced).map(|setup| setup.thread_cpus.0);
+        assert_eq!(read, Ok("7 0"));
     }
 }

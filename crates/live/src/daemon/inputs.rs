@@ -1,14 +1,14 @@
 //! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{CpuId, NodeId};
 
 use super::{Daemon, narrow, node_of};
 use crate::address_space::AddressSpace;
 use crate::decide::{Interval, Observed, Placed, ThreadTotals};
 use crate::free_memory::FreeMemory;
 use crate::kernel::Kernel;
-use crate::observer::Observer;
-use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched};
+use crate::observer::{Observer, Seen};
+use crate::pages::{AT_ONCE, Page, ProcessIndex, Touched, Wanted};
 use crate::process::TargetProcess;
 use crate::tally::Tally;
 
@@ -107,18 +107,47 @@ impl Daemon {
         } = self;
         let page_bytes = settings.page_bytes;
         let length_ns = interval.end_ns - interval.begin_ns;
+        let (seen, threads) = (observer.seen(), observer.threads());
         let mut placed = Vec::new();
-        let mut answers = Vec::with_capacity(observer.seen().len());
-        interval.observations.reserve(observer.seen().len());
+        let mut answers = Vec::with_capacity(seen.len());
+        interval.observations.reserve(seen.len());
         homes.begin();
-        let mut latest_ns = 0;
         // Samples of a process come one after another.
         let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
-        for some in observer.seen().chunks(AT_ONCE) {
-            let (mut wanted, mut small) = ([Page::NONE; AT_ONCE], [0; AT_ONCE]);
-            let begin = interval.observations.len();
-            for seen in some {
-                let Some(node) = node_of(node_of_cpu, seen.cpu) else {
+        let mut page = |seen: &Seen| {
+            let process = threads[seen.thread.0 as usize].process;
+            let space = match of_process {
+                Some((last, space)) if last == process => space,
+                _ => {
+                    let space = processes.get(&process).map(TargetProcess::space);
+                    of_process = Some((process, space));
+                    space
+                }
+            };
+            let address = match space {
+                Some(space) => space.page(seen.address, page_bytes).0,
+                None => seen.address & !(page_bytes - 1),
+            };
+            Page { process, address }
+        };
+        let some = |at: usize| {
+            let begin = (at * AT_ONCE).min(seen.len());
+            &seen[begin..(begin + AT_ONCE).min(seen.len())]
+        };
+        // While some are taken in, what memory is slow to give of the next ones is on its way.
+        let mut wanted = [Wanted::NONE; 3];
+        let mut latest_ns = 0;
+        for at in 0..seen.len().div_ceil(AT_ONCE) + 2 {
+            pages.want(&mut wanted[at % 3], some(at).iter().map(&mut page));
+            pages.expect(&mut wanted[(at + 2) % 3], |number| {
+                homes.fetch_ahead(number)
+            });
+            let Some(at) = at.checked_sub(2) else {
+                continue;
+            };
+            let here = &wanted[at % 3];
+            for (of_here, seen) in some(at).iter().enumerate() {
+                let Some(node) = node_of(node_of_cpu, CpuId(seen.cpu.into())) else {
                     continue;
                 };
                 // What the kernel hands over is in order of time but for a few.
@@ -126,63 +155,38 @@ impl Daemon {
                     .time_ns
                     .saturating_sub(interval.begin_ns)
                     .max(latest_ns);
-                let space = match of_process {
-                    Some((process, space)) if process == seen.process => space,
-                    _ => {
-                        let process = processes.get(&seen.process);
-                        let space = process.map(TargetProcess::space);
-                        of_process = Some((seen.process, space));
-                        space
-                    }
-                };
-                let at = interval.observations.len() - begin;
-                small[at] = seen.address & !(page_bytes - 1);
-                wanted[at] = Page {
-                    process: seen.process,
-                    address: match space {
-                        Some(space) => space.page(seen.address, page_bytes).0,
-                        None => small[at],
-                    },
-                };
+                let Touched { number, new } =
+                    match pages.touch(here, of_here, |number| homes.fetch_ahead(number)) {
+                        touched if touched.is_left_out() => {
+                            *without_node += 1;
+                            continue;
+                        }
+                        touched => touched,
+                    };
+                let Page { process, address } = here.page(of_here);
+                if new {
+                    homes.forget(number);
+                    interleaved.forget(number);
+                    placed.push(Placed {
+                        after: answers.len(),
+                        page: number,
+                        process: narrow(process),
+                        number: address / page_bytes,
+                    });
+                }
                 interval.observations.push(Observed {
                     after_ns: latest_ns.min(length_ns),
-                    page: 0,
+                    page: number,
                     node,
                     home: 0,
                     thread: seen.thread.0,
                     kind: seen.kind,
                     level: seen.level,
                 });
-            }
-            let observed = &mut interval.observations[begin..];
-            let wanted = &wanted[..observed.len()];
-            let touched = pages.touch_all(wanted, |number| homes.fetch_ahead(number));
-            for (at, wanted) in wanted.iter().enumerate() {
-                let Touched { number, new } = touched[at];
-                if touched[at].is_left_out() {
-                    *without_node += 1;
-                    continue;
-                }
-                // Those that are kept move together, an answer each.
-                let kept = answers.len();
-                observed[kept - begin] = Observed {
-                    page: number,
-                    ..observed[at]
-                };
-                if new {
-                    homes.forget(number);
-                    interleaved.forget(number);
-                    placed.push(Placed {
-                        after: kept,
-                        page: number,
-                        process: narrow(wanted.process),
-                        number: wanted.address / page_bytes,
-                    });
-                }
                 // A huge page is there as a whole, a part of one that is not may be.
-                answers.push(homes.sampled(number, wanted.process, small[at]));
+                let small = seen.address & !(page_bytes - 1);
+                answers.push(homes.sampled(number, process, small));
             }
-            interval.observations.truncate(answers.len());
         }
         (placed, answers)
     }

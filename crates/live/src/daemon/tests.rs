@@ -220,6 +220,7 @@ pub(crate) fn report(traffic: Vec<Vec<u64>>) -> Report {
         given_up: 0,
         dropped: 0,
         without_node: 0,
+        without_access: 0,
         left: 0,
         outcomes: Outcomes::default(),
         moved_bytes: 0,

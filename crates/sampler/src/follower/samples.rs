@@ -8,7 +8,24 @@ use crate::architecture::GENERAL_REGISTERS;
 use crate::lookaside::Sampled;
 use crate::pmu::{MemorySample, Observation, PmuEvent};
 use crate::record::{self, Sample};
-use crate::verdict::{THREAD_POINTER, Verdict};
+use crate::verdict::{Held, Register, THREAD_POINTER, Verdict};
+
+/// Registers where the kernel wrote them.
+struct OfSample<'a> {
+    general: &'a [[u8; 8]; GENERAL_REGISTERS],
+    thread_pointer: u64,
+}
+
+impl Held for OfSample<'_> {
+    #[inline]
+    fn of(&self, register: Register) -> u64 {
+        match self.general.get(usize::from(register)) {
+            Some(bytes) => u64::from_ne_bytes(*bytes),
+            None if register == THREAD_POINTER => self.thread_pointer,
+            None => 0,
+        }
+    }
+}
 
 impl Follower {
     /// A thread of which a sample came, if its samples count.
@@ -62,19 +79,21 @@ impl Follower {
             return;
         }
         counts.samples += 1;
-        let general = self.registers.first_chunk_mut::<GENERAL_REGISTERS>();
-        if !general.is_some_and(|general| sample.read_registers(general)) {
+        let Some(general) = sample.first_registers() else {
             counts.undecoded += 1;
             self.undecoded.no_registers += 1;
             return;
-        }
+        };
         let space = self.spaces.at(sampled.space);
         let place = space.verdict(origin.pid, sample.ip, sample.compatible, &mut self.codes);
         let thread_pointer = place.needs_thread_pointer.then(|| {
             let told = sample.thread_pointer::<GENERAL_REGISTERS>();
             told.or_else(|| self.thread_pointers.of(origin.pid, origin.tid))
         });
-        self.registers[usize::from(THREAD_POINTER)] = thread_pointer.flatten().unwrap_or(0);
+        let registers = OfSample {
+            general,
+            thread_pointer: thread_pointer.flatten().unwrap_or(0),
+        };
         match &*place.verdict {
             Verdict::Compute => counts.compute += 1,
             Verdict::Undecoded(reason) => {
@@ -93,10 +112,13 @@ impl Follower {
                 templates,
                 resolution,
             } => {
-                let weight = periods * sampled.weight / templates.len() as f32;
+                let weight = match templates.len() {
+                    1 => periods * sampled.weight,
+                    several => periods * sampled.weight / several as f32,
+                };
                 let mut kept = false;
                 for template in templates {
-                    let address = template.address(&self.registers);
+                    let address = template.address(&registers);
                     if !self.filter.keeps(origin.pid, address) {
                         continue;
                     }
