@@ -17,6 +17,9 @@ use nearpage_recording::{
 };
 use proptest::prelude::*;
 
+#[path = "decisions/rest.rs"]
+mod rest;
+
 const PAGE: u64 = 4096;
 const PID: u32 = 100;
 

@@ -8,13 +8,16 @@ use std::convert::Infallible;
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::MoveCost;
-use nearpage_plan::{Decision, Placement, Start};
+use nearpage_plan::{Decision, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
 use super::contention::{Contention, Demand, Time};
+use super::rest::first_touch_is_known;
 use super::{Judge, Margins};
 use crate::Parameters;
+use crate::effect::under_layout;
+use crate::holder::Layout;
 use crate::plan::{Context, Input};
 use crate::under::{Fate, under};
 
@@ -73,21 +76,30 @@ impl<'a> Model<'a> {
         })
     }
 
+    /// What is asked of the machine for a group, and the time that copying or moving it takes each thread;
+    /// `is_local`: all of it is near whoever uses it.
     fn demand(
         &self,
         context: &Context,
         group: &ObjectGroup,
         decisions: &[Decision],
+        is_local: bool,
     ) -> (Demand, f64) {
         let decisions: Vec<&Decision> = decisions.iter().collect();
         let mut demand = Demand::default();
-        let found = under::<Demand>(context, group, Fate::Decided(&decisions), &self.parameters);
-        if let Some((_, found)) = found {
+        let found = match is_local {
+            true => Some(under_layout(context, group, &Layout::Everywhere)),
+            false => under(context, group, Fate::Decided(&decisions), &self.parameters)
+                .map(|(_, found)| found),
+        };
+        if let Some(found) = found {
             let misses = misses_an_access(self.contention.latency_ns(), group);
             demand.add_scaled(&found, misses);
         }
         let any = |of: &dyn Fn(&Decision) -> bool| decisions.iter().any(|&decision| of(decision));
-        let pages = group.size_bytes / context.page_bytes;
+        let of_rest = any(&|decision| decision.subject == Subject::Rest);
+        let instances = if of_rest { group.instances } else { 1 };
+        let pages = group.size_bytes.saturating_mul(instances) / context.page_bytes;
         let moved = if any(&|decision| decision.placement == Placement::Replicate) {
             pages * (context.machine.nodes.len() as u64 - 1)
         } else if any(&|decision| decision.start != Start::Allocation) {
@@ -123,20 +135,32 @@ impl<'a> Model<'a> {
         let context = Context::new(&input);
         let mut fixed = Demand::default();
         for (position, group) in input.attribution.objects.iter().enumerate() {
-            let object = alternatives
+            let is_chosen = alternatives
                 .objects
                 .iter()
-                .position(|object| object.group == position);
-            if object.is_none() {
-                fixed.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
+                .any(|object| object.groups.contains(&position));
+            if !is_chosen {
+                fixed.add_scaled(&self.demand(&context, group, &[], false).0, 1.0);
             }
         }
         for (number, object) in alternatives.objects.iter().enumerate() {
-            let group = &input.attribution.objects[object.group];
+            let of_choice = |choice: usize| {
+                let decisions = alternatives.decisions(number, choice);
+                let (mut demand, mut copying_ns) = (Demand::default(), 0.0);
+                for &group in &object.groups {
+                    let group = &input.attribution.objects[group];
+                    // What is not known is taken to be as it should be.
+                    let is_local = decisions.is_empty()
+                        && alternatives.rest() == Some(number)
+                        && !first_touch_is_known(&context, group, &self.parameters);
+                    let (own, own_ns) = self.demand(&context, group, decisions, is_local);
+                    demand.add_scaled(&own, 1.0);
+                    copying_ns += own_ns;
+                }
+                (demand, copying_ns)
+            };
             let choices = 0..alternatives.choices(number);
-            let demands = choices
-                .map(|choice| self.demand(&context, group, alternatives.decisions(number, choice)));
-            let demands = demands.collect();
+            let demands = choices.map(of_choice).collect();
             self.known.push(demands);
         }
         self.fixed = Some(fixed.clone());
