@@ -124,9 +124,16 @@ impl Homes {
                 Start::SecondThread => Some(Home::Later(node)),
                 Start::Parallel => Some(Home::Parallel(node)),
             };
-            if *placement == Placement::FirstTouch
-                && let Some(pages) = process.pages_of(object)
-            {
+            let pages = match (placement, start) {
+                (Placement::FirstTouch, Start::Allocation) => process.pages_of(object),
+                // Whoever uses a page next takes what else is on it.
+                (Placement::FirstTouch, _) => {
+                    let first = object.address & !(process.machine.page_bytes - 1);
+                    Some(first..object.address.saturating_add(object.size_bytes))
+                }
+                _ => None,
+            };
+            if let Some(pages) = pages {
                 self.take(process, object, pages, |_| home(None));
             }
             for placed in &evaluated.pages {
@@ -159,9 +166,8 @@ impl Homes {
         home_of: impl Fn(u64) -> Option<Home>,
     ) {
         for page in process.pages_within(range) {
-            let home = &mut self.homes[page.number];
-            if home.is_none() && page.is_of(object) {
-                *home = home_of(page.address);
+            if !self.decided[page.number] && page.is_of(object) {
+                self.homes[page.number] = home_of(page.address);
                 self.decided[page.number] = true;
             }
         }

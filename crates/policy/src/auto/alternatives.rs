@@ -353,7 +353,8 @@ fn first_touched(
 }
 
 /// The rest, where the process has accesses to it that matter, and pages could be elsewhere: of groups
-/// with their positions, those that may be part of it.
+/// with their positions, those that may be part of it. Of samples, who touched first what half of its
+/// accesses are to has to be known; a replay knows.
 fn the_rest(
     context: &Context,
     others: &[(usize, &ObjectGroup)],
@@ -369,6 +370,14 @@ fn the_rest(
     let cost_share: f64 = groups.iter().map(|group| context.part(group).1).sum();
     let nodes = context.machine.nodes_with_memory().len();
     if groups.is_empty() || nodes < 2 || cost_share < parameters.cost_share_min {
+        return None;
+    }
+    let known = groups
+        .iter()
+        .filter(|group| rest::first_touch_is_known(context, group, parameters));
+    let accesses = |group: &&ObjectGroup| context.part(group).0;
+    let known: f64 = known.map(accesses).sum();
+    if of_samples && 2.0 * known < groups.iter().map(accesses).sum() {
         return None;
     }
     let choices = rest::choices(context, &groups, parameters, latency_ns, of_samples);

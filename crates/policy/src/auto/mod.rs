@@ -29,8 +29,9 @@
 //! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
 //! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the
 //! next to use it. That is tried last, and nothing else of a plan changes where it saves no more than an object has
-//! to. An object that is left alone would be part of the rest, and is kept apart by a decision then. Of samples, what
-//! is not known page by page (who touched which of many instances first) is taken to be where it should be.
+//! to. An object that is left alone would be part of the rest, and is kept apart by a decision then. Where it is
+//! not known who touched most of it first, as many instances lie over each other in what samples say, a judge by samples
+//! is not asked.
 //!
 //! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.

@@ -13,11 +13,8 @@ use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
 use super::contention::{Contention, Demand, Time};
-use super::rest::first_touch_is_known;
 use super::{Judge, Margins};
 use crate::Parameters;
-use crate::effect::under_layout;
-use crate::holder::Layout;
 use crate::plan::{Context, Input};
 use crate::under::{Fate, under};
 
@@ -76,23 +73,17 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// What is asked of the machine for a group, and the time that copying or moving it takes each thread;
-    /// `is_local`: all of it is near whoever uses it.
+    /// What is asked of the machine for a group, and the time that copying or moving it takes each thread.
     fn demand(
         &self,
         context: &Context,
         group: &ObjectGroup,
         decisions: &[Decision],
-        is_local: bool,
     ) -> (Demand, f64) {
         let decisions: Vec<&Decision> = decisions.iter().collect();
         let mut demand = Demand::default();
-        let found = match is_local {
-            true => Some(under_layout(context, group, &Layout::Everywhere)),
-            false => under(context, group, Fate::Decided(&decisions), &self.parameters)
-                .map(|(_, found)| found),
-        };
-        if let Some(found) = found {
+        let found = under::<Demand>(context, group, Fate::Decided(&decisions), &self.parameters);
+        if let Some((_, found)) = found {
             let misses = misses_an_access(self.contention.latency_ns(), group);
             demand.add_scaled(&found, misses);
         }
@@ -140,7 +131,7 @@ impl<'a> Model<'a> {
                 .iter()
                 .any(|object| object.groups.contains(&position));
             if !is_chosen {
-                fixed.add_scaled(&self.demand(&context, group, &[], false).0, 1.0);
+                fixed.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
             }
         }
         for (number, object) in alternatives.objects.iter().enumerate() {
@@ -149,11 +140,7 @@ impl<'a> Model<'a> {
                 let (mut demand, mut copying_ns) = (Demand::default(), 0.0);
                 for &group in &object.groups {
                     let group = &input.attribution.objects[group];
-                    // What is not known is taken to be as it should be.
-                    let is_local = decisions.is_empty()
-                        && alternatives.rest() == Some(number)
-                        && !first_touch_is_known(&context, group, &self.parameters);
-                    let (own, own_ns) = self.demand(&context, group, decisions, is_local);
+                    let (own, own_ns) = self.demand(&context, group, decisions);
                     demand.add_scaled(&own, 1.0);
                     copying_ns += own_ns;
                 }

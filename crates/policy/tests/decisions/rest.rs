@@ -156,15 +156,8 @@ fn stacks_code_and_files_are_no_part_of_it() {
 
 #[test]
 fn it_may_go_to_who_uses_it_next_or_to_the_nodes_of_threads_alone() {
-    let filled = Cell {
-        page: 0,
-        thread: ThreadIndex(0),
-        loads: 0.0,
-        stores: 64.0,
-        cost_ns: 64.0,
-    };
     let mut recording = rows(2);
-    recording.attribution.objects[1].affinity.initialisation = vec![filled];
+    recording.attribution.objects[1].affinity.initialisation = vec![filled_by_master()];
     let parameters = Parameters {
         phases: true,
         ..Parameters::default()
