@@ -155,6 +155,37 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
         load(0) == 0.0 && load(1) > 0.98 * least,
         "every miss of the arrays goes there: {simulated:#}"
     );
+    // Everything else there, and the arrays with it unless a decision keeps them.
+    let rest = "[[object]]\nname = \"the rest\"\nrest = true\nplacement = \"node:5\"\n";
+    let header = planned.split("\n[[object]]").next().unwrap();
+    let kept = planned.replace("\"block\"", "\"first-touch\"");
+    case.write("all.toml", format!("{header}\n{rest}"));
+    case.write("kept.toml", format!("{kept}\n{rest}"));
+    let simulated = json(
+        &case
+            .nearpage([
+                "simulate",
+                "full",
+                "--policy",
+                "plan:all.toml,plan:kept.toml",
+                "--json",
+            ])
+            .success(),
+    );
+    let load = |row: usize| {
+        simulated["results"][row]["controller_load"][5]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(
+        load(0) > 0.98 * least && load(1) < 0.5 * least,
+        "{simulated:#}"
+    );
+    let notes = simulated["notes"].as_array().unwrap();
+    let of_rest = notes
+        .iter()
+        .filter(|note| note.as_str().unwrap().contains(" are of the rest."));
+    assert_eq!(of_rest.count(), 2, "{simulated:#}");
     case.write(
         "other.toml",
         planned

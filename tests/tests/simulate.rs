@@ -144,6 +144,54 @@ fn policies_are_tried_on_a_recording() {
     assert_eq!(now[0]["misses"], round_robin["misses"]);
 }
 
+/// Rows of 32 to 256 bytes, many to a page, which the main thread initialises: no decision about an object
+/// places any of them.
+#[test]
+fn small_objects_are_placed_as_the_rest() {
+    let case = Case::new("rest");
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "--source", "full", "--machine", "smile-4"])
+        .args(["-q", "-o", "full", "--"])
+        .arg(workload("mg"))
+        .args(["4", "1"])
+        .env("OMP_NUM_THREADS", "4")
+        .env("OMP_WAIT_POLICY", "passive");
+    case.run(record).success();
+    case.nearpage([
+        "plan",
+        "full",
+        "--machine",
+        "smile-4",
+        "--phases",
+        "--threads",
+        "none",
+        "-o",
+        "auto.toml",
+    ])
+    .success();
+    let plan = fs::read_to_string(case.path("auto.toml")).unwrap();
+    let (header, _) = plan.split_once("\n[[object]]").expect("decisions");
+    assert_eq!(plan.matches("rest = true").count(), 1, "{plan}");
+    assert!(plan.contains("; predicted to save "), "{plan}");
+    let rest = "[[object]]\nname = \"the rest\"\nrest = true\nplacement = \"interleave\"\n";
+    case.write("spread.toml", format!("{header}\n{rest}"));
+    let policies = "first-touch,plan:auto.toml,plan:spread.toml";
+    let found = results(&case, &["--policy", policies]);
+    let [first_touch, auto, spread] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert!(figure(auto, "time_ns") < figure(first_touch, "time_ns"));
+    let on_first = |result: &Value| {
+        let load = result["controller_load"].as_array().unwrap().iter();
+        let load: Vec<f64> = load.map(|node| node.as_f64().unwrap()).collect();
+        load[0] / load.iter().sum::<f64>()
+    };
+    // Code and stacks stay.
+    assert!(on_first(first_touch) > 0.9, "{first_touch:#}");
+    assert!(on_first(spread) < 0.7, "{spread:#}");
+}
+
 #[test]
 fn parameters_sources_and_schedules_change_what_happens() {
     let case = recorded("simulate_set");

@@ -1,7 +1,9 @@
 //! Where a plan puts the pages of a full recording: its objects, placed by the translated plan as
 //! the preload library would place them, and the trace's pages under them.
 
-use std::collections::{BTreeSet, HashMap};
+mod rest;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -11,9 +13,10 @@ use nearpage_plan::{
     Allocation, Compact, Decision, Evaluated, Later, Mechanism, ModuleName, Origin, Pinning,
     Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
 };
-use nearpage_recording::trace::{PageIndex, Trace};
+use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
 use nearpage_wire::is_runtime_module;
+use nearpage_wire::pieces::Extent;
 
 use nearpage_policy::program;
 use nearpage_simulator::Home;
@@ -25,6 +28,10 @@ pub struct Homes {
     /// Decisions, and those of which an object was found in the recording.
     pub decisions: usize,
     pub found: usize,
+    /// Pages that were given a home as part of the rest.
+    of_rest: usize,
+    /// By page: an object's decision was about it, if only to leave it to first touch.
+    decided: Vec<bool>,
     /// Names of the others.
     missing: Vec<String>,
     /// What was found again by weaker keys, or scaled.
@@ -48,6 +55,8 @@ impl Homes {
             homes: vec![None; trace.pages().len()],
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
+            of_rest: 0,
+            decided: vec![false; trace.pages().len()],
             missing: Vec::new(),
             warnings: Vec::new(),
         };
@@ -115,10 +124,17 @@ impl Homes {
                 Start::SecondThread => Some(Home::Later(node)),
                 Start::Parallel => Some(Home::Parallel(node)),
             };
-            if *placement == Placement::FirstTouch {
-                let end = object.address.saturating_add(object.size_bytes);
-                let first = object.address & !(process.machine.page_bytes - 1);
-                self.take(process, object, first..end, |_| home(None));
+            let pages = match (placement, start) {
+                (Placement::FirstTouch, Start::Allocation) => process.pages_of(object),
+                // Whoever uses a page next takes what else is on it.
+                (Placement::FirstTouch, _) => {
+                    let first = object.address & !(process.machine.page_bytes - 1);
+                    Some(first..object.address.saturating_add(object.size_bytes))
+                }
+                _ => None,
+            };
+            if let Some(pages) = pages {
+                self.take(process, object, pages, |_| home(None));
             }
             for placed in &evaluated.pages {
                 self.take(process, object, placed.start..placed.end, |address| {
@@ -127,6 +143,16 @@ impl Homes {
                 });
             }
         });
+        let rest = plan.decisions.iter().enumerate();
+        for (position, decision) in rest.filter(|(_, one)| one.subject == Subject::Rest) {
+            found.insert(position);
+            let nodes = compact.rest(process.executable(), process.rank());
+            let nodes = nodes.unwrap_or_default();
+            for (page, home) in rest::homes(decision.start, &nodes, process, &self.decided) {
+                self.homes[page] = Some(home);
+                self.of_rest += 1;
+            }
+        }
         Ok(())
     }
 
@@ -139,13 +165,10 @@ impl Homes {
         range: Range<u64>,
         home_of: impl Fn(u64) -> Option<Home>,
     ) {
-        let pages = &process.pages;
-        let first = pages.partition_point(|page| page.address < range.start);
-        let within = pages[first..].iter();
-        for page in within.take_while(|page| page.address < range.end) {
-            let home = &mut self.homes[page.number];
-            if home.is_none() && page.is_of(object) {
-                *home = home_of(page.address);
+        for page in process.pages_within(range) {
+            if !self.decided[page.number] && page.is_of(object) {
+                self.homes[page.number] = home_of(page.address);
+                self.decided[page.number] = true;
             }
         }
     }
@@ -159,6 +182,9 @@ impl Homes {
             self.decisions,
             self.homes.len(),
         );
+        if self.of_rest > 0 {
+            note += &format!(" Of these, {} are of the rest.", self.of_rest);
+        }
         if !self.missing.is_empty() {
             note += &format!(" Not found: {}.", self.missing.join(", "));
         }
@@ -199,6 +225,9 @@ struct Page {
     since_ns: u64,
     until_ns: u64,
     number: usize,
+    first_touch: Option<Touch>,
+    /// It is a file's, which other processes may map.
+    is_of_file: bool,
 }
 
 impl Page {
@@ -228,6 +257,7 @@ impl<'a> Process<'a> {
             let thread = recording.tables.threads.get(traced.thread.0 as usize)?;
             (thread.pid == pid).then_some((thread.team.as_str(), thread.team_index, traced.cpu))
         });
+        let files: HashSet<u32> = trace.file_pages().into_iter().map(|file| file.0).collect();
         let mut pages: Vec<Page> = (0..trace.pages().len())
             .filter(|&number| trace.pid(PageIndex(number as u32)) == pid)
             .map(|number| {
@@ -237,6 +267,8 @@ impl<'a> Process<'a> {
                     since_ns: place.first_touch.map_or(0, |touch| touch.time_ns),
                     until_ns: u64::MAX,
                     number,
+                    first_touch: place.first_touch,
+                    is_of_file: files.contains(&(number as u32)),
                 }
             })
             .collect();
@@ -256,6 +288,35 @@ impl<'a> Process<'a> {
         }
     }
 
+    /// Its pages that begin between two addresses.
+    fn pages_within(&self, range: Range<u64>) -> impl Iterator<Item = &Page> {
+        let first = self
+            .pages
+            .partition_point(|page| page.address < range.start);
+        let from = self.pages[first..].iter();
+        from.take_while(move |page| page.address < range.end)
+    }
+
+    /// When its second thread came to be.
+    fn second_thread_ns(&self) -> u64 {
+        let threads = self.recording.tables.threads.iter();
+        let ours = threads.filter(|thread| thread.pid == self.pid && thread.order > 0);
+        ours.map(|thread| thread.born_ns).min().unwrap_or(u64::MAX)
+    }
+
+    /// The pages that placements of an object are about; none of an object of less than two.
+    fn pages_of(&self, object: &Object) -> Option<Range<u64>> {
+        let page_bytes = self.machine.page_bytes as usize;
+        let extent = Extent {
+            address: object.address as usize,
+            size_bytes: object.size_bytes as usize,
+            page_bytes,
+            unit_bytes: page_bytes,
+        };
+        let (start, end) = extent.pages()?;
+        Some(start as u64..end as u64)
+    }
+
     /// Is the plan for this program, rebuilt or not?
     fn runs(&self, plan: &Plan) -> bool {
         let same = |planned: &str, own: &str| !planned.is_empty() && planned == own;
@@ -273,6 +334,17 @@ impl<'a> Process<'a> {
         })?;
         let image = ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
         (image.program.build_id == own.build_id).then_some(image)
+    }
+
+    fn executable(&self) -> ModuleName<'_> {
+        ModuleName {
+            build_id: &self.program.build_id,
+            file_name: &self.program.executable,
+        }
+    }
+
+    fn rank(&self) -> Option<u32> {
+        self.recording.metadata.rank
     }
 
     fn translate(&self, plan: &Plan) -> Result<Compact, nearpage_plan::Error> {
@@ -310,12 +382,8 @@ impl<'a> Process<'a> {
     /// Hands out the objects that rules take, in order of birth.
     fn place_objects(&self, compact: &Compact, mut each: impl FnMut(&Object, &Evaluated)) {
         let tables = &self.recording.tables;
-        let executable = ModuleName {
-            build_id: &self.program.build_id,
-            file_name: &self.program.executable,
-        };
-        let rank = self.recording.metadata.rank;
-        let mut rules = compact.process(executable, rank, self.machine.page_bytes);
+        let page_bytes = self.machine.page_bytes;
+        let mut rules = compact.process(self.executable(), self.rank(), page_bytes);
         let frames: Vec<Vec<_>> = tables
             .call_sites
             .iter()

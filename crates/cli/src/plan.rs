@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
-use nearpage_plan::Plan;
+use nearpage_plan::{Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, predict,
 };
@@ -119,13 +119,18 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
     );
     let mut assumed = false;
     let worth_a_row = |object: &&ObjectPrediction| {
-        object.cost_share >= COST_SHARE_MIN || object.decision.is_some()
+        let has_own = object.decision.is_some() && !is_of_rest(plan, object);
+        object.cost_share >= COST_SHARE_MIN || has_own
     };
     let rows = prediction.objects.iter().filter(worth_a_row).take(ROWS_MAX);
     let left_out = prediction.objects.len() - rows.clone().count();
     for object in rows {
         let placement = object.decision.map_or("first-touch".to_owned(), |at| {
-            plan.decisions[at].placement.to_string()
+            let placement = &plan.decisions[at].placement;
+            match is_of_rest(plan, object) {
+                true => format!("rest: {placement}"),
+                false => placement.to_string(),
+            }
         });
         let mark = if object.basis == FirstTouchBasis::Assumed {
             "*"
@@ -175,6 +180,12 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
     text
 }
 
+/// Is an object placed as part of the rest?
+fn is_of_rest(plan: &Plan, object: &ObjectPrediction) -> bool {
+    let decision = object.decision.map(|at| &plan.decisions[at].subject);
+    decision == Some(&Subject::Rest)
+}
+
 /// The prediction for programs.
 pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
     let outcome = |outcome: Outcome| json!({ "local": outcome.local, "mean": outcome.mean_weight });
@@ -190,6 +201,7 @@ pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
                 "cost_share": object.cost_share,
                 "placement": decision.map_or("first-touch".to_owned(), |decision| decision.placement.to_string()),
                 "why": decision.map(|decision| decision.why.clone()),
+                "of_rest": is_of_rest(plan, object),
                 "first_touch_assumed": object.basis == FirstTouchBasis::Assumed,
                 "first_touch": outcome(object.first_touch),
                 "interleave": outcome(object.interleave),

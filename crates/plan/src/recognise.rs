@@ -77,6 +77,10 @@ impl<'a> Recogniser<'a> {
             }
             // Nothing places it.
             Subject::Code { .. } => Ok(Vec::new()),
+            Subject::Rest => Ok(vec![Rule {
+                subject: subject::REST,
+                ..open_rule()
+            }]),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,

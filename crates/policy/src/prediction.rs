@@ -2,10 +2,11 @@
 //! interleaving and under the plan. Uncontended: queues at memory controllers and links are not
 //! modelled, so interleaving looks worse here than where bandwidth is short.
 
-use nearpage_plan::{Decision, Plan};
+use nearpage_plan::{Decision, Plan, Subject};
 use nearpage_recording::ObjectKind;
 
 use crate::Parameters;
+use crate::auto::may_be_rest;
 use crate::effect::Tally;
 use crate::holder::Layout;
 use crate::interleave;
@@ -77,7 +78,8 @@ pub struct ObjectPrediction {
     pub accesses: f64,
     /// Share of the recording's cost, 0 to 1.
     pub cost_share: f64,
-    /// Position in [`Plan::decisions`] of the first decision that applies; none: left to first touch.
+    /// Position in [`Plan::decisions`] of the first decision that applies, be it about the rest; none: left
+    /// to first touch.
     pub decision: Option<usize>,
     /// Where first touch comes from.
     pub basis: FirstTouchBasis,
@@ -97,7 +99,7 @@ pub struct Prediction {
     /// What weights are.
     pub unit: WeightUnit,
     /// Heap objects, mappings and static objects with accesses by the plan's process, by cost,
-    /// descending.
+    /// descending; where the plan places the rest, the heap outside logged objects, too.
     pub objects: Vec<ObjectPrediction>,
     /// Their accesses.
     pub accesses: f64,
@@ -117,12 +119,16 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let parameters = Parameters::default();
     let mut totals = [Tally::default(); 3];
     let mut objects = Vec::new();
+    let mut decisions = plan.decisions.iter();
+    let of_rest = decisions.position(|decision| decision.subject == Subject::Rest);
     for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
-        let placeable = matches!(
-            group.kind,
-            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
-        );
+        let rest = of_rest.filter(|_| may_be_rest(group));
+        let placeable = rest.is_some()
+            || matches!(
+                group.kind,
+                ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
+            );
         if !placeable || accesses <= 0.0 {
             continue;
         }
@@ -135,6 +141,11 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
                 (0..plan.decisions.len()).filter(applies).collect()
             }
             _ => Vec::new(),
+        };
+        let is_named = !decisions.is_empty();
+        let decisions = match is_named {
+            true => decisions,
+            false => rest.into_iter().collect(),
         };
         let Some(spread) = Layout::new(&interleave::everywhere(), &context, group.size_bytes)
         else {
@@ -170,6 +181,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             group: position,
             name: decisions
                 .first()
+                .filter(|_| is_named)
                 .map(|&first| plan.decisions[first].name.clone())
                 .or(name)
                 .unwrap_or_default(),

@@ -17,6 +17,9 @@ use nearpage_recording::{
 };
 use proptest::prelude::*;
 
+#[path = "decisions/rest.rs"]
+mod rest;
+
 const PAGE: u64 = 4096;
 const PID: u32 = 100;
 
@@ -774,6 +777,17 @@ fn master_initialised(threads: u32, pattern: Pattern, cells: &[(u32, u32, f32)])
     recording
 }
 
+/// What the master does to the first page before others use it.
+fn filled_by_master() -> Cell {
+    Cell {
+        page: 0,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 64.0,
+        cost_ns: 64.0,
+    }
+}
+
 /// Everybody reads all of 32 pages.
 fn shared_cells(threads: u32) -> Vec<(u32, u32, f32)> {
     (0..32)
@@ -914,14 +928,7 @@ impl Judge for Likes {
 fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_samples_cannot_tell()
 {
     let mut recording = master_initialised(8, block(), &block_cells());
-    let filled = Cell {
-        page: 0,
-        thread: ThreadIndex(0),
-        loads: 0.0,
-        stores: 64.0,
-        cost_ns: 64.0,
-    };
-    recording.attribution.objects[0].affinity.initialisation = vec![filled];
+    recording.attribution.objects[0].affinity.initialisation = vec![filled_by_master()];
     let parameters = Parameters {
         phases: true,
         ..Parameters::default()

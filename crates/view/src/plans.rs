@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::{Placement, Plan};
+use nearpage_plan::{Placement, Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, Input, Outcome, Parameters, Policy, Prediction, Programs, decide, predict,
     thread_nodes, traffic,
@@ -174,15 +174,16 @@ fn edit(
             ));
         }
         let why = format!("set by hand to {placement}");
-        match predicted.decision {
+        let of_rest = |first: &usize| plan.decisions[*first].subject == Subject::Rest;
+        match predicted.decision.filter(|first| !of_rest(first)) {
             Some(first) => {
                 plan.decisions[first].placement = placement;
                 plan.decisions[first].why = why;
             }
             None => {
-                let decision = recognised
-                    .objects
-                    .get(object)
+                let mut objects = recognised.objects.iter();
+                let decision = objects
+                    .find(|object| object.group == predicted.group)
                     .and_then(|object| object.decision)
                     .map(|first| everything.decisions[first].clone());
                 let Some(mut decision) = decision else {
@@ -201,7 +202,9 @@ fn edit(
     for object in &after.objects {
         if let Some(first) = object.decision {
             let decision = &mut plan.decisions[first];
-            decision.effect.local_after = object.plan.local;
+            if decision.subject != Subject::Rest {
+                decision.effect.local_after = object.plan.local;
+            }
         }
     }
     Ok(())

@@ -1,12 +1,16 @@
 //! Objects with their choices, and selections of them.
 
-use nearpage_plan::{Decision, Plan, Start};
+use nearpage_attribution::ObjectGroup;
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
     Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, placements,
 };
-use crate::plan::{Context, Input, named_apart, worth_deciding};
+use super::rest;
+use crate::effect::Tally;
+use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
+use crate::under::{Fate, under};
 use crate::{Parameters, Policy, subject};
 
 /// A choice for each object, by number; 0 leaves it alone.
@@ -27,22 +31,28 @@ impl Selection {
     }
 }
 
-/// An object of the recording with its choices.
+/// An object of the recording with its choices, or the rest.
 pub(crate) struct Object {
-    /// Position in the attribution's objects.
-    pub group: usize,
+    /// Positions in the attribution's objects: one, but for the rest.
+    pub groups: Vec<usize>,
     names: Vec<String>,
     /// Samples of its accesses.
     samples: f64,
     /// Those of `at_once`, then others of them from the second thread on.
     choices: Vec<Choice>,
     at_once: usize,
+    /// Leaves it to first touch where the rest is placed, of which it would be a part otherwise.
+    apart: Option<Decision>,
 }
 
-/// Objects worth deciding about, by cost, and what may be done with each.
+/// Objects worth deciding about, by cost, then the rest, and what may be done with each.
 pub struct Alternatives<'a> {
     plan: Plan,
     pub(crate) objects: Vec<Object>,
+    /// Which of them is the rest.
+    rest: Option<usize>,
+    /// Names of objects that are left to first touch whatever is chosen, with the decision that says so.
+    left: Vec<(Vec<String>, Decision)>,
     machine: &'a nearpage_machine::Machine,
 }
 
@@ -55,15 +65,17 @@ impl<'a> Alternatives<'a> {
         of_samples: bool,
     ) -> Self {
         let mut objects = Vec::new();
+        let mut left_alone = Vec::new();
+        let mut others = Vec::new();
         // Where the machine knows no latencies, those that its time is modelled with.
         let timing = input.machine.timing();
         let latency_ns =
             timing.map_or_else(|_| context.weights.clone(), |timing| timing.latency_ns);
         for (position, group) in input.attribution.objects.iter().enumerate() {
-            if !worth_deciding(context, group, parameters) {
-                continue;
-            }
-            let Some(subject) = subject::subject(context.tables, group) else {
+            let subject = subject::subject(context.tables, group)
+                .filter(|_| worth_deciding(context, group, parameters));
+            let Some(subject) = subject else {
+                others.push((position, group));
                 continue;
             };
             let stores_most = match of_samples {
@@ -90,29 +102,25 @@ impl<'a> Alternatives<'a> {
             if parameters.phases && !of_samples && !is_code {
                 choices.extend(next_touch(context, group, &subject));
             }
-            let at_once = choices.len();
-            if at_once > 1 {
-                if parameters.phases {
-                    for start in STARTS_LATER {
-                        if of_samples && start == Start::Parallel {
-                            continue;
-                        }
-                        let more = choices[..at_once]
-                            .iter()
-                            .filter_map(|c| later(group, c, start));
-                        let more: Vec<Choice> = more.collect();
-                        choices.extend(more);
-                    }
-                }
-                objects.push(Object {
-                    group: position,
-                    names: subject::names(&subject),
-                    samples: group.accesses() / group.affinity.sample_weight.max(1.0),
-                    choices,
-                    at_once,
-                });
+            let names = subject::names(&subject);
+            let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
+            if choices.len() == 1 {
+                left_alone.extend(apart.map(|apart| (names, apart)));
+                continue;
             }
+            let starts = starts(parameters, of_samples);
+            objects.push(Object {
+                groups: vec![position],
+                names,
+                samples: samples(group),
+                at_once: choices.len(),
+                choices: with_later(choices, group, starts),
+                apart,
+            });
         }
+        let rest = the_rest(context, &others, parameters, &latency_ns, of_samples);
+        let number = rest.is_some().then_some(objects.len());
+        objects.extend(rest);
         Self {
             plan: Plan {
                 program: input.program.clone(),
@@ -123,8 +131,20 @@ impl<'a> Alternatives<'a> {
                 decisions: Vec::new(),
             },
             objects,
+            rest: number,
+            left: left_alone,
             machine: input.machine,
         }
+    }
+
+    /// Objects but for the rest, the costliest first.
+    pub fn costliest(&self) -> impl Iterator<Item = usize> {
+        (0..self.objects.len()).filter(|&object| self.rest != Some(object))
+    }
+
+    /// Which object is the rest, where there is something to decide about it.
+    pub fn rest(&self) -> Option<usize> {
+        self.rest
     }
 
     /// How many objects there are.
@@ -165,10 +185,32 @@ impl<'a> Alternatives<'a> {
             .position(|choice| choice.kind == Kind::NextTouch)
     }
 
-    /// All that can be near who uses it next.
+    /// All objects that can be near who uses them next.
     pub fn all_next_touch(&self) -> Selection {
         let of = |object| self.next_touch(object).unwrap_or(0);
-        Selection((0..self.objects.len()).map(of).collect())
+        self.without_rest(&Selection((0..self.objects.len()).map(of).collect()))
+    }
+
+    /// The same with the rest left alone.
+    fn without_rest(&self, selection: &Selection) -> Selection {
+        match self.rest {
+            Some(rest) => selection.with(rest, 0),
+            None => selection.clone(),
+        }
+    }
+
+    /// Selections that treat the rest and all objects by one rule, from each start that they may have.
+    pub fn alike_with_rest(&self) -> Vec<Selection> {
+        let Some(rest) = self.rest else {
+            return Vec::new();
+        };
+        let alike = KINDS.map(|kind| self.of_kind(kind));
+        let mut selections: Vec<Selection> = alike.into();
+        selections.retain(|selection| selection.choice(rest) != 0);
+        let later = selections.iter().flat_map(|one| self.all_later(one));
+        let later: Vec<Selection> = later.collect();
+        selections.extend(later);
+        selections
     }
 
     /// For each other [`Start`], a selection with all that may have it.
@@ -215,32 +257,33 @@ impl<'a> Alternatives<'a> {
         Selection(vec![0; self.objects.len()])
     }
 
-    /// Selections that treat all objects by one rule, as far as it says something about them.
+    /// Selections that treat all objects by one rule, as far as it says something about them, and leave the
+    /// rest alone.
     pub fn alike(&self) -> impl Iterator<Item = Selection> {
-        let kinds = [
-            Kind::Pattern,
-            Kind::Block,
-            Kind::NextTouch,
-            Kind::Interleave,
-            Kind::HopSensitive,
-            Kind::Uniform,
-            Kind::Replicate,
-        ];
-        kinds.into_iter().map(|kind| {
-            let of = |object: &Object| {
-                let choices = &object.choices;
-                choices.iter().position(|choice| choice.kind == kind)
-            };
-            let choices = self.objects.iter().map(|object| of(object).unwrap_or(0));
-            Selection(choices.collect())
-        })
+        KINDS
+            .into_iter()
+            .map(|kind| self.without_rest(&self.of_kind(kind)))
+    }
+
+    fn of_kind(&self, kind: Kind) -> Selection {
+        let of = |object: &Object| {
+            let choices = &object.choices;
+            choices.iter().position(|choice| choice.kind == kind)
+        };
+        let choices = self.objects.iter().map(|object| of(object).unwrap_or(0));
+        Selection(choices.collect())
     }
 
     /// The plan of a selection; `worth` has the share of the time that the decision about an object
-    /// saves, where it is known.
+    /// saves, where it is known. Where the rest is placed, what is left to first touch is so by a decision.
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
+        let rest_is_placed = self.rest.is_some_and(|rest| selection.choice(rest) != 0);
         for (number, object) in self.objects.iter().enumerate() {
+            if rest_is_placed && selection.choice(number) == 0 {
+                let apart = object.apart.clone();
+                decisions.extend(apart.map(|decision| (object.names.clone(), decision)));
+            }
             for decision in self.decisions(number, selection.choice(number)) {
                 let mut decision = decision.clone();
                 if let Some(worth) = worth(number) {
@@ -250,6 +293,9 @@ impl<'a> Alternatives<'a> {
                 decisions.push((object.names.clone(), decision));
             }
         }
+        if rest_is_placed {
+            decisions.extend(self.left.iter().cloned());
+        }
         Plan {
             decisions: named_apart(decisions),
             ..self.plan.clone()
@@ -257,5 +303,94 @@ impl<'a> Alternatives<'a> {
     }
 }
 
+/// Rules that may treat all objects alike.
+const KINDS: [Kind; 7] = [
+    Kind::Pattern,
+    Kind::Block,
+    Kind::NextTouch,
+    Kind::Interleave,
+    Kind::HopSensitive,
+    Kind::Uniform,
+    Kind::Replicate,
+];
+
 /// Other starts than an object's allocation.
 const STARTS_LATER: [Start; 2] = [Start::SecondThread, Start::Parallel];
+
+/// Those that may be chosen: samples do not say when one thread runs alone.
+fn starts(parameters: &Parameters, of_samples: bool) -> &'static [Start] {
+    match (parameters.phases, of_samples) {
+        (false, _) => &[],
+        (true, true) => &STARTS_LATER[..1],
+        (true, false) => &STARTS_LATER,
+    }
+}
+
+/// Choices, then the same with other starts; `group` says whether one thread fills what they are about.
+fn with_later(choices: Vec<Choice>, group: &ObjectGroup, starts: &[Start]) -> Vec<Choice> {
+    let of_start = |&start: &Start| choices.iter().filter_map(move |c| later(group, c, start));
+    let more: Vec<Choice> = starts.iter().flat_map(of_start).collect();
+    choices.into_iter().chain(more).collect()
+}
+
+/// Samples of a group's accesses.
+fn samples(group: &ObjectGroup) -> f64 {
+    group.accesses() / group.affinity.sample_weight.max(1.0)
+}
+
+/// The decision that leaves a group to first touch.
+fn first_touched(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: Subject,
+    parameters: &Parameters,
+) -> Decision {
+    let rule = "left where it is touched first, unlike the rest";
+    let mut decision = decided(context, group, subject, Placement::FirstTouch, rule);
+    let found = under::<Tally>(context, group, Fate::Decided(&[]), parameters);
+    decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
+    decision
+}
+
+/// The rest, where the process has accesses to it that matter, and pages could be elsewhere: of groups
+/// with their positions, those that may be part of it. Of samples, who touched first what half of its
+/// accesses are to has to be known; a replay knows.
+fn the_rest(
+    context: &Context,
+    others: &[(usize, &ObjectGroup)],
+    parameters: &Parameters,
+    latency_ns: &[Vec<f64>],
+    of_samples: bool,
+) -> Option<Object> {
+    let ours = others.iter().filter(|(_, group)| {
+        let (accesses, _) = context.part(group);
+        accesses > 0.0 && rest::may_be_rest(group)
+    });
+    let (positions, groups): (Vec<usize>, Vec<&ObjectGroup>) = ours.copied().unzip();
+    let cost_share: f64 = groups.iter().map(|group| context.part(group).1).sum();
+    let nodes = context.machine.nodes_with_memory().len();
+    if groups.is_empty() || nodes < 2 || cost_share < parameters.cost_share_min {
+        return None;
+    }
+    let known = groups
+        .iter()
+        .filter(|group| rest::first_touch_is_known(context, group, parameters));
+    let accesses = |group: &&ObjectGroup| context.part(group).0;
+    let known: f64 = known.map(accesses).sum();
+    if of_samples && 2.0 * known < groups.iter().map(accesses).sum() {
+        return None;
+    }
+    let choices = rest::choices(context, &groups, parameters, latency_ns, of_samples);
+    let starts = starts(parameters, of_samples);
+    Some(Object {
+        names: subject::names(&Subject::Rest),
+        samples: groups.iter().map(|group| samples(group)).sum(),
+        at_once: choices.len(),
+        choices: match rest::filled_by_one(&groups) {
+            Some(group) => with_later(choices, group, starts),
+            None => choices,
+        },
+        apart: None,
+        groups: positions,
+    })
+}

@@ -262,7 +262,7 @@ fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
 
 /// Two standard errors of what decisions save: each sample of an access that they make faster or slower
 /// might as well not have been taken, or twice. What they leave as it is is no uncertainty.
-fn sampling_error_ns(
+pub(super) fn sampling_error_ns(
     context: &Context,
     group: &ObjectGroup,
     decisions: &[Decision],

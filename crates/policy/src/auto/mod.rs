@@ -25,6 +25,14 @@
 //! which order accesses were made, they may hold only while several threads run; it judges copies of code,
 //! too. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
 //!
+//! What is in none of the objects worth deciding about, small objects, data without a name, is decided about
+//! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
+//! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the
+//! next to use it. That is tried last, and nothing else of a plan changes where it saves no more than an object has
+//! to. An object that is left alone would be part of the rest, and is kept apart by a decision then. Where it is
+//! not known who touched most of it first, as many instances lie over each other in what samples say, a judge by samples
+//! is not asked.
+//!
 //! A machine of one memory node, or one whose network cannot be modelled, has nothing to predict:
 //! there the object's pattern decides, as under `object`, so that the plan serves other machines.
 
@@ -32,9 +40,11 @@ mod alternatives;
 mod choice;
 mod contention;
 mod model;
+mod rest;
 
 pub use alternatives::{Alternatives, Selection};
 pub use model::Model;
+pub(crate) use rest::may_be_rest;
 
 use nearpage_plan::Plan;
 
@@ -125,6 +135,51 @@ impl<J: Judge> Judged<'_, '_, J> {
             .map(|selection| is_known(&self.known, selection).expect("it was judged"))
             .collect())
     }
+
+    /// Takes objects one by one, until nothing changes.
+    fn one_by_one(
+        &mut self,
+        mut selection: Selection,
+        objects: &[usize],
+    ) -> Result<Selection, J::Error> {
+        let (margins, alternatives) = (self.judge.margins(), self.alternatives);
+        for _ in 0..ROUNDS_MAX {
+            let before = selection.clone();
+            for &object in objects {
+                let with = |choice: &usize| selection.with(object, *choice);
+                let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
+                let all: Vec<Selection> = choices.iter().map(with).collect();
+                let times = self.times_ns(&all)?;
+                // The best may be better with another start, and so may what depends on starts alone.
+                let placed = 1 + least(&times[1..], 0.0);
+                let now = selection.choice(object);
+                choices.extend(alternatives.later(object, placed));
+                if let Some(next_touch) = alternatives.next_touch(object)
+                    && next_touch != placed
+                {
+                    choices.extend(alternatives.later(object, next_touch));
+                }
+                if !choices.contains(&now) {
+                    choices.push(now);
+                }
+                let all: Vec<Selection> = choices.iter().map(with).collect();
+                let times = self.times_ns(&all)?;
+                let at = least(&times, 0.0);
+                let (best, best_ns) = (choices[at], times[at]);
+                let error = alternatives.sampling_error_ns(object, best);
+                let error = match margins.of_samples {
+                    true => error.max(alternatives.sampling_error(object) * (times[0] - best_ns)),
+                    false => error,
+                };
+                let margin = margins.object * times[0] + error;
+                selection = all[least(&times, margin)].clone();
+            }
+            if selection == before {
+                break;
+            }
+        }
+        Ok(selection)
+    }
 }
 
 /// Rounds over the objects; each is a new look at an object after others have changed.
@@ -160,40 +215,25 @@ pub fn choose<J: Judge>(
         .chain(alternatives.all_later(&alternatives.all_next_touch()))
         .collect();
     let times = judged.times_ns(&placed)?;
-    let mut selection = placed[least(&times, 0.0)].clone();
-    for _ in 0..ROUNDS_MAX {
-        let before = selection.clone();
-        for object in 0..alternatives.objects().min(objects_max) {
-            let with = |choice: &usize| selection.with(object, *choice);
-            let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
-            let all: Vec<Selection> = choices.iter().map(with).collect();
-            let times = judged.times_ns(&all)?;
-            // The best may be better with another start, and so may what depends on starts alone.
-            let placed = 1 + least(&times[1..], 0.0);
-            let now = selection.choice(object);
-            choices.extend(alternatives.later(object, placed));
-            if let Some(next_touch) = alternatives.next_touch(object)
-                && next_touch != placed
-            {
-                choices.extend(alternatives.later(object, next_touch));
+    let costliest: Vec<usize> = alternatives.costliest().take(objects_max).collect();
+    let selection = placed[least(&times, 0.0)].clone();
+    let mut selection = judged.one_by_one(selection, &costliest)?;
+    if let Some(rest) = alternatives.rest() {
+        let alone_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+        let mut starts = alternatives.alike_with_rest();
+        starts.extend((1..alternatives.choices(rest)).map(|choice| selection.with(rest, choice)));
+        let times = judged.times_ns(&starts)?;
+        let at = least(&times, 0.0);
+        // Otherwise nothing is to change for what is not worth a decision.
+        if times[at] < alone_ns - margins.object * first_touch_ns {
+            let all: Vec<usize> = std::iter::once(rest)
+                .chain(costliest.iter().copied())
+                .collect();
+            let with_rest = judged.one_by_one(starts[at].clone(), &all)?;
+            let time = judged.times_ns(std::slice::from_ref(&with_rest))?[0];
+            if with_rest.choice(rest) != 0 && time < alone_ns {
+                selection = with_rest;
             }
-            if !choices.contains(&now) {
-                choices.push(now);
-            }
-            let all: Vec<Selection> = choices.iter().map(with).collect();
-            let times = judged.times_ns(&all)?;
-            let at = least(&times, 0.0);
-            let (best, best_ns) = (choices[at], times[at]);
-            let error = alternatives.sampling_error_ns(object, best);
-            let error = match margins.of_samples {
-                true => error.max(alternatives.sampling_error(object) * (times[0] - best_ns)),
-                false => error,
-            };
-            let margin = margins.object * times[0] + error;
-            selection = all[least(&times, margin)].clone();
-        }
-        if selection == before {
-            break;
         }
     }
     let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
@@ -206,7 +246,7 @@ pub fn choose<J: Judge>(
     for object in 0..alternatives.objects() {
         worth.push(match selection.choice(object) {
             0 => 0.0,
-            _ if object >= objects_max => f64::NAN,
+            _ if !costliest.contains(&object) && alternatives.rest() != Some(object) => f64::NAN,
             _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
         });
     }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::MoveCost;
-use nearpage_plan::{Decision, Placement, Start};
+use nearpage_plan::{Decision, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
@@ -73,6 +73,7 @@ impl<'a> Model<'a> {
         })
     }
 
+    /// What is asked of the machine for a group, and the time that copying or moving it takes each thread.
     fn demand(
         &self,
         context: &Context,
@@ -87,7 +88,9 @@ impl<'a> Model<'a> {
             demand.add_scaled(&found, misses);
         }
         let any = |of: &dyn Fn(&Decision) -> bool| decisions.iter().any(|&decision| of(decision));
-        let pages = group.size_bytes / context.page_bytes;
+        let of_rest = any(&|decision| decision.subject == Subject::Rest);
+        let instances = if of_rest { group.instances } else { 1 };
+        let pages = group.size_bytes.saturating_mul(instances) / context.page_bytes;
         let moved = if any(&|decision| decision.placement == Placement::Replicate) {
             pages * (context.machine.nodes.len() as u64 - 1)
         } else if any(&|decision| decision.start != Start::Allocation) {
@@ -123,20 +126,28 @@ impl<'a> Model<'a> {
         let context = Context::new(&input);
         let mut fixed = Demand::default();
         for (position, group) in input.attribution.objects.iter().enumerate() {
-            let object = alternatives
+            let is_chosen = alternatives
                 .objects
                 .iter()
-                .position(|object| object.group == position);
-            if object.is_none() {
+                .any(|object| object.groups.contains(&position));
+            if !is_chosen {
                 fixed.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
             }
         }
         for (number, object) in alternatives.objects.iter().enumerate() {
-            let group = &input.attribution.objects[object.group];
+            let of_choice = |choice: usize| {
+                let decisions = alternatives.decisions(number, choice);
+                let (mut demand, mut copying_ns) = (Demand::default(), 0.0);
+                for &group in &object.groups {
+                    let group = &input.attribution.objects[group];
+                    let (own, own_ns) = self.demand(&context, group, decisions);
+                    demand.add_scaled(&own, 1.0);
+                    copying_ns += own_ns;
+                }
+                (demand, copying_ns)
+            };
             let choices = 0..alternatives.choices(number);
-            let demands = choices
-                .map(|choice| self.demand(&context, group, alternatives.decisions(number, choice)));
-            let demands = demands.collect();
+            let demands = choices.map(of_choice).collect();
             self.known.push(demands);
         }
         self.fixed = Some(fixed.clone());
