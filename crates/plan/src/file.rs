@@ -124,6 +124,10 @@ pub enum Subject {
         /// Module's file name.
         module: String,
     },
+    /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'
+    /// stacks. Many of its objects share a page, so that it can only be spread, or go to one node
+    /// ([`Placement::fits_rest`]).
+    Rest,
     /// `heap>=1M`: heap objects within bounds (inclusive bytes).
     Heap {
         /// Least size.
@@ -260,6 +264,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The decision about what no other places.
+    pub fn rest(&self) -> Option<&Decision> {
+        let mut decisions = self.decisions.iter();
+        decisions.find(|decision| decision.subject == Subject::Rest)
+    }
+
     /// Does any placement name threads, so that a run of it pins them unless told otherwise?
     pub fn names_threads(&self) -> bool {
         let mut decisions = self.decisions.iter();

@@ -7,11 +7,16 @@ use nearpage_machine::NodeId;
 use crate::size::{parse_size, print_size};
 use crate::{CallSiteFrame, Error, Placement, Subject};
 
+/// What may be said of the rest, in words.
+pub(crate) const REST_PLACEMENT: &str =
+    "the rest can be `interleave`, over nodes without weights, `node:1` or `first-touch`";
+
 /// `WHAT=WHERE`: what to place, and where.
 ///
 /// `WHAT` is `symbol:NAME` or `symbol:NAME@MODULE` (a static object), `function:NAME`,
 /// `function:NAME:LINE` or `function:NAME@MODULE` (heap objects that this function allocates),
-/// `heap` or `mapping` with bounds (`heap>=1M`, `heap>=64K<1M`). `WHERE` is a [`Placement`].
+/// `heap` or `mapping` with bounds (`heap>=1M`, `heap>=64K<1M`), or `rest` (what no other rule places).
+/// `WHERE` is a [`Placement`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceRule {
     /// What to place.
@@ -31,6 +36,7 @@ impl PlaceRule {
             "symbol" => "'symbol:cvar=block-cyclic:20M'",
             "function" => "'function:main:120=block'",
             "mapping" => "'mapping>=1G=interleave:0=3,1=1'",
+            "rest" => "'rest=interleave'",
             _ => "'heap>=1M=interleave'",
         };
         let fault = |message: String| Error::Rule {
@@ -54,10 +60,14 @@ impl PlaceRule {
                     .ok_or_else(|| fault("expected `=` and a placement".to_owned()))?;
                 (bounded(kind, bounds), placement)
             }
+            "rest" => match rest.strip_prefix('=') {
+                Some(placement) => (Ok(Subject::Rest), placement),
+                None => return Err(fault("expected `=` and a placement".to_owned())),
+            },
             _ => {
                 return Err(fault(format!(
                     "`{kind}` is not something to place; expected `symbol:NAME`, \
-                     `function:NAME`, `heap>=SIZE` or `mapping>=SIZE`"
+                     `function:NAME`, `heap>=SIZE`, `mapping>=SIZE` or `rest`"
                 )));
             }
         };
@@ -67,6 +77,9 @@ impl PlaceRule {
             return Err(fault(
                 "`runs` can only stand in a plan file, with the runs".to_owned(),
             ));
+        }
+        if subject == Subject::Rest && !placement.fits_rest() {
+            return Err(fault(REST_PLACEMENT.to_owned()));
         }
         Ok(Self { subject, placement })
     }
@@ -94,6 +107,7 @@ impl fmt::Display for PlaceRule {
                 }
             }
             Subject::Code { module } => write!(f, "code:{module}")?,
+            Subject::Rest => f.write_str("rest")?,
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,
@@ -279,6 +293,9 @@ mod tests {
             "heap>=64K<=1000000=first-touch",
             "heap=interleave",
             "mapping>=1G=interleave:0=3,1=1",
+            "rest=interleave",
+            "rest=interleave:0,2-3",
+            "rest=node:1",
         ] {
             let rule = PlaceRule::parse(text, &[]).expect(text);
             assert_eq!(rule.to_string(), text);
@@ -319,6 +336,11 @@ mod tests {
             ("heap>=1M=node:é", "expected a list of node numbers"),
             ("heapé=block", "not something to place"),
             ("heap>é=block", "not a size"),
+            ("rest", "expected `=`"),
+            ("rest>=1M=interleave", "expected `=`"),
+            ("rest=block", "the rest can be"),
+            ("rest=interleave:0=3,1=1", "without weights"),
+            ("rest=thread:1", "the rest can be"),
         ] {
             assert!(message(text).contains(part), "{text}: {}", message(text));
             assert!(PlaceRule::parse(text, &[]).expect_err(text).is_usage());
@@ -327,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "(symbol|function|heap|mapping)?[:=<>@a-zé0-9KM.,+!-]{0,40}") {
+        fn never_panics(text in "(symbol|function|heap|mapping|rest)?[:=<>@a-zé0-9KM.,+!-]{0,40}") {
             if let Ok(rule) = PlaceRule::parse(&text, &[]) {
                 prop_assert_eq!(PlaceRule::parse(&rule.to_string(), &[]).expect("again"), rule);
             }

@@ -76,6 +76,20 @@ impl Placement {
         )
     }
 
+    /// Can it be said of [`crate::Subject::Rest`]? The kernel has it as a policy of the process then: pages
+    /// are dealt to nodes in the order in which they are touched.
+    pub fn fits_rest(&self) -> bool {
+        match self {
+            Self::Interleave { nodes } => nodes.iter().all(|&(_, weight)| weight == 1),
+            Self::Whole(Owner::Node(_)) | Self::FirstTouch => true,
+            Self::Whole(Owner::Thread { .. })
+            | Self::Block { .. }
+            | Self::BlockCyclic { .. }
+            | Self::Runs(_)
+            | Self::Replicate => false,
+        }
+    }
+
     /// Does it name threads, directly or through their team?
     pub fn names_threads(&self) -> bool {
         match self {

@@ -75,8 +75,8 @@ impl<'a> Recogniser<'a> {
                 };
                 self.call_site(frames, rule, siblings, tables, warnings)
             }
-            // Nothing places it.
-            Subject::Code { .. } => Ok(Vec::new()),
+            // No rule for an object places them.
+            Subject::Code { .. } | Subject::Rest => Ok(Vec::new()),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,

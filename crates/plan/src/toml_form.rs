@@ -38,7 +38,7 @@
 //! runs = ["0+128 thread:0", "128+128 thread:1"]
 //!
 //! [[object]]
-//! name = "the rest"
+//! name = "large heap objects"
 //! heap = ">=1M"                   # or `mapping = ">=1G"`; bounds as `--place` takes them
 //! placement = "interleave"
 //!
@@ -46,6 +46,11 @@
 //! name = "code of libm.so.6"
 //! code = "libm.so.6"              # a module's code: copies for the nodes that run it
 //! placement = "replicate"
+//!
+//! [[object]]
+//! name = "the rest"
+//! rest = true                     # what no other decision places: small objects, and what has no name
+//! placement = "interleave"        # over nodes without weights; or "node:1", "first-touch"
 //! ```
 //!
 //! `start = "second-thread"`: until a second thread of the process runs, the object is left to first touch,
@@ -68,7 +73,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::place_rule::{parse_bounds, print_bounds};
+use crate::place_rule::{REST_PLACEMENT, parse_bounds, print_bounds};
 use crate::{
     BuildId, CallSiteFrame, Decision, Effect, Error, PageRun, Placement, Plan, Program, Start,
     Subject, Team,
@@ -155,12 +160,15 @@ impl Plan {
         let mut decisions = Vec::with_capacity(file.objects.len());
         for object in file.objects {
             let start = object.span().start;
-            decisions.push(
-                object
-                    .into_inner()
-                    .decision(start)
-                    .map_err(|(at, message)| fault(at, message))?,
-            );
+            let decision = object
+                .into_inner()
+                .decision(start)
+                .map_err(|(at, message)| fault(at, message))?;
+            if decision.subject == Subject::Rest && decisions.iter().any(is_of_rest) {
+                let message = "there is one decision about the rest already".to_owned();
+                return Err(fault(start, message));
+            }
+            decisions.push(decision);
         }
         Ok(Self {
             program: file.program,
@@ -249,6 +257,7 @@ impl Decision {
                 }
             }
             Subject::Code { module } => *text += &format!("code = {}\n", quote(module)),
+            Subject::Rest => text.push_str("rest = true\n"),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,
@@ -407,6 +416,8 @@ struct ObjectTable {
     order: Option<Spanned<[u32; 2]>>,
     thread: Option<u32>,
     code: Option<String>,
+    #[serde(default)]
+    rest: bool,
     heap: Option<Spanned<String>>,
     mapping: Option<Spanned<String>>,
     placement: Spanned<String>,
@@ -418,6 +429,10 @@ struct ObjectTable {
     predicted: Effect,
 }
 
+fn is_of_rest(decision: &Decision) -> bool {
+    decision.subject == Subject::Rest
+}
+
 /// Where, and what is wrong.
 type Fault = (usize, String);
 
@@ -427,7 +442,11 @@ impl ObjectTable {
         let start_of_placement = self.start_of_placement()?;
         let name = self.name.clone();
         let (why, effect) = (self.why.clone(), self.predicted);
+        let at = self.placement.span().start;
         let subject = self.subject(start)?;
+        if subject == Subject::Rest && !placement.fits_rest() {
+            return Err((at, REST_PLACEMENT.to_owned()));
+        }
         Ok(Decision {
             name,
             subject,
@@ -500,6 +519,23 @@ impl ObjectTable {
                 )),
             }
         };
+        if self.rest {
+            let others = [
+                self.symbol.is_some(),
+                self.call_site.is_some(),
+                self.code.is_some(),
+                self.heap.is_some(),
+                self.mapping.is_some(),
+            ];
+            let alone = no_symbol_keys && no_call_site_keys && self.size == 0;
+            return match alone && !others.contains(&true) {
+                true => Ok(Subject::Rest),
+                false => Err((
+                    start,
+                    "`rest` goes with no other key that recognises an object".to_owned(),
+                )),
+            };
+        }
         if let (Some(module), None, None, None, None) = (
             &self.code,
             &self.symbol,
@@ -575,7 +611,8 @@ impl ObjectTable {
     }
 }
 
-const ONE_KEY: &str = "expected exactly one of `symbol`, `call_site`, `code`, `heap` and `mapping`";
+const ONE_KEY: &str =
+    "expected exactly one of `symbol`, `call_site`, `code`, `heap`, `mapping` and `rest`";
 
 /// A text file of bounded size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
@@ -671,6 +708,7 @@ mod tests {
                     thread
                 }),
             name().prop_map(|module| Subject::Code { module }),
+            Just(Subject::Rest),
             bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
                 size_min_bytes,
                 size_max_bytes
@@ -724,6 +762,7 @@ mod tests {
                 name,
                 placement: match subject {
                     Subject::Code { .. } => Placement::Replicate,
+                    Subject::Rest if !placement.fits_rest() => Placement::FirstTouch,
                     _ => ordered(placement),
                 },
                 subject,
@@ -761,13 +800,19 @@ mod tests {
             prop::collection::vec(decision, 0..5),
         )
             .prop_map(
-                |(program, policy, machine, page_bytes, teams, decisions)| Plan {
-                    program,
-                    policy,
-                    machine,
-                    page_bytes,
-                    teams,
-                    decisions,
+                |(program, policy, machine, page_bytes, teams, mut decisions)| {
+                    let mut has_rest = false;
+                    decisions.retain(|decision: &Decision| {
+                        !(is_of_rest(decision) && std::mem::replace(&mut has_rest, true))
+                    });
+                    Plan {
+                        program,
+                        policy,
+                        machine,
+                        page_bytes,
+                        teams,
+                        decisions,
+                    }
                 },
             )
     }

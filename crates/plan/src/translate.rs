@@ -196,6 +196,11 @@ impl<'a> Translation<'a> {
                 }
                 continue;
             }
+            if decision.subject == Subject::Rest {
+                self.warnings
+                    .push(format!("`{}` is left to first touch", decision.name));
+                continue;
+            }
             let wish = Wish {
                 name: &decision.name,
                 decision: Some(position),

@@ -156,6 +156,7 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
             std::iter::once(one(innermost)).chain(outer).collect()
         }
         Subject::Code { module } => vec![format!("code of {module}")],
+        Subject::Rest => vec!["the rest".to_owned()],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }
 }
