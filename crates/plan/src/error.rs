@@ -36,6 +36,17 @@ pub enum Error {
         machine: String,
         known: String,
     },
+    #[error("{rule}: node {found} of {machine} has no memory; nodes with memory are {known}")]
+    NoMemory {
+        rule: String,
+        found: u16,
+        machine: String,
+        known: String,
+    },
+    #[error(
+        "--place '{rule}': what is to become of the rest is said twice, first by --place '{first}'"
+    )]
+    RestTwice { rule: String, first: String },
     #[error("{rule}: matches nothing: {message}")]
     MatchesNothing { rule: String, message: String },
     #[error("{rule}: there is no team `{found}` in the plan; there is {known}")]
@@ -53,6 +64,6 @@ pub enum Error {
 impl Error {
     /// Is it the user's wording (exit status 2) rather than a failure (1)?
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Rule { .. })
+        matches!(self, Self::Rule { .. } | Self::RestTwice { .. })
     }
 }

@@ -106,20 +106,7 @@ impl Compact {
         page_bytes: u64,
     ) -> ProcessRules<'_> {
         let tables = &self.tables;
-        let mut best: Option<(u32, &[Rule])> = None;
-        for section in &tables.sections {
-            let named = section.executable != NONE;
-            let fits = (!named || tables.is_module(section.executable, executable))
-                && (section.rank == NONE || Some(section.rank) == rank);
-            let score = 2 * u32::from(named) + u32::from(section.rank != NONE);
-            if fits && best.is_none_or(|(known, _)| score > known) {
-                best = Some((
-                    score,
-                    part(&tables.rules, section.rules).unwrap_or_default(),
-                ));
-            }
-        }
-        let rules = best.map_or(&[][..], |(_, rules)| rules);
+        let rules = self.rules(executable, rank);
         let frames = |rule: &Rule| part(&tables.frames, rule.frames);
         let alike = |rule: &Rule, other: &Rule| {
             other.subject == subject::CALL_SITE
@@ -140,6 +127,44 @@ impl Compact {
             orders: HashMap::new(),
             page_bytes,
         }
+    }
+}
+
+impl Compact {
+    fn rules(&self, executable: ModuleName<'_>, rank: Option<u32>) -> &[Rule] {
+        let tables = &self.tables;
+        let mut best: Option<(u32, &[Rule])> = None;
+        for section in &tables.sections {
+            let named = section.executable != NONE;
+            let fits = (!named || tables.is_module(section.executable, executable))
+                && (section.rank == NONE || Some(section.rank) == rank);
+            let score = 2 * u32::from(named) + u32::from(section.rank != NONE);
+            if fits && best.is_none_or(|(known, _)| score > known) {
+                best = Some((
+                    score,
+                    part(&tables.rules, section.rules).unwrap_or_default(),
+                ));
+            }
+        }
+        best.map_or(&[], |(_, rules)| rules)
+    }
+
+    /// Where a process has what no rule for an object places: the nodes that its memory policy deals
+    /// pages to, ascending; none: it has no such rule, or one that leaves them to first touch.
+    ///
+    /// Of anonymous memory Linux deals a page by its number in the address space: page `n` of its size
+    /// goes to `nodes[n % nodes.len()]`, whoever touches it and when (`get_vma_policy` and
+    /// `interleave_nid` in mm/mempolicy.c).
+    pub fn rest(&self, executable: ModuleName<'_>, rank: Option<u32>) -> Option<Vec<NodeId>> {
+        let rules = self.rules(executable, rank);
+        let rule = rules.iter().find(|rule| rule.subject == subject::REST)?;
+        let mut nodes: Vec<NodeId> = part(&self.tables.nodes, rule.nodes)?
+            .iter()
+            .map(|&node| NodeId(node))
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        (!nodes.is_empty()).then_some(nodes)
     }
 }
 

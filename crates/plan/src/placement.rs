@@ -76,8 +76,8 @@ impl Placement {
         )
     }
 
-    /// Can it be said of [`crate::Subject::Rest`]? The kernel has it as a policy of the process then: pages
-    /// are dealt to nodes in the order in which they are touched.
+    /// Can it be said of [`crate::Subject::Rest`]? The kernel has it as a policy of the process then, and deals
+    /// pages to nodes in turn, without weights.
     pub fn fits_rest(&self) -> bool {
         match self {
             Self::Interleave { nodes } => nodes.iter().all(|&(_, weight)| weight == 1),

@@ -75,8 +75,12 @@ impl<'a> Recogniser<'a> {
                 };
                 self.call_site(frames, rule, siblings, tables, warnings)
             }
-            // No rule for an object places them.
-            Subject::Code { .. } | Subject::Rest => Ok(Vec::new()),
+            // Nothing places it.
+            Subject::Code { .. } => Ok(Vec::new()),
+            Subject::Rest => Ok(vec![Rule {
+                subject: subject::REST,
+                ..open_rule()
+            }]),
             Subject::Heap {
                 size_min_bytes,
                 size_max_bytes,

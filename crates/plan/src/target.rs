@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nearpage_machine::{CpuId, Machine, NodeId};
+use nearpage_machine::{CpuId, Machine, NodeId, NodeList};
 
 use crate::Error;
 
@@ -116,10 +116,22 @@ impl Target<'_> {
                 rule: rule.to_owned(),
                 found: node.0,
                 machine: self.machine.name.clone(),
-                known: known
-                    .into_iter()
-                    .collect::<nearpage_machine::NodeList>()
-                    .to_string(),
+                known: known.into_iter().collect::<NodeList>().to_string(),
+            }),
+        }
+    }
+
+    /// Refuses a node that the machine does not have, or has without memory.
+    pub(crate) fn check_memory(&self, node: NodeId, rule: &str) -> Result<(), Error> {
+        self.check_node(node, rule)?;
+        let known = self.machine.nodes_with_memory();
+        match known.contains(&node) {
+            true => Ok(()),
+            false => Err(Error::NoMemory {
+                rule: rule.to_owned(),
+                found: node.0,
+                machine: self.machine.name.clone(),
+                known: known.into_iter().collect::<NodeList>().to_string(),
             }),
         }
     }

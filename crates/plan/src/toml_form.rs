@@ -935,6 +935,37 @@ placement = "block-cyclic:20M"
             ("symbol = \"cvar\"", "heap = \"1M\"", &["p.toml:7:", ">=1M"]),
             (
                 "symbol = \"cvar\"",
+                "rest = true",
+                &["p.toml:8:", "the rest can be `interleave`"],
+            ),
+            (
+                "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+                "rest = true\nplacement = \"interleave:0=3,1=1\"",
+                &["p.toml:8:", "without weights"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "rest = true\nheap = \">=1M\"",
+                &["p.toml:5:", "`rest` goes with no other key"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "rest = true\nsize = 4096",
+                &["p.toml:5:", "`rest` goes with no other key"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "rest = false",
+                &["p.toml:5:", "exactly one of"],
+            ),
+            (
+                "[[object]]",
+                "[[object]]\nname = \"a\"\nrest = true\nplacement = \"interleave\"\n\
+                 [[object]]\nname = \"b\"\nrest = true\nplacement = \"node:1\"\n[[object]]",
+                &["p.toml:9:", "one decision about the rest already"],
+            ),
+            (
+                "symbol = \"cvar\"",
                 "call_site = []",
                 &["p.toml:5:", "no frame"],
             ),

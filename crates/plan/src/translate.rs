@@ -4,15 +4,15 @@
 use std::collections::HashSet;
 
 use nearpage_machine::CpuId;
-use nearpage_wire::compact_plan::{Header, NONE, RULE_LATER, RULE_WEAK, Rule, Section};
+use nearpage_wire::compact_plan::{Header, NONE, RULE_LATER, RULE_WEAK, Rule, Section, subject};
 use nearpage_wire::is_runtime_module;
 
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
 use crate::{
-    Decision, Error, Later, Mechanism, Pinning, PlaceRule, Placement, Plan, ProgramImage, Start,
-    Subject, Target, Team,
+    Decision, Error, Later, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
+    Start, Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -125,6 +125,13 @@ impl<'a> Translation<'a> {
             size_min_bytes: self.size_min_bytes(),
         };
         let teams: Vec<&Team> = plans.iter().flat_map(|plan| &plan.teams).collect();
+        let mut of_rest = rules.iter().filter(|rule| rule.subject == Subject::Rest);
+        if let (Some(first), Some(second)) = (of_rest.next(), of_rest.next()) {
+            return Err(Error::RestTwice {
+                rule: second.to_string(),
+                first: first.to_string(),
+            });
+        }
         let mut compact = Vec::new();
         for rule in rules {
             let name = format!("--place '{rule}'");
@@ -196,9 +203,8 @@ impl<'a> Translation<'a> {
                 }
                 continue;
             }
-            if decision.subject == Subject::Rest {
-                self.warnings
-                    .push(format!("`{}` is left to first touch", decision.name));
+            let is_said = |rule: &Rule| rule.subject == subject::REST;
+            if decision.subject == Subject::Rest && by_hand.iter().any(is_said) {
                 continue;
             }
             let wish = Wish {
@@ -300,6 +306,9 @@ impl<'a> Translation<'a> {
         teams: &[&Team],
         plan_page_bytes: u64,
     ) -> Result<Result<Vec<Rule>, Unmatched>, Error> {
+        if *wish.subject == Subject::Rest {
+            self.check_rest(wish)?;
+        }
         let keys =
             match recogniser.keys(wish.subject, siblings, &mut self.tables, &mut self.warnings) {
                 Ok(keys) => keys,
@@ -330,6 +339,18 @@ impl<'a> Translation<'a> {
             ));
         }
         Ok(Ok(rules))
+    }
+
+    /// A policy of the process asks the kernel for memory of these nodes, and nobody counts what it did.
+    fn check_rest(&self, wish: &Wish<'_>) -> Result<(), Error> {
+        let nodes: &[_] = match wish.placement {
+            Placement::Interleave { nodes } => nodes,
+            Placement::Whole(Owner::Node(node)) => &[(*node, 1)],
+            _ => &[],
+        };
+        nodes
+            .iter()
+            .try_for_each(|&(node, _)| self.target.check_memory(node, wish.name))
     }
 
     fn section(&mut self, executable: u32, rank: u32, rules: Vec<Rule>, pins: Part) {

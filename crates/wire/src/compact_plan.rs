@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 2), little-endian, every table 8-byte aligned
+//! # Layout (version 3), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x02";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x03";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -120,6 +120,9 @@ pub mod subject {
     pub const HEAP: u32 = 3;
     /// Any anonymous mapping of the program's own (`mmap`) within the size bounds.
     pub const MAPPING: u32 = 4;
+    /// No object: what no other rule places, as the memory policy of the process. INTERLEAVE, NODE or
+    /// LEAVE; the first such rule of a section counts. Since version 3.
+    pub const REST: u32 = 5;
 }
 
 /// Where the pages of a recognised object go.
@@ -145,7 +148,8 @@ pub mod placement {
 /// The rule is the second, weaker key of a rebuilt program: its use is reported.
 pub const RULE_WEAK: u32 = 1;
 /// The rule's objects are left to first touch until the process creates its second thread, and moved to
-/// their places then; those that come later are placed at their allocation. Since version 2.
+/// their places then; those that come later are placed at their allocation. Since version 2. Of
+/// [`subject::REST`]: the process has its policy from then on.
 pub const RULE_LATER: u32 = 2;
 
 /// Recognises objects and says where their pages go. The first rule that fits wins.

@@ -3,6 +3,7 @@
 
 mod compiled;
 mod reference;
+mod rest;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

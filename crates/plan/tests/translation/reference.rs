@@ -81,6 +81,14 @@ impl Reference {
             .collect()
     }
 
+    /// What each rule recognises.
+    pub fn subjects(&self) -> Vec<u32> {
+        let rules = 0..self.tables[RULES].1 as u32;
+        rules
+            .map(|rule| self.u32(self.entry(RULES, rule)))
+            .collect()
+    }
+
     fn u32(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("4"))
     }
