@@ -9,6 +9,7 @@ use nearpage_wire::compact_plan::{Header, MAGIC, RULE_LATER};
 use super::bind;
 use super::memory::{zeroed, zeroed_slice};
 use super::pieces::{NODES_MAX, NodeSet};
+use super::rest::{self, Rest};
 use super::{PATH_BYTES_MAX, State};
 use crate::environment;
 use crate::modules::Modules;
@@ -134,9 +135,15 @@ impl State {
         };
         let rank = rank();
         let Some(section) = plan.section(executable.identity(), rank) else {
+            rest::shed(&plan);
             return Ok(None);
         };
         let rules = plan.rules(section);
+        let allowed = allowed_nodes();
+        let rest = Rest::read(&plan, rules, &allowed);
+        if rest.as_ref().is_none_or(|rest| rest.is_left()) {
+            rest::shed(&plan);
+        }
         let mut summary_path = [0; PATH_BYTES_MAX];
         let named = environment::variable(SUMMARY_VARIABLE)
             .filter(|path| path.len() < PATH_BYTES_MAX)
@@ -159,9 +166,10 @@ impl State {
             mappings: zeroed().ok_or_else(no_memory)?,
             group: zeroed().ok_or_else(no_memory)?,
             pins: zeroed().ok_or_else(no_memory)?,
-            allowed: allowed_nodes(),
+            allowed,
             huge_pages: huge_pages_in_use(),
             can_populate: touch::can_populate(),
+            rest,
             has_later: rules.iter().any(|rule| rule.flags & RULE_LATER != 0),
             has_second_thread: AtomicBool::new(false),
             bind_refused: AtomicU32::new(0),
