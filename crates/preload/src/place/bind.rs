@@ -421,6 +421,8 @@ mod tests {
     fn policies_are_read() {
         let nodes = NodeSet::of(1);
         assert_eq!(Policy::parse(b"1:1"), Some(Policy::preferred(nodes)));
+        assert!(Policy::preferred(nodes).marked().is_marked());
+        assert!(!Policy::preferred(nodes).is_marked() && !Policy::DEFAULT.is_marked());
         assert_eq!(Policy::parse(b"4:"), Some(Policy::LOCAL));
         assert_eq!(Policy::parse(b"4"), Some(Policy::LOCAL));
         let mut both = nodes;

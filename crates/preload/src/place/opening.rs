@@ -127,6 +127,7 @@ impl State {
         let no_memory = || Unusable::File(sys::ENOMEM);
         let bytes = read_file(path).map_err(Unusable::File)?;
         let plan = Plan::parse(bytes).map_err(Unusable::Content)?;
+        rest::shed(&plan);
         let modules = zeroed::<Modules>().ok_or_else(no_memory)?;
         // Static objects are placed once the state is complete.
         modules.refresh(&plan, |_| {});
@@ -135,15 +136,11 @@ impl State {
         };
         let rank = rank();
         let Some(section) = plan.section(executable.identity(), rank) else {
-            rest::shed(&plan);
             return Ok(None);
         };
         let rules = plan.rules(section);
         let allowed = allowed_nodes();
         let rest = Rest::read(&plan, rules, &allowed);
-        if rest.as_ref().is_none_or(|rest| rest.is_left()) {
-            rest::shed(&plan);
-        }
         let mut summary_path = [0; PATH_BYTES_MAX];
         let named = environment::variable(SUMMARY_VARIABLE)
             .filter(|path| path.len() < PATH_BYTES_MAX)

@@ -96,7 +96,7 @@ impl Rest {
         Some(Self {
             index,
             wanted: wanted.map(Policy::marked),
-            launched: bind::policy().map(as_launched_with),
+            launched: bind::policy(),
             status: AtomicU32::new(Status::Left as u32),
         })
     }
@@ -110,23 +110,19 @@ impl Rest {
             .unwrap_or(Status::Left)
     }
 
-    /// Is it left to first touch, as planned?
-    pub fn is_left(&self) -> bool {
-        self.wanted.is_none()
-    }
-
     fn is(&self, status: Status) {
         self.status.store(status as u32, Relaxed);
         IS_WANTED.store(status == Status::Set, Release);
     }
 
     /// Gives the calling thread the policy, unless the program gave it one.
-    fn follow(&self) {
-        if let (Some(wanted), Ok(launched)) = (&self.wanted, &self.launched)
-            && bind::policy().is_ok_and(|now| now == *launched)
+    fn follow(&self) -> Result<(), Errno> {
+        if let Some(wanted) = &self.wanted
+            && bind::policy()? == self.launched?
         {
-            let _ = bind::set_policy(wanted);
+            bind::set_policy(wanted)?;
         }
+        Ok(())
     }
 
     /// Has the calling thread the policy?
@@ -145,25 +141,11 @@ impl Rest {
     }
 }
 
-/// What a process was launched with, where it finds this policy at its start.
-fn as_launched_with(found: Policy) -> Policy {
-    match found.is_marked() {
-        // Of a process before this one that had no occasion to take it back.
-        true => environment::variable(POLICY_VARIABLE)
-            .and_then(Policy::parse)
-            .unwrap_or(Policy::DEFAULT),
-        false => found,
-    }
-}
-
-/// Takes back what an earlier program of this process left behind, in a process of which the plan does not
-/// place the rest.
+/// Takes back a policy of the rest that an earlier program left behind, which had no occasion to.
 pub(super) fn shed(plan: &Plan<'_>) {
-    if plan.places_rest()
-        && let Ok(found) = bind::policy()
-        && found.is_marked()
-    {
-        let _ = bind::set_policy(&as_launched_with(found));
+    if plan.places_rest() && bind::policy().is_ok_and(|found| found.is_marked()) {
+        let launched = environment::variable(POLICY_VARIABLE).and_then(Policy::parse);
+        let _ = bind::set_policy(&launched.unwrap_or(Policy::DEFAULT));
     }
 }
 
@@ -181,7 +163,7 @@ pub fn is_wanted() -> bool {
 #[cold]
 pub fn follow() {
     if let Some(rest) = rest() {
-        rest.follow();
+        let _ = rest.follow();
     }
 }
 
@@ -285,12 +267,8 @@ impl State {
     }
 
     fn spread(&self, rest: &Rest) {
-        let set = match &rest.wanted {
-            Some(wanted) => bind::set_policy(wanted),
-            None => return,
-        };
-        match set {
-            Ok(_) => rest.is(Status::Set),
+        match rest.follow() {
+            Ok(()) => rest.is(Status::Set),
             Err(error) => self.rest_refused(rest, error),
         }
     }
@@ -409,23 +387,5 @@ impl State {
             counters.failures.add(Request::Bind, error, 1);
             self.mappings.give_back(granted);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_found_is_what_it_was_launched_with_unless_it_is_marked() {
-        let nodes = NodeSet::of(3);
-        let users = Policy::interleave(nodes);
-        assert_eq!(as_launched_with(users), users);
-        assert_eq!(as_launched_with(Policy::LOCAL), Policy::LOCAL);
-        // The variable is not set in tests.
-        assert_eq!(as_launched_with(users.marked()), Policy::DEFAULT);
-        assert!(users.marked().is_marked() && !users.is_marked());
-        assert!(Policy::preferred(nodes).marked().is_marked());
-        assert!(!Policy::DEFAULT.is_marked() && !Policy::LOCAL.is_marked());
     }
 }

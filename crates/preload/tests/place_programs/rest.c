@@ -148,6 +148,11 @@ int main(int argc, char **argv) {
         execl("/no/such/program", "no", (char *)NULL);
         free(allocate(1 << 20));
         thread_policy("failed_exec");
+    } else if (!strcmp(what, "chosen")) {
+        const int preferred = 1;
+        syscall(SYS_set_mempolicy, preferred, NULL, 0);
+        run_thread("chosen", NULL);
+        thread_policy("creator");
     } else if (!strcmp(what, "later")) {
         thread_policy("alone");
         objects();

@@ -245,7 +245,14 @@ fn it_waits_for_the_second_thread() {
         flags: RULE_LATER,
         ..interleave()
     };
-    let run = run(&programs, &plan(rules(later), false), "later", &[]);
+    let tables = plan(rules(later), false);
+    let chosen = run(&programs, &tables, "chosen", &[]);
+    assert_eq!(
+        ["creator", "chosen_thread"].map(|name| policies(&chosen)[name]),
+        [LOCAL, LOCAL],
+        "the program's choice"
+    );
+    let run = run(&programs, &tables, "later", &[]);
     let mut expected = vec![
         ("alone", DEFAULT),
         ("main_stack", LOCAL),
