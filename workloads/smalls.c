@@ -80,6 +80,8 @@ static void run_on(long cpu) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus);
+    /* None that the C library kept from the thread before, with pages, is large enough. */
+    pthread_attr_setstacksize(&attributes, (2 + cpu) << 20);
     pthread_t thread;
     if (pthread_create(&thread, &attributes, work, (void *)cpu)) {
         fprintf(stderr, "smalls: no thread on CPU %ld\n", cpu);

@@ -482,11 +482,7 @@ impl RuleSummary {
                 true => String::new(),
                 false => format!("{} of them ", self.switched),
             };
-            done += &format!(
-                ", {which}when the second thread was created: {} moved, {}",
-                several(self.switched_moved, "page"),
-                time(self.switched_ns as f64)
-            );
+            done += &format!(", {which}{}", self.moved_at_switch());
         }
         done
     }
@@ -508,18 +504,21 @@ impl RuleSummary {
             .filter(|&(status, _)| count(status) > 0)
             .map(|(status, words)| {
                 let es = if count(status) == 1 { "" } else { "es" };
-                format!("{words} {} process{es}", count(status))
+                let switched = match status {
+                    RestStatus::Set if self.switched > 0 => format!(" {}", self.moved_at_switch()),
+                    _ => String::new(),
+                };
+                format!("{words} {} process{es}{switched}", count(status))
             });
-        let mut done = said.collect::<Vec<_>>().join("; ");
-        if self.switched > 0 {
-            done += &format!(
-                ", when the second thread was created: {} page{} moved, {}",
-                self.switched_moved,
-                if self.switched_moved == 1 { "" } else { "s" },
-                time(self.switched_ns as f64)
-            );
-        }
-        done
+        said.collect::<Vec<_>>().join("; ")
+    }
+
+    fn moved_at_switch(&self) -> String {
+        format!(
+            "when the second thread was created: {} moved, {}",
+            several(self.switched_moved, "page"),
+            time(self.switched_ns as f64)
+        )
     }
 
     /// What did not go as planned.
@@ -744,7 +743,7 @@ mod tests {
                 1,
                 r#""rest":"set","switched":1,"switched_moved":7,"switched_ns":42000"#
             )]),
-            "rest: policy set in 1 process, when the second thread was created: 7 pages moved, 42 µs"
+            "rest: policy set in 1 process when the second thread was created: 7 pages moved, 42 µs"
         );
         assert_eq!(
             said(&[
