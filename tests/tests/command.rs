@@ -405,6 +405,47 @@ fn rules_that_match_nothing_are_refused() {
 }
 
 #[test]
+fn the_rest_is_placed_in_every_process_of_the_command() {
+    let case = Case::new("rest");
+    let run = |rules: &[&str]| {
+        let mut run = case.command(nearpage_path());
+        run.arg("run");
+        rules
+            .iter()
+            .for_each(|rule| _ = run.args(["--place", rule]));
+        run.args([
+            "--",
+            "sh",
+            "-c",
+            "grep -m1 -o 'interleave[^ ]*' /proc/self/numa_maps; true",
+        ]);
+        case.run(run)
+    };
+    let placed = run(&["rest=interleave"]).success();
+    assert!(placed.stdout.starts_with("interleave=static:0"), "{placed}");
+    assert!(
+        placed
+            .stderr
+            .contains("--place 'rest=interleave': policy set in 2 processes\n"),
+        "{placed}"
+    );
+    let left = run(&["rest=first-touch"]).success();
+    assert_eq!(left.stdout, "", "{left}");
+    assert!(
+        left.stderr
+            .contains("left to first touch, as planned, in 2 processes"),
+        "{left}"
+    );
+    says(run(&["rest=node:9"]), 1, &["rest=node:9", "no node 9"]);
+    says(run(&["rest=block"]), 2, &["the rest can be"]);
+    says(
+        run(&["rest=interleave", "rest=node:0"]),
+        2,
+        &["rest=node:0", "said twice", "rest=interleave"],
+    );
+}
+
+#[test]
 fn commands_that_cannot_run_leave_nothing() {
     let case = Case::new("no-command");
     says(

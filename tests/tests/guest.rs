@@ -100,10 +100,17 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let case = Case::new("guest");
     plan_on_the_host(&case);
     case.write("later.toml", LATER_PLAN);
+    another_build(&case, "smalls", "other");
+    case.write("rest.toml", REST_PLAN);
+    let later = "placement = \"interleave\"\nstart = \"second-thread\"";
+    case.write(
+        "rest_later.toml",
+        REST_PLAN.replace("placement = \"interleave\"", later),
+    );
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [cg, triad, lu, cluster, restless, replicas, pairs] = [
+    let [cg, triad, lu, cluster, restless, replicas, pairs, smalls] = [
         "cg",
         "triad",
         "lu_blocks",
@@ -111,6 +118,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         "restless",
         "replicas",
         "pairs",
+        "smalls",
     ]
     .map(|name| workload(name).display().to_string());
     let in_background = |name: &str, command: String| {
@@ -185,6 +193,14 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             &format!(
                 "{team} {nearpage} run --place 'heap>=1M=interleave:1,3' --place 'heap>=64K=node:2' -- {cg} {CG}"
             ),
+        ),
+        // What no object's rule places; `other` has no plan.
+        format!(
+            "{nearpage} run --place rest=interleave --place 'heap>=4M=first-touch' --place 'heap>=1M=node:2' -- \
+             {smalls} ./other >rest.out 2>rest.err\n\
+             {nearpage} run --plan rest.toml -- {smalls} ./other >rest_plan.out 2>rest_plan.err\n\
+             {nearpage} run --plan rest_later.toml -- {smalls} ./other >rest_later.out 2>rest_later.err\n\
+             {nearpage} run -q --place rest=node:1 -- {smalls} >rest_node.out\n"
         ),
         // Pages that are moved when the second thread is created.
         Inspection::command(
@@ -313,6 +329,45 @@ name = "arrays"
 heap = ">=1M"
 placement = "block"
 start = "second-thread"
+"#;
+
+/// A copy of a workload that is another program to nearpage: with another build-id.
+fn another_build(case: &Case, name: &str, copy: &str) {
+    // A note of the linker: lengths of name and build-id, its kind, its name.
+    const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let copy = case.path(copy);
+    std::fs::copy(workload(name), &copy).unwrap();
+    let mut bytes = std::fs::read(&copy).unwrap();
+    let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);
+    bytes[at.expect("a build-id") + NOTE.len()] ^= 1;
+    // The copy has the permissions of the original.
+    std::fs::write(&copy, bytes).unwrap();
+}
+
+/// For `smalls` alone: the smaller array goes to node 2, the larger one is left to who fills it.
+const REST_PLAN: &str = r#"
+version = 1
+policy = "hand"
+machine = "any"
+page_bytes = 4096
+
+[program]
+executable = "smalls"
+
+[[object]]
+name = "large"
+heap = ">=4M"
+placement = "first-touch"
+
+[[object]]
+name = "middle"
+heap = ">=1M"
+placement = "node:2"
+
+[[object]]
+name = "the rest"
+rest = true
+placement = "interleave"
 "#;
 
 /// A plan of `lu_blocks`, made on this machine with the guest's number of threads.
@@ -483,6 +538,97 @@ fn what_one_thread_filled_is_in_blocks_once_there_is_a_second() {
         said.contains(" pages moved, ") && !said.contains("failed"),
         "{said}"
     );
+}
+
+/// What `smalls` printed: pages by node.
+fn pages_of_smalls(file: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
+    let text = IN_GUEST.case.read(file);
+    let line = |line: &str| {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        let nodes = words.split_off(words.iter().position(|word| word.contains(':'))?);
+        let node = |word: &str| {
+            let (node, pages) = word.split_once(':')?;
+            Some((node.parse().ok()?, pages.parse().ok()?))
+        };
+        let nodes = nodes.into_iter().map(node).collect::<Option<_>>()?;
+        Some((words.join(" "), nodes))
+    };
+    let lines = text.lines().map(|text| line(text).expect(text));
+    lines.collect()
+}
+
+fn is_even(count: &BTreeMap<u32, u64>) -> bool {
+    let (least, most) = (count.values().min(), count.values().max());
+    // Linux deals pages by their addresses: what is counted begins and ends anywhere, and has a few gaps.
+    count.len() == 4 && most.unwrap() - least.unwrap() <= 4
+}
+
+fn is_on(count: &BTreeMap<u32, u64>, node: u32) -> bool {
+    count.keys().eq([&node])
+}
+
+#[test]
+fn the_rest_is_spread_and_stacks_and_placed_objects_are_not() {
+    let case = &IN_GUEST.case;
+    for (file, other_is_spread) in [
+        ("rest.out", true),
+        ("rest_plan.out", false),
+        ("rest_later.out", false),
+    ] {
+        let pages = pages_of_smalls(file);
+        for cpu in 0..4 {
+            assert!(
+                is_on(&pages[&format!("stack {cpu}")], cpu),
+                "{file}: {pages:?}"
+            );
+            assert!(
+                is_even(&pages[&format!("own rows {cpu}")]),
+                "{file}: {pages:?}"
+            );
+        }
+        assert!(is_even(&pages["rows"]), "{file}: {pages:?}");
+        assert!(is_on(&pages["middle"], 2), "{file}: {pages:?}");
+        assert!(is_on(&pages["large"], 0), "{file}: {pages:?}");
+        let other = &pages["other"];
+        assert!(
+            if other_is_spread {
+                is_even(other)
+            } else {
+                is_on(other, 0)
+            },
+            "{file}: {pages:?}"
+        );
+    }
+    // A forked child waits for a second thread of its own, where its parent did.
+    assert!(is_even(&pages_of_smalls("rest.out")["forked"]));
+    assert!(is_even(&pages_of_smalls("rest_plan.out")["forked"]));
+    assert!(is_on(&pages_of_smalls("rest_later.out")["forked"], 0));
+
+    let said = case.read("rest.err");
+    assert!(
+        said.contains("--place 'rest=interleave': policy set in 2 processes\n"),
+        "{said}"
+    );
+    let said = case.read("rest_plan.err");
+    assert!(
+        said.contains("the rest: policy set in 2 processes\n"),
+        "{said}"
+    );
+    let said = case.read("rest_later.err");
+    assert!(
+        said.contains("the rest: policy set in 1 process when the second thread was created: ")
+            && said
+                .contains("; left to first touch, as no second thread was created, in 1 process\n"),
+        "{said}"
+    );
+    let pages = pages_of_smalls("rest_node.out");
+    for (name, count) in &pages {
+        let node = match name.strip_prefix("stack ") {
+            Some(cpu) => cpu.parse().unwrap(),
+            None => 1,
+        };
+        assert!(is_on(count, node), "{name}: {count:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Hands a plan to the preload library: who is pinned where, how large teams are in this run, the
 //! compact form on disk, and what the library says of it at the end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -112,7 +112,7 @@ impl Placing {
 
     /// Variables that the preload library reads.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        vec![
+        let mut variables = vec![
             (
                 nearpage_wire::PLAN_VARIABLE.into(),
                 self.plan_file().into_os_string(),
@@ -121,7 +121,11 @@ impl Placing {
                 nearpage_wire::SUMMARY_VARIABLE.into(),
                 self.summary_file().into_os_string(),
             ),
-        ]
+        ];
+        if let Some(policy) = launched_policy() {
+            variables.push((nearpage_wire::POLICY_VARIABLE.into(), policy.into()));
+        }
+        variables
     }
 
     /// What was placed, what was not, and why: lines for people, once the command has ended.
@@ -148,6 +152,30 @@ impl Drop for Placing {
         // Best effort: two small files in the temporary folder.
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The memory policy that this command was launched with, as [`nearpage_wire::POLICY_VARIABLE`] has it; none
+/// where it is the default, or the kernel does not say.
+fn launched_policy() -> Option<String> {
+    const NODES_MAX: usize = 1024;
+    let mut mode: libc::c_int = 0;
+    let mut nodes = [0u64; NODES_MAX / 64];
+    // SAFETY: the kernel writes one number, and as many bits as are said.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &mut mode,
+            nodes.as_mut_ptr(),
+            NODES_MAX,
+            0,
+            0,
+        )
+    };
+    let nodes: Vec<String> = (0..NODES_MAX)
+        .filter(|node| nodes[node / 64] >> (node % 64) & 1 == 1)
+        .map(|node| node.to_string())
+        .collect();
+    (asked == 0 && mode != libc::MPOL_DEFAULT).then(|| format!("{mode}:{}", nodes.join(",")))
 }
 
 fn temporary_folder() -> io::Result<PathBuf> {
@@ -371,6 +399,21 @@ struct RuleSummary {
     outside: u64,
     ignored: bool,
     failures: Vec<Failure>,
+    /// Of the rule about the rest: what became of it.
+    rest: Option<RestStatus>,
+    /// By that, the processes.
+    #[serde(skip)]
+    processes: BTreeMap<RestStatus, BTreeSet<u32>>,
+}
+
+/// What became of the rest in a process.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+enum RestStatus {
+    Set,
+    Left,
+    Waits,
+    Failed,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -382,7 +425,10 @@ struct Failure {
 }
 
 impl RuleSummary {
-    fn add(&mut self, other: &Self) {
+    fn add(&mut self, pid: u32, other: &Self) {
+        if let Some(status) = other.rest {
+            self.processes.entry(status).or_default().insert(pid);
+        }
         self.objects += other.objects;
         self.pages += other.pages;
         self.bytes += other.bytes;
@@ -415,6 +461,7 @@ impl RuleSummary {
     /// What was done with the objects.
     fn done(&self) -> String {
         let mut done = match self.objects {
+            _ if !self.processes.is_empty() => self.rest_done(),
             0 if self.left > 0 => format!(
                 "{} left to first touch, as planned",
                 several(self.left, "object")
@@ -430,18 +477,48 @@ impl RuleSummary {
                 self.pages
             ),
         };
-        if self.switched > 0 {
+        if self.switched > 0 && self.objects > 0 {
             let which = match self.switched == self.objects {
                 true => String::new(),
                 false => format!("{} of them ", self.switched),
             };
-            done += &format!(
-                ", {which}when the second thread was created: {} moved, {}",
-                several(self.switched_moved, "page"),
-                time(self.switched_ns as f64)
-            );
+            done += &format!(", {which}{}", self.moved_at_switch());
         }
         done
+    }
+
+    /// What was done with the rest.
+    fn rest_done(&self) -> String {
+        let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len);
+        let words = [
+            (RestStatus::Set, "policy set in"),
+            (RestStatus::Left, "left to first touch, as planned, in"),
+            (
+                RestStatus::Waits,
+                "left to first touch, as no second thread was created, in",
+            ),
+            (RestStatus::Failed, "could not be placed in"),
+        ];
+        let said = words
+            .into_iter()
+            .filter(|&(status, _)| count(status) > 0)
+            .map(|(status, words)| {
+                let es = if count(status) == 1 { "" } else { "es" };
+                let switched = match status {
+                    RestStatus::Set if self.switched > 0 => format!(" {}", self.moved_at_switch()),
+                    _ => String::new(),
+                };
+                format!("{words} {} process{es}{switched}", count(status))
+            });
+        said.collect::<Vec<_>>().join("; ")
+    }
+
+    fn moved_at_switch(&self) -> String {
+        format!(
+            "when the second thread was created: {} moved, {}",
+            several(self.switched_moved, "page"),
+            time(self.switched_ns as f64)
+        )
     }
 
     /// What did not go as planned.
@@ -522,9 +599,11 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     let mut rules: Vec<RuleSummary> = (0..rule_names.len())
         .map(|_| RuleSummary::default())
         .collect();
-    for rule in processes.iter().flat_map(|process| &process.rules) {
-        if let Some(sum) = rules.get_mut(rule.number as usize) {
-            sum.add(rule);
+    for process in processes {
+        for rule in &process.rules {
+            if let Some(sum) = rules.get_mut(rule.number as usize) {
+                sum.add(process.pid, rule);
+            }
         }
     }
     let mut lines = Vec::new();
@@ -637,6 +716,50 @@ mod tests {
         assert_eq!(
             said(r#","left":2"#),
             "a: 2 objects left to first touch, as planned"
+        );
+    }
+
+    #[test]
+    fn what_became_of_the_rest_is_told_by_processes() {
+        let said = |processes: &[(u32, &str)]| {
+            let line = |&(pid, rest): &(u32, &str)| {
+                let line = format!(
+                    r#"{{"pid":{pid},"mechanism":"bind","rules":[{{"number":0,{rest}}}]}}"#
+                );
+                serde_json::from_str(&line).unwrap()
+            };
+            let processes: Vec<ProcessSummary> = processes.iter().map(line).collect();
+            outcome(&processes, &["rest".to_owned()]).join("\n")
+        };
+        let set = r#""rest":"set""#;
+        assert_eq!(said(&[(1, set)]), "rest: policy set in 1 process");
+        assert_eq!(
+            said(&[(1, set), (2, set), (1, set)]),
+            "rest: policy set in 2 processes",
+            "one that became another program is one"
+        );
+        assert_eq!(
+            said(&[(
+                1,
+                r#""rest":"set","switched":1,"switched_moved":7,"switched_ns":42000"#
+            )]),
+            "rest: policy set in 1 process when the second thread was created: 7 pages moved, 42 µs"
+        );
+        assert_eq!(
+            said(&[
+                (1, r#""rest":"waits""#),
+                (2, set),
+                (
+                    3,
+                    r#""rest":"failed","failures":[{"call":"set_mempolicy","errno":1,"count":1}]"#
+                )
+            ]),
+            "rest: policy set in 1 process; left to first touch, as no second thread was created, in 1 process; could \
+             not be placed in 1 process (1 × set_mempolicy failed: Operation not permitted (os error 1))"
+        );
+        assert_eq!(
+            said(&[(1, r#""rest":"left""#)]),
+            "rest: left to first touch, as planned, in 1 process"
         );
     }
 

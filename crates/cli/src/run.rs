@@ -47,7 +47,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     // What is only to be replicated has no need of a plan.
     let placing = match nothing_to_place && !what.is_empty() {
         true => None,
-        false => Some(Placing::new(&wish, &programs)?),
+        false => Some(Placing::new(&wish, &programs).map_err(as_usage)?),
     };
     let library = PreloadLibrary::find()?;
     let say = |line: &str| {
@@ -92,6 +92,14 @@ fn parse(rule: &str, known: &[NodeId]) -> anyhow::Result<PlaceRule> {
         Err(wording) if wording.is_usage() => Usage(error.to_string()).into(),
         _ => error.into(),
     })
+}
+
+/// Rules that are wrong together, on any machine, are wrong usage too.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<nearpage_plan::Error>() {
+        Some(wording) if wording.is_usage() => Usage(wording.to_string()).into(),
+        _ => error,
+    }
 }
 
 /// As the plan crate calls it.

@@ -34,11 +34,9 @@ fn stack_line(line: &[u8]) -> Option<[usize; 2]> {
     (bounds[0] < bounds[1]).then_some(bounds)
 }
 
-/// The main thread's stack: its top from `/proc/self/maps`, its depth from the resource limit.
-pub fn main_stack() -> [usize; 2] {
-    let Ok(fd) = sys::open(b"/proc/self/maps\0", sys::O_RDONLY) else {
-        return [0; 2];
-    };
+/// The main thread's stack as it is mapped now: first byte, and the one after the last.
+pub fn main_stack_mapping() -> Option<(usize, usize)> {
+    let fd = sys::open(b"/proc/self/maps\0", sys::O_RDONLY).ok()?;
     let mut buffer = [0u8; 1024];
     let mut line = Text::<256>::new();
     let mut found = None;
@@ -56,7 +54,12 @@ pub fn main_stack() -> [usize; 2] {
         }
     }
     sys::close(fd);
-    let Some([low, high]) = found else {
+    found.map(|[low, high]| (low, high))
+}
+
+/// The main thread's stack: its top from `/proc/self/maps`, its depth from the resource limit.
+pub fn main_stack() -> [usize; 2] {
+    let Some((low, high)) = main_stack_mapping() else {
         return [0; 2];
     };
     let limit = match sys::resource_limit(RESOURCE_STACK) {
@@ -125,6 +128,27 @@ pub fn thread_stack(attributes: [usize; 2], local_storage: [usize; 2]) -> [usize
     [local_storage[1].saturating_sub(bytes), local_storage[0]]
 }
 
+/// The whole pages of the memory that the calling thread's stack was put in, thread-local storage
+/// included: `attributes` and `local_storage` as for [`thread_stack`]. None where it is not known.
+pub fn stack_pages(
+    attributes: [usize; 2],
+    local_storage: [usize; 2],
+    page_bytes: usize,
+) -> Option<(usize, usize)> {
+    let [given, bytes] = attributes;
+    let page = page_bytes.checked_next_power_of_two()?;
+    let (low, end) = match given {
+        // The control block is in the last page of what the C library mapped.
+        0 => {
+            let end = local_storage[1].checked_next_multiple_of(page)?;
+            (end.checked_sub(bytes)?, end)
+        }
+        low => (low, low.checked_add(bytes)? & !(page - 1)),
+    };
+    let start = low.checked_next_multiple_of(page)?;
+    (bytes > 0 && start < end).then_some((start, end))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,8 +168,36 @@ mod tests {
     }
 
     #[test]
+    fn whole_pages_of_a_stack() {
+        let storage = [0x7f10_0000_e800, 0x7f10_0001_0000];
+        let pages = |attributes| stack_pages(attributes, storage, 4096);
+        assert_eq!(
+            pages([0, 0x8000]),
+            Some((0x7f10_0000_8000, 0x7f10_0001_0000))
+        );
+        assert_eq!(
+            pages([0, 0x8001]),
+            Some((0x7f10_0000_8000, 0x7f10_0001_0000)),
+            "no more than there is"
+        );
+        // The program's own memory: what is around it stays as it is.
+        assert_eq!(pages([0x20010, 0x8000]), Some((0x21000, 0x28000)));
+        assert_eq!(pages([0x20000, 0x8000]), Some((0x20000, 0x28000)));
+        assert_eq!(pages([0x20010, 0xff0]), None);
+        assert_eq!(pages([0, 0]), None);
+        assert_eq!(pages([usize::MAX - 10, 100]), None);
+        assert_eq!(
+            stack_pages([0, 0x20000], [0x10_f000, 0x10_e000], 1 << 16),
+            Some((0xf_0000, 0x11_0000)),
+            "larger pages"
+        );
+    }
+
+    #[test]
     fn this_processes_main_stack_is_found() {
         let [low, high] = main_stack();
         assert!(low < high && high - low >= 1 << 16);
+        let (start, end) = main_stack_mapping().unwrap();
+        assert!(low <= start && start < end && end == high);
     }
 }

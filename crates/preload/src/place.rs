@@ -40,6 +40,7 @@ pub mod order;
 pub mod placed;
 pub mod recognise;
 pub mod remap;
+pub mod rest;
 pub mod summary;
 
 use bind::Outcome;
@@ -48,6 +49,7 @@ use order::{Orders, Threads};
 use pieces::{Extent, NodeSet, Pattern, Pieces};
 use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
+use rest::Rest;
 
 const PATH_BYTES_MAX: usize = 4096;
 
@@ -71,6 +73,8 @@ pub struct State {
     allowed: NodeSet,
     huge_pages: bool,
     can_populate: bool,
+    /// What no rule for an object places.
+    rest: Option<Rest>,
     /// Some rules' objects are placed when the second thread is created.
     has_later: bool,
     /// A second thread was about to be created, or was met.
@@ -194,6 +198,7 @@ pub fn forked_child() {
     let Some(state) = state() else { return };
     state.modules.forked_child();
     state.has_second_thread.store(false, Relaxed);
+    state.forked_rest();
     state.orders.clear();
     state.pins.forked_child(state.pin_rules);
     state.counters.iter().for_each(RuleCounters::clear);
@@ -234,6 +239,7 @@ impl State {
         {
             self.refused(error);
         }
+        self.start_rest();
         self.threads.started(sys::gettid(), 0);
         STATE.store((&raw const *self).cast_mut(), Release);
         WANTED_BYTES_MIN.store(recogniser.size_bytes_min(), Relaxed);
@@ -347,16 +353,18 @@ impl State {
         let Some(pattern) = self.plan.pattern(rule) else {
             return false;
         };
+        let extent = self.extent(address, size_bytes);
         if pattern == Pattern::Leave {
             count(&counters.left);
+            self.keep_local(extent, counters, origin);
             return false;
         }
-        let extent = self.extent(address, size_bytes);
         let Some((start, end)) = extent.pages() else {
             count(&counters.too_small);
             return false;
         };
         if self.waits(rule) {
+            self.keep_local(extent, counters, origin);
             self.wait(index, object, counters);
             return false;
         }
@@ -367,6 +375,7 @@ impl State {
             if rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) {
                 count(&counters.early);
             }
+            self.keep_local(extent, counters, origin);
             let object = Touched {
                 extent,
                 pattern,
@@ -407,28 +416,14 @@ impl State {
         let exact = Pieces::new(extent, pattern);
         // Each piece may be a mapping of its own, and so may what is left of the old one behind them.
         let wanted = exact.count_up_to(self.mappings.max()).saturating_add(1);
-        let granted = self.mappings.take(wanted, 2);
-        if granted < 2 {
-            count(&counters.no_room);
+        let Some(granted) = self.claim(extent.address, (start, end), wanted, counters, origin)
+        else {
             return false;
-        }
-        if let Some(origin) = origin {
-            let is_unmapped = origin == Origin::Mapping || is_own_mapping(extent.address);
-            let placed = Placed {
-                start,
-                length: end - start,
-                mappings: granted as u32,
-                is_unmapped,
-            };
-            if !self.placed.insert(extent.address, placed) {
-                self.mappings.give_back(granted);
-                count(&counters.no_room);
-                return false;
-            }
-        }
+        };
         let (pieces, coarsened) = exact.at_most(granted - 1);
         counters.coarsened.fetch_add(coarsened, Relaxed);
-        let mut outcome = bind::place(extent, pieces, &pattern, &self.allowed, counters);
+        let nodes = (&self.allowed, self.spreads());
+        let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
         if outcome == Outcome::LargerPages {
             // Explicit huge pages, of which the kernel splits no mapping.
             let extent = Extent {
@@ -436,7 +431,7 @@ impl State {
                 ..extent
             };
             let (pieces, _) = Pieces::new(extent, pattern).at_most(granted - 1);
-            outcome = bind::place(extent, pieces, &pattern, &self.allowed, counters);
+            outcome = bind::place(extent, pieces, &pattern, nodes, counters);
         }
         match outcome {
             Outcome::Placed | Outcome::LargerPages => {}
@@ -451,6 +446,44 @@ impl State {
             }
         }
         true
+    }
+
+    /// Up to `wanted` mappings for an object, at least 2, with which it is remembered unless it is static; none
+    /// where there is no room.
+    fn claim(
+        &self,
+        address: usize,
+        (start, end): (usize, usize),
+        wanted: u64,
+        counters: &RuleCounters,
+        origin: Option<Origin>,
+    ) -> Option<u64> {
+        // One that waited was kept local.
+        if origin.is_some()
+            && self.spreads()
+            && let Some(before) = self.placed.remove(address)
+        {
+            self.mappings.give_back(before.mappings.into());
+        }
+        let granted = self.mappings.take(wanted, 2);
+        if granted < 2 {
+            count(&counters.no_room);
+            return None;
+        }
+        if let Some(origin) = origin {
+            let placed = Placed {
+                start,
+                length: end - start,
+                mappings: granted as u32,
+                is_unmapped: origin == Origin::Mapping || is_own_mapping(address),
+            };
+            if !self.placed.insert(address, placed) {
+                self.mappings.give_back(granted);
+                count(&counters.no_room);
+                return None;
+            }
+        }
+        Some(granted)
     }
 
     /// Memory policies are refused: from here on pages are touched.

@@ -199,9 +199,20 @@ impl<'file> Plan<'file> {
             subject::STATIC => (rule.module as usize) < self.modules.len() && rule.size_bytes > 0,
             subject::CALL_SITE => self.frames(rule).is_some(),
             subject::HEAP | subject::MAPPING => true,
+            subject::REST => {
+                return matches!(
+                    self.pattern(rule),
+                    Some(Pattern::Interleave(_) | Pattern::Node(_) | Pattern::Leave)
+                );
+            }
             _ => false,
         };
         recognises && self.pattern(rule).is_some()
+    }
+
+    /// Is there a rule about the rest, for whatever process?
+    pub fn places_rest(&self) -> bool {
+        self.rules.iter().any(|rule| rule.subject == subject::REST)
     }
 }
 
@@ -307,6 +318,15 @@ mod tests {
             "no frames"
         );
         assert!(plan.is_sound(&plan.rules[0]));
+        let rest = |rule: Rule| Rule {
+            subject: subject::REST,
+            ..rule
+        };
+        assert!(plan.is_sound(&rest(plan.rules[1])));
+        assert!(
+            !plan.is_sound(&rest(plan.rules[0])),
+            "what is no object has no shares"
+        );
     }
 
     proptest! {

@@ -72,6 +72,10 @@ functions! {
     execl c"execl" () -> c_int;
     execlp c"execlp" () -> c_int;
     execle c"execle" () -> c_int;
+    posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const c_void) -> c_int;
+    posix_spawnp c"posix_spawnp" (pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const c_void) -> c_int;
+    popen c"popen" (command: *const c_char, mode: *const c_char) -> usize;
+    system c"system" (command: *const c_char) -> c_int;
     libc_dlopen_mode c"__libc_dlopen_mode" (name: *const c_char, mode: c_int) -> usize;
     sigaction c"sigaction" (signal: c_int, new: *const c_void, old: *mut c_void) -> c_int;
     signal c"signal" (signal: c_int, handler: usize) -> usize;

@@ -772,6 +772,39 @@ pub fn mbind(
     }
 }
 
+/// Sets the memory policy of the calling thread. `node_mask` as for [`mbind`].
+pub fn set_mempolicy(mode: usize, node_mask: &[u64]) -> Result<usize, Errno> {
+    let maxnode = node_mask.len() * 64 + 1;
+    // SAFETY: a policy changes where pages come from, never what they hold; the mask is readable.
+    unsafe {
+        call(
+            number::SET_MEMPOLICY,
+            [mode, node_mask.as_ptr() as usize, maxnode, 0, 0, 0],
+        )
+    }
+}
+
+/// Asks for a memory policy: mode, and nodes into `node_mask`, which has a bit for every node that a kernel
+/// may have. What is asked for is up to `flags`.
+pub fn get_mempolicy(node_mask: &mut [u64], address: usize, flags: usize) -> Result<u32, Errno> {
+    let mut mode = 0u32;
+    // SAFETY: the kernel writes one number, and as many bits as the mask has.
+    unsafe {
+        call(
+            number::GET_MEMPOLICY,
+            [
+                &raw mut mode as usize,
+                node_mask.as_mut_ptr() as usize,
+                node_mask.len() * 64,
+                address,
+                flags,
+                0,
+            ],
+        )
+    }?;
+    Ok(mode)
+}
+
 /// Moves pages of this process to `nodes`, or, with `nodes` empty, asks where they are. One entry
 /// per page in each slice; `status` gets the node or a negative error number.
 pub fn move_pages(

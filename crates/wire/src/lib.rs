@@ -35,6 +35,10 @@ pub const LOG_DIRECTORY_VARIABLE: &str = "NEARPAGE_LOG";
 pub const PLAN_VARIABLE: &str = "NEARPAGE_PLAN";
 /// Environment variable: path of a file to which each process appends its placement summary.
 pub const SUMMARY_VARIABLE: &str = "NEARPAGE_SUMMARY";
+/// Environment variable: the memory policy that `nearpage run` itself was launched with, as
+/// `set_mempolicy` has it: the mode in decimal, a colon, and the nodes in decimal between commas
+/// (`3:0,1`). Absent: the default.
+pub const POLICY_VARIABLE: &str = "NEARPAGE_POLICY";
 /// Environment variable: mean number of bytes between two sampled small allocations; `1` logs all,
 /// of whatever size and rate.
 pub const SMALL_SAMPLE_BYTES_VARIABLE: &str = "NEARPAGE_SMALL_SAMPLE_BYTES";

@@ -83,7 +83,8 @@ pub struct Run {
     /// Place by hand: WHAT=WHERE, for example symbol:cvar=block-cyclic:20M or heap>=1M=interleave
     ///
     /// WHAT: `symbol:NAME`, `symbol:NAME@MODULE`, `function:NAME[:LINE]` (heap objects allocated
-    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`. WHERE: `block`, `block-cyclic:SIZE`,
+    /// there), `heap>=SIZE`, `heap<SIZE`, `mapping>=SIZE`, `rest` (what nothing else places, small objects
+    /// too, but no stacks; WHERE is `interleave[:NODES]`, `node:N` or `first-touch` then). WHERE: `block`, `block-cyclic:SIZE`,
     /// `interleave[:NODES]` (nodes as numactl writes them, or weighted as `0=3,1=1`), `node:N`,
     /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
     #[arg(long, value_name = "RULE")]

@@ -2,9 +2,10 @@
 //! this library's own beginning and end.
 
 use core::arch::naked_asm;
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int, c_void};
 
 use super::entry::{announce, enter};
+use crate::place::rest;
 use crate::real::{self, Function};
 use crate::tracker::TRACKER;
 
@@ -37,7 +38,66 @@ extern "C" fn note_loading(at: usize, function: Function) -> usize {
 
 extern "C" fn note_replacing(at: usize, function: Function) -> usize {
     TRACKER.replacing(at);
+    rest::leave();
     real::entry(function)
+}
+
+/// Stands in front of `posix_spawn`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut c_int,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const c_void,
+    environment: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    rest::launching(|| unsafe {
+        real::posix_spawn(pid, path, actions, attributes, arguments, environment)
+    })
+}
+
+/// Stands in front of `posix_spawnp`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut c_int,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const c_void,
+    environment: *const c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    rest::launching(|| unsafe {
+        real::posix_spawnp(pid, file, actions, attributes, arguments, environment)
+    })
+}
+
+/// Stands in front of `popen`.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> usize {
+    // SAFETY: the caller's promise.
+    rest::launching(|| unsafe { real::popen(command, mode) })
+}
+
+/// Stands in front of `system`. A thread that is cancelled in it keeps what it was launched with, and ends.
+///
+/// # Safety
+/// As the function itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    rest::launching(|| unsafe { real::system(command) })
 }
 
 unsafe extern "C" fn dlclose_at(handle: usize, at: usize) -> c_int {

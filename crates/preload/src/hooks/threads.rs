@@ -4,6 +4,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 
 use super::entry::enter;
+use crate::place::rest;
 use crate::real;
 use crate::replicas;
 use crate::thread::Thread;
@@ -67,8 +68,13 @@ unsafe fn create_thread(
             TRACKER.thread_is_not_created();
             return create(start, argument);
         }
-        record.write(birth);
-        let result = create(thread_entry as *const () as usize, record as usize);
+        let result = rest::creating_thread(|resumes_rest| {
+            record.write(Birth {
+                resumes_rest,
+                ..birth
+            });
+            create(thread_entry as *const () as usize, record as usize)
+        });
         if result != 0 {
             TRACKER.thread_is_not_created();
             real::free(record as usize);
@@ -90,6 +96,9 @@ unsafe extern "C" fn begin_thread(record: *mut Birth) -> Start {
         let birth = record.read();
         real::free(record as usize);
         TRACKER.thread_begins(&birth);
+        if birth.resumes_rest {
+            rest::resume();
+        }
         Start {
             routine: birth.start_routine,
             argument: birth.argument,

@@ -13,12 +13,16 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::counters::{Request, RuleCounters};
-use super::pieces::{Extent, NODES_MAX, NodeSet, Pattern, Pieces, Target};
+use super::pieces::{Extent, NodeSet, Pattern, Pieces, Target};
 use crate::sys::{self, Errno};
 
 const MPOL_DEFAULT: usize = 0;
 const MPOL_PREFERRED: usize = 1;
 const MPOL_INTERLEAVE: usize = 3;
+const MPOL_LOCAL: usize = 4;
+/// Nodes mean the machine's, whatever a cpuset allows.
+const MPOL_F_STATIC_NODES: usize = 1 << 15;
+const MPOL_F_ADDR: usize = 2;
 const MPOL_F_MEMS_ALLOWED: usize = 4;
 const MPOL_MF_MOVE: usize = 2;
 
@@ -41,17 +45,106 @@ pub enum Outcome {
     LargerPages,
 }
 
+/// The memory policy of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    mode: usize,
+    /// Its nodes.
+    pub nodes: NodeSet,
+}
+
+impl Policy {
+    /// Local, unless the system says otherwise.
+    pub const DEFAULT: Self = Self {
+        mode: MPOL_DEFAULT,
+        nodes: NodeSet::EMPTY,
+    };
+    /// From the node of whoever touches the page first.
+    pub const LOCAL: Self = Self {
+        mode: MPOL_LOCAL,
+        nodes: NodeSet::EMPTY,
+    };
+
+    /// Pages in turn over these nodes.
+    pub const fn interleave(nodes: NodeSet) -> Self {
+        Self {
+            mode: MPOL_INTERLEAVE,
+            nodes,
+        }
+    }
+
+    /// Pages of this node, while it has any.
+    pub const fn preferred(node: NodeSet) -> Self {
+        Self {
+            mode: MPOL_PREFERRED,
+            nodes: node,
+        }
+    }
+
+    /// The same, so that it can be told from one of the user's.
+    pub const fn marked(self) -> Self {
+        Self {
+            mode: self.mode | MPOL_F_STATIC_NODES,
+            ..self
+        }
+    }
+
+    /// Is it one that was [`Self::marked`]?
+    pub fn is_marked(&self) -> bool {
+        const PREFERRED: usize = MPOL_PREFERRED | MPOL_F_STATIC_NODES;
+        const INTERLEAVE: usize = MPOL_INTERLEAVE | MPOL_F_STATIC_NODES;
+        matches!(self.mode, PREFERRED | INTERLEAVE)
+    }
+
+    /// From the text of [`nearpage_wire::POLICY_VARIABLE`].
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut numbers = text.split(|byte| matches!(byte, b':' | b','));
+        let number = |digits: &[u8]| core::str::from_utf8(digits).ok()?.parse::<u32>().ok();
+        let mode = number(numbers.next()?)?;
+        let mut nodes = NodeSet::EMPTY;
+        for digits in numbers.filter(|digits| !digits.is_empty()) {
+            nodes.insert(number(digits)?);
+        }
+        Some(Self {
+            mode: mode as usize,
+            nodes,
+        })
+    }
+}
+
+/// The calling thread's policy.
+pub fn policy() -> Result<Policy, Errno> {
+    let mut nodes = NodeSet::EMPTY;
+    let mode = sys::get_mempolicy(&mut nodes.words, 0, 0)?;
+    Ok(Policy {
+        mode: mode as usize,
+        nodes,
+    })
+}
+
+/// Sets the calling thread's policy. Threads that it creates from now on have it too.
+pub fn set_policy(policy: &Policy) -> Result<usize, Errno> {
+    match policy.nodes.is_empty() {
+        true => sys::set_mempolicy(policy.mode, &[]),
+        false => sys::set_mempolicy(policy.mode, &policy.nodes.words),
+    }
+}
+
+/// Is the memory at this address left to the policy of the process?
+pub fn has_no_policy(address: usize) -> bool {
+    let mut nodes = NodeSet::EMPTY;
+    sys::get_mempolicy(&mut nodes.words, address, MPOL_F_ADDR) == Ok(MPOL_DEFAULT as u32)
+}
+
+/// Lets a range's pages come from the node of whoever touches them first. Those that are there stay.
+pub fn keep_local(start: usize, end: usize) -> Result<usize, Errno> {
+    sys::mbind(start, end.saturating_sub(start), MPOL_LOCAL, &[], 0)
+}
+
 /// Nodes that this process may have memory of.
 pub fn allowed_nodes() -> Result<NodeSet, Errno> {
     let mut nodes = NodeSet::EMPTY;
-    let mask = nodes.words.as_mut_ptr() as usize;
-    // SAFETY: the kernel writes one bit per node, at most the NODES_MAX there is room for.
-    unsafe {
-        sys::call(
-            sys::number::GET_MEMPOLICY,
-            [0, mask, NODES_MAX, 0, MPOL_F_MEMS_ALLOWED, 0],
-        )
-    }?;
+    sys::get_mempolicy(&mut nodes.words, 0, MPOL_F_MEMS_ALLOWED)?;
     Ok(nodes)
 }
 
@@ -69,12 +162,13 @@ fn is_refusal(error: &Errno) -> bool {
     matches!(*error, sys::EPERM | sys::ENOSYS | EACCES)
 }
 
-/// Sets the policies of an object's pieces and moves what is there already.
+/// Sets the policies of an object's pieces and moves what is there already. Pieces for nodes that are not
+/// allowed are left to the policy of the process, or kept local where that `spreads` them.
 pub fn place(
     extent: Extent,
     pieces: Pieces<'_>,
     pattern: &Pattern<'_>,
-    allowed: &NodeSet,
+    (allowed, spreads): (&NodeSet, bool),
     counters: &RuleCounters,
 ) -> Outcome {
     let interleaved = pattern.nodes().intersection(allowed);
@@ -86,7 +180,10 @@ pub fn place(
             _ => {
                 let pages = (piece.end - piece.start) / extent.page_bytes;
                 counters.missing_node_pages.fetch_add(pages as u64, Relaxed);
-                continue;
+                if !spreads {
+                    continue;
+                }
+                (MPOL_LOCAL, NodeSet::EMPTY)
             }
         };
         match sys::mbind(piece.start, piece.end - piece.start, mode, &nodes.words, 0) {
@@ -102,14 +199,20 @@ pub fn place(
             }
         }
     }
-    Movement {
-        extent,
-        counters,
-        batch: None,
-        length: 0,
-    }
-    .object(pieces, allowed, &interleaved);
+    Movement::of(extent, counters).object(pieces, allowed, &interleaved);
     outcome
+}
+
+/// Moves the pages of a range that are there to where the pattern has them, and sets no policy.
+pub fn move_present(
+    extent: Extent,
+    pattern: &Pattern<'_>,
+    allowed: &NodeSet,
+    counters: &RuleCounters,
+) {
+    let interleaved = pattern.nodes().intersection(allowed);
+    let pieces = Pieces::new(extent, *pattern);
+    Movement::of(extent, counters).object(pieces, allowed, &interleaved);
 }
 
 /// Gives a range back to the policy of the process. Pages stay where they are.
@@ -140,7 +243,16 @@ struct Movement<'a> {
     length: usize,
 }
 
-impl Movement<'_> {
+impl<'a> Movement<'a> {
+    fn of(extent: Extent, counters: &'a RuleCounters) -> Self {
+        Self {
+            extent,
+            counters,
+            batch: None,
+            length: 0,
+        }
+    }
+
     /// Moves the object's pages that are there.
     fn object(mut self, mut pieces: Pieces<'_>, allowed: &NodeSet, interleaved: &NodeSet) {
         let Some((mut start, end)) = self.extent.pages() else {
@@ -298,5 +410,65 @@ impl Drop for Movement<'_> {
             // SAFETY: mapped by `page`, and nothing refers to it any more.
             let _ = unsafe { sys::munmap(address, size_of::<Batch>()) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read() {
+        let nodes = NodeSet::of(1);
+        assert_eq!(Policy::parse(b"1:1"), Some(Policy::preferred(nodes)));
+        assert!(Policy::preferred(nodes).marked().is_marked());
+        assert!(!Policy::preferred(nodes).is_marked() && !Policy::DEFAULT.is_marked());
+        assert_eq!(Policy::parse(b"4:"), Some(Policy::LOCAL));
+        assert_eq!(Policy::parse(b"4"), Some(Policy::LOCAL));
+        let mut both = nodes;
+        both.insert(65);
+        assert_eq!(Policy::parse(b"3:1,65"), Some(Policy::interleave(both)));
+        for text in ["", "x", "3:a", ":1", "-1:0"] {
+            assert_eq!(Policy::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_policy_or_none(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40)) {
+            Policy::parse(&text);
+        }
+    }
+
+    /// Each thread has a policy of its own, so that this disturbs no other test.
+    #[test]
+    fn a_threads_policy_is_set_and_asked_for() {
+        std::thread::spawn(|| {
+            let before = policy().unwrap();
+            let node = allowed_nodes().unwrap();
+            let ours = Policy::interleave(NodeSet::of(node.nth(0).unwrap())).marked();
+            set_policy(&ours).unwrap();
+            assert_eq!(policy(), Ok(ours));
+            let inherited = std::thread::spawn(policy).join().unwrap();
+            assert_eq!(inherited, Ok(ours));
+            set_policy(&Policy::LOCAL).unwrap();
+            assert!(!policy().unwrap().is_marked());
+            set_policy(&before).unwrap();
+            assert_eq!(policy(), Ok(before));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn memory_that_is_kept_local_has_a_policy() {
+        let address = sys::reserve(8192).unwrap();
+        assert!(has_no_policy(address));
+        keep_local(address, address + 4096).unwrap();
+        assert!(!has_no_policy(address) && has_no_policy(address + 4096));
+        reset(address, 8192);
+        assert!(has_no_policy(address));
+        // SAFETY: mapped above for this alone.
+        unsafe { sys::munmap(address, 8192) }.unwrap();
     }
 }

@@ -17,6 +17,8 @@ pub enum Request {
     Touch = 3,
     /// Another CPU for the calling thread.
     Visit = 4,
+    /// A memory policy for the process.
+    Policy = 5,
 }
 
 impl Request {
@@ -27,13 +29,20 @@ impl Request {
             Self::Move => "move_pages",
             Self::Touch => "touch",
             Self::Visit => "sched_setaffinity",
+            Self::Policy => "set_mempolicy",
         }
     }
 
     fn from_number(number: u32) -> Option<Self> {
-        [Self::Bind, Self::Move, Self::Touch, Self::Visit]
-            .into_iter()
-            .find(|request| *request as u32 == number)
+        [
+            Self::Bind,
+            Self::Move,
+            Self::Touch,
+            Self::Visit,
+            Self::Policy,
+        ]
+        .into_iter()
+        .find(|request| *request as u32 == number)
     }
 }
 

@@ -41,6 +41,7 @@ impl State {
             let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
             self.switch(waiting.rule as usize, object);
         });
+        self.spread_later();
     }
 
     /// Places an object that has waited for the second thread.

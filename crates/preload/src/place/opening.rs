@@ -9,6 +9,7 @@ use nearpage_wire::compact_plan::{Header, MAGIC, RULE_LATER};
 use super::bind;
 use super::memory::{zeroed, zeroed_slice};
 use super::pieces::{NODES_MAX, NodeSet};
+use super::rest::{self, Rest};
 use super::{PATH_BYTES_MAX, State};
 use crate::environment;
 use crate::modules::Modules;
@@ -126,6 +127,7 @@ impl State {
         let no_memory = || Unusable::File(sys::ENOMEM);
         let bytes = read_file(path).map_err(Unusable::File)?;
         let plan = Plan::parse(bytes).map_err(Unusable::Content)?;
+        rest::shed(&plan);
         let modules = zeroed::<Modules>().ok_or_else(no_memory)?;
         // Static objects are placed once the state is complete.
         modules.refresh(&plan, |_| {});
@@ -137,6 +139,8 @@ impl State {
             return Ok(None);
         };
         let rules = plan.rules(section);
+        let allowed = allowed_nodes();
+        let rest = Rest::read(&plan, rules, &allowed);
         let mut summary_path = [0; PATH_BYTES_MAX];
         let named = environment::variable(SUMMARY_VARIABLE)
             .filter(|path| path.len() < PATH_BYTES_MAX)
@@ -159,9 +163,10 @@ impl State {
             mappings: zeroed().ok_or_else(no_memory)?,
             group: zeroed().ok_or_else(no_memory)?,
             pins: zeroed().ok_or_else(no_memory)?,
-            allowed: allowed_nodes(),
+            allowed,
             huge_pages: huge_pages_in_use(),
             can_populate: touch::can_populate(),
+            rest,
             has_later: rules.iter().any(|rule| rule.flags & RULE_LATER != 0),
             has_second_thread: AtomicBool::new(false),
             bind_refused: AtomicU32::new(0),

@@ -190,7 +190,8 @@ impl Recogniser<'_> {
         let rules = self.rules.iter().zip(self.counters);
         rules
             .filter(|(rule, counters)| {
-                rule.subject != subject::STATIC && counters.ignored.load(Relaxed) == 0
+                !matches!(rule.subject, subject::STATIC | subject::REST)
+                    && counters.ignored.load(Relaxed) == 0
             })
             .map(|(rule, _)| usize::try_from(asked(rule)).unwrap_or(usize::MAX))
             .min()

@@ -16,12 +16,25 @@ const MAPPINGS_MAX: usize = 1 << 16;
 /// Start and end of a mapping.
 pub(super) type Range = (usize, usize);
 
-/// The address ranges of `/proc/self/maps`, fed in pieces of any size.
+/// A mapping of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Private, writable, and no file is behind it.
+    pub(super) is_private_memory: bool,
+}
+
+/// The mappings of `/proc/self/maps`, fed in pieces of any size.
 #[derive(Default)]
 struct MapsParser {
     column: Column,
     start: usize,
     end: usize,
+    permissions: [u8; 4],
+    /// Columns that are done.
+    columns: usize,
+    has_file: bool,
 }
 
 #[derive(Default)]
@@ -29,30 +42,56 @@ enum Column {
     #[default]
     Start,
     End,
+    /// Permissions, offset, device and inode.
+    Words,
     Rest,
 }
 
+/// Columns before the name: addresses, permissions, offset, device, inode.
+const COLUMNS: usize = 5;
+
 impl MapsParser {
-    fn feed(&mut self, text: &[u8], mut found: impl FnMut(Range)) {
+    fn feed(&mut self, text: &[u8], mut found: impl FnMut(Mapping)) {
         for byte in text {
             let digit = (*byte as char).to_digit(16).unwrap_or(0) as usize;
             match (&self.column, byte) {
+                (Column::Words, b' ' | b'\n') => {
+                    self.columns += 1;
+                    if self.columns == COLUMNS {
+                        found(self.mapping());
+                        self.column = Column::Rest;
+                    }
+                    if *byte == b'\n' {
+                        *self = Self::default();
+                    }
+                }
                 (_, b'\n') => *self = Self::default(),
                 (Column::Start, b'-') => self.column = Column::End,
                 (Column::Start, _) => self.start = self.start << 4 | digit,
-                (Column::End, b' ') => {
-                    found((self.start, self.end));
-                    self.column = Column::Rest;
-                }
+                (Column::End, b' ') => (self.column, self.columns) = (Column::Words, 1),
                 (Column::End, _) => self.end = self.end << 4 | digit,
+                (Column::Words, _) if self.columns == 1 => {
+                    self.permissions.rotate_left(1);
+                    self.permissions[3] = *byte;
+                }
+                (Column::Words, _) => self.has_file |= self.columns == 4 && *byte != b'0',
                 (Column::Rest, _) => {}
             }
+        }
+    }
+
+    fn mapping(&self) -> Mapping {
+        let [_, writable, _, private] = self.permissions;
+        Mapping {
+            start: self.start,
+            end: self.end,
+            is_private_memory: writable == b'w' && private == b'p' && !self.has_file,
         }
     }
 }
 
 /// Calls `found` for every mapping of the process, in ascending order.
-pub(super) fn each_mapping(mut found: impl FnMut(Range)) -> Result<(), Errno> {
+pub(super) fn each_mapping(mut found: impl FnMut(Mapping)) -> Result<(), Errno> {
     let file = sys::open(b"/proc/self/maps\0", sys::O_RDONLY)?;
     let mut parser = MapsParser::default();
     let mut buffer = [0; 2048];
@@ -125,7 +164,7 @@ pub unsafe fn remap(
         .filter(|length| *length > 0)?;
     let mut list = List::new().ok()?;
     let mut next = old;
-    each_mapping(|(start, end)| {
+    each_mapping(|Mapping { start, end, .. }| {
         if start <= next && next < end.min(old_end) {
             list.push((next, end.min(old_end)));
             next = end.min(old_end);
@@ -212,17 +251,27 @@ mod tests {
     #[test]
     fn mappings_are_read_whatever_the_pieces() {
         let text =
-            b"1000-3000 r--p 00000000 08:01 1  /a-b c\n7f00aa000000-7f00aa001000 rw-p 0 0 0\n";
+            b"1000-3000 rw-p 00000000 08:01 10  /a-b c\n7f00aa000000-7f00aa001000 rw-p 0 0 0\n\
+              5000-6000 rw-s 0 0 0 x\n6000-7000 ---p 0 0 0\n7000-9000 rw-p 0 0 0      [heap]\n";
         for size in 1..text.len() {
             let mut parser = MapsParser::default();
             let mut found = Vec::new();
             for piece in text.chunks(size) {
                 parser.feed(piece, |range| found.push(range));
             }
-            assert_eq!(
-                found,
-                [(0x1000, 0x3000), (0x7f00_aa00_0000, 0x7f00_aa00_1000)]
-            );
+            let ranges = [
+                (0x1000, 0x3000, false),
+                (0x7f00_aa00_0000, 0x7f00_aa00_1000, true),
+                (0x5000, 0x6000, false),
+                (0x6000, 0x7000, false),
+                (0x7000, 0x9000, true),
+            ];
+            let expected = ranges.map(|(start, end, is_private_memory)| Mapping {
+                start,
+                end,
+                is_private_memory,
+            });
+            assert_eq!(found, expected);
         }
     }
 

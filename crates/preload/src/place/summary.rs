@@ -11,12 +11,13 @@
 //!  "rules":[{"number":N,"objects":N,"pages":N,"bytes":N,"in_place":N,"moved":N,"weak":N,"left":N,
 //!            "waited":N,"switched":N,"switched_moved":N,"switched_ns":N,"early":N,
 //!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
-//!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity","errno":N,"count":N}…]}…]}
+//!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity"|"set_mempolicy","errno":N,"count":N}…],
+//!            "rest":"set"|"left"|"waits"|"failed"}…]}
 //! ```
 //! Every rule of the process's section is there, in order, under the number it has in the plan;
 //! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
-//! numbers them; `mappings` says how many were added, and how many might have been.
+//! numbers them; `rest` stands with the rule about the rest ([`super::rest::Status`]); `mappings` says how many were added, and how many might have been.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -149,7 +150,11 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
             )?;
             separator = ",";
         }
-        line.write_str(if separator == "," { "]}" } else { "}" })?;
+        line.write_str(if separator == "," { "]" } else { "" })?;
+        if let Some(rest) = state.rest.as_ref().filter(|rest| rest.index == index) {
+            write!(line, ",\"rest\":\"{}\"", rest.status().name())?;
+        }
+        line.write_str("}")?;
     }
     line.write_str("]}\n")
 }

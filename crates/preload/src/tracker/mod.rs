@@ -147,6 +147,10 @@ impl Tracker {
                 return None;
             }
         }
+        if !thread.follows_rest && place::rest::is_wanted() {
+            thread.follows_rest = true;
+            place::rest::follow();
+        }
         if thread.loading_at != 0 && thread.has_loaded(at) {
             thread.loading_at = 0;
             thread.countdown = thread

@@ -6,6 +6,7 @@
 mod later;
 mod plan_file;
 mod program;
+mod rest;
 
 use nearpage_wire::compact_plan::{
     FrameRange, NONE, Pin, RULE_WEAK, Rule, Run, Section, Weight, placement, subject,

@@ -71,6 +71,12 @@ impl Programs {
             compile(&["-fopenmp"], "team.c", &compiled("team"));
             compile(&["-shared", "-fPIC"], "library.c", &compiled("library.so"));
             compile(&[], "refuse.c", &compiled("refuse"));
+            let only = "-DONLY=SYS_set_mempolicy";
+            compile(&[only], "refuse.c", &compiled("refuse_policy"));
+            compile(&[], "under.c", &compiled("under"));
+            compile(&["-pthread"], "rest.c", &compiled("rest"));
+            // Another program, which does the same.
+            compile(&["-pthread"], "rest.c", &compiled("other"));
         });
         Self {
             folder: tempfile::tempdir().unwrap(),
@@ -116,10 +122,22 @@ impl Programs {
         before: &[&str],
         environment: &[(&str, &str)],
     ) -> Run {
+        self.run_program(plan, "objects", arguments, before, environment)
+    }
+
+    /// The same of another program.
+    pub fn run_program(
+        &self,
+        plan: &Tables,
+        program: &str,
+        arguments: &[&str],
+        before: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Run {
         let (file, summary) = (self.scratch("plan"), self.scratch("summary"));
         std::fs::write(&file, bytes(&plan.encode())).unwrap();
         let _ = std::fs::remove_file(&summary);
-        let (stdout, stderr) = self.command(&file, "objects", arguments, before, environment);
+        let (stdout, stderr) = self.command(&file, program, arguments, before, environment);
         let summary = std::fs::read_to_string(&summary).unwrap_or_default();
         let summaries = summary
             .lines()

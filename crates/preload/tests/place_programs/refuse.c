@@ -1,4 +1,5 @@
-// Runs a command under a seccomp filter that refuses mbind, as container profiles do.
+// Runs a command under a seccomp filter that refuses mbind, as container profiles do; with ONLY, that system call
+// alone.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -6,12 +7,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef ONLY
+#define FIRST SYS_mbind
+#define SECOND SYS_move_pages
+#define THIRD SYS_get_mempolicy
+#else
+#define FIRST ONLY
+#define SECOND ONLY
+#define THIRD ONLY
+#endif
+
 int main(int argc, char **argv) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mbind, 3, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_move_pages, 2, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_mempolicy, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FIRST, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SECOND, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, THIRD, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
     };
