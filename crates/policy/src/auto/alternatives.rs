@@ -6,6 +6,7 @@ use nearpage_recording::ObjectKind;
 use super::choice::{
     Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, placements,
 };
+use super::inputs;
 use crate::plan::{Context, Input, named_apart, worth_deciding};
 use crate::{Parameters, Policy, subject};
 
@@ -34,9 +35,12 @@ pub(crate) struct Object {
     names: Vec<String>,
     /// Samples of its accesses.
     samples: f64,
-    /// Those of `at_once`, then others of them from the second thread on.
+    /// Those of `at_once`, then others of them from the second thread on, then what would become of some of
+    /// them with an input of another size, which no plan says.
     choices: Vec<Choice>,
     at_once: usize,
+    /// By choice: the one that it would become.
+    resized: Vec<usize>,
 }
 
 /// Objects worth deciding about, by cost, and what may be done with each.
@@ -104,12 +108,24 @@ impl<'a> Alternatives<'a> {
                         choices.extend(more);
                     }
                 }
+                for choice in &mut choices {
+                    choice.slower_ns =
+                        inputs::slower_ns(context, group, &choice.decisions, &latency_ns);
+                }
+                let mut resized: Vec<usize> = (0..choices.len()).collect();
+                for number in 0..resized.len() {
+                    if let Some(other) = inputs::resized(context, &choices[number]) {
+                        resized[number] = choices.len();
+                        choices.push(other);
+                    }
+                }
                 objects.push(Object {
                     group: position,
                     names: subject::names(&subject),
                     samples: group.accesses() / group.affinity.sample_weight.max(1.0),
                     choices,
                     at_once,
+                    resized,
                 });
             }
         }
@@ -186,6 +202,12 @@ impl<'a> Alternatives<'a> {
         })
     }
 
+    /// What a selection would become with an input of another size.
+    pub fn resized(&self, selection: &Selection) -> Selection {
+        let of = |(object, &choice): (&Object, &usize)| object.resized[choice];
+        Selection(self.objects.iter().zip(&selection.0).map(of).collect())
+    }
+
     /// Decisions about an object.
     pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
         &self.objects[object].choices[choice].decisions
@@ -207,6 +229,14 @@ impl<'a> Alternatives<'a> {
         let objects = self.objects.iter().enumerate();
         objects
             .map(|(number, object)| object.choices[selection.choice(number)].chance_ns)
+            .sum()
+    }
+
+    /// What the choices of a selection make slower, in nanoseconds of the program's time.
+    pub fn slower_ns(&self, selection: &Selection) -> f64 {
+        let objects = self.objects.iter().zip(&selection.0);
+        objects
+            .map(|(object, &choice)| object.choices[choice].slower_ns)
             .sum()
     }
 
