@@ -331,7 +331,8 @@ def text(results, missing, matrix):
         "350 µs had been assumed; now what `carrefour-b`, a machine of the same build, assumes of Linux), and of online `auto`, after `ocean` and "
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
-        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages.\n"
+        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; of plans, after the matrix of 2026-11-22: what they may lose with "
+        "an input of another size, and what they have to save of what they make slower.\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"
