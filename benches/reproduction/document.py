@@ -332,7 +332,8 @@ def text(results, missing, matrix):
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
         "with), no margin for what goes back to a thread that runs alone; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
-        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages.\n"
+        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; of plans, after the matrix of 2026-11-22: what they may lose with "
+        "an input of another size, and what they have to save of what they make slower.\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"

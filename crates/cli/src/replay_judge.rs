@@ -10,10 +10,13 @@ use crate::homes::Homes;
 use crate::replayed::Replayed;
 
 /// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
-/// another run resembles this one.
+/// another run resembles this one. That a plan costs time is taken three times as seriously as that it saves as
+/// much.
 const MARGINS: Margins = Margins {
     plan: 0.005,
     object: 0.001,
+    slower: 1.0 / 6.0,
+    resized: 1.0 / 3.0,
     of_samples: false,
 };
 /// Every object is a handful of replays.

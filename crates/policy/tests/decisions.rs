@@ -915,6 +915,8 @@ impl Judge for Likes {
         Margins {
             plan: 0.005,
             object: 0.001,
+            slower: 0.0,
+            resized: 1.0 / 3.0,
             of_samples: self.of_samples,
         }
     }
@@ -953,6 +955,107 @@ fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_sa
         assert!(found(false), "{placement} {start:?}");
         assert!(!found(true), "{placement} {start:?}");
     }
+}
+
+/// Knows what plans save and what they cost with an input of another size, as shares of the time.
+struct Foresees {
+    saved: f64,
+    /// For placements that are not the recorded one: what the object's pattern would make of them.
+    cost_resized: f64,
+    wanted: Placement,
+    slower: f64,
+}
+
+impl Judge for Foresees {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        let time = |selection: &Selection| {
+            let decisions = alternatives.plan(selection, |_| None).decisions;
+            let share = match decisions.first().map(|one| &one.placement) {
+                None => 0.0,
+                Some(placement) if *placement == self.wanted => -self.saved,
+                Some(_) => self.cost_resized,
+            };
+            (1.0 + share) * HOURS_NS
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        Margins {
+            plan: 0.005,
+            object: 0.001,
+            slower: self.slower,
+            resized: 1.0 / 3.0,
+            of_samples: false,
+        }
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+/// Runs of the pages that one input had, and blocks of its size, fit no other input unless the pattern grows as
+/// the plan takes it to.
+#[test]
+fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 6 * PAGE,
+        period_bytes: 24 * PAGE,
+    };
+    let mixed: Vec<(u32, u32, f32)> = (0..32)
+        .map(|page| (page, page / 2 * 5 % 8, 500.0))
+        .collect();
+    for (pattern, cells) in [(Pattern::Mixed, mixed), (cyclic, block_cells())] {
+        let recording = master_initialised(8, pattern, &cells);
+        let wanted = recording.decide(Policy::Object, &opteron());
+        let wanted = only(&wanted).placement.clone();
+        let planned = |cost_resized| {
+            let mut judge = Foresees {
+                saved: 0.06,
+                cost_resized,
+                wanted: wanted.clone(),
+                slower: 0.0,
+            };
+            recording.with(&opteron(), |input| {
+                let Ok(chosen) = choose(input, &Parameters::default(), &mut judge);
+                chosen.plan.decisions.len()
+            })
+        };
+        assert_eq!(planned(0.01), 1, "{wanted}");
+        assert_eq!(planned(0.03), 0, "{wanted}");
+    }
+}
+
+/// A difference of two large sums is the first that another input changes.
+#[test]
+fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
+    // Of its accesses the master makes as many as all others together.
+    let cells = (0..32).flat_map(|page| [(page, 0, 7000.0), (page, 1 + page % 7, 7000.0)]);
+    let cells: Vec<(u32, u32, f32)> = cells.collect();
+    let recording = master_initialised(8, Pattern::Shared, &cells);
+    let planned = |slower| {
+        let mut judge = Foresees {
+            saved: 0.006,
+            cost_resized: 0.0,
+            wanted: Placement::Interleave { nodes: Vec::new() },
+            slower,
+        };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &Parameters::default(), &mut judge);
+            chosen.plan.decisions.len()
+        })
+    };
+    assert_eq!(planned(0.0), 1);
+    // As if everything were slower by far more than is saved.
+    assert_eq!(planned(f64::MAX), 0);
 }
 
 #[test]

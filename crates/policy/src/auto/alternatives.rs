@@ -7,7 +7,7 @@ use nearpage_recording::ObjectKind;
 use super::choice::{
     Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, placements,
 };
-use super::rest;
+use super::{inputs, rest};
 use crate::effect::Tally;
 use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
 use crate::under::{Fate, under};
@@ -38,9 +38,12 @@ pub(crate) struct Object {
     names: Vec<String>,
     /// Samples of its accesses.
     samples: f64,
-    /// Those of `at_once`, then others of them from the second thread on.
+    /// Those of `at_once`, then others of them from the second thread on, then what would become of some of
+    /// them with an input of another size, which no plan says.
     choices: Vec<Choice>,
     at_once: usize,
+    /// By choice: the one that it would become.
+    resized: Vec<usize>,
     /// Leaves it to first touch where the rest is placed, of which it would be a part otherwise.
     apart: Option<Decision>,
 }
@@ -108,13 +111,16 @@ impl<'a> Alternatives<'a> {
                 left_alone.extend(apart.map(|apart| (names, apart)));
                 continue;
             }
-            let starts = starts(parameters, of_samples);
+            let at_once = choices.len();
+            let mut choices = with_later(choices, group, starts(parameters, of_samples));
+            note_slower(context, &[group], &mut choices, &latency_ns);
             objects.push(Object {
                 groups: vec![position],
                 names,
                 samples: samples(group),
-                at_once: choices.len(),
-                choices: with_later(choices, group, starts),
+                at_once,
+                resized: with_resized(context, &mut choices),
+                choices,
                 apart,
             });
         }
@@ -228,6 +234,12 @@ impl<'a> Alternatives<'a> {
         })
     }
 
+    /// What a selection would become with an input of another size.
+    pub fn resized(&self, selection: &Selection) -> Selection {
+        let of = |(object, &choice): (&Object, &usize)| object.resized[choice];
+        Selection(self.objects.iter().zip(&selection.0).map(of).collect())
+    }
+
     /// Decisions about an object.
     pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
         &self.objects[object].choices[choice].decisions
@@ -249,6 +261,14 @@ impl<'a> Alternatives<'a> {
         let objects = self.objects.iter().enumerate();
         objects
             .map(|(number, object)| object.choices[selection.choice(number)].chance_ns)
+            .sum()
+    }
+
+    /// What the choices of a selection make slower, in nanoseconds of the program's time.
+    pub fn slower_ns(&self, selection: &Selection) -> f64 {
+        let objects = self.objects.iter().zip(&selection.0);
+        objects
+            .map(|(object, &choice)| object.choices[choice].slower_ns)
             .sum()
     }
 
@@ -333,6 +353,32 @@ fn with_later(choices: Vec<Choice>, group: &ObjectGroup, starts: &[Start]) -> Ve
     choices.into_iter().chain(more).collect()
 }
 
+/// Notes in choices about some groups what they make slower.
+fn note_slower(
+    context: &Context,
+    groups: &[&ObjectGroup],
+    choices: &mut [Choice],
+    latency_ns: &[Vec<f64>],
+) {
+    for choice in choices {
+        let of =
+            |group: &&ObjectGroup| inputs::slower_ns(context, group, &choice.decisions, latency_ns);
+        choice.slower_ns = groups.iter().map(of).sum();
+    }
+}
+
+/// Appends what would become of choices with an input of another size; by choice, the one that it would become.
+fn with_resized(context: &Context, choices: &mut Vec<Choice>) -> Vec<usize> {
+    let mut resized: Vec<usize> = (0..choices.len()).collect();
+    for number in 0..resized.len() {
+        if let Some(other) = inputs::resized(context, &choices[number]) {
+            resized[number] = choices.len();
+            choices.push(other);
+        }
+    }
+    resized
+}
+
 /// Samples of a group's accesses.
 fn samples(group: &ObjectGroup) -> f64 {
     group.accesses() / group.affinity.sample_weight.max(1.0)
@@ -381,15 +427,18 @@ fn the_rest(
         return None;
     }
     let choices = rest::choices(context, &groups, parameters, latency_ns, of_samples);
-    let starts = starts(parameters, of_samples);
+    let at_once = choices.len();
+    let mut choices = match rest::filled_by_one(&groups) {
+        Some(group) => with_later(choices, group, starts(parameters, of_samples)),
+        None => choices,
+    };
+    note_slower(context, &groups, &mut choices, latency_ns);
     Some(Object {
         names: subject::names(&Subject::Rest),
         samples: groups.iter().map(|group| samples(group)).sum(),
-        at_once: choices.len(),
-        choices: match rest::filled_by_one(&groups) {
-            Some(group) => with_later(choices, group, starts),
-            None => choices,
-        },
+        at_once,
+        resized: with_resized(context, &mut choices),
+        choices,
         apart: None,
         groups: positions,
     })

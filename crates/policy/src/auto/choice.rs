@@ -38,6 +38,8 @@ pub(super) struct Choice {
     pub chance_ns: f64,
     /// Two standard errors of what it saves, in nanoseconds of the program's time.
     pub error_ns: f64,
+    /// What it makes slower ([`super::inputs::slower_ns`]).
+    pub slower_ns: f64,
 }
 
 /// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
@@ -50,6 +52,7 @@ pub(super) fn left() -> Choice {
         decisions: Vec::new(),
         chance_ns: 0.0,
         error_ns: 0.0,
+        slower_ns: 0.0,
     }
 }
 
@@ -91,6 +94,7 @@ pub(super) fn choices(
                 chance_ns: chosen as f64 * sample_ns,
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
                 decisions,
+                ..left()
             });
         }
     };

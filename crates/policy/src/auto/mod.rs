@@ -17,6 +17,12 @@
 //! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
 //! runs would suit perfectly, are left alone.
 //!
+//! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
+//! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
+//! share of what they save if the object's pattern did not grow as they do; and a plan has to save more than
+//! a share of what it makes slower, as the difference of two large sums is the first that changes with the
+//! input.
+//!
 //! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
 //! the master thread initialises what others use. For an object that one thread fills, placements that
 //! begin when a second thread runs are choices too, and each page near the thread that uses it first then
@@ -39,6 +45,7 @@
 mod alternatives;
 mod choice;
 mod contention;
+mod inputs;
 mod model;
 mod rest;
 
@@ -58,6 +65,12 @@ pub struct Margins {
     pub plan: f64,
     /// A choice for one object has to be faster than leaving it alone by more than this.
     pub object: f64,
+    /// A plan has to save more than this share of what it makes slower: another input may have so much more
+    /// of it.
+    pub slower: f64,
+    /// Where a plan's pages or blocks do not fit an input of another size, it may cost this share of what it
+    /// saves where they do.
+    pub resized: f64,
     /// It goes by samples: what an object's accesses save is as uncertain as their number.
     pub of_samples: bool,
 }
@@ -115,6 +128,37 @@ impl<J: Judge> Judged<'_, '_, J> {
             .collect())
     }
 
+    /// The same with an input of another size, where that changes what the placements come to.
+    fn resized_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+        let resized = selections.iter().map(|one| self.alternatives.resized(one));
+        let resized: Vec<Selection> = resized.collect();
+        self.times_ns(&resized)
+    }
+
+    /// Times, or those with an input of another size where they are longer.
+    fn longest_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+        let (times, resized) = (self.times_ns(selections)?, self.resized_ns(selections)?);
+        Ok(times
+            .into_iter()
+            .zip(resized)
+            .map(|(a, b)| a.max(b))
+            .collect())
+    }
+
+    /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
+    /// to be trusted ([`Margins::resized`]).
+    fn trusted_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+        let (times, resized) = (self.times_ns(selections)?, self.resized_ns(selections)?);
+        let before_ns = [times[0], resized[0]];
+        let share = self.judge.margins().resized;
+        let trusted = |(time, resized): (f64, f64)| match trusted(share, before_ns, [time, resized])
+        {
+            true => time,
+            false => f64::INFINITY,
+        };
+        Ok(times.into_iter().zip(resized).map(trusted).collect())
+    }
+
     fn judged_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
         let is_known = |known: &[(Selection, f64)], selection: &Selection| {
             known
@@ -149,7 +193,7 @@ impl<J: Judge> Judged<'_, '_, J> {
                 let with = |choice: &usize| selection.with(object, *choice);
                 let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
                 let all: Vec<Selection> = choices.iter().map(with).collect();
-                let times = self.times_ns(&all)?;
+                let times = self.trusted_ns(&all)?;
                 // The best may be better with another start, and so may what depends on starts alone.
                 let placed = 1 + least(&times[1..], 0.0);
                 let now = selection.choice(object);
@@ -163,7 +207,7 @@ impl<J: Judge> Judged<'_, '_, J> {
                     choices.push(now);
                 }
                 let all: Vec<Selection> = choices.iter().map(with).collect();
-                let times = self.times_ns(&all)?;
+                let times = self.trusted_ns(&all)?;
                 let at = least(&times, 0.0);
                 let (best, best_ns) = (choices[at], times[at]);
                 let error = alternatives.sampling_error_ns(object, best);
@@ -206,7 +250,7 @@ pub fn choose<J: Judge>(
     let starts: Vec<Selection> = std::iter::once(nothing.clone())
         .chain(alternatives.alike())
         .collect();
-    let times = judged.times_ns(&starts)?;
+    let times = judged.longest_ns(&starts)?;
     let first_touch_ns = times[0];
     let selection = starts[least(&times, 0.0)].clone();
     let placed = starts[1 + least(&times[1..], 0.0)].clone();
@@ -214,15 +258,15 @@ pub fn choose<J: Judge>(
         .chain(alternatives.all_later(&placed))
         .chain(alternatives.all_later(&alternatives.all_next_touch()))
         .collect();
-    let times = judged.times_ns(&placed)?;
+    let times = judged.longest_ns(&placed)?;
     let costliest: Vec<usize> = alternatives.costliest().take(objects_max).collect();
     let selection = placed[least(&times, 0.0)].clone();
     let mut selection = judged.one_by_one(selection, &costliest)?;
     if let Some(rest) = alternatives.rest() {
-        let alone_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+        let alone_ns = judged.longest_ns(std::slice::from_ref(&selection))?[0];
         let mut starts = alternatives.alike_with_rest();
         starts.extend((1..alternatives.choices(rest)).map(|choice| selection.with(rest, choice)));
-        let times = judged.times_ns(&starts)?;
+        let times = judged.longest_ns(&starts)?;
         let at = least(&times, 0.0);
         // Otherwise nothing is to change for what is not worth a decision.
         if times[at] < alone_ns - margins.object * first_touch_ns {
@@ -230,15 +274,42 @@ pub fn choose<J: Judge>(
                 .chain(costliest.iter().copied())
                 .collect();
             let with_rest = judged.one_by_one(starts[at].clone(), &all)?;
-            let time = judged.times_ns(std::slice::from_ref(&with_rest))?[0];
+            let time = judged.longest_ns(std::slice::from_ref(&with_rest))?[0];
             if with_rest.choice(rest) != 0 && time < alone_ns {
                 selection = with_rest;
             }
         }
     }
-    let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
-    if first_touch_ns - planned_ns <= margins.plan * first_touch_ns {
-        selection = nothing;
+    let decided: Vec<usize> = costliest.into_iter().chain(alternatives.rest()).collect();
+    loop {
+        let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
+        let resized_ns = judged.resized_ns(std::slice::from_ref(&selection))?[0];
+        let saved_ns = first_touch_ns - planned_ns;
+        let before_ns = [first_touch_ns, first_touch_ns];
+        if saved_ns <= margins.plan * first_touch_ns
+            || !trusted(margins.resized, before_ns, [planned_ns, resized_ns])
+        {
+            selection = nothing;
+            break;
+        }
+        let slower_ns = |selection: &Selection| margins.slower * alternatives.slower_ns(selection);
+        if saved_ns > slower_ns(&selection) {
+            break;
+        }
+        // Without the decision that has least to show for what it makes slower.
+        let mut least = (f64::INFINITY, nothing.clone());
+        for &object in &decided {
+            if selection.choice(object) == 0 {
+                continue;
+            }
+            let without = selection.with(object, 0);
+            let saved_ns = judged.times_ns(std::slice::from_ref(&without))?[0] - planned_ns;
+            let left_ns = saved_ns - (slower_ns(&selection) - slower_ns(&without));
+            if left_ns < least.0 {
+                least = (left_ns, without);
+            }
+        }
+        selection = least.1;
     }
     let planned_ns = judged.judged_ns(std::slice::from_ref(&selection))?[0];
     // What each decision is worth, given the others.
@@ -246,7 +317,7 @@ pub fn choose<J: Judge>(
     for object in 0..alternatives.objects() {
         worth.push(match selection.choice(object) {
             0 => 0.0,
-            _ if !costliest.contains(&object) && alternatives.rest() != Some(object) => f64::NAN,
+            _ if !decided.contains(&object) => f64::NAN,
             _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
         });
     }
@@ -257,6 +328,13 @@ pub fn choose<J: Judge>(
         first_touch_ns,
         planned_ns,
     })
+}
+
+/// With an input of another size, is no more lost than a share of what is saved? Times of the recorded input and
+/// of the other one, before and after.
+fn trusted(share: f64, before_ns: [f64; 2], after_ns: [f64; 2]) -> bool {
+    let saved_ns = before_ns[0] - after_ns[0];
+    after_ns[1] - before_ns[1] <= share * saved_ns.max(0.0)
 }
 
 /// The least time's position; the first that is within `margin` of it, and the very first unless

@@ -1,0 +1,209 @@
+//! How far what one input shows holds for another.
+//!
+//! An input of another size changes where in an object its accesses go, and how much there is of each of the
+//! program's parts. A recording shows neither; what a placement would come to, it does show:
+//!
+//! - A placement that has a size, page runs and block-cyclic, is right in another size only if the pattern
+//!   changes as the plan's translation takes it to: in proportion to an object from the heap, and not at all
+//!   in one that is as large whatever the input, or in blocks. [`resized`] is the placement if that is wrong.
+//! - A placement makes some accesses faster and others slower: mostly the team's, and those of the thread
+//!   that fills the object or goes through all of it at the end. What is saved is the difference of the two,
+//!   and inputs differ in how much there is of each ([`slower_ns`]).
+
+use std::collections::BTreeMap;
+
+use nearpage_attribution::{Cell, ObjectGroup};
+use nearpage_plan::{Decision, PageRun, Placement, Start, Subject};
+use nearpage_recording::ThreadIndex;
+
+use super::choice::Choice;
+use crate::first_touch::FirstTouches;
+use crate::holder::{Holder, Layout};
+use crate::place::accesses;
+use crate::plan::Context;
+use crate::under::assumed_toucher;
+
+/// Another input is taken to be half as large again: 3 ÷ 2.
+const LARGER: (u64, u64) = (3, 2);
+
+/// What a choice would come to if the object's accesses kept to their pages where a plan scales its runs with
+/// the object, and spread where a plan keeps the pages or the block: the placement that meets the accesses as
+/// they were recorded. None: it has no size.
+pub(super) fn resized(context: &Context, choice: &Choice) -> Option<Choice> {
+    let [decision] = choice.decisions.as_slice() else {
+        return None;
+    };
+    let placement = match &decision.placement {
+        Placement::Runs(runs) => {
+            let (times, parts) = match decision.subject {
+                Subject::CallSite { .. } => LARGER,
+                _ => (LARGER.1, LARGER.0),
+            };
+            Placement::Runs(scaled(runs, times, parts)?)
+        }
+        Placement::BlockCyclic { block_bytes, team } => {
+            let pages = block_bytes * LARGER.1 / LARGER.0 / context.page_bytes;
+            Placement::BlockCyclic {
+                block_bytes: pages.max(1) * context.page_bytes,
+                team: team.clone(),
+            }
+        }
+        _ => return None,
+    };
+    let same = placement == decision.placement;
+    (!same).then(|| Choice {
+        decisions: vec![Decision {
+            placement,
+            ..decision.clone()
+        }],
+        ..choice.clone()
+    })
+}
+
+/// Runs that begin `times` ÷ `parts` as far into the same pages; the last one goes to their end.
+fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
+    let end = runs.last().map(|run| run.first_page + run.pages)?;
+    let mut scaled: Vec<PageRun> = Vec::new();
+    for run in runs {
+        let first_page = run.first_page * times / parts;
+        if first_page >= end {
+            break;
+        }
+        // Of what falls on one page, the last.
+        if scaled
+            .last()
+            .is_some_and(|before| before.first_page == first_page)
+        {
+            scaled.pop();
+        }
+        scaled.push(PageRun {
+            first_page,
+            ..run.clone()
+        });
+    }
+    for number in 0..scaled.len() {
+        let next = scaled.get(number + 1).map_or(end, |next| next.first_page);
+        scaled[number].pages = next - scaled[number].first_page;
+    }
+    Some(scaled)
+}
+
+/// What a decision about an object makes slower, in nanoseconds of the program's time: unloaded, of the
+/// thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
+/// next is taken to be with who uses it most.
+pub(super) fn slower_ns(
+    context: &Context,
+    group: &ObjectGroup,
+    decisions: &[Decision],
+    latency_ns: &[Vec<f64>],
+) -> f64 {
+    let [decision] = decisions else {
+        return 0.0;
+    };
+    // It takes nothing from a thread that is alone before and after.
+    if decision.start == Start::Parallel {
+        return 0.0;
+    }
+    let layout = Layout::new(&decision.placement, context, group.size_bytes);
+    let touches = FirstTouches::of(group);
+    let assumed = assumed_toucher(context, group);
+    let unit = group.affinity.page_bytes;
+    let each_ns = |reader: usize, holder: Holder| -> f64 {
+        let mut sum = 0.0;
+        holder.serve(context, reader, |memory, share| {
+            sum += share * latency_ns[reader][memory];
+        });
+        sum
+    };
+    let slower = |cell: &Cell, users: &[Cell]| -> f64 {
+        let reader = context.node_position(cell.thread);
+        let before = touches.toucher(cell.page).or(assumed);
+        let after = match &layout {
+            Some(layout) => Some(layout.holder(u64::from(cell.page) * unit + unit / 2)),
+            None => most_active(users).map(Holder::Thread),
+        };
+        let (Some(reader), Some(before), Some(after)) = (reader, before, after) else {
+            return 0.0;
+        };
+        let change_ns = each_ns(reader, after) - each_ns(reader, Holder::Thread(before));
+        accesses(cell) * change_ns.max(0.0)
+    };
+    let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
+    let by_page = |a: &Cell, b: &Cell| a.page == b.page;
+    for users in group.affinity.cells.chunk_by(by_page) {
+        for cell in users {
+            *of_threads.entry(cell.thread).or_default() += slower(cell, users);
+        }
+    }
+    let initialisation = match decision.start {
+        Start::Allocation => group.affinity.initialisation.as_slice(),
+        _ => &[],
+    };
+    let initialised: f64 = initialisation.iter().map(|cell| slower(cell, &[])).sum();
+    let most = of_threads.into_values().fold(0.0, f64::max);
+    super::model::misses_an_access(latency_ns, group) * (initialised + most)
+}
+
+fn most_active(users: &[Cell]) -> Option<ThreadIndex> {
+    let most = users
+        .iter()
+        .max_by(|a, b| accesses(a).total_cmp(&accesses(b)));
+    most.map(|cell| cell.thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_plan::Owner;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn runs(boundaries: &[u64]) -> Vec<PageRun> {
+        let run = |(index, pair): (usize, &[u64])| PageRun {
+            first_page: pair[0],
+            pages: pair[1] - pair[0],
+            owner: Owner::Thread {
+                team: "openmp".to_owned(),
+                index: index as u32,
+            },
+        };
+        boundaries.windows(2).enumerate().map(run).collect()
+    }
+
+    fn firsts(runs: &[PageRun]) -> Vec<(u64, u64)> {
+        runs.iter().map(|run| (run.first_page, run.pages)).collect()
+    }
+
+    #[test]
+    fn runs_are_scaled_within_the_same_pages() {
+        let four = runs(&[0, 4, 8, 12, 16]);
+        let larger = scaled(&four, 3, 2).expect("runs");
+        assert_eq!(firsts(&larger), [(0, 6), (6, 6), (12, 4)]);
+        let smaller = scaled(&four, 2, 3).expect("runs");
+        assert_eq!(firsts(&smaller), [(0, 2), (2, 3), (5, 3), (8, 8)]);
+        // Two that fall on one page: the last.
+        let pages = scaled(&runs(&[0, 1, 2, 3]), 1, 2).expect("runs");
+        assert_eq!(firsts(&pages), [(0, 1), (1, 2)]);
+        assert_eq!(pages[0].owner, runs(&[0, 1, 2, 3])[1].owner);
+        assert_eq!(scaled(&[], 3, 2), None);
+    }
+
+    proptest! {
+        #[test]
+        fn scaled_runs_cover_the_same_pages(lengths in prop::collection::vec(1u64..9, 1..20), larger in any::<bool>()) {
+            let mut boundaries = vec![0];
+            for length in lengths {
+                boundaries.push(boundaries[boundaries.len() - 1] + length);
+            }
+            let (times, parts) = if larger { (3, 2) } else { (2, 3) };
+            let scaled = scaled(&runs(&boundaries), times, parts).expect("runs");
+            let mut next = 0;
+            for run in &scaled {
+                prop_assert_eq!(run.first_page, next);
+                prop_assert!(run.pages > 0);
+                next += run.pages;
+            }
+            prop_assert_eq!(Some(&next), boundaries.last());
+        }
+    }
+}
