@@ -10,7 +10,7 @@
 //!
 //! The guest's clock is the host's, which a traced guest is far too slow for: some millions of
 //! instructions a second for all CPUs together, of which two hundred and fifty ticks a second on each would be most. So
-//! while it is traced, its clock goes [`SLOWER`] times as slow.
+//! while it is traced, its clock goes `SLOWER` times as slow.
 //!
 //! From the mark on, where the setup says so, and otherwise from the first instruction; to the end
 //! mark or the emulator's end. What runs before and after is not slowed by callbacks.
