@@ -337,8 +337,9 @@ def text(results, missing, matrix):
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"
-        "- Real programs (logic simulation, a threaded ray tracer, a parallel make with the kernel's references, a database), so Verghese's "
-        "Engineering, Pmake and Database workloads, his Splash mix, and his Tables 2 to 4 and 6 to 11.\n"
+        "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
+        "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md). His Splash mix and Tables 7 "
+        "to 11 are not done.\n"
         "- The papers' own sizes; `splash_mix`, whose processor sets change.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
