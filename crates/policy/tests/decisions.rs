@@ -1041,11 +1041,11 @@ fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
     let cells = (0..32).flat_map(|page| [(page, 0, 7000.0), (page, 1 + page % 7, 7000.0)]);
     let cells: Vec<(u32, u32, f32)> = cells.collect();
     let recording = master_initialised(8, Pattern::Shared, &cells);
-    let planned = |slower| {
+    let planned = |wanted: &Placement, slower| {
         let mut judge = Foresees {
             saved: 0.006,
             cost_resized: 0.0,
-            wanted: Placement::Interleave { nodes: Vec::new() },
+            wanted: wanted.clone(),
             slower,
         };
         recording.with(&opteron(), |input| {
@@ -1053,9 +1053,17 @@ fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
             chosen.plan.decisions.len()
         })
     };
-    assert_eq!(planned(0.0), 1);
+    let block = Placement::Block {
+        team: String::new(),
+    };
+    assert_eq!(planned(&block, 0.0), 1);
     // As if everything were slower by far more than is saved.
-    assert_eq!(planned(f64::MAX), 0);
+    assert_eq!(planned(&block, f64::MAX), 0);
+    // Interleaving has neither a size nor a share of one input.
+    assert_eq!(
+        planned(&Placement::Interleave { nodes: Vec::new() }, f64::MAX),
+        1
+    );
 }
 
 #[test]

@@ -104,6 +104,12 @@ pub(super) fn slower_ns(
     if decision.start == Start::Parallel {
         return 0.0;
     }
+    // It relieves queues, which unloaded latencies do not show, and has no share or size of one input.
+    if let Placement::Interleave { nodes } = &decision.placement
+        && nodes.windows(2).all(|pair| pair[0].1 == pair[1].1)
+    {
+        return 0.0;
+    }
     let layout = Layout::new(&decision.placement, context, group.size_bytes);
     let touches = FirstTouches::of(group);
     let assumed = assumed_toucher(context, group);

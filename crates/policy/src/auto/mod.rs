@@ -21,7 +21,7 @@
 //! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
 //! share of what they save if the object's pattern did not grow as they do; and a plan has to save more than
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
-//! input.
+//! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
 //! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
 //! the master thread initialises what others use. For an object that one thread fills, placements that
