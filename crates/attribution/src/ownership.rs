@@ -230,7 +230,10 @@ impl Ownership {
         let pieces = (self.end / block_bytes - 1e-6).ceil() as u64;
         let (mut at, mut at_of_member) = (0, vec![0; self.members.len()]);
         let touched = (self.page_bytes * TOUCHED).min(block_bytes / 4.0);
-        for number in 0..pieces {
+        let mut next = 0;
+        while next < pieces {
+            let number = next;
+            next += 1;
             let member = (number % self.members.len() as u64) as usize;
             let (start, end) = (
                 number as f64 * block_bytes,
@@ -249,6 +252,13 @@ impl Ownership {
                 let mine = sums.before(past, here).0 - before;
                 at_of_member[member] = here;
                 piece(mine, any, self.shares[member]);
+            } else if self.all.dense.is_empty() {
+                // To the piece before the one that the next page with accesses is in.
+                let Some(&page) = self.all.pages.get(here) else {
+                    break;
+                };
+                let at_bytes = f64::from(page) * self.page_bytes;
+                next = next.max(((at_bytes / block_bytes) as u64).saturating_sub(1));
             }
         }
     }
