@@ -100,7 +100,8 @@ pub fn decided(
     };
     let assumed = input.machine.with_assumed_bandwidth();
     let (chosen, by_replay) = match replayed {
-        Some(trace) => {
+        Some(mut trace) => {
+            trace.keep_steps()?;
             let mut replays = Replays {
                 recording,
                 trace,

@@ -1,8 +1,8 @@
 //! A recording's trace as the simulator takes it.
 
-use nearpage_recording::trace::PageIndex;
+use nearpage_recording::trace::{Happening, Miss, PageIndex, StepBatch, Steps};
 use nearpage_recording::{ObjectKind, Recording};
-use nearpage_simulator::{FilePage, ThreadSteps, Trace};
+use nearpage_simulator::{Batches, FilePage, ThreadSteps, Trace};
 
 /// A trace to be replayed.
 pub struct Replayed {
@@ -14,7 +14,12 @@ pub struct Replayed {
     /// Objects of more than a page: process, first page number, pages. In order of place; of those
     /// that begin together, the largest last.
     objects: Vec<(u32, u64, u64)>,
+    /// Steps of each thread, where they are kept.
+    steps: Option<Vec<Vec<StepBatch>>>,
 }
+
+/// Decoded steps that are kept, at most: 256 MiB, sixteen million misses.
+const STEPS_BYTES_MAX: usize = 256 << 20;
 
 impl Replayed {
     /// Of a recording.
@@ -59,7 +64,30 @@ impl Replayed {
             processes,
             applications,
             objects,
+            steps: None,
         }
+    }
+
+    /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
+    pub fn keep_steps(&mut self) -> Result<(), nearpage_recording::Error> {
+        let mut threads = Vec::new();
+        let mut kept_bytes = 0;
+        for position in 0..self.trace.threads().len() {
+            let mut steps = self.trace.steps(position);
+            let mut batches = Vec::new();
+            let mut batch = StepBatch::default();
+            while steps.next(&mut batch)? {
+                kept_bytes += batch.misses.len() * size_of::<Miss>()
+                    + batch.happenings.len() * size_of::<(usize, u32, Happening)>();
+                if kept_bytes > STEPS_BYTES_MAX {
+                    return Ok(());
+                }
+                batches.push(batch.clone());
+            }
+            threads.push(batches);
+        }
+        self.steps = Some(threads);
+        Ok(())
     }
 }
 
@@ -104,7 +132,11 @@ impl Trace for Replayed {
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (position, thread) in self.trace.threads().iter().enumerate() {
-            threads.push((thread.clone(), Box::new(self.trace.steps(position))));
+            let steps: Box<dyn Steps> = match &self.steps {
+                Some(kept) => Box::new(Batches::new(&kept[position])),
+                None => Box::new(self.trace.steps(position)),
+            };
+            threads.push((thread.clone(), steps));
         }
         Ok(threads)
     }

@@ -50,6 +50,11 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         traces.push(Replayed::new(&recording, recording.trace()?));
         recordings.push(recording);
     }
+    if let [trace] = traces.as_mut_slice()
+        && jobs.len() > 1
+    {
+        trace.keep_steps()?;
+    }
     let machine = match &arguments.machine {
         Some(name) => crate::machine::read(name)?,
         None => recordings[0].machine.clone(),

@@ -74,7 +74,7 @@ pub use outcome::{Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
-pub use trace::{FilePage, MemoryTrace, ThreadSteps, Trace};
+pub use trace::{Batches, FilePage, MemoryTrace, ThreadSteps, Trace};
 
 use figures::Figures;
 use replay::{Replay, Still};
@@ -122,9 +122,9 @@ pub fn simulate(
 }
 
 /// Replays that fit at once into the memory that a simulation may take, 512 MiB and 64 bytes a page,
-/// less some for all that is not kept by page.
+/// less some for all that is not kept by page, and for steps that are kept decoded.
 fn at_once(pages: u64, jobs: &[Job], nodes: u64) -> usize {
-    const BY_PAGE_MAX: u64 = 448 << 20;
+    const BY_PAGE_MAX: u64 = 192 << 20;
     let each = jobs.iter().map(|job| job.bytes_a_page(nodes)).max();
     let each = each.unwrap_or(0).saturating_mul(pages).max(1);
     let room = BY_PAGE_MAX + 64 * pages;

@@ -68,7 +68,15 @@ pub struct MemoryTrace {
     pub threads: Vec<(TracedThread, Vec<StepBatch>)>,
 }
 
-struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
+/// Hands out the steps of batches in memory.
+pub struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
+
+impl<'a> Batches<'a> {
+    /// From the first.
+    pub fn new(batches: &'a [StepBatch]) -> Self {
+        Self(batches.iter())
+    }
+}
 
 impl Steps for Batches<'_> {
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
@@ -89,7 +97,7 @@ impl Trace for MemoryTrace {
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (thread, batches) in &self.threads {
-            threads.push((thread.clone(), Box::new(Batches(batches.iter()))));
+            threads.push((thread.clone(), Box::new(Batches::new(batches))));
         }
         Ok(threads)
     }
