@@ -1,7 +1,7 @@
 //! `auto` by replay: the simulator says how long a full recording takes under a plan.
 
 use nearpage_machine::Machine;
-use nearpage_policy::auto::{Alternatives, Chosen, Judge, Margins, Model, Selection, choose};
+use nearpage_policy::auto::{Alternatives, Chosen, Judge, Margins, Model, Selection, choose_within};
 use nearpage_policy::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, simulate};
@@ -87,11 +87,25 @@ pub fn decided(
     parameters: &Parameters,
     recording: &Recording,
 ) -> anyhow::Result<Decided> {
+    let decided = decided_within(f64::INFINITY, policy, input, parameters, recording)?;
+    Ok(decided.expect("no time is as long"))
+}
+
+/// The same; `None`: `auto` did not look closer, since the program takes longer than `limit_ns` under all simple
+/// rules.
+pub fn decided_within(
+    limit_ns: f64,
+    policy: Policy,
+    input: &Input,
+    parameters: &Parameters,
+    recording: &Recording,
+) -> anyhow::Result<Option<Decided>> {
+    let untimed = || Ok(Some(Decided::untimed(decide(policy, input, parameters))));
     if policy != Policy::Auto {
-        return Ok(Decided::untimed(decide(policy, input, parameters)));
+        return untimed();
     }
     let Some(mut model) = Model::new(input, parameters) else {
-        return Ok(Decided::untimed(decide(policy, input, parameters)));
+        return untimed();
     };
     let tracing = recording.metadata.tracing.clone().unwrap_or_default();
     let replayed = match recording.trace() {
@@ -110,21 +124,25 @@ pub fn decided(
                     .map_or(input.machine, |assumed| &assumed.machine),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
             };
-            (choose(input, parameters, &mut replays)?, true)
+            let chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
+            (chosen, true)
         }
         None => {
-            let Ok(chosen) = choose(input, parameters, &mut model);
+            let Ok(chosen) = choose_within(limit_ns, input, parameters, &mut model);
             (chosen, false)
         }
     };
-    let Chosen {
+    let Some(Chosen {
         plan,
         first_touch_ns,
         planned_ns,
-    } = chosen;
-    Ok(Decided {
+    }) = chosen
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Decided {
         plan,
         time: Some((first_touch_ns, planned_ns, by_replay)),
         assumed: assumed.map(|assumed| assumed.words),
-    })
+    }))
 }

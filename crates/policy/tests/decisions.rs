@@ -6,7 +6,7 @@ use nearpage_attribution::{
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
-use nearpage_policy::auto::{Alternatives, Judge, Margins, Selection, choose};
+use nearpage_policy::auto::{Alternatives, Judge, Margins, Selection, choose, choose_within};
 use nearpage_policy::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
     thread_nodes,
@@ -1031,6 +1031,61 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
         };
         assert_eq!(planned(0.01), 1, "{wanted}");
         assert_eq!(planned(0.03), 0, "{wanted}");
+    }
+}
+
+/// What no simple rule brings near a limit is not looked into.
+#[test]
+fn auto_gives_up_what_takes_too_long() {
+    let recording = master_initialised(8, Pattern::Mixed, &block_cells());
+    let tried = std::cell::Cell::new(0);
+    let chosen = |limit_ns| {
+        let mut judge = Slow { tried: &tried };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose_within(limit_ns, input, &Parameters::default(), &mut judge);
+            chosen.map(|chosen| chosen.planned_ns)
+        })
+    };
+    assert_eq!(chosen(0.8 * HOURS_NS), None);
+    let simple = tried.replace(0);
+    assert_eq!(chosen(0.9 * HOURS_NS), Some(0.9 * HOURS_NS));
+    assert!(tried.get() > simple, "{} of {simple}", tried.get());
+}
+
+/// Whatever is placed takes a tenth less.
+struct Slow<'a> {
+    tried: &'a std::cell::Cell<usize>,
+}
+
+impl Judge for Slow<'_> {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        self.tried.set(self.tried.get() + selections.len());
+        let time =
+            |selection: &Selection| match alternatives.plan(selection, |_| None).decisions.len() {
+                0 => HOURS_NS,
+                _ => 0.9 * HOURS_NS,
+            };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        Margins {
+            plan: 0.005,
+            object: 0.001,
+            slower: 0.0,
+            resized: 1.0 / 3.0,
+            of_samples: false,
+        }
+    }
+
+    fn objects_max(&self) -> usize {
+        6
     }
 }
 

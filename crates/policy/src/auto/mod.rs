@@ -238,6 +238,20 @@ pub fn choose<J: Judge>(
     parameters: &Parameters,
     judge: &mut J,
 ) -> Result<Chosen, J::Error> {
+    let chosen = choose_within(f64::INFINITY, input, parameters, judge)?;
+    Ok(chosen.expect("no time is as long"))
+}
+
+/// The same, unless under all rules that treat objects alike the program takes longer than `limit_ns`.
+///
+/// # Errors
+/// The judge's.
+pub fn choose_within<J: Judge>(
+    limit_ns: f64,
+    input: &Input,
+    parameters: &Parameters,
+    judge: &mut J,
+) -> Result<Option<Chosen>, J::Error> {
     let context = Context::new(input);
     let (margins, objects_max) = (judge.margins(), judge.objects_max());
     let alternatives = Alternatives::new(&context, input, parameters, margins.of_samples);
@@ -259,6 +273,9 @@ pub fn choose<J: Judge>(
         .chain(alternatives.all_later(&alternatives.all_next_touch()))
         .collect();
     let times = judged.longest_ns(&placed)?;
+    if times.iter().all(|&time| time > limit_ns) {
+        return Ok(None);
+    }
     let costliest: Vec<usize> = alternatives.costliest().take(objects_max).collect();
     let selection = placed[least(&times, 0.0)].clone();
     let mut selection = judged.one_by_one(selection, &costliest)?;
@@ -321,13 +338,13 @@ pub fn choose<J: Judge>(
             _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
         });
     }
-    Ok(Chosen {
+    Ok(Some(Chosen {
         plan: alternatives.plan(&selection, |object| {
             (!worth[object].is_nan()).then(|| worth[object] / first_touch_ns.max(1.0))
         }),
         first_touch_ns,
         planned_ns,
-    })
+    }))
 }
 
 /// With an input of another size, is no more lost than a share of what is saved? Times of the recorded input and
