@@ -40,12 +40,12 @@ OFFLINE_HEADS = ["", "first touch", "`auto`", "best of the others", "against it"
 ONLINE_HEADS = ["", "first touch", "`auto`", "against it", "best online", "against it"]
 
 
-def offline_row(name, found):
-    """By how much the plan of `auto` is behind the best other, and the line of it."""
+def offline_row(name, found, threads):
+    """By how much the plan of `auto` is behind the best other, and the line of it; `threads`: where it has them, if elsewhere."""
     touch, ours, rival = found["first-touch"], found["plan:auto"], best(found, ["first-touch", *OFFLINE, *ONLINE])
     behind = ours / found[rival] - 1
     return behind, [
-        name, ms(touch), ms(ours), f"{ms(found[rival])} {rival}", percent(behind), percent(ours / touch - 1), percent(ours / found["post-facto"] - 1),
+        name, ms(touch), f"{ms(ours)} {threads}".strip(), f"{ms(found[rival])} {rival}", percent(behind), percent(ours / touch - 1), percent(ours / found["post-facto"] - 1),
     ]
 
 
@@ -75,7 +75,7 @@ def total_gains(pairs):
 def auto(results):
     rows, losses, leads = [], 0, {}
     for result in results:
-        ratio, row = offline_row(name(result), times(result))
+        ratio, row = offline_row(name(result), times(result), result["threads"] or "")
         losses += ratio > 0.01
         leads[result["machine"]] = min(leads.get(result["machine"], 1), ratio)
         rows.append((ratio, row))
@@ -86,8 +86,9 @@ def auto(results):
     return (
         "## Offline `auto` against every other policy\n\n"
         "Plans are of the first input and judged on the second, with copies of objects and code allowed, and placements that begin when a second thread runs or hold while several do; `object`, `uniform` and "
-        "`hop-sensitive` likewise. Negative is faster. The last two columns: against first touch, and against post-facto, "
-        "which knows the judged run.\n\n"
+        "`hop-sensitive` likewise. Of `auto` the program is also recorded with its threads `compact` or `scatter` over the nodes where that differs, and "
+        "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Negative is faster. The last two "
+        "columns: against first touch, and against post-facto, which knows the judged run, both with threads where all policies have them.\n\n"
         + table(OFFLINE_HEADS, [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than the best other: {held(losses == 0)}; slower by more in {losses} of {len(rows)}, "
         f"in {worse} of them than the best other that leaves pages where they are.\n"
@@ -344,6 +345,6 @@ def text(results, missing, matrix):
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
         "- Several programs at once (Carrefour's Table 5 and Figures 9 to 13), energy (Figure 14).\n"
-        "- Of phases `auto` finds those in which a single thread runs; it moves no threads.\n",
+        "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]
     return "\n".join(parts)
