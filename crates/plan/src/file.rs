@@ -1,6 +1,6 @@
 //! The plan file's content.
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{NodeId, ThreadPlacement};
 use serde::{Deserialize, Serialize};
 
 /// A GNU build-id, lower-case hexadecimal; empty where there is none.
@@ -246,6 +246,42 @@ pub struct Program {
     pub rank: Option<u32>,
 }
 
+/// Where a plan's threads run, as `nearpage run --threads` pins them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Node after node: on as few as hold them.
+    Compact,
+    /// Round the nodes.
+    Scatter,
+}
+
+impl Layout {
+    /// Both, in the order in which they are tried.
+    pub const ALL: [Self; 2] = [Self::Compact, Self::Scatter];
+
+    /// As plans write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Compact => "compact",
+            Self::Scatter => "scatter",
+        }
+    }
+
+    /// What a plan calls so.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layout| layout.as_str() == name)
+    }
+}
+
+impl From<Layout> for ThreadPlacement {
+    fn from(layout: Layout) -> Self {
+        match layout {
+            Layout::Compact => Self::Compact,
+            Layout::Scatter => Self::Scatter,
+        }
+    }
+}
+
 /// A plan for one program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -257,6 +293,8 @@ pub struct Plan {
     pub machine: String,
     /// Unit of page runs, in bytes.
     pub page_bytes: u64,
+    /// Where its threads are to run; none: it says nothing of that.
+    pub threads: Option<Layout>,
     /// Teams; patterns without a team mean the first.
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.

@@ -46,7 +46,7 @@ mod translate;
 pub use error::Error;
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
-    BuildId, CallSiteFrame, Decision, Effect, NodeWeights, Owner, PageRun, Placement, Plan,
+    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, Owner, PageRun, Placement, Plan,
     Program, Start, Subject, Team,
 };
 pub use libraries::SearchPaths;

@@ -231,6 +231,7 @@ mod tests {
             policy: policy.to_owned(),
             machine: "local".to_owned(),
             page_bytes: 4096,
+            threads: None,
             teams: Vec::new(),
             decisions: Vec::new(),
         }

@@ -5,6 +5,7 @@
 //! policy = "object"               # who decided
 //! machine = "opteron-4"           # where the predictions hold
 //! page_bytes = 4096               # unit of `runs`
+//! threads = "scatter"             # where threads are to run, or "compact"; left out: nothing is said of that
 //!
 //! [program]
 //! executable = "cg"
@@ -75,8 +76,8 @@ use toml::Spanned;
 
 use crate::place_rule::{REST_PLACEMENT, parse_bounds, print_bounds};
 use crate::{
-    BuildId, CallSiteFrame, Decision, Effect, Error, PageRun, Placement, Plan, Program, Start,
-    Subject, Team,
+    BuildId, CallSiteFrame, Decision, Effect, Error, Layout, PageRun, Placement, Plan, Program,
+    Start, Subject, Team,
 };
 
 /// The version that [`Plan::to_toml`] writes and [`Plan::from_toml`] reads.
@@ -97,6 +98,9 @@ impl Plan {
             quote(&self.machine),
             self.page_bytes,
         );
+        if let Some(layout) = self.threads {
+            text += &format!("threads = {}\n", quote(layout.as_str()));
+        }
         self.program.write_toml(&mut text);
         for team in &self.teams {
             text += &format!(
@@ -157,6 +161,14 @@ impl Plan {
             );
             return Err(fault(file.page_bytes.span().start, message));
         }
+        let threads = file.threads.map(|text| {
+            Layout::from_name(text.get_ref()).ok_or_else(|| {
+                let found = quote(text.get_ref());
+                let message = format!("`threads` is {found}; it can be \"compact\" or \"scatter\"");
+                fault(text.span().start, message)
+            })
+        });
+        let threads = threads.transpose()?;
         let mut decisions = Vec::with_capacity(file.objects.len());
         for object in file.objects {
             let start = object.span().start;
@@ -175,6 +187,7 @@ impl Plan {
             policy: file.policy,
             machine: file.machine,
             page_bytes: file.page_bytes.into_inner(),
+            threads,
             teams: file.teams,
             decisions,
         })
@@ -387,6 +400,7 @@ struct PlanFile {
     machine: String,
     #[serde(default = "ordinary_page")]
     page_bytes: Spanned<u64>,
+    threads: Option<Spanned<String>>,
     program: Program,
     #[serde(default, rename = "team")]
     teams: Vec<Team>,
@@ -796,11 +810,12 @@ mod tests {
             name(),
             name(),
             (0u32..40).prop_map(|shift| 1u64 << shift),
+            prop::option::of(prop::sample::select(Layout::ALL.to_vec())),
             prop::collection::vec(team, 0..3),
             prop::collection::vec(decision, 0..5),
         )
             .prop_map(
-                |(program, policy, machine, page_bytes, teams, mut decisions)| {
+                |(program, policy, machine, page_bytes, threads, teams, mut decisions)| {
                     let mut has_rest = false;
                     decisions.retain(|decision: &Decision| {
                         !(is_of_rest(decision) && std::mem::replace(&mut has_rest, true))
@@ -810,6 +825,7 @@ mod tests {
                         policy,
                         machine,
                         page_bytes,
+                        threads,
                         teams,
                         decisions,
                     }
@@ -852,7 +868,28 @@ placement = "block-cyclic:20M"
     fn a_plan_written_by_hand_needs_little() {
         let plan = Plan::from_toml(SMALL, "p").expect("plan");
         assert_eq!(plan.page_bytes, 4096);
+        assert_eq!(plan.threads, None);
         assert_eq!(plan.decisions.len(), 1);
+    }
+
+    #[test]
+    fn where_threads_run_is_written_only_where_a_plan_says_it() {
+        let mut plan = Plan::from_toml(SMALL, "p").expect("plan");
+        let silent = plan.to_toml();
+        assert!(!silent.contains("threads"), "{silent}");
+        for (layout, line) in [
+            (Layout::Compact, "threads = \"compact\"\n"),
+            (Layout::Scatter, "threads = \"scatter\"\n"),
+        ] {
+            plan.threads = Some(layout);
+            let said = plan.to_toml();
+            assert_eq!(said.replacen(line, "", 1), silent);
+            assert!(
+                said.contains(&format!("page_bytes = 4096\n{line}\n[program]")),
+                "{said}"
+            );
+            assert_eq!(Plan::from_toml(&said, "p").expect("again"), plan);
+        }
     }
 
     #[test]
@@ -975,6 +1012,20 @@ placement = "block-cyclic:20M"
                 &["p.toml:7:", "expected a string"],
             ),
             ("symbol = \"cvar\"", "symbol = \"cv", &["p.toml:7:"]),
+            (
+                "version = 1",
+                "version = 1\nthreads = \"none\"",
+                &[
+                    "p.toml:2:",
+                    "`threads` is \"none\"",
+                    "\"compact\" or \"scatter\"",
+                ],
+            ),
+            (
+                "version = 1",
+                "version = 1\nthreads = 4",
+                &["p.toml:2:", "expected a string"],
+            ),
             (
                 "version = 1",
                 "version = 1\npage_bytes = 3",

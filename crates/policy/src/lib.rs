@@ -30,6 +30,7 @@ mod first_touch;
 mod holder;
 mod instances;
 mod interleave;
+mod layout;
 mod object;
 pub mod online;
 mod place;
@@ -41,6 +42,7 @@ mod subject;
 mod traffic;
 mod under;
 
+pub use layout::recorded_layout;
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
 pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};

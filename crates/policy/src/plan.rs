@@ -224,6 +224,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         policy: policy.as_str().to_owned(),
         machine: input.machine.name.clone(),
         page_bytes: context.page_bytes,
+        threads: None,
         teams: context.plan_teams(),
         decisions: named_apart(decisions),
     }

@@ -74,6 +74,7 @@ fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
         policy: "object".to_owned(),
         machine: "opteron-4".to_owned(),
         page_bytes: PAGE,
+        threads: None,
         teams: vec![Team {
             name: "openmp".to_owned(),
             threads: 4,

@@ -133,6 +133,7 @@ impl<'a> Alternatives<'a> {
                 policy: Policy::Auto.as_str().to_owned(),
                 machine: input.machine.name.clone(),
                 page_bytes: context.page_bytes,
+                threads: None,
                 teams: context.plan_teams(),
                 decisions: Vec::new(),
             },

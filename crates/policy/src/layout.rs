@@ -1,0 +1,223 @@
+//! Where a recording's threads ran, in the words of `--threads`.
+
+use std::collections::BTreeMap;
+
+use nearpage_machine::{CpuId, Machine, NodeId, thread_cpus};
+use nearpage_plan::Layout;
+use nearpage_recording::{Thread, ThreadIndex};
+
+/// Share of a thread's accesses that come from the node where a layout has it. A thread that is pinned has
+/// nearly all of them there: the rest is what it did before.
+const THERE_MIN: f64 = 0.9;
+
+/// The layout that has every thread on the node of `machine` where it ran; none where neither has.
+///
+/// `cpus` says from which CPUs a thread's accesses came, with weights; threads without any do not count.
+/// Layouts are those that threads are pinned to by team, as `nearpage run` does it for a plan, or by order of creation
+/// in their process, as `nearpage record` does. Where both layouts are the same here, `said` decides:
+/// what the recording says of itself.
+pub fn recorded_layout<'a>(
+    threads: &[Thread],
+    machine: &Machine,
+    said: &str,
+    cpus: impl Fn(ThreadIndex) -> &'a [(CpuId, f64)],
+) -> Option<Layout> {
+    let by_team = laid_out_together(threads, |thread| {
+        ((thread.pid, thread.team.as_str()), thread.team_index)
+    });
+    let by_creation = laid_out_together(threads, |thread| (thread.pid, thread.order));
+    let fits = |group: &[ThreadIndex], layout: Layout| {
+        let nodes = thread_cpus(machine, group.len(), layout.into(), None);
+        let nodes = nodes.iter().map(|&cpu| machine.node_of(cpu));
+        let mut ran = group.iter().map(|&thread| cpus(thread)).zip(nodes);
+        ran.all(|(cpus, node)| node.is_some_and(|node| is_there(machine, cpus, node)))
+    };
+    let ran = |group: &Vec<ThreadIndex>| {
+        let mut threads = group.iter();
+        threads.any(|&thread| !cpus(thread).is_empty())
+    };
+    let tried = Layout::from_name(said).into_iter().chain(Layout::ALL);
+    by_creation.iter().any(ran).then_some(())?;
+    tried.into_iter().find(|&layout| {
+        let all = |groups: &[Vec<ThreadIndex>]| groups.iter().all(|group| fits(group, layout));
+        all(&by_team) || all(&by_creation)
+    })
+}
+
+/// Groups of threads, each in order of the numbers in it; of several threads with one number (a number used
+/// again) the first counts.
+fn laid_out_together<'a, K: Ord>(
+    threads: &'a [Thread],
+    place: impl Fn(&'a Thread) -> (K, u32),
+) -> Vec<Vec<ThreadIndex>> {
+    let mut groups: BTreeMap<K, BTreeMap<u32, ThreadIndex>> = BTreeMap::new();
+    for (index, thread) in threads.iter().enumerate() {
+        let (group, number) = place(thread);
+        let group = groups.entry(group).or_default();
+        group.entry(number).or_insert(ThreadIndex(index as u32));
+    }
+    let groups = groups.into_values();
+    groups.map(|group| group.into_values().collect()).collect()
+}
+
+/// Do a thread's accesses come from a node, as far as it has any?
+fn is_there(machine: &Machine, cpus: &[(CpuId, f64)], node: NodeId) -> bool {
+    let weight = |there: &dyn Fn(CpuId) -> bool| -> f64 {
+        cpus.iter()
+            .filter(|cpu| there(cpu.0))
+            .map(|cpu| cpu.1)
+            .sum()
+    };
+    weight(&|cpu| machine.node_of(cpu) == Some(node)) >= THERE_MIN * weight(&|_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::{ThreadPlacement, preset};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A process's threads in order of creation: name of the team, index in it.
+    fn threads(members: &[(&str, u32)]) -> Vec<Thread> {
+        let thread = |(order, (team, team_index)): (usize, &(&str, u32))| Thread {
+            pid: 7,
+            tid: 7 + order as u32,
+            name: String::new(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order: order as u32,
+            start: None,
+            start_function: String::new(),
+            team_index: *team_index,
+            team: (*team).to_owned(),
+            cpus: Vec::new(),
+            counts: Default::default(),
+        };
+        members.iter().enumerate().map(thread).collect()
+    }
+
+    fn openmp(count: u32) -> Vec<Thread> {
+        threads(
+            &(0..count)
+                .map(|index| ("openmp", index))
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    /// As if every thread had all of its accesses from one CPU.
+    fn layout(name: &str, threads: &[Thread], said: &str, cpus: &[u32]) -> Option<Layout> {
+        let machine = preset(name).expect("preset");
+        let ran: Vec<[(CpuId, f64); 1]> = cpus.iter().map(|&cpu| [(CpuId(cpu), 5.0)]).collect();
+        recorded_layout(threads, &machine, said, |thread| {
+            match ran.get(thread.0 as usize) {
+                Some(ran) => ran,
+                None => &[],
+            }
+        })
+    }
+
+    #[test]
+    fn nodes_count_and_not_cpus() {
+        // Six CPUs a node: eight threads on two nodes, or one on each of the eight.
+        let team = openmp(8);
+        let compact = [5, 4, 3, 2, 1, 0, 11, 8];
+        assert_eq!(
+            layout("amd48", &team, "none", &compact),
+            Some(Layout::Compact)
+        );
+        let scatter = [3, 6, 12, 18, 24, 30, 36, 47];
+        assert_eq!(
+            layout("amd48", &team, "none", &scatter),
+            Some(Layout::Scatter)
+        );
+        assert_eq!(
+            layout("amd48", &team, "scatter", &compact),
+            Some(Layout::Compact)
+        );
+        let four_and_four = [0, 1, 2, 3, 6, 7, 8, 9];
+        assert_eq!(layout("amd48", &team, "compact", &four_and_four), None);
+        // Another node is another place, though there are as many threads on it.
+        let second_first = [6, 7, 8, 9, 10, 11, 0, 1];
+        assert_eq!(layout("amd48", &team, "none", &second_first), None);
+    }
+
+    #[test]
+    fn where_both_are_the_same_the_recording_is_believed() {
+        let team = openmp(4);
+        for (said, found) in [
+            ("compact", Layout::Compact),
+            ("scatter", Layout::Scatter),
+            ("none", Layout::Compact),
+        ] {
+            assert_eq!(layout("opteron-4", &team, said, &[0, 1, 2, 3]), Some(found));
+        }
+    }
+
+    #[test]
+    fn threads_that_did_nothing_do_not_count() {
+        let team = openmp(3);
+        assert_eq!(
+            layout("amd48", &team, "none", &[0, 6]),
+            Some(Layout::Scatter)
+        );
+        assert_eq!(layout("amd48", &team, "compact", &[]), None);
+    }
+
+    #[test]
+    fn teams_are_laid_out_each_by_itself_or_all_in_order_of_creation() {
+        // Seven workers, the first thread waiting for them.
+        let mut members = vec![("main", 0)];
+        members.extend((0..7).map(|index| ("worker", index)));
+        let team = threads(&members);
+        let by_team = [0, 0, 1, 2, 3, 4, 5, 6];
+        assert_eq!(
+            layout("amd48", &team, "none", &by_team),
+            Some(Layout::Compact)
+        );
+        let in_order = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(
+            layout("amd48", &team, "none", &in_order),
+            Some(Layout::Compact)
+        );
+        let in_order = [0, 6, 12, 18, 24, 30, 36, 42];
+        assert_eq!(
+            layout("amd48", &team, "none", &in_order),
+            Some(Layout::Scatter)
+        );
+    }
+
+    #[test]
+    fn a_thread_that_wandered_ran_nowhere() {
+        let machine = preset("amd48").expect("preset");
+        let team = openmp(2);
+        let at = |wandered: f64| {
+            let first = [(CpuId(0), 1.0)];
+            let second = [(CpuId(1), 1.0 - wandered), (CpuId(6), wandered)];
+            recorded_layout(&team, &machine, "none", |thread| match thread.0 {
+                0 => &first,
+                _ => &second,
+            })
+            .map(Layout::as_str)
+        };
+        assert_eq!(at(0.0), Some("compact"));
+        assert_eq!(at(0.09), Some("compact"));
+        assert_eq!(at(0.5), None);
+        assert_eq!(at(1.0), Some("scatter"));
+    }
+
+    proptest! {
+        /// What is pinned is recognised, more threads than CPUs or not.
+        #[test]
+        fn what_is_pinned_is_recognised(
+            name in prop::sample::select(vec!["amd48", "opteron-4", "intel32", "flash-8"]),
+            count in 1u32..100,
+            wanted in prop::sample::select(Layout::ALL.to_vec()),
+        ) {
+            let machine = preset(name).expect("preset");
+            let cpus = thread_cpus(&machine, count as usize, ThreadPlacement::from(wanted), None);
+            let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
+            prop_assert_eq!(layout(name, &openmp(count), wanted.as_str(), &cpus), Some(wanted));
+        }
+    }
+}
