@@ -108,6 +108,23 @@ impl OnMachine<'_> {
         &self.program.executable
     }
 
+    /// Is it the same build of the same program?
+    pub fn is_build_of(&self, other: &OnMachine) -> bool {
+        let build = |program: &Program| (program.executable.clone(), program.build_id.clone());
+        build(&self.program) == build(&other.program)
+    }
+
+    /// Name and size of its teams, in order of name.
+    pub fn teams(&self) -> Vec<(String, usize)> {
+        let teams = self.analysis.attribution.teams.iter();
+        let ours = teams.filter(|team| team.pid == self.pid);
+        let mut teams: Vec<_> = ours
+            .map(|team| (team.name.clone(), team.threads.len()))
+            .collect();
+        teams.sort_unstable();
+        teams
+    }
+
     /// What policies and predictions take.
     pub fn input(&self) -> nearpage_policy::Input<'_> {
         nearpage_policy::Input {

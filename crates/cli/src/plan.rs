@@ -1,5 +1,7 @@
 //! `nearpage plan`: decide where each object's pages should live, and predict what that does.
 
+mod layouts;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,52 +14,60 @@ use nearpage_policy::{
 use nearpage_report::{bytes, printable, shorten, width};
 use serde_json::{Value, json};
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, OnMachine};
+use crate::arguments::Threads;
 use crate::progress::Progress;
-use crate::replay_judge::decided;
+use crate::replay_judge::{Decided, decided};
 use crate::{arguments, terminal};
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
+    if arguments.recordings.len() > 1 {
+        layouts::refuse(&arguments)?;
+    }
     let machine = crate::machine::read(&arguments.machine)?;
-    let analysis = Analysis::of(&arguments.recording, Operations::Both)?;
+    let analyses = arguments
+        .recordings
+        .iter()
+        .map(|folder| Analysis::of(folder, Operations::Both))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let output = arguments
         .output
-        .unwrap_or_else(|| arguments.recording.join("plan.toml"));
+        .clone()
+        .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
+    let planned = |analysis: &Analysis, program: &OnMachine| planned(&arguments, analysis, program);
+    let (plans, choice) = match analyses.as_slice() {
+        [analysis] => {
+            let threads = arguments.threads.unwrap_or(Threads::Compact).placement();
+            let programs = analysis.on(&machine, threads)?;
+            let plans = programs.iter().map(|program| planned(analysis, program));
+            (plans.collect::<anyhow::Result<Vec<_>>>()?, None)
+        }
+        several => {
+            let choice = layouts::choose(several, &machine, planned)?;
+            (Vec::new(), Some(choice))
+        }
+    };
+    let plans: Vec<&Planned> = match &choice {
+        Some(choice) => vec![&choice.taken().planned],
+        None => plans.iter().collect(),
+    };
     let mut predicted = Vec::new();
-    for (number, program) in analysis
-        .on(&machine, arguments.threads.placement())?
-        .iter()
-        .enumerate()
-    {
-        let input = program.input();
-        let parameters = Parameters {
-            replicas: arguments.replicas,
-            phases: arguments.phases,
-            ..Parameters::default()
-        };
-        let policy = arguments.policy.policy();
-        let decided = {
-            let _progress = Progress::new(format!("deciding for {}", program.name()));
-            decided(policy, &input, &parameters, &analysis.recording)?
-        };
-        let plan = decided.plan;
+    for (number, planned) in plans.into_iter().enumerate() {
+        let plan = &planned.decided.plan;
         if output == Path::new("-") {
             terminal::print(&plan.to_toml())?;
             continue;
         }
         let file = numbered(&output, number);
         plan.write(&file)?;
-        let prediction = predict(&plan, &input);
         if arguments.json {
-            let mut json = to_json(&plan, &prediction, &file);
-            json["time"] = decided.time.map_or(Value::Null, |(first_touch_ns, planned_ns, replayed)| {
-                json!({ "first_touch_ns": first_touch_ns, "plan_ns": planned_ns, "replayed": replayed })
-            });
-            json["assumed"] = decided.assumed.map_or(Value::Null, Value::from);
+            let mut json = to_json(plan, &planned.prediction, &file);
+            json["time"] = planned.time_json();
+            json["assumed"] = json!(planned.decided.assumed);
             predicted.push(json);
         } else {
-            let mut text = to_text(&plan, &prediction, terminal::width());
-            if let Some((first_touch_ns, planned_ns, replayed)) = decided.time {
+            let mut text = to_text(plan, &planned.prediction, terminal::width());
+            if let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time {
                 let _ = writeln!(
                     text,
                     "time, {}: {} instead of {} under first touch",
@@ -70,16 +80,61 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
                     crate::compare::duration(first_touch_ns),
                 );
             }
-            if let Some(words) = decided.assumed {
+            if let Some(words) = &planned.decided.assumed {
                 let _ = writeln!(text, "assumed: {words}");
+            }
+            if let Some(choice) = &choice {
+                text += &format!("\n{}", choice.to_text());
             }
             terminal::print(&format!("{text}\nThe plan is in {}\n", file.display()))?;
         }
     }
     if arguments.json && output != Path::new("-") {
-        terminal::print(&(serde_json::to_string_pretty(&json!({ "plans": predicted }))? + "\n"))?;
+        let mut json = json!({ "plans": predicted });
+        if let Some(choice) = &choice {
+            choice.add_to(&mut json);
+        }
+        terminal::print(&(serde_json::to_string_pretty(&json)? + "\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was decided for a program, and what that is predicted to do.
+pub struct Planned {
+    pub decided: Decided,
+    pub prediction: Prediction,
+}
+
+impl Planned {
+    /// Null where no time is predicted.
+    fn time_json(&self) -> Value {
+        self.decided.time.map_or(Value::Null, |(first_touch_ns, planned_ns, replayed)| {
+            json!({ "first_touch_ns": first_touch_ns, "plan_ns": planned_ns, "replayed": replayed })
+        })
+    }
+}
+
+fn planned(
+    arguments: &arguments::Plan,
+    analysis: &Analysis,
+    program: &OnMachine,
+) -> anyhow::Result<Planned> {
+    let input = program.input();
+    let parameters = Parameters {
+        replicas: arguments.replicas,
+        phases: arguments.phases,
+        ..Parameters::default()
+    };
+    let policy = arguments.policy.policy();
+    let decided = {
+        let _progress = Progress::new(format!("deciding for {}", program.name()));
+        decided(policy, &input, &parameters, &analysis.recording)?
+    };
+    let prediction = predict(&decided.plan, &input);
+    Ok(Planned {
+        decided,
+        prediction,
+    })
 }
 
 /// `plan.toml`, and `plan.2.toml` and so on for the further programs of a recording.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use nearpage_machine::ThreadPlacement;
+use nearpage_plan::Layout;
 use nearpage_sampler::Target;
 
 pub use self::live::Live;
@@ -108,6 +109,15 @@ impl Threads {
             Self::Compact => ThreadPlacement::Compact,
             Self::Scatter => ThreadPlacement::Scatter,
             Self::None => ThreadPlacement::None,
+        }
+    }
+}
+
+impl From<Layout> for Threads {
+    fn from(layout: Layout) -> Self {
+        match layout {
+            Layout::Compact => Self::Compact,
+            Layout::Scatter => Self::Scatter,
         }
     }
 }

@@ -38,9 +38,11 @@ impl Policy {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The recording
-    pub recording: PathBuf,
-    /// File to write; `-` prints it [default: DIR/plan.toml]
+    /// The recording; several are of one program with its threads in different places: what takes least time is planned,
+    /// and the plan says where threads run
+    #[arg(required = true, value_name = "DIR")]
+    pub recordings: Vec<PathBuf>,
+    /// File to write; `-` prints it [default: DIR/plan.toml, of the first recording]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML
@@ -59,9 +61,10 @@ pub struct Plan {
     /// created, and not back
     #[arg(long)]
     pub phases: bool,
-    /// Which threads share a node on that machine
-    #[arg(long, value_enum, default_value = "compact")]
-    pub threads: Threads,
+    /// Which threads share a node on that machine; none: those that did when recorded [default: compact;
+    /// with several recordings none]
+    #[arg(long, value_enum)]
+    pub threads: Option<Threads>,
     /// Print the prediction as JSON
     #[arg(long)]
     pub json: bool,
@@ -89,7 +92,7 @@ pub struct Run {
     /// `thread:K`, `first-touch`. The first rule that fits wins; rules come before the plan.
     #[arg(long, value_name = "RULE")]
     pub place: Vec<String>,
-    /// Pin threads [default: compact where the plan names threads, none otherwise]
+    /// Pin threads [default: as the plan says; where it says nothing, compact if it names threads, else none]
     #[arg(long, value_enum)]
     pub threads: Option<Threads>,
     /// How pages get where they belong

@@ -1,0 +1,340 @@
+//! `nearpage plan` of several recordings of one program: which of them has its threads where it takes
+//! least time.
+//!
+//! What threads elsewhere would miss no recording says, since they would share other caches. So the program is
+//! recorded under each layout, and each recording has a plan of its own; the quickest is taken.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use nearpage_machine::Machine;
+use nearpage_plan::Layout;
+use nearpage_policy::recorded_layout;
+use serde_json::{Value, json};
+
+use super::Planned;
+use crate::Usage;
+use crate::analysis::{Analysis, OnMachine};
+use crate::arguments::{self, Policy, Threads};
+use crate::compare::duration;
+
+/// Another recording than the first has to take so much less time: two tracings of the same thing differ by
+/// some percent, by how their threads happened to take turns.
+const MARGIN: f64 = 0.03;
+
+/// A recording, its plan, and what it was weighed by.
+pub struct Weighed {
+    pub folder: PathBuf,
+    pub layout: Option<Layout>,
+    pub planned: Planned,
+    /// Time under first touch and under the plan, in nanoseconds.
+    first_touch_ns: f64,
+    planned_ns: f64,
+    replayed: bool,
+}
+
+/// The recordings, and the position of the one that is taken.
+pub struct Choice {
+    pub recordings: Vec<Weighed>,
+    pub taken: usize,
+}
+
+/// What can't be asked of several recordings, by the arguments alone.
+pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
+    if let Some(threads @ (Threads::Compact | Threads::Scatter)) = arguments.threads {
+        return Err(Usage(format!(
+            "--threads {} contradicts several recordings: where threads run is what they are weighed by, each with its threads \
+             where they were; leave it out, or name one recording",
+            threads.as_str()
+        )));
+    }
+    if arguments.policy != Policy::Auto {
+        return Err(Usage(format!(
+            "--policy {} predicts no time, by which several recordings could be weighed: take --policy auto, or name \
+             one recording",
+            arguments.policy.policy().as_str()
+        )));
+    }
+    Ok(())
+}
+
+/// Makes a plan of each recording, with `plan`, and takes the quickest.
+///
+/// # Errors
+/// Recordings whose times can't be compared.
+pub fn choose(
+    analyses: &[Analysis],
+    machine: &Machine,
+    plan: impl Fn(&Analysis, &OnMachine) -> anyhow::Result<Planned>,
+) -> anyhow::Result<Choice> {
+    if machine.nodes_with_memory().len() < 2 {
+        bail!(
+            "{} has one memory node, where it makes no difference on which node threads run; name another with \
+             --machine, or one recording",
+            machine.name
+        );
+    }
+    let mut programs = Vec::new();
+    for analysis in analyses {
+        programs.push(only_program(analysis, machine)?);
+    }
+    for (analysis, program) in analyses.iter().zip(&programs) {
+        comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
+    }
+    let mut recordings: Vec<Weighed> = Vec::new();
+    for (analysis, program) in analyses.iter().zip(&programs) {
+        let folder = analysis.recording.folder.clone();
+        let mut planned = plan(analysis, program)?;
+        let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time else {
+            bail!(
+                "{}: no time can be predicted on {}, by which several recordings could be weighed; name one recording",
+                folder.display(),
+                machine.name
+            );
+        };
+        if let Some(first) = recordings.first()
+            && first.replayed != replayed
+        {
+            let how = |replayed| if replayed { "replayed" } else { "modelled" };
+            bail!(
+                "the time of {} is {}, that of {} {}: they can't be compared; record both with --source full --machine \
+                 {}, or both without",
+                first.folder.display(),
+                how(first.replayed),
+                folder.display(),
+                how(replayed),
+                machine.name
+            );
+        }
+        let layout = layout(analysis, machine);
+        planned.decided.plan.threads = layout;
+        recordings.push(Weighed {
+            folder,
+            layout,
+            planned,
+            first_touch_ns,
+            planned_ns,
+            replayed,
+        });
+    }
+    let times: Vec<f64> = recordings.iter().map(|one| one.planned_ns).collect();
+    Ok(Choice {
+        recordings,
+        taken: quickest(&times),
+    })
+}
+
+/// Position of the least time, or of the first where that is not less by the margin.
+fn quickest(times_ns: &[f64]) -> usize {
+    let least = times_ns
+        .iter()
+        .enumerate()
+        .min_by(|a, b| a.1.total_cmp(b.1));
+    let less = least.filter(|(_, time_ns)| **time_ns < times_ns[0] * (1.0 - MARGIN));
+    less.map_or(0, |(position, _)| position)
+}
+
+/// Where the threads of a recording ran, if the layout has a name.
+fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
+    let recording = &analysis.recording;
+    let said = &recording.metadata.thread_placement;
+    recorded_layout(&recording.tables.threads, machine, said, |thread| {
+        let totals = analysis.attribution.threads.get(thread.0 as usize);
+        totals.map_or(&[], |totals| totals.cpus.as_slice())
+    })
+}
+
+/// The program of a recording that is whole and of one program, as it ran on this machine.
+fn only_program<'a>(analysis: &'a Analysis, machine: &'a Machine) -> anyhow::Result<OnMachine<'a>> {
+    let recording = &analysis.recording;
+    let folder = recording.folder.display();
+    if !recording.is_complete() || recording.metadata.attached.is_some() {
+        bail!(
+            "{folder}: not of a whole run of the program, so that its time says nothing beside others'; record it from \
+             start to end"
+        );
+    }
+    let mut programs = analysis.on(machine, Threads::None.placement())?;
+    if programs.len() > 1 {
+        let names: Vec<&str> = programs.iter().map(OnMachine::name).collect();
+        bail!(
+            "{folder}: of {} programs ({}), and several recordings are weighed for one; name this recording alone",
+            names.len(),
+            names.join(", ")
+        );
+    }
+    let used = analysis
+        .attribution
+        .threads
+        .iter()
+        .flat_map(|thread| &thread.cpus);
+    let differs = |cpu| recording.machine.node_of(cpu) != machine.node_of(cpu);
+    if used.map(|used| used.0).any(differs) {
+        bail!(
+            "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
+             --source full --machine {}",
+            recording.machine.name,
+            machine.name,
+            machine.name
+        );
+    }
+    Ok(programs.remove(0))
+}
+
+/// Refuses recordings that did not do the same.
+fn comparable(
+    (first, first_program): (&Analysis, &OnMachine),
+    (other, program): (&Analysis, &OnMachine),
+    machine: &Machine,
+) -> anyhow::Result<()> {
+    let folders = [first, other].map(|one| one.recording.folder.display().to_string());
+    let [a, b] = &folders;
+    if !first_program.is_build_of(program) {
+        let (is_of, other_is_of) = (first_program.name(), program.name());
+        let builds = if is_of == other_is_of {
+            ", built differently"
+        } else {
+            ""
+        };
+        bail!(
+            "{a} is of {is_of}, {b} of {other_is_of}{builds}: several recordings have to be of one program"
+        );
+    }
+    let [first, other] = [first, other].map(|one| &one.recording.metadata);
+    let redacted = first.command.is_empty() || other.command.is_empty();
+    if !redacted && first.command[1..] != other.command[1..] {
+        bail!(
+            "{a} and {b} are of other arguments ({}; {}): what they did took other time wherever their threads ran; record \
+             the same",
+            first.command[1..].join(" "),
+            other.command[1..].join(" ")
+        );
+    }
+    let (teams, other_teams) = (first_program.teams(), program.teams());
+    if teams != other_teams {
+        let words = |teams: &[(String, usize)]| {
+            let words = teams
+                .iter()
+                .map(|(name, threads)| format!("{name} {threads}"));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        bail!(
+            "{a} and {b} have other numbers of threads ({}; {}): their times say nothing of where threads run; record the same",
+            words(&teams),
+            words(&other_teams)
+        );
+    }
+    let keep_hits = |tracing: &Option<nearpage_recording::trace::Tracing>| {
+        tracing.as_ref().map(|tracing| tracing.keep_hits())
+    };
+    let differences = [
+        (first.source != other.source, "the source of their accesses"),
+        (
+            first.tracing.is_some() != other.tracing.is_some(),
+            "whether every miss was kept",
+        ),
+        (
+            first.marks.is_empty() != other.marks.is_empty(),
+            "whether a marked phase alone counts",
+        ),
+        (
+            keep_hits(&first.tracing) != keep_hits(&other.tracing),
+            "--keep-hits",
+        ),
+    ];
+    if let Some((_, what)) = differences.iter().find(|difference| difference.0) {
+        bail!(
+            "{a} and {b} differ in {what}, so that their times on {} can't be compared; record both alike",
+            machine.name
+        );
+    }
+    Ok(())
+}
+
+impl Choice {
+    /// The plan that is taken.
+    pub fn taken(&self) -> &Weighed {
+        &self.recordings[self.taken]
+    }
+
+    /// A row for each recording, and what was taken why.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let taken = self.taken();
+        let _ = writeln!(
+            text,
+            "{:<8} {:>12} {:>12}  recording",
+            "threads", "first touch", "planned"
+        );
+        for one in &self.recordings {
+            let _ = writeln!(
+                text,
+                "{:<8} {:>12} {:>12}  {}",
+                one.layout.map_or("–", Layout::as_str),
+                duration(one.first_touch_ns),
+                duration(one.planned_ns),
+                one.folder.display()
+            );
+        }
+        let first_ns = self.recordings[0].planned_ns;
+        let best_of_others = self.recordings[1..].iter().map(|one| one.planned_ns);
+        let best_ns = best_of_others.fold(f64::INFINITY, f64::min);
+        let percent = 100.0 * (1.0 - best_ns / first_ns);
+        let needed = 100.0 * MARGIN;
+        let _ = writeln!(
+            text,
+            "taken: {}; {}",
+            taken.folder.display(),
+            match self.taken {
+                0 if best_ns < first_ns => format!(
+                    "the others take {percent:.1} % less time at the best, and {needed:.0} % is what two recordings of the same may \
+                     differ by"
+                ),
+                0 => "no other takes less time".to_owned(),
+                _ => format!("it takes {percent:.1} % less time than the first"),
+            }
+        );
+        let _ = match taken.layout {
+            Some(layout) => writeln!(text, "threads: {}, as the plan says", layout.as_str()),
+            None => writeln!(
+                text,
+                "threads: they ran neither compact nor scatter there, so that the plan says nothing of them; pin them as you did"
+            ),
+        };
+        text
+    }
+
+    /// Keys beside `plans`.
+    pub fn add_to(&self, json: &mut Value) {
+        let name = |layout: Option<Layout>| layout.map(Layout::as_str);
+        let recordings: Vec<Value> = (self.recordings.iter().enumerate())
+            .map(|(position, one)| {
+                json!({
+                    "recording": one.folder,
+                    "threads": name(one.layout),
+                    "time": one.planned.time_json(),
+                    "taken": position == self.taken,
+                })
+            })
+            .collect();
+        json["recordings"] = recordings.into();
+        json["recording"] = json!(self.taken().folder);
+        json["threads"] = json!(name(self.taken().layout));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quickest;
+
+    #[test]
+    fn another_than_the_first_has_to_be_quicker_by_the_margin() {
+        assert_eq!(quickest(&[10.0]), 0);
+        assert_eq!(quickest(&[10.0, 9.8]), 0);
+        assert_eq!(quickest(&[10.0, 9.6]), 1);
+        assert_eq!(quickest(&[10.0, 12.0, 9.6, 9.5]), 3);
+        assert_eq!(quickest(&[9.5, 12.0, 10.0]), 0);
+        assert_eq!(quickest(&[10.0, 5.0, 5.0]), 1);
+    }
+}
