@@ -36,7 +36,7 @@ export function planView(context: Context): HTMLElement {
     const mean = (outcome: { mean: number }) => `${outcome.mean.toFixed(0)} ${plan.unit === "ns" ? "ns" : "in relative distance"}`;
     return [
       h("p", { id: "prediction" },
-        `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}: local accesses `,
+        `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}${plan.threads === null ? "" : `, threads ${plan.threads}`}: local accesses `,
         `by first touch ${percent(plan.first_touch.local)}, interleaved ${percent(plan.interleave.local)}, `, h("b", {}, `as planned ${percent(plan.plan.local)}`),
         `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.plan)), ", uncontended."),
       ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),

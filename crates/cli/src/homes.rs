@@ -195,18 +195,18 @@ impl Homes {
     }
 }
 
-/// Reads the plan in `file` and finds its pages.
+/// Finds the pages of the plan in `file`.
 ///
 /// # Errors
-/// A file that is no plan, or a plan of which nothing is in the recording.
+/// A plan of which nothing is in the recording.
 pub fn of_file(
     file: &Path,
+    plan: &Plan,
     recording: &Recording,
     trace: &Trace,
     machine: &Machine,
 ) -> anyhow::Result<Homes> {
-    let plan = Plan::read(file)?;
-    let homes = Homes::of(std::slice::from_ref(&plan), recording, trace, machine)?;
+    let homes = Homes::of(std::slice::from_ref(plan), recording, trace, machine)?;
     if homes.decisions > 0 && homes.found == 0 {
         bail!(
             "{}: nothing of this plan for {} is in {}: make one of this recording (`nearpage plan`), or record the \

@@ -207,6 +207,8 @@ struct RunThreads {
     openmp_threads: Option<usize>,
     /// CPUs of `OMP_PLACES`, place by place, where it lists them; empty where it names them.
     places: Option<Vec<CpuId>>,
+    /// A variable by which the OpenMP runtime is to bind threads to CPUs of its choice.
+    binding: Option<&'static str>,
 }
 
 impl RunThreads {
@@ -234,6 +236,12 @@ impl RunThreads {
             },
             openmp_threads: variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value)),
             places: variable("OMP_PLACES").map(|value| openmp_places(&value).unwrap_or_default()),
+            binding: ["OMP_PROC_BIND", "GOMP_CPU_AFFINITY"]
+                .into_iter()
+                .find(|name| {
+                    let value = variable(name);
+                    value.is_some_and(|value| !value.trim().eq_ignore_ascii_case("false"))
+                }),
         })
     }
 
@@ -242,18 +250,30 @@ impl RunThreads {
         (team == "openmp").then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
     }
 
-    /// How threads are laid out, and which are pinned. `OMP_PLACES` and an affinity mask win.
+    /// How threads are laid out, and which are pinned: as was asked for, else as a plan says, else compactly where
+    /// placements name threads. `OMP_PLACES` and an affinity mask win; other bindings of OpenMP's do not.
     fn pinning(&self, wish: &Wish, warnings: &mut Vec<String>) -> (ThreadPlacement, Pinning) {
+        let planned = planned_threads(wish.plans, warnings);
+        if let (Some(planned), Some(given)) = (planned, wish.threads)
+            && given != planned
+        {
+            warnings.push(format!(
+                "the plan is for threads that run {}: --threads {} wins, and what the plan promises does not hold",
+                planned.as_str(),
+                given.as_str()
+            ));
+        }
+        let wanted = wish.threads.or(planned);
         let needs_threads = wish.plans.iter().any(Plan::names_threads)
             || wish.rules.iter().any(|rule| rule.placement.names_threads());
-        let pinning = match wish.threads {
+        let pinning = match wanted {
             Some(Threads::None) => return (ThreadPlacement::Compact, Pinning::None),
             Some(_) if wish.plans.is_empty() => Pinning::CreationOrder,
             Some(_) => Pinning::Teams,
             None if needs_threads => Pinning::Teams,
             None => return (ThreadPlacement::Compact, Pinning::None),
         };
-        let placement = wish.threads.unwrap_or(Threads::Compact).placement();
+        let placement = wanted.unwrap_or(Threads::Compact).placement();
         if self.masked {
             warnings.push(format!(
                 "an affinity mask is set: threads are pinned within CPUs {}",
@@ -261,15 +281,30 @@ impl RunThreads {
             ));
         }
         match &self.places {
-            None => (placement, pinning),
+            None => {
+                if let Some(name) = self.binding {
+                    warnings.push(format!(
+                        "{name} is set, but threads are pinned over it, {}; --threads none leaves them to it",
+                        wanted.unwrap_or(Threads::Compact).as_str()
+                    ));
+                }
+                (placement, pinning)
+            }
             Some(places) => {
                 let how = if places.is_empty() {
                     "as if bound compactly"
                 } else {
                     "to its places in order"
                 };
+                let though = match planned.filter(|_| wish.threads.is_none()) {
+                    Some(planned) => format!(
+                        ", though the plan is for threads that run {}",
+                        planned.as_str()
+                    ),
+                    None => String::new(),
+                };
                 warnings.push(format!(
-                    "OMP_PLACES is set: threads are not pinned; pages follow it, {how}"
+                    "OMP_PLACES is set: threads are not pinned{though}; pages follow it, {how}"
                 ));
                 (placement, Pinning::None)
             }
@@ -298,6 +333,21 @@ impl RunThreads {
             .take(PINNED_THREADS_MAX.max(round))
             .collect()
     }
+}
+
+/// Where plans want threads to run; of several that contradict each other the first counts.
+fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<Threads> {
+    let mut wanted = plans.iter().filter_map(|plan| plan.threads);
+    let first = wanted.next()?;
+    if let Some(other) = wanted.find(|&other| other != first) {
+        warnings.push(format!(
+            "one plan is for threads that run {}, another {}: all run {}",
+            first.as_str(),
+            other.as_str(),
+            first.as_str()
+        ));
+    }
+    Some(first.into())
 }
 
 fn affinity_mask() -> anyhow::Result<CpuList> {
@@ -680,6 +730,105 @@ mod tests {
         assert_eq!(places("cores"), None);
         assert_eq!(places("{0}:99999"), None);
         assert_eq!(places("{,"), None);
+    }
+
+    /// How threads of these plans are pinned on `amd48`, where these were asked for, and what is said of it.
+    fn pinned(
+        run: &RunThreads,
+        plans: &[&str],
+        threads: Option<Threads>,
+    ) -> (ThreadPlacement, Pinning, Vec<String>) {
+        let machine = nearpage_machine::preset("amd48").unwrap();
+        let plan = |keys: &&str| {
+            let text = format!("version = 1\n{keys}\n[program]\nexecutable = \"x\"\n");
+            Plan::from_toml(&text, "p").unwrap()
+        };
+        let plans: Vec<Plan> = plans.iter().map(plan).collect();
+        let wish = Wish {
+            machine: &machine,
+            plans: &plans,
+            rules: &[],
+            threads,
+            mechanism: nearpage_plan::Mechanism::Bind,
+            touch_group: 1,
+        };
+        let mut warnings = Vec::new();
+        let (placement, pinning) = run.pinning(&wish, &mut warnings);
+        (placement, pinning, warnings)
+    }
+
+    #[test]
+    fn threads_run_as_asked_for_or_else_as_planned() {
+        let run = || RunThreads {
+            allowed: nearpage_machine::preset("amd48").unwrap().cpus(),
+            masked: false,
+            openmp_threads: Some(8),
+            places: None,
+            binding: None,
+        };
+        let (compact, scatter) = ("threads = \"compact\"", "threads = \"scatter\"");
+        let silent = |placement, pinning| (placement, pinning, Vec::<String>::new());
+        assert_eq!(
+            pinned(&run(), &[""], None),
+            silent(ThreadPlacement::Compact, Pinning::None)
+        );
+        for (plan, placement) in [
+            (compact, ThreadPlacement::Compact),
+            (scatter, ThreadPlacement::Scatter),
+        ] {
+            let wanted = silent(placement, Pinning::Teams);
+            assert_eq!(pinned(&run(), &[plan], None), wanted);
+            assert_eq!(pinned(&run(), &["", plan], None), wanted);
+        }
+        assert_eq!(
+            pinned(&run(), &[scatter], Some(Threads::Scatter)),
+            silent(ThreadPlacement::Scatter, Pinning::Teams)
+        );
+        // What was asked for wins, and so does the first plan.
+        for (threads, placement, pinning) in [
+            (Threads::Compact, ThreadPlacement::Compact, Pinning::Teams),
+            (Threads::None, ThreadPlacement::Compact, Pinning::None),
+        ] {
+            let found = pinned(&run(), &[scatter], Some(threads));
+            let line = format!(
+                "the plan is for threads that run scatter: --threads {} wins, and what the plan promises does not hold",
+                threads.as_str()
+            );
+            assert_eq!(found, (placement, pinning, vec![line]));
+        }
+        let (placement, _, warnings) = pinned(&run(), &[scatter, compact], None);
+        assert_eq!(placement, ThreadPlacement::Scatter);
+        assert_eq!(
+            warnings,
+            ["one plan is for threads that run scatter, another compact: all run scatter"]
+        );
+        // Who binds threads by OMP_PLACES is left to it; nothing else is.
+        let placed = RunThreads {
+            places: Some(vec![CpuId(6), CpuId(0)]),
+            binding: Some("OMP_PROC_BIND"),
+            ..run()
+        };
+        let (_, pinning, warnings) = pinned(&placed, &[scatter], None);
+        assert_eq!(pinning, Pinning::None);
+        assert_eq!(
+            warnings,
+            [
+                "OMP_PLACES is set: threads are not pinned, though the plan is for threads that run scatter; pages \
+                 follow it, to its places in order"
+            ]
+        );
+        let bound = RunThreads {
+            binding: Some("OMP_PROC_BIND"),
+            ..run()
+        };
+        let (_, pinning, warnings) = pinned(&bound, &[scatter], None);
+        assert_eq!(pinning, Pinning::Teams);
+        assert_eq!(
+            warnings,
+            [
+                "OMP_PROC_BIND is set, but threads are pinned over it, scatter; --threads none leaves them to it"
+            ]
+        );
     }
 
     #[test]

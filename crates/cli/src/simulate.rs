@@ -9,12 +9,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::Plan;
-use nearpage_policy::Parameters;
+use nearpage_plan::{Layout, Plan};
 use nearpage_policy::online::{Initial, Parameter};
+use nearpage_policy::{Parameters, recorded_layout};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
-use nearpage_report::{Simulation, simulation_html, simulation_json, simulation_text};
+use nearpage_report::{
+    Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
+};
 use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, Policy, Programs, Schedule, Trace, simulate,
 };
@@ -79,31 +81,43 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         None => &traces[0],
     };
     let mut planned = Vec::new();
+    let mut elsewhere: Vec<ThreadsElsewhere> = Vec::new();
     for job in &mut jobs {
         if let Policy::Homes { name, homes } = &mut job.policy {
             let wanted = name.strip_prefix(PLAN).unwrap_or(name);
-            let own = nearpage_policy::Policy::from_name(wanted);
+            let file = Path::new(wanted);
+            let planned_by = match nearpage_policy::Policy::from_name(wanted) {
+                Some(policy) => PlannedBy::Policy(policy),
+                None => PlannedBy::File(Plan::read(file)?),
+            };
             let mut found = Vec::new();
             let mut refused = None;
             for (recording, trace) in recordings.iter().zip(&traces) {
                 // Of several programs a plan need not be for all.
-                found.push(
-                    match match own {
-                        Some(policy) => planned_for(policy, recording, &trace.trace, &machine),
-                        None => {
-                            homes::of_file(Path::new(wanted), recording, &trace.trace, &machine)
-                        }
-                    } {
-                        Ok(found) => {
-                            planned.extend(found.notes(name));
-                            Some(found.homes)
-                        }
-                        Err(error) => {
-                            refused.get_or_insert(error);
-                            None
-                        }
-                    },
-                );
+                let trace = &trace.trace;
+                let (homes, layout) = match &planned_by {
+                    PlannedBy::Policy(policy) => {
+                        let homes = planned_for(*policy, recording, trace, &machine);
+                        (homes, None)
+                    }
+                    PlannedBy::File(plan) => {
+                        let homes = homes::of_file(file, plan, recording, trace, &machine);
+                        (homes, plan.threads)
+                    }
+                };
+                found.push(match homes {
+                    Ok(found) => {
+                        planned.extend(found.notes(name));
+                        elsewhere.extend(layout.and_then(|layout| {
+                            threads_elsewhere(name, layout, recording, trace, &machine)
+                        }));
+                        Some(found.homes)
+                    }
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                        None
+                    }
+                });
             }
             if let Some(error) = refused.filter(|_| found.iter().all(Option::is_none)) {
                 return Err(error);
@@ -127,6 +141,11 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     };
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(planned);
+    for plan in &elsewhere {
+        let note = elsewhere_note(plan);
+        eprintln!("nearpage: {note}");
+        notes.push(note);
+    }
     let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
     let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
     if processes.len() > 1 && arguments.schedule.is_none() {
@@ -150,6 +169,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         page_bytes: traces[0].trace.pages().page_bytes(),
         outcomes: &outcomes,
         notes: &notes,
+        threads_elsewhere: &elsewhere,
     };
     terminal::print(&match arguments.json {
         true => simulation_json(&simulation),
@@ -225,6 +245,50 @@ fn planned_for(
         })
         .collect::<anyhow::Result<_>>()?;
     homes::Homes::of(&plans, recording, trace, machine)
+}
+
+/// What is to be known of a plan for threads that run in a layout, if they were traced in another.
+fn threads_elsewhere(
+    policy: &str,
+    planned: Layout,
+    recording: &Recording,
+    trace: &nearpage_recording::trace::Trace,
+    machine: &Machine,
+) -> Option<ThreadsElsewhere> {
+    let threads = &recording.tables.threads;
+    let mut cpus = vec![Vec::new(); threads.len()];
+    for traced in trace.threads() {
+        if let Some(cpus) = cpus.get_mut(traced.thread.0 as usize) {
+            cpus.push((traced.cpu, 1.0));
+        }
+    }
+    // Where both layouts are the same on the machine, the planned one is what they ran in.
+    let recorded = recorded_layout(threads, machine, planned.as_str(), |thread| {
+        cpus.get(thread.0 as usize).map_or(&[], Vec::as_slice)
+    });
+    (recorded != Some(planned)).then(|| ThreadsElsewhere {
+        policy: policy.to_owned(),
+        recording: recording.folder.display().to_string(),
+        planned: planned.as_str(),
+        recorded: recorded.map(Layout::as_str),
+    })
+}
+
+fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
+    let ran = plan.recorded.unwrap_or("neither compact nor scatter");
+    format!(
+        "{}: the plan is for threads that run {}; those of {} ran {ran}, and a replay leaves them there: only its pages are \
+         placed.",
+        plan.policy, plan.planned, plan.recording
+    )
+}
+
+/// What `plan:` is followed by.
+enum PlannedBy {
+    /// A policy, of the very recording.
+    Policy(nearpage_policy::Policy),
+    /// A file.
+    File(Plan),
 }
 
 /// What the name of a plan's policy begins with, before its file.

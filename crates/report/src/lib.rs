@@ -39,7 +39,7 @@ pub use name::{Names, pattern_words};
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{
-    Simulation, movements_json, simulation_html, simulation_json, simulation_text,
+    Simulation, ThreadsElsewhere, movements_json, simulation_html, simulation_json, simulation_text,
 };
 pub use text::{By, Count, Sort, TextOptions, text};
 

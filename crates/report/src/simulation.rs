@@ -29,6 +29,21 @@ pub struct Simulation<'a> {
     pub outcomes: &'a [Outcome],
     /// Lines for the user: what was assumed, what is approximate.
     pub notes: &'a [String],
+    /// Plans for threads that run elsewhere than they do here.
+    pub threads_elsewhere: &'a [ThreadsElsewhere],
+}
+
+/// A plan that says where threads run, and a recording whose threads ran elsewhere: a replay leaves them there.
+#[derive(Clone, Debug)]
+pub struct ThreadsElsewhere {
+    /// The policy, as results name it.
+    pub policy: String,
+    /// The recording's folder.
+    pub recording: String,
+    /// `compact` or `scatter`: as the plan says.
+    pub planned: &'static str,
+    /// As they ran; none where that has no name.
+    pub recorded: Option<&'static str>,
 }
 
 impl Simulation<'_> {
@@ -188,6 +203,12 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
         },
         "threads": simulation.outcomes.first().map_or(0, |outcome| outcome.threads.len()),
         "notes": simulation.notes,
+        "threads_elsewhere": simulation.threads_elsewhere.iter().map(|plan| json!({
+            "policy": plan.policy,
+            "recording": plan.recording,
+            "planned": plan.planned,
+            "recorded": plan.recorded,
+        })).collect::<Vec<_>>(),
         "results": results,
     });
     pretty(&whole)
@@ -321,6 +342,7 @@ mod tests {
             page_bytes: 4096,
             outcomes,
             notes: &[],
+            threads_elsewhere: &[],
         }
     }
 

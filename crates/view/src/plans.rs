@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::{Placement, Plan, Subject};
+use nearpage_plan::{Layout, Placement, Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, Input, Outcome, Parameters, Policy, Prediction, Programs, decide, predict,
     thread_nodes, traffic,
@@ -58,13 +58,9 @@ pub(crate) fn answer(
         ));
     };
     let threads = &recording.tables.threads;
-    let nodes = thread_nodes(
-        attribution,
-        threads,
-        machine,
-        ThreadPlacement::Compact,
-        None,
-    );
+    let planned = session.plan.as_ref().and_then(|(_, plan)| plan.threads);
+    let layout = planned.map_or(ThreadPlacement::Compact, ThreadPlacement::from);
+    let nodes = thread_nodes(attribution, threads, machine, layout, None);
     let input = Input {
         attribution,
         tables: &recording.tables,
@@ -236,6 +232,7 @@ fn form(plan: &Plan, prediction: &Prediction, machine: &Machine) -> Value {
         "machine": machine.name,
         "nodes": machine.nodes.len(),
         "policy": plan.policy,
+        "threads": plan.threads.map(Layout::as_str),
         "program": plan.program.executable,
         "teams": plan.teams,
         "unit": prediction.unit.as_str(),

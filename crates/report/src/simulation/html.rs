@@ -272,6 +272,7 @@ mod tests {
             page_bytes: 4096,
             outcomes,
             notes,
+            threads_elsewhere: &[],
         })
     }
 
