@@ -1,0 +1,215 @@
+//! Where threads run, as a black box: one program recorded with its threads packed and spread, the plan that is made of
+//! both, and what carries it out.
+
+use std::process::Command;
+
+use nearpage_tests::{Case, Finished, nearpage_path, workload};
+use serde_json::Value;
+
+/// Eight nodes of six CPUs: four threads are on one node or on four.
+const MACHINE: &str = "amd48";
+
+/// The command that traces a program with four threads, pinned so.
+fn traced(case: &Case, layout: &str, name: &str, program: &[&str]) -> Command {
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "-q", "--source", "full", "--machine", MACHINE])
+        .args(["--threads", layout, "-o", name, "--"])
+        .args(program)
+        .env("OMP_NUM_THREADS", "4");
+    record
+}
+
+fn trace(case: &Case, layout: &str, name: &str, program: &[&str]) {
+    case.run(traced(case, layout, name, program)).success();
+}
+
+fn triad() -> String {
+    workload("triad").display().to_string()
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}\n{finished}"))
+}
+
+/// The plan of recordings named in this order, whose layouts are `layouts`.
+fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
+    let words = ["plan", recordings[0], recordings[1], "--machine", MACHINE];
+    let words = [&words[..], &["-o", "plan of two.toml"]].concat();
+    let found = json(&case.nearpage([&words[..], &["--json"]].concat()).success());
+    let weighed = found["recordings"].as_array().unwrap();
+    for (one, (recording, layout)) in weighed.iter().zip(recordings.iter().zip(layouts)) {
+        assert_eq!(one["recording"], *recording, "{found:#}");
+        assert_eq!(one["threads"], layout, "{found:#}");
+        assert_eq!(one["time"]["replayed"], true, "{found:#}");
+    }
+    // The quicker one, the second only by more than 3 %.
+    let time = |at: usize| weighed[at]["time"]["plan_ns"].as_f64().unwrap();
+    let taken = usize::from(time(1) < 0.97 * time(0));
+    assert_eq!(found["recording"], recordings[taken], "{found:#}");
+    assert_eq!(found["threads"], layouts[taken], "{found:#}");
+    let marks: Vec<bool> = weighed.iter().map(|one| one["taken"] == true).collect();
+    assert_eq!(marks, [taken == 0, taken == 1], "{found:#}");
+    assert_eq!(
+        found["plans"][0]["time"], weighed[taken]["time"],
+        "{found:#}"
+    );
+    // Its time is that of its own recording alone, with threads where they were.
+    let alone = [
+        "plan",
+        recordings[taken],
+        "--threads",
+        "none",
+        "--machine",
+        MACHINE,
+    ];
+    let alone = json(
+        &case
+            .nearpage([&alone[..], &["-o", "alone.toml", "--json"]].concat())
+            .success(),
+    );
+    assert_eq!(alone["plans"][0]["time"], weighed[taken]["time"]);
+    assert!(alone.get("recordings").is_none() && alone.get("threads").is_none());
+    // And but for the layout so is the plan.
+    let key = format!("threads = \"{}\"\n", layouts[taken]);
+    let plan = case.read("plan of two.toml");
+    assert!(
+        plan.contains(&format!("page_bytes = 4096\n{key}\n[program]")),
+        "{plan}"
+    );
+    assert_eq!(plan.replacen(&key, "", 1), case.read("alone.toml"));
+    // The same for people, and on standard output.
+    let text = case.nearpage(&words).success().stdout;
+    for word in [
+        "threads   first touch      planned  recording",
+        &format!("taken: {}; ", recordings[taken]),
+        &format!("threads: {}, as the plan says", layouts[taken]),
+        "The plan is in plan of two.toml",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let words = [
+        "plan",
+        recordings[0],
+        recordings[1],
+        "--machine",
+        MACHINE,
+        "-o",
+        "-",
+    ];
+    assert_eq!(case.nearpage(words).success().stdout, plan);
+    plan
+}
+
+#[test]
+fn a_plan_of_two_recordings_says_where_threads_run() {
+    let case = Case::new("layouts");
+    trace(&case, "compact", "packed here", &[&triad(), "1", "2"]);
+    trace(&case, "scatter", "spread", &[&triad(), "1", "2"]);
+    planned(&case, ["spread", "packed here"], ["scatter", "compact"]);
+    let plan = planned(&case, ["packed here", "spread"], ["compact", "scatter"]);
+    let both = ["plan", "packed here", "spread", "--machine", MACHINE];
+    let where_they_ran = ["--threads", "none", "-o", "none.toml"];
+    case.nearpage([&both[..], &where_they_ran].concat())
+        .success();
+    assert_eq!(case.read("none.toml"), plan);
+
+    // Whichever it is, a replay can't move threads, and says so.
+    for (layout, own, other) in [
+        ("compact", "packed here", ("scatter", "spread")),
+        ("scatter", "spread", ("compact", "packed here")),
+    ] {
+        let wanted = format!("threads = \"{layout}\"");
+        let said = format!("threads = \"{}\"", other.0);
+        case.write("wanted.toml", plan.replace(&said, &wanted));
+        let words = |recording| {
+            [
+                "simulate",
+                recording,
+                "--json",
+                "--policy",
+                "plan:wanted.toml",
+            ]
+        };
+        let there = case.nearpage(words(own)).success();
+        assert_eq!(there.stderr, "", "{there}");
+        assert_eq!(json(&there)["threads_elsewhere"], Value::Array(Vec::new()));
+        let line = format!(
+            "run {layout}; those of {} ran {}, and a replay",
+            other.1, other.0
+        );
+        let elsewhere = case
+            .nearpage(words(other.1))
+            .says(0, &["plan:wanted.toml", &line]);
+        let found = &json(&elsewhere)["threads_elsewhere"][0];
+        assert_eq!(found["policy"], "plan:wanted.toml");
+        assert_eq!(found["recording"], other.1);
+        assert_eq!(
+            (&found["planned"], &found["recorded"]),
+            (&layout.into(), &other.0.into())
+        );
+    }
+}
+
+#[test]
+fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
+    let case = Case::new("layouts refused");
+    trace(&case, "scatter", "a b", &[&triad(), "1", "1"]);
+    let refuses = |other: &str, machine: &str, more: &[&str], code: i32, said: &[&str]| {
+        let words = [
+            "plan",
+            "a b",
+            other,
+            "--machine",
+            machine,
+            "-o",
+            "refused.toml",
+        ];
+        let finished = case.nearpage([&words[..], more].concat()).says(code, said);
+        assert_eq!(finished.stdout, "", "{finished}");
+        assert!(!case.path("refused.toml").exists());
+    };
+    let given = ["--threads", "scatter"];
+    let said = "--threads scatter contradicts several recordings";
+    refuses("a b", MACHINE, &given, 2, &[said, "leave it out"]);
+    let said = ["--policy object predicts no time", "--policy auto"];
+    refuses("a b", MACHINE, &["--policy", "object"], 2, &said);
+    case.write(
+        "one.toml",
+        "name = \"one\"\npage_bytes = 4096\ndistance = [[10]]\n[[node]]\nid = 0\ncpus = \"0-47\"\nmemory_bytes = 1073741824\n",
+    );
+    refuses(
+        "a b",
+        "one.toml",
+        &[],
+        1,
+        &["one has one memory node", "--machine"],
+    );
+    refuses(
+        "a b",
+        "intel32",
+        &[],
+        1,
+        &["a b: recorded on amd48", "intel32"],
+    );
+    refuses("nowhere", MACHINE, &[], 1, &["nowhere"]);
+
+    trace(&case, "scatter", "size", &[&triad(), "2", "1"]);
+    let said = "a b and size are of other arguments (1 1; 2 1)";
+    refuses("size", MACHINE, &[], 1, &[said]);
+    trace(&case, "scatter", "program", &["/bin/true"]);
+    let said = "a b is of triad, program of true: several recordings";
+    refuses("program", MACHINE, &[], 1, &[said]);
+    let thin = ["thin", "a b", "--every", "10", "-q", "-o", "tenth"];
+    case.nearpage(thin).success();
+    let said = [
+        "a b and tenth differ in whether every miss was kept",
+        "can't be compared",
+    ];
+    refuses("tenth", MACHINE, &[], 1, &said);
+    let mut fewer = traced(&case, "scatter", "fewer", &[&triad(), "1", "1"]);
+    fewer.env("OMP_NUM_THREADS", "2");
+    case.run(fewer).success();
+    let said = "a b and fewer have other numbers of threads (openmp 4; openmp 2)";
+    refuses("fewer", MACHINE, &[], 1, &[said]);
+}
