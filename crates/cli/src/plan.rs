@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::Threads;
 use crate::progress::Progress;
-use crate::replay_judge::{Decided, decided};
+use crate::replay_judge::{Decided, decided_within};
 use crate::{arguments, terminal};
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
@@ -34,12 +34,17 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .output
         .clone()
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
-    let planned = |analysis: &Analysis, program: &OnMachine| planned(&arguments, analysis, program);
+    let planned = |analysis: &Analysis, program: &OnMachine, limit_ns| {
+        planned(&arguments, analysis, program, limit_ns)
+    };
     let (plans, choice) = match analyses.as_slice() {
         [analysis] => {
             let threads = arguments.threads.unwrap_or(Threads::Compact).placement();
             let programs = analysis.on(&machine, threads)?;
-            let plans = programs.iter().map(|program| planned(analysis, program));
+            let unlimited = |program| planned(analysis, program, f64::INFINITY);
+            let plans = programs
+                .iter()
+                .filter_map(|program| unlimited(program).transpose());
             (plans.collect::<anyhow::Result<Vec<_>>>()?, None)
         }
         several => {
@@ -48,7 +53,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         }
     };
     let plans: Vec<&Planned> = match &choice {
-        Some(choice) => vec![&choice.taken().planned],
+        Some(choice) => vec![choice.taken()],
         None => plans.iter().collect(),
     };
     let mut predicted = Vec::new();
@@ -114,11 +119,13 @@ impl Planned {
     }
 }
 
+/// `None`: no simple rule brings it within so much time.
 fn planned(
     arguments: &arguments::Plan,
     analysis: &Analysis,
     program: &OnMachine,
-) -> anyhow::Result<Planned> {
+    limit_ns: f64,
+) -> anyhow::Result<Option<Planned>> {
     let input = program.input();
     let parameters = Parameters {
         replicas: arguments.replicas,
@@ -128,13 +135,12 @@ fn planned(
     let policy = arguments.policy.policy();
     let decided = {
         let _progress = Progress::new(format!("deciding for {}", program.name()));
-        decided(policy, &input, &parameters, &analysis.recording)?
+        decided_within(limit_ns, policy, &input, &parameters, &analysis.recording)?
     };
-    let prediction = predict(&decided.plan, &input);
-    Ok(Planned {
+    Ok(decided.map(|decided| Planned {
+        prediction: predict(&decided.plan, &input),
         decided,
-        prediction,
-    })
+    }))
 }
 
 /// `plan.toml`, and `plan.2.toml` and so on for the further programs of a recording.

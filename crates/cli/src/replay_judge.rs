@@ -1,7 +1,10 @@
 //! `auto` by replay: the simulator says how long a full recording takes under a plan.
 
 use nearpage_machine::Machine;
-use nearpage_policy::auto::{Alternatives, Chosen, Judge, Margins, Model, Selection, choose_within};
+use nearpage_policy::auto::{
+    Alternatives, Chosen, Judge, Margins, Model, Selection, choose_within,
+};
+use nearpage_policy::online::Initial;
 use nearpage_policy::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, simulate};
@@ -58,6 +61,22 @@ impl Judge for Replays<'_> {
     fn objects_max(&self) -> usize {
         OBJECTS_MAX
     }
+}
+
+/// How long a full recording takes under first touch on its machine; `None`: it cannot be replayed there.
+pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<f64>> {
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    let Ok(trace) = recording.trace() else {
+        return Ok(None);
+    };
+    if tracing.serves(machine).is_err() {
+        return Ok(None);
+    }
+    let assumed = machine.with_assumed_bandwidth();
+    let machine = assumed.as_ref().map_or(machine, |assumed| &assumed.machine);
+    let job = Job::new(nearpage_simulator::Policy::Static(Initial::FirstTouch));
+    let outcomes = simulate(&Replayed::new(recording, trace), machine, &[job], 1)?;
+    Ok(outcomes.first().map(|outcome| outcome.time_ns))
 }
 
 /// What a policy decides, and, for `auto`, by what and how long it takes.

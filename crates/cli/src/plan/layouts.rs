@@ -4,6 +4,7 @@
 //! What threads elsewhere would miss no recording says, since they would share other caches. So the program is
 //! recorded under each layout, and each recording has a plan of its own; the quickest is taken.
 
+use std::cmp::Ordering;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -18,19 +19,25 @@ use crate::Usage;
 use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::{self, Policy, Threads};
 use crate::compare::duration;
+use crate::replay_judge::first_touch_ns;
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
 /// some percent, by how their threads happened to take turns.
 const MARGIN: f64 = 0.03;
+/// What takes so much longer than another recording under its plan is looked into no further, where neither first
+/// touch nor any other rule for all objects brings it nearer.
+const WORTH_A_LOOK: f64 = 1.1;
 
 /// A recording, its plan, and what it was weighed by.
 pub struct Weighed {
     pub folder: PathBuf,
     pub layout: Option<Layout>,
-    pub planned: Planned,
-    /// Time under first touch and under the plan, in nanoseconds.
+    /// None: it was not looked into.
+    pub planned: Option<Planned>,
+    /// Time under first touch, in nanoseconds.
     first_touch_ns: f64,
-    planned_ns: f64,
+    /// Under the plan.
+    planned_ns: Option<f64>,
     replayed: bool,
 }
 
@@ -59,14 +66,15 @@ pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Makes a plan of each recording, with `plan`, and takes the quickest.
+/// Makes a plan of each recording that may be the quickest, with `plan`, and takes the quickest. `plan` gives up
+/// where no simple rule brings the program within so many nanoseconds.
 ///
 /// # Errors
 /// Recordings whose times can't be compared.
 pub fn choose(
     analyses: &[Analysis],
     machine: &Machine,
-    plan: impl Fn(&Analysis, &OnMachine) -> anyhow::Result<Planned>,
+    plan: impl Fn(&Analysis, &OnMachine, f64) -> anyhow::Result<Option<Planned>>,
 ) -> anyhow::Result<Choice> {
     if machine.nodes_with_memory().len() < 2 {
         bail!(
@@ -82,34 +90,43 @@ pub fn choose(
     for (analysis, program) in analyses.iter().zip(&programs) {
         comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
     }
-    let mut recordings: Vec<Weighed> = Vec::new();
-    for (analysis, program) in analyses.iter().zip(&programs) {
+    let mut touch_ns = Vec::new();
+    for analysis in analyses {
+        touch_ns.push(first_touch_ns(&analysis.recording, machine)?);
+    }
+    replayed_alike(analyses, &touch_ns, machine)?;
+    // The most promising first.
+    let mut order: Vec<usize> = (0..analyses.len()).collect();
+    order.sort_by(|&a, &b| {
+        touch_ns[a]
+            .partial_cmp(&touch_ns[b])
+            .unwrap_or(Ordering::Equal)
+    });
+    let mut recordings: Vec<Option<Weighed>> = analyses.iter().map(|_| None).collect();
+    let mut limit_ns = f64::INFINITY;
+    for at in order {
+        let (analysis, replayed) = (&analyses[at], touch_ns[at].is_some());
+        let mut planned = plan(analysis, &programs[at], limit_ns)?;
+        let time = match &planned {
+            Some(planned) => planned.decided.time.map(|time| (time.0, Some(time.1))),
+            None => touch_ns[at].map(|first_touch_ns| (first_touch_ns, None)),
+        };
         let folder = analysis.recording.folder.clone();
-        let mut planned = plan(analysis, program)?;
-        let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time else {
+        let Some((first_touch_ns, planned_ns)) = time else {
             bail!(
                 "{}: no time can be predicted on {}, by which several recordings could be weighed; name one recording",
                 folder.display(),
                 machine.name
             );
         };
-        if let Some(first) = recordings.first()
-            && first.replayed != replayed
-        {
-            let how = |replayed| if replayed { "replayed" } else { "modelled" };
-            bail!(
-                "the time of {} is {}, that of {} {}: they can't be compared; record both with --source full --machine \
-                 {}, or both without",
-                first.folder.display(),
-                how(first.replayed),
-                folder.display(),
-                how(replayed),
-                machine.name
-            );
+        if let (Some(planned_ns), true) = (planned_ns, replayed) {
+            limit_ns = limit_ns.min(WORTH_A_LOOK * planned_ns);
         }
         let layout = layout(analysis, machine);
-        planned.decided.plan.threads = layout;
-        recordings.push(Weighed {
+        if let Some(planned) = &mut planned {
+            planned.decided.plan.threads = layout;
+        }
+        recordings[at] = Some(Weighed {
             folder,
             layout,
             planned,
@@ -118,11 +135,41 @@ pub fn choose(
             replayed,
         });
     }
-    let times: Vec<f64> = recordings.iter().map(|one| one.planned_ns).collect();
-    Ok(Choice {
-        recordings,
-        taken: quickest(&times),
-    })
+    let recordings: Vec<Weighed> = recordings.into_iter().flatten().collect();
+    let times = recordings
+        .iter()
+        .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
+    let taken = quickest(&times.collect::<Vec<f64>>());
+    Ok(Choice { recordings, taken })
+}
+
+/// Refuses recordings of which some can be replayed and others can't.
+fn replayed_alike(
+    analyses: &[Analysis],
+    touch_ns: &[Option<f64>],
+    machine: &Machine,
+) -> anyhow::Result<()> {
+    let how = |time: &Option<f64>| {
+        if time.is_some() {
+            "replayed"
+        } else {
+            "modelled"
+        }
+    };
+    for (analysis, time) in analyses.iter().zip(touch_ns) {
+        if how(time) != how(&touch_ns[0]) {
+            bail!(
+                "the time of {} is {}, that of {} {}: they can't be compared; record both with --source full --machine \
+                 {}, or both without",
+                analyses[0].recording.folder.display(),
+                how(&touch_ns[0]),
+                analysis.recording.folder.display(),
+                how(time),
+                machine.name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Position of the least time, or of the first where that is not less by the margin.
@@ -253,15 +300,20 @@ fn comparable(
 }
 
 impl Choice {
-    /// The plan that is taken.
-    pub fn taken(&self) -> &Weighed {
+    fn taken_recording(&self) -> &Weighed {
         &self.recordings[self.taken]
+    }
+
+    /// The plan that is taken.
+    pub fn taken(&self) -> &Planned {
+        let planned = self.taken_recording().planned.as_ref();
+        planned.expect("what was not looked into is not the quickest")
     }
 
     /// A row for each recording, and what was taken why.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
-        let taken = self.taken();
+        let taken = self.taken_recording();
         let _ = writeln!(
             text,
             "{:<8} {:>12} {:>12}  recording",
@@ -273,28 +325,37 @@ impl Choice {
                 "{:<8} {:>12} {:>12}  {}",
                 one.layout.map_or("–", Layout::as_str),
                 duration(one.first_touch_ns),
-                duration(one.planned_ns),
+                one.planned_ns.map_or("–".to_owned(), duration),
                 one.folder.display()
             );
         }
-        let first_ns = self.recordings[0].planned_ns;
-        let best_of_others = self.recordings[1..].iter().map(|one| one.planned_ns);
-        let best_ns = best_of_others.fold(f64::INFINITY, f64::min);
-        let percent = 100.0 * (1.0 - best_ns / first_ns);
+        if self.recordings.iter().any(|one| one.planned_ns.is_none()) {
+            let _ = writeln!(
+                text,
+                "–: not planned; no rule for all objects brings it within {:.0} % of the quickest",
+                100.0 * (WORTH_A_LOOK - 1.0)
+            );
+        }
+        let others = self.recordings[1..].iter();
+        let best_ns = others
+            .filter_map(|one| one.planned_ns)
+            .fold(f64::INFINITY, f64::min);
         let needed = 100.0 * MARGIN;
-        let _ = writeln!(
-            text,
-            "taken: {}; {}",
-            taken.folder.display(),
-            match self.taken {
-                0 if best_ns < first_ns => format!(
-                    "the others take {percent:.1} % less time at the best, and {needed:.0} % is what two recordings of the same may \
-                     differ by"
-                ),
-                0 => "no other takes less time".to_owned(),
-                _ => format!("it takes {percent:.1} % less time than the first"),
-            }
-        );
+        let percent = |first_ns: f64| 100.0 * (1.0 - best_ns / first_ns);
+        let why = match (self.taken, self.recordings[0].planned_ns) {
+            (0, Some(first_ns)) if best_ns < first_ns => format!(
+                "the others take {:.1} % less time at the best, and {needed:.0} % is what two recordings of the same may \
+                 differ by",
+                percent(first_ns)
+            ),
+            (0, _) => "no other takes less time".to_owned(),
+            (_, Some(first_ns)) => format!(
+                "it takes {:.1} % less time than the first",
+                percent(first_ns)
+            ),
+            (_, None) => "the first takes far more".to_owned(),
+        };
+        let _ = writeln!(text, "taken: {}; {why}", taken.folder.display());
         let _ = match taken.layout {
             Some(layout) => writeln!(text, "threads: {}, as the plan says", layout.as_str()),
             None => writeln!(
@@ -313,14 +374,18 @@ impl Choice {
                 json!({
                     "recording": one.folder,
                     "threads": name(one.layout),
-                    "time": one.planned.time_json(),
+                    "time": {
+                        "first_touch_ns": one.first_touch_ns,
+                        "plan_ns": one.planned_ns,
+                        "replayed": one.replayed,
+                    },
                     "taken": position == self.taken,
                 })
             })
             .collect();
         json["recordings"] = recordings.into();
-        json["recording"] = json!(self.taken().folder);
-        json["threads"] = json!(name(self.taken().layout));
+        json["recording"] = json!(self.taken_recording().folder);
+        json["threads"] = json!(name(self.taken_recording().layout));
     }
 }
 
@@ -336,5 +401,6 @@ mod tests {
         assert_eq!(quickest(&[10.0, 12.0, 9.6, 9.5]), 3);
         assert_eq!(quickest(&[9.5, 12.0, 10.0]), 0);
         assert_eq!(quickest(&[10.0, 5.0, 5.0]), 1);
+        assert_eq!(quickest(&[f64::INFINITY, 5.0]), 1);
     }
 }
