@@ -240,6 +240,46 @@ fn every_policy_makes_a_plan_that_runs() {
 }
 
 #[test]
+fn several_policies_make_a_plan_each() {
+    let case = Case::new("policies-at-once");
+    record_triad(&case, "r", &["-q"]).success();
+    let words = ["plan", "r", "--machine", "altix-4", "--policy"];
+    let made = case.nearpage(
+        [
+            &words[..],
+            &["uniform,object,uniform", "-o", "p q.toml", "--json"],
+        ]
+        .concat(),
+    );
+    let made: serde_json::Value = serde_json::from_str(&made.success().stdout).unwrap();
+    let plans = made["plans"].as_array().unwrap();
+    let files: Vec<(&str, &str)> = plans
+        .iter()
+        .map(|plan| {
+            (
+                plan["policy"].as_str().unwrap(),
+                plan["file"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        files,
+        [
+            ("uniform", "p q.uniform.toml"),
+            ("object", "p q.object.toml")
+        ]
+    );
+    for (policy, file) in files {
+        case.nearpage([&words[..], &[policy, "-o", "alone.toml"]].concat())
+            .success();
+        assert_eq!(case.read(file), case.read("alone.toml"));
+    }
+    assert!(!case.path("p q.toml").exists());
+    case.nearpage([&words[..], &["uniform,object", "-o", "-"]].concat())
+        .says(2, &["-o - prints one plan", "or one policy"]);
+}
+
+#[test]
 fn a_plan_is_autos_unless_told_and_says_what_it_assumed() {
     let case = Case::new("assumed");
     record_triad(&case, "r", &["-q"]).success();

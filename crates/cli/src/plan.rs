@@ -9,11 +9,12 @@ use std::process::ExitCode;
 use nearpage_attribution::Operations;
 use nearpage_plan::{Plan, Subject};
 use nearpage_policy::{
-    FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Prediction, WeightUnit, predict,
+    FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
 };
 use nearpage_report::{bytes, printable, shorten, width};
 use serde_json::{Value, json};
 
+use crate::Usage;
 use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::Threads;
 use crate::progress::Progress;
@@ -23,6 +24,19 @@ use crate::{arguments, terminal};
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.recordings.len() > 1 {
         layouts::refuse(&arguments)?;
+    }
+    let mut policies: Vec<Policy> = Vec::new();
+    for policy in arguments.policy.iter().map(|one| one.policy()) {
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
+    if policies.len() > 1 && arguments.output.as_deref() == Some(Path::new("-")) {
+        return Err(Usage(
+            "-o - prints one plan; name a file, which several policies get their plans beside, or one policy"
+                .to_owned(),
+        )
+        .into());
     }
     let machine = crate::machine::read(&arguments.machine)?;
     let analyses = arguments
@@ -34,36 +48,48 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .output
         .clone()
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
-    let planned = |analysis: &Analysis, program: &OnMachine, limit_ns| {
-        planned(&arguments, analysis, program, limit_ns)
+    let planned = |analysis: &Analysis, program: &OnMachine, policy, limit_ns| {
+        planned(&arguments, analysis, program, policy, limit_ns)
     };
     let (plans, choice) = match analyses.as_slice() {
         [analysis] => {
             let threads = arguments.threads.unwrap_or(Threads::Compact).placement();
             let programs = analysis.on(&machine, threads)?;
-            let unlimited = |program| planned(analysis, program, f64::INFINITY);
-            let plans = programs
-                .iter()
-                .filter_map(|program| unlimited(program).transpose());
-            (plans.collect::<anyhow::Result<Vec<_>>>()?, None)
+            let mut plans = Vec::new();
+            for &policy in &policies {
+                let output = match policies.len() {
+                    1 => output.clone(),
+                    _ => output.with_extension(format!("{}.toml", policy.as_str())),
+                };
+                for (number, program) in programs.iter().enumerate() {
+                    let planned = planned(analysis, program, policy, f64::INFINITY)?;
+                    plans.extend(planned.map(|planned| (numbered(&output, number), planned)));
+                }
+            }
+            (plans, None)
         }
         several => {
-            let choice = layouts::choose(several, &machine, planned)?;
+            let auto = |analysis: &Analysis, program: &OnMachine, limit_ns| {
+                planned(analysis, program, Policy::Auto, limit_ns)
+            };
+            let choice = layouts::choose(several, &machine, auto)?;
             (Vec::new(), Some(choice))
         }
     };
-    let plans: Vec<&Planned> = match &choice {
-        Some(choice) => vec![choice.taken()],
-        None => plans.iter().collect(),
+    let plans: Vec<(PathBuf, &Planned)> = match &choice {
+        Some(choice) => vec![(output.clone(), choice.taken())],
+        None => plans
+            .iter()
+            .map(|(file, planned)| (file.clone(), planned))
+            .collect(),
     };
     let mut predicted = Vec::new();
-    for (number, planned) in plans.into_iter().enumerate() {
+    for (file, planned) in plans {
         let plan = &planned.decided.plan;
         if output == Path::new("-") {
             terminal::print(&plan.to_toml())?;
             continue;
         }
-        let file = numbered(&output, number);
         plan.write(&file)?;
         if arguments.json {
             let mut json = to_json(plan, &planned.prediction, &file);
@@ -124,6 +150,7 @@ fn planned(
     arguments: &arguments::Plan,
     analysis: &Analysis,
     program: &OnMachine,
+    policy: Policy,
     limit_ns: f64,
 ) -> anyhow::Result<Option<Planned>> {
     let input = program.input();
@@ -132,7 +159,6 @@ fn planned(
         phases: arguments.phases,
         ..Parameters::default()
     };
-    let policy = arguments.policy.policy();
     let decided = {
         let _progress = Progress::new(format!("deciding for {}", program.name()));
         decided_within(limit_ns, policy, &input, &parameters, &analysis.recording)?

@@ -42,16 +42,17 @@ pub struct Plan {
     /// and the plan says where threads run
     #[arg(required = true, value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
-    /// File to write; `-` prints it [default: DIR/plan.toml, of the first recording]
+    /// File to write; `-` prints it [default: DIR/plan.toml, of the first recording]. With several policies each
+    /// has its own: plan.uniform.toml
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML
     /// file or hwloc's XML
     #[arg(long, default_value = "local")]
     pub machine: String,
-    /// How to decide
-    #[arg(long, value_enum, default_value = "auto")]
-    pub policy: Policy,
+    /// How to decide; several, with commas, make a plan each
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    pub policy: Vec<Policy>,
     /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
     /// `run` interleaves objects
     #[arg(long)]

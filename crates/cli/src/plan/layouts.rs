@@ -56,11 +56,11 @@ pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
             threads.as_str()
         )));
     }
-    if arguments.policy != Policy::Auto {
+    if let Some(policy) = arguments.policy.iter().find(|one| **one != Policy::Auto) {
         return Err(Usage(format!(
             "--policy {} predicts no time, by which several recordings could be weighed: take --policy auto, or name \
              one recording",
-            arguments.policy.policy().as_str()
+            policy.policy().as_str()
         )));
     }
     Ok(())
