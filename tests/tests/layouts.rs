@@ -50,7 +50,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
         times => {
             let taken = usize::from(times[0].is_none());
             let touch = weighed[1 - taken]["time"]["first_touch_ns"].as_f64();
-            assert!(touch > times[taken].map(|time| 1.1 * time), "{found:#}");
+            assert!(touch > times[taken].map(|time| 1.25 * time), "{found:#}");
             taken
         }
     };

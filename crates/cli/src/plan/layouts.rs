@@ -26,7 +26,7 @@ use crate::replay_judge::first_touch_ns;
 const MARGIN: f64 = 0.03;
 /// What takes so much longer than another recording under its plan is looked into no further, where neither first
 /// touch nor any other rule for all objects brings it nearer.
-const WORTH_A_LOOK: f64 = 1.1;
+const WORTH_A_LOOK: f64 = 1.25;
 
 /// A recording, its plan, and what it was weighed by.
 pub struct Weighed {
