@@ -891,6 +891,15 @@ struct Likes {
     of_samples: bool,
 }
 
+/// How far a judge that replays is trusted, but for what it makes slower.
+const OF_REPLAYS: Margins = Margins {
+    plan: 0.005,
+    object: 0.001,
+    slower: 0.0,
+    resized: 1.0 / 3.0,
+    of_samples: false,
+};
+
 impl Judge for Likes {
     type Error = std::convert::Infallible;
 
@@ -913,11 +922,8 @@ impl Judge for Likes {
 
     fn margins(&self) -> Margins {
         Margins {
-            plan: 0.005,
-            object: 0.001,
-            slower: 0.0,
-            resized: 1.0 / 3.0,
             of_samples: self.of_samples,
+            ..OF_REPLAYS
         }
     }
 
@@ -988,11 +994,8 @@ impl Judge for Foresees {
 
     fn margins(&self) -> Margins {
         Margins {
-            plan: 0.005,
-            object: 0.001,
             slower: self.slower,
-            resized: 1.0 / 3.0,
-            of_samples: false,
+            ..OF_REPLAYS
         }
     }
 
@@ -1075,13 +1078,7 @@ impl Judge for Slow<'_> {
     }
 
     fn margins(&self) -> Margins {
-        Margins {
-            plan: 0.005,
-            object: 0.001,
-            slower: 0.0,
-            resized: 1.0 / 3.0,
-            of_samples: false,
-        }
+        OF_REPLAYS
     }
 
     fn objects_max(&self) -> usize {
