@@ -5,7 +5,7 @@ mod html;
 
 use std::fmt::Write;
 
-use nearpage_simulator::{Outcome, Split};
+use nearpage_simulator::{MoveSplit, Outcome, Split};
 use serde_json::{Map, Value, json};
 
 use crate::amount::{count, percent, time};
@@ -214,6 +214,33 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
     pretty(&whole)
 }
 
+fn move_split_json(split: &MoveSplit) -> Value {
+    let MoveSplit {
+        interrupt_ns,
+        decision_ns,
+        lock_ns,
+        allocation_ns,
+        mapping_ns,
+        flush_ns,
+        flush_request_ns,
+        copy_ns,
+        end_ns,
+        fault_ns,
+    } = split;
+    json!({
+        "interrupt_ns": interrupt_ns,
+        "decision_ns": decision_ns,
+        "lock_ns": lock_ns,
+        "allocation_ns": allocation_ns,
+        "mapping_ns": mapping_ns,
+        "flush_ns": flush_ns,
+        "flush_request_ns": flush_request_ns,
+        "copy_ns": copy_ns,
+        "end_ns": end_ns,
+        "fault_ns": fault_ns,
+    })
+}
+
 fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
     let value = |text: &str| {
         text.parse::<u64>()
@@ -261,6 +288,7 @@ fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
         "incorrect": outcome.incorrect,
         "pages_mean": outcome.pages_mean,
         "pages_max": outcome.pages_max,
+        "move_split": outcome.move_split.as_ref().map(move_split_json),
         "energy_j": outcome.energy_j,
         "estimated": outcome.estimated(),
         "threads_moved": outcome.threads_moved,
@@ -318,6 +346,7 @@ mod tests {
             incorrect: 4,
             pages_mean: 812.5,
             pages_max: 900,
+            move_split: None,
             energy_j: None,
             signals_missing: 0,
             threads_moved: 0,
@@ -402,10 +431,16 @@ mod tests {
 
     #[test]
     fn json_has_every_key_of_the_format() {
-        let outcomes = outcomes();
+        let mut outcomes = outcomes();
+        outcomes[0].move_split = Some(MoveSplit {
+            lock_ns: 2.5,
+            ..MoveSplit::default()
+        });
         let json: Value =
             serde_json::from_str(&simulation_json(&simulation(&outcomes, &recordings())))
                 .expect("JSON");
+        assert_eq!(json["results"][0]["move_split"]["lock_ns"], 2.5);
+        assert_eq!(json["results"][1]["move_split"], Value::Null);
         assert_eq!(json["machine"], "flash-8");
         assert_eq!(json["recording"], "cg.nearpage");
         let result = json["results"][1].as_object().expect("result");
@@ -437,6 +472,7 @@ mod tests {
             "incorrect",
             "pages_mean",
             "pages_max",
+            "move_split",
             "energy_j",
             "estimated",
             "timeline",

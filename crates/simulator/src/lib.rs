@@ -70,7 +70,7 @@ use nearpage_policy::online::{
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{Copy, Flush, Halves, Home, Information, Job, NUMBERS, Options, Policy};
-pub use outcome::{Outcome, Split, ThreadOutcome};
+pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};

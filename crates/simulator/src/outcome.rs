@@ -28,6 +28,32 @@ impl Split {
     }
 }
 
+/// What moving pages by step goes to, sums over threads: the functions of Verghese's Table 9. Adds up
+/// to [`Split::move_ns`], less what samples and hinting faults take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MoveSplit {
+    /// Taking interrupts.
+    pub interrupt_ns: f64,
+    /// Deciding.
+    pub decision_ns: f64,
+    /// Waiting for the lock of the table of pages.
+    pub lock_ns: f64,
+    /// Allocating pages.
+    pub allocation_ns: f64,
+    /// Links and mappings, those of collapsed pages included.
+    pub mapping_ns: f64,
+    /// Flushing the own TLB, and having others flush theirs.
+    pub flush_ns: f64,
+    /// Flushing for others.
+    pub flush_request_ns: f64,
+    /// Copying, waits for controllers and links included.
+    pub copy_ns: f64,
+    /// Ends of the handler.
+    pub end_ns: f64,
+    /// Protection faults.
+    pub fault_ns: f64,
+}
+
 /// One thread's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadOutcome {
@@ -92,6 +118,8 @@ pub struct Outcome {
     pub pages_mean: f64,
     /// The most at any time.
     pub pages_max: u64,
+    /// What moving pages went to, where the machine has the cost of each step.
+    pub move_split: Option<MoveSplit>,
     /// Energy, where the machine has figures for it.
     pub energy_j: Option<f64>,
     /// Waits for a signal that the trace does not have, ended after the time that they took while

@@ -28,7 +28,7 @@ use crate::options::{Flush, Information, Job};
 use crate::outcome::Outcome;
 use crate::pages::PageTable;
 use crate::queues::Queues;
-use crate::thread::{State, Thread};
+use crate::thread::{MovePart, State, Thread};
 use crate::timeline::{Part, Timeline};
 use crate::tournament::{NEVER, Tournament};
 use crate::trace::{ThreadSteps, Trace};
@@ -221,7 +221,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
         }
         if thread.penalty > 0 {
             let penalty = std::mem::take(&mut thread.penalty);
-            thread.spend_moving(penalty);
+            thread.spend_moving_on(MovePart::FlushRequest, penalty);
         } else if !thread.moving.is_empty() {
             self.move_on(number);
         } else if thread.deadline <= now {

@@ -7,7 +7,7 @@ use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, T
 use nearpage_recording::{AccessKind, ThreadIndex};
 use proptest::prelude::*;
 
-use crate::{Home, Job, MemoryTrace, Outcome, Policy, simulate};
+use crate::{Home, Job, MemoryTrace, MoveSplit, Outcome, Policy, simulate};
 
 mod movements;
 mod policies;
@@ -272,6 +272,7 @@ fn a_fixed_cost_is_paid_for_each_move() {
     assert_eq!((outcome.migrated, outcome.split.move_ns), (0, 0.0));
     let outcome = both_sides(130);
     assert_eq!((outcome.migrated, outcome.local), (1, 2));
+    assert_eq!(outcome.move_split, None, "it has no steps");
     assert_eq!(outcome.split.move_ns, 350_000.0);
     assert_eq!(outcome.split.remote_stall_ns, 128.0 * 1200.0);
     // The cost can be set.
@@ -301,6 +302,21 @@ fn a_page_moved_costs_its_steps() {
         + steps.end_migration_ns;
     assert_eq!(migration.migrated, 1);
     near(migration.split.move_ns, expected, 1e-9);
+    let split = migration.move_split.expect("it has steps");
+    assert_eq!(
+        split,
+        MoveSplit {
+            interrupt_ns: steps.interrupt_ns,
+            decision_ns: steps.decision_ns,
+            allocation_ns: steps.allocation_ns,
+            mapping_ns: steps.mapping_migration_ns,
+            flush_ns: steps.flush_ns,
+            copy_ns: steps.copy_ns,
+            end_ns: steps.end_migration_ns,
+            ..MoveSplit::default()
+        },
+        "no other thread was there to flush or to wait for"
+    );
     let cheaper = one(
         &touched_by_first(1, vec![(5, misses.clone())]),
         &machine,
@@ -382,6 +398,10 @@ fn the_lock_is_waited_for() {
         4.0 * alone + flushes + 6.0 * locked,
         0.03,
     );
+    let split = outcome.move_split.expect("it has steps");
+    near(split.lock_ns, 6.0 * locked, 0.03);
+    near(split.flush_request_ns, flushes, 1e-9);
+    near(split.end_ns, 4.0 * steps.end_migration_ns, 1e-9);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, Miss, StepBatch, Steps};
 
 use crate::Error;
-use crate::figures::{FS, Figures};
+use crate::figures::{FS, Figures, femtoseconds};
 use crate::outcome::{Split, ThreadOutcome};
 
 /// What a thread is doing.
@@ -41,6 +41,21 @@ pub(crate) enum Then {
     Step,
 }
 
+/// A part of moving pages, by its place in [`Totals::moving_parts`] (Verghese Table 9).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MovePart {
+    Interrupt,
+    Decision,
+    Lock,
+    Allocation,
+    Mapping,
+    Flush,
+    FlushRequest,
+    Copy,
+    End,
+    Fault,
+}
+
 /// What a thread's time went to, in femtoseconds, and its misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
@@ -48,6 +63,8 @@ pub(crate) struct Totals {
     /// Local, remote.
     pub stall: [u64; 2],
     pub moving: u64,
+    /// Of that, by [`MovePart`]; in nanoseconds.
+    pub moving_parts: [f64; 10],
     pub waiting: u64,
     /// Local, remote.
     pub misses: [u64; 2],
@@ -268,6 +285,21 @@ impl<'a> Thread<'a> {
         self.time += time;
         self.totals.moving += time;
         self.watched.moved += time;
+    }
+
+    /// The same, for one part of it.
+    pub fn spend_moving_on(&mut self, part: MovePart, time: u64) {
+        self.spend_moving(time);
+        self.totals.moving_parts[part as usize] += time as f64 / FS;
+    }
+
+    /// The same, for several parts one after the other.
+    pub fn spend_moving_by<const N: usize>(&mut self, parts_ns: [(MovePart, f64); N]) {
+        let total_ns: f64 = parts_ns.iter().map(|part| part.1).sum();
+        self.spend_moving(femtoseconds(total_ns));
+        for (part, ns) in parts_ns {
+            self.totals.moving_parts[part as usize] += ns;
+        }
     }
 
     /// Waits until `time`.

@@ -5,7 +5,7 @@ use nearpage_policy::online::{Action, ActionKind, Copies, OnlinePolicy, Reason, 
 
 use super::Replay;
 use crate::figures::{FS, femtoseconds};
-use crate::thread::State;
+use crate::thread::{MovePart, State};
 use crate::tournament::NEVER;
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
@@ -50,7 +50,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.deadline = NEVER;
         thread.moving = std::mem::take(&mut thread.hot);
         thread.moved = 0;
-        thread.spend_moving(femtoseconds(steps.interrupt_ns + steps.decision_ns));
+        thread.spend_moving_by([
+            (MovePart::Interrupt, steps.interrupt_ns),
+            (MovePart::Decision, steps.decision_ns),
+        ]);
     }
 
     /// The next step of an interrupt: a page through the lock, or, after the last, the flush, the
@@ -66,19 +69,25 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             if self.pages.source(action, self.figures).is_none() {
                 thread.moving.remove(thread.moved);
             } else {
-                let (locked, unlocked) = if replica(action) {
-                    (steps.allocation_ns, steps.mapping_replica_ns)
+                // A replica's mapping has a lock of its own.
+                let (mapping_ns, locked_ns) = if replica(action) {
+                    (steps.mapping_replica_ns, steps.allocation_ns)
                 } else {
-                    (steps.allocation_ns + steps.mapping_migration_ns, 0.0)
+                    let mapping_ns = steps.mapping_migration_ns;
+                    (mapping_ns, steps.allocation_ns + mapping_ns)
                 };
-                let locked = femtoseconds(locked);
+                let locked = femtoseconds(locked_ns);
                 let wait = self.queues.lock.wait(thread.time, locked);
                 self.epoch.lock_wait += wait;
-                thread.spend_moving(wait + locked + femtoseconds(unlocked));
+                thread.spend_moving_on(MovePart::Lock, wait);
+                thread.spend_moving_by([
+                    (MovePart::Allocation, steps.allocation_ns),
+                    (MovePart::Mapping, mapping_ns),
+                ]);
                 thread.moved += 1;
             }
             if thread.moved < thread.moving.len() {
-                thread.spend_moving(femtoseconds(steps.decision_ns));
+                thread.spend_moving_by([(MovePart::Decision, steps.decision_ns)]);
             }
             return;
         }
@@ -88,7 +97,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         }
         self.pages.set_now(self.now);
         let (cpu, node) = (thread.cpu, thread.node);
-        thread.spend_moving(femtoseconds(steps.flush_ns));
+        thread.spend_moving_by([(MovePart::Flush, steps.flush_ns)]);
         let mut users = 0;
         for action in &moving {
             let Some(from) = self.pages.source(action, self.figures) else {
@@ -105,12 +114,13 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             let written = self.queues.controllers[usize::from(action.node)]
                 .wait(thread.time, lines * self.figures.controller);
             self.queues.controllers[usize::from(action.node)].requests += lines - 1;
-            let end = if replica(action) {
+            let end_ns = if replica(action) {
                 steps.end_replica_ns
             } else {
                 steps.end_migration_ns
             };
-            thread.spend_moving(read.max(written) + femtoseconds(steps.copy_ns + end));
+            thread.spend_moving_on(MovePart::Copy, read.max(written));
+            thread.spend_moving_by([(MovePart::Copy, steps.copy_ns), (MovePart::End, end_ns)]);
             users |= self.users(action.page);
         }
         self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
@@ -179,8 +189,13 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 let locked = femtoseconds(steps.collapse_locked_ns());
                 let wait = self.queues.lock.wait(thread.time, locked);
                 self.epoch.lock_wait += wait;
-                let rest = steps.fault_ns + steps.flush_ns + steps.end_migration_ns;
-                thread.spend_moving(wait + locked + femtoseconds(rest));
+                thread.spend_moving_on(MovePart::Lock, wait);
+                thread.spend_moving_on(MovePart::Mapping, locked);
+                thread.spend_moving_by([
+                    (MovePart::Fault, steps.fault_ns),
+                    (MovePart::Flush, steps.flush_ns),
+                    (MovePart::End, steps.end_migration_ns),
+                ]);
                 let cpu = thread.cpu;
                 let users = self.users(page);
                 self.flush_others(cpu, users, femtoseconds(steps.flush_request_ns));
@@ -207,11 +222,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 let from = self.figures.nearest_copy(node, copies.nodes);
                 let lines = self.figures.lines_per_page;
                 let copied = self.queues.wait(node, from, now, lines, self.figures);
-                let rest = steps.fault_ns
-                    + steps.mapping_replica_ns
-                    + steps.copy_ns
-                    + steps.end_replica_ns;
-                thread.spend_moving(wait + locked + copied + femtoseconds(rest));
+                thread.spend_moving_on(MovePart::Lock, wait);
+                thread.spend_moving_on(MovePart::Allocation, locked);
+                thread.spend_moving_on(MovePart::Copy, copied);
+                thread.spend_moving_by([
+                    (MovePart::Fault, steps.fault_ns),
+                    (MovePart::Mapping, steps.mapping_replica_ns),
+                    (MovePart::Copy, steps.copy_ns),
+                    (MovePart::End, steps.end_replica_ns),
+                ]);
             }
         }
     }

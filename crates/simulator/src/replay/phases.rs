@@ -1,11 +1,11 @@
 //! What counts, and what came out.
 
-use nearpage_machine::Energy;
+use nearpage_machine::{Energy, MoveCost};
 use nearpage_policy::online::OnlinePolicy;
 
 use super::Replay;
 use crate::figures::{FS, Figures};
-use crate::outcome::{Outcome, Split, ThreadOutcome};
+use crate::outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 use crate::pages::PageCounts;
 use crate::queues::Server;
 use crate::thread::Thread;
@@ -15,6 +15,7 @@ use crate::thread::Thread;
 pub(super) struct Phases {
     time: u64,
     latency: [u128; 2],
+    moving_parts: [f64; 10],
     instructions: u64,
     load: Vec<u64>,
     link_busy: Vec<u64>,
@@ -28,6 +29,34 @@ impl Phases {
             link_busy: vec![0; figures.links.len()],
             ..Self::default()
         }
+    }
+}
+
+/// In the order of [`MovePart`](crate::thread::MovePart).
+fn move_split(parts_ns: [f64; 10]) -> MoveSplit {
+    let [
+        interrupt_ns,
+        decision_ns,
+        lock_ns,
+        allocation_ns,
+        mapping_ns,
+        flush_ns,
+        flush_request_ns,
+        copy_ns,
+        end_ns,
+        fault_ns,
+    ] = parts_ns;
+    MoveSplit {
+        interrupt_ns,
+        decision_ns,
+        lock_ns,
+        allocation_ns,
+        mapping_ns,
+        flush_ns,
+        flush_request_ns,
+        copy_ns,
+        end_ns,
+        fault_ns,
     }
 }
 
@@ -59,6 +88,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         for thread in &mut self.threads {
             thread.collect();
             phases.instructions += thread.totals.instructions;
+            let parts = phases.moving_parts.iter_mut();
+            for (sum, ns) in parts.zip(thread.totals.moving_parts) {
+                *sum += ns;
+            }
             for side in 0..2 {
                 phases.latency[side] += thread.totals.latency[side];
             }
@@ -98,6 +131,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let Phases {
             time,
             latency,
+            moving_parts,
             instructions,
             load,
             link_busy,
@@ -137,6 +171,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             incorrect: pages.incorrect,
             pages_mean: pages.page_time as f64 / (*time).max(1) as f64,
             pages_max: pages.pages_max,
+            move_split: matches!(self.figures.moves, MoveCost::Steps(_))
+                .then(|| move_split(*moving_parts)),
             energy_j: energy.map(|energy| {
                 let nj = local as f64 * energy.local_nj
                     + remote as f64 * energy.remote_nj
