@@ -6,18 +6,21 @@
  *                    has built the scene
  *   image            tiles of 8 x 8 pixels, contiguous (256 bytes): thread k writes tiles k, k + T,
  *                    k + 2 T, …; the master reads all between frames
- * The master initialises everything. SPLASH's threads steal tiles from each other; here they do
+ * With --mark the frames are the stable phase. The master initialises everything. SPLASH's threads steal tiles from each other; here they do
  * not, so that a run is like the next. */
+#include "nearpage.h"
 #include "raytrace.h"
 
 int main(int argc, char **argv) {
     struct parameter parameters[] = {NUMBER("SPHERES", 20000, 1, 1000000000),
                                      NUMBER("TILES_PER_SIDE", 24, 1, 4096),
-                                     NUMBER("FRAMES", 6, 1, 1000000000)};
+                                     NUMBER("FRAMES", 6, 1, 1000000000), FLAG("--mark")};
     READ_PARAMETERS(parameters);
     double began = omp_get_wtime();
     raytrace_build(parameters[0].value, parameters[1].value * RAYTRACE_TILE);
     double built = omp_get_wtime();
+    if (parameters[3].value)
+        nearpage_begin();
 #pragma omp parallel
     for (size_t frame = 0; frame < parameters[2].value; frame++) {
         raytrace_tiles(frame, omp_get_thread_num(), omp_get_num_threads());
@@ -26,6 +29,8 @@ int main(int argc, char **argv) {
         raytrace_add_frame();
 #pragma omp barrier
     }
+    if (parameters[3].value)
+        nearpage_end();
     print_result(tracer.checksum, built - began, omp_get_wtime() - built);
     raytrace_check(parameters[2].value - 1);
 

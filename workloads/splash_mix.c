@@ -11,7 +11,9 @@
  *   densities, shades, largest    shared, read by Volume rendering's processors
  *   stream, vorticity, wind       block, moving: rows by the processors that Ocean has
  *   image, pixels                 tiles in turn
- * An application's first processor initialises its data when it enters. */
+ * An application's first processor initialises its data when it enters. With --mark the stable
+ * phase is from when Raytrace has, the first to enter, to the end of the last turn. */
+#include "nearpage.h"
 #include "ocean.h"
 #include "raytrace.h"
 #include "volrend.h"
@@ -23,7 +25,7 @@ enum { RAYTRACE, VOLREND, OCEAN, APPLICATIONS };
 static const int schedule[][APPLICATIONS] = {
     {8, 0, 0}, {4, 4, 0}, {3, 3, 2}, {6, 0, 2}, {8, 0, 0}};
 
-static size_t spheres, tiles, blocks, side;
+static size_t spheres, tiles, blocks, side, marks;
 static size_t done[APPLICATIONS]; /* frames, frames and steps */
 
 static void enter(int application) {
@@ -64,6 +66,11 @@ static void run(size_t turns) {
                 enter(application);
         }
 #pragma omp barrier
+        if (marks && !phase) {
+#pragma omp master
+            nearpage_begin();
+#pragma omp barrier
+        }
         for (size_t turn = 0; turn < turns; turn++) {
             for (size_t stage = 0; stage < OCEAN_STAGES; stage++) {
                 for (size_t p = mine.first; p < mine.end; p++) {
@@ -90,15 +97,18 @@ int main(int argc, char **argv) {
                                      NUMBER("SPHERES", 20000, 1, 1000000000),
                                      NUMBER("TILES_PER_SIDE", 16, 1, 4096),
                                      NUMBER("BLOCKS_PER_SIDE", 16, 2, 256),
-                                     NUMBER("OCEAN_SIDE", 258, 4, 100000)};
+                                     NUMBER("OCEAN_SIDE", 258, 4, 100000), FLAG("--mark")};
     READ_PARAMETERS(parameters);
     spheres = parameters[1].value;
     tiles = parameters[2].value;
     blocks = parameters[3].value;
     side = parameters[4].value;
+    marks = parameters[5].value;
     double began = omp_get_wtime();
 #pragma omp parallel
     run(parameters[0].value);
+    if (marks)
+        nearpage_end();
     double checksum = (double)tracer.checksum + (double)volume.checksum + ocean_checksum();
     print_result(checksum, 0, omp_get_wtime() - began);
     raytrace_check(done[RAYTRACE] - 1);
