@@ -5,7 +5,7 @@ mod html;
 
 use std::fmt::Write;
 
-use nearpage_simulator::{MoveSplit, Outcome, Split};
+use nearpage_simulator::{Outcome, Split};
 use serde_json::{Map, Value, json};
 
 use crate::amount::{count, percent, time};
@@ -214,33 +214,6 @@ pub fn simulation_json(simulation: &Simulation<'_>) -> String {
     pretty(&whole)
 }
 
-fn move_split_json(split: &MoveSplit) -> Value {
-    let MoveSplit {
-        interrupt_ns,
-        decision_ns,
-        lock_ns,
-        allocation_ns,
-        mapping_ns,
-        flush_ns,
-        flush_request_ns,
-        copy_ns,
-        end_ns,
-        fault_ns,
-    } = split;
-    json!({
-        "interrupt_ns": interrupt_ns,
-        "decision_ns": decision_ns,
-        "lock_ns": lock_ns,
-        "allocation_ns": allocation_ns,
-        "mapping_ns": mapping_ns,
-        "flush_ns": flush_ns,
-        "flush_request_ns": flush_request_ns,
-        "copy_ns": copy_ns,
-        "end_ns": end_ns,
-        "fault_ns": fault_ns,
-    })
-}
-
 fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
     let value = |text: &str| {
         text.parse::<u64>()
@@ -288,7 +261,7 @@ fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
         "incorrect": outcome.incorrect,
         "pages_mean": outcome.pages_mean,
         "pages_max": outcome.pages_max,
-        "move_split": outcome.move_split.as_ref().map(move_split_json),
+        "move_split": outcome.move_split,
         "energy_j": outcome.energy_j,
         "estimated": outcome.estimated(),
         "threads_moved": outcome.threads_moved,
@@ -300,7 +273,7 @@ fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use nearpage_simulator::ThreadOutcome;
+    use nearpage_simulator::{MoveSplit, ThreadOutcome};
 
     use super::*;
 
