@@ -62,6 +62,12 @@ for program; do
         awk "BEGIN { d = ($first) - ($alone); exit !(d * d <= 1e-18 * ($alone) * ($alone)) }" ||
             fail "$program $size: checksum $alone with one thread, $first with $threads"
     done
+    case $program in
+    raytrace | splash_mix)
+        marked=$("$folder/$program" --mark $size | checksum)
+        [ "$marked" = "$first" ] || fail "$program --mark $size: checksum '$marked', without '$first'"
+        ;;
+    esac
     export OMP_NUM_THREADS=2
     for bad in x -1 0 1e3 99999999999999999999 "1 2 3 4 5 6 7 8" --no-such-flag; do
         message=$("$folder/$program" $bad 2>&1 >/dev/null)
