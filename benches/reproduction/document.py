@@ -1,6 +1,8 @@
 """docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
 import statistics
 
+from reproduction import verghese
+
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [
     "migrate", "replicate", "migrate-replicate", "replicate-on-first-touch", "out-u", "out-w", "in-w", "out-u-local",
@@ -213,8 +215,6 @@ CARREFOUR_3 = {  # Replicated, interleaved, migrated.
     "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "pca": ("31k", "33", "41.3k"),
     "mg": ("0", "0", "1"), "sp": ("0", "305", "1.7k"),
 }
-VERGHESE_5 = {"raytrace": ((11, 29.1), (64, 25.0))}  # % local and seconds of RR, of Base.
-VERGHESE_12 = {"raytrace": 0.096}  # Less time than first touch, by traces.
 MARATHE_SAVED = 0.21  # Average at OV-1 on the Altix; 12 % on the Opterons.
 
 
@@ -231,29 +231,6 @@ def agreement(published, ours):
 
 def papers(results):
     text = "## The papers' tables\n\nPublished figures come first, ours after the slash. Rankings: of the pairs that the paper tells apart, how many ours orders alike.\n"
-    found = of_machine(results, "flash-8")
-    rows = []
-    for workload, (round_robin, base) in VERGHESE_5.items():
-        if workload not in found:
-            continue
-        ours = found[workload]["results"]
-        rr, mr, ft = ours["round-robin"], ours["migrate-replicate"], ours["first-touch"]
-        rows.append([
-            workload, f"{round_robin[0]} % / {100 * rr['local_share']:.0f} %", f"{base[0]} % / {100 * mr['local_share']:.0f} %",
-            f"{percent(base[1] / round_robin[1] - 1)} / {percent(mr['time_ns'] / rr['time_ns'] - 1)}",
-            f"{percent(-VERGHESE_12[workload])} / {percent(mr['time_ns'] / ft['time_ns'] - 1)}",
-        ])
-    for workload in ["volrend", "ocean"]:
-        if workload in found:
-            ours = found[workload]["results"]
-            rr, mr, ft = ours["round-robin"], ours["migrate-replicate"], ours["first-touch"]
-            change = lambda other: f"– / {percent(mr['time_ns'] / other['time_ns'] - 1)}"
-            rows.append([workload, f"– / {100 * rr['local_share']:.0f} %", f"– / {100 * mr['local_share']:.0f} %", change(rr), change(ft)])
-    if rows:
-        text += "\n### Verghese, Tables 5 and 12 (`flash-8`)\n\n" + table(
-            ["", "local, round-robin", "local, migrate-replicate", "time against round-robin", "against first touch"], rows)
-        text += ("\nOf these Raytrace alone is in the paper by itself. Its direction agrees; it gains more here, where caches are a sixteenth and "
-                 "more of the time is stall. Volume rendering and Ocean run too short for what moving pages costs.\n")
     found = of_machine(results, "smile-4")
     rows = []
     for workload, published in ARS_2.items():
@@ -308,7 +285,7 @@ def papers(results):
     return text
 
 
-def text(results, missing, matrix):
+def text(results, missing, matrix, further):
     scale = matrix["scale"]
     tracing, replaying = sum(one["tracing_s"] for one in results), sum(one["replaying_s"] for one in results)
     sizes = [[one["workload"], one["machine"], *one["inputs"]] for one in results]
@@ -320,6 +297,7 @@ def text(results, missing, matrix):
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
         *([("\nNot done: " + "; ".join(missing) + ".\n")] if missing else []),
         auto(results), online(results), WHY, traffic(results), papers(results),
+        verghese.section(further.get(verghese.PAPER, {})),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
         f"its sampling interval and cost of a sample, and the kernel's scan periods are divided by {scale['time']}; caches beyond "
@@ -339,9 +317,8 @@ def text(results, missing, matrix):
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
-        "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md). His Splash mix and Tables 7 "
-        "to 11 are not done.\n"
-        "- The papers' own sizes; `splash_mix`, whose processor sets change.\n"
+        "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
+        "- The papers' own sizes.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
         "- Several programs at once (Carrefour's Table 5 and Figures 9 to 13), energy (Figure 14).\n"
