@@ -318,7 +318,7 @@ def text(results, missing, matrix, further):
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
-        "- The papers' own sizes.\n"
+        "- The papers' own sizes. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
         "- Several programs at once (Carrefour's Table 5 and Figures 9 to 13), energy (Figure 14).\n"

@@ -382,7 +382,7 @@ WHY = """### Where ours differs, and why (2026-11-23)
   FLASH; so 35 of the 45 agree ([all of it](../benches/results/2026-11-23-verghese.md)).
 - Figure 6.2: nine in ten of our data misses are in long read chains, since our threads share nothing but a scene that nobody writes. His take tiles from
   each other's queues, behind locks, and his Ocean is as large as the others; ours has 3 % of the mix's stall.
-- Figures 6.3 and 6.7: the trigger is a rate, and our misses are spread evenly over the scene's 950 pages (Figure 7.2; 45 a page, processor and reset interval of
+- Figures 6.3 and 6.7: the trigger is a rate, and our misses are spread evenly over the 770 pages that have any (Figure 7.2; 44 a page, processor and reset interval of
   Raytrace under first touch), so that a page is over 128 in some intervals and not in others. Four times the interval, and most are over it. On
   CC-NOW a miss takes two and a half times as long, an interval has fewer, and fewer pages are copied. He finds few pages at the border.
 - Table 7: all that our Raytrace touches is its scene, and copies of it are twice what the program has; half of them is half of the copies.
@@ -393,9 +393,9 @@ WHY = """### Where ours differs, and why (2026-11-23)
 - Tables 8 and 9, flushes: 500 µs bring 1.2 hot pages together here and two and a half there, so that each page pays for twice the interrupts and flushes.
   If a batch may wait for 10 ms (`batch_ns=10000000`, not his), it has 3.1 pages and the overhead of all six frames is 1.7 s in place of 3.2.
   In batches of his size the sums are his: the last column of Table 8. Splash's allocation there is his lock again.
-- Table 9, faults: his are of pages that are being moved, read-only meanwhile; here a page moves at once. Stores to copies are three.
+- Table 9, faults: his are of pages that are being moved, read-only meanwhile; here a page moves at once. Stores to Raytrace's copies are three.
 - Table 11: under the policy local misses gain as much as his, from half the latency: here only directories contend, for 270 ns a request, and not
-  buses or memory; remote misses are near their minimum already, and lose nothing that could be gained. So FLASH adds little to what the traces say
+  buses or memory; remote misses are a ninth above their minimum, which leaves little to gain. So FLASH adds little to what the traces say
   (Table 12), where his Raytrace gains more than by traces.
 """
 
@@ -410,7 +410,7 @@ def section(found):
     return "\n".join([
         "## Verghese's tables and figures\n\n"
         f"On his machines as published, caches and all, each with one input: {inputs}. Our own code for what he ran, in the sizes that the "
-        "workloads have unless told otherwise, but for fewer frames and turns; `splash_mix` gives Raytrace 8, 4, 3, 6 and 8 processors as Volume rendering and Ocean come and go. What "
+        "workloads have unless told otherwise, but for fewer frames and turns, for time (results with three and six frames had been seen); `splash_mix` gives Raytrace 8, 4, 3, 6 and 8 processors as Volume rendering and Ocean come and go. What "
         "counts begins after initialisation, as his checkpoints do. Times are sums over processors without what they wait. "
         "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
         "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6 and Figure 6.4 (the kernel of Pmake). "
