@@ -287,7 +287,7 @@ def text(results, missing, matrix, further):
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
         "with), no margin for what goes back to a thread that runs alone; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
-        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; of plans, after the matrix of 2026-11-22: what they may lose with "
+        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower.\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
@@ -295,7 +295,7 @@ def text(results, missing, matrix, further):
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md). His Splash mix and Tables 7 "
         "to 11 are not done.\n"
-        "- The papers' own sizes; `splash_mix`, whose processor sets change.\n"
+        "- The papers' own sizes, but for ARS's; `splash_mix`, whose processor sets change.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
         "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"

@@ -88,8 +88,7 @@ pub struct PushPullParameters {
 
 impl Default for PushPullParameters {
     fn default() -> Self {
-        let [factor, check, adaptive, afresh] =
-            Self::PARAMETERS.map(|parameter| parameter.default);
+        let [factor, check, adaptive, afresh] = Self::PARAMETERS.map(|parameter| parameter.default);
         Self {
             factor: factor as f64,
             check_ns: check,
@@ -682,7 +681,11 @@ mod tests {
         let mut policy = policy(Monitor::OutU, &[("afresh", "0")]);
         assert_eq!(moved(&mut policy, known), [(1, 2)]);
         assert_eq!(moved(&mut policy, &[(1, 2, 3, 30)]), []);
-        assert_eq!(moved(&mut policy, &[]), [], "only what was accessed since is looked at");
+        assert_eq!(
+            moved(&mut policy, &[]),
+            [],
+            "only what was accessed since is looked at"
+        );
         assert_eq!(moved(&mut policy, once), [(1, 3)]);
         // It is another page once it is mapped anew.
         policy.forget(1);
