@@ -164,5 +164,5 @@ WHY_2 = (
 WHY_6 = "With counts that go on ping-pongs fall with the factor, as theirs do, and are least at 2 or hardly above; afresh, `radix` has its pages follow the last writer whatever the factor is.\n"
 WHY_7 = (
     "\n`sor` gains most whatever is assumed, as theirs does; by hand always more. With counts that go on Out-U and both local variants are faster than round-robin for all but `water`, as the paper has it, and gain similarly. "
-    "`water` gains nothing, by hand neither (two fifths of a second of its 0.9 is computing, and its molecules are few pages that all read), so that what the paper found for it, alternating users that only migration follows, does not show. Weights do not help here: see Table 2.\n"
+    "`water` gains nothing, by hand neither (nearly half of its 0.9 s is computing, and its molecules are read by all: of its misses 28 % are local at best), so that what the paper found for it, alternating users that only migration follows, does not show. Weights do not help here: see Table 2.\n"
 )
