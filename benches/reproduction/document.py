@@ -1,7 +1,7 @@
 """docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
 import statistics
 
-from reproduction import verghese
+from reproduction import ars, carrefour, verghese
 
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [
@@ -152,7 +152,7 @@ def online(results):
     )
 
 
-def traffic(results):
+def traffic(results, further):
     rows, in_quick, longer, in_longer = [], [], [], []
     for result in results:
         sampled, full = gains(times(result))
@@ -160,11 +160,13 @@ def traffic(results):
         touch = result["results"]["first-touch"]
         rate = touch["misses"] / touch["time_ns"] * 1000
         rows.append((sampled, [name(result), f"{rate:.0f}", percent(-sampled), percent(-full), share(sampled, full)]))
-        if "longer" in result:
-            found = times(result["longer"])
-            sampled, full = gains(found)
-            in_longer.append((sampled, full))
-            longer.append([name(result), result["longer"]["input"], ms(found["first-touch"]), percent(-sampled), percent(-full), share(sampled, full)])
+    long_runs = [(name(result), result["longer"]) for result in results if "longer" in result]
+    long_runs += [(f"{workload} on {carrefour.PRESET}", run) for workload, run in carrefour.longer(further.get(carrefour.PAPER, {}))]
+    for called, run in long_runs:
+        found = times(run)
+        sampled, full = gains(found)
+        in_longer.append((sampled, full))
+        longer.append([called, run["input"], ms(found["first-touch"]), percent(-sampled), percent(-full), share(sampled, full)])
     rows.sort(key=lambda row: row[0])
     gained, possible = total_gains(in_quick)
     long_gained, long_possible = total_gains(in_longer)
@@ -192,28 +194,9 @@ def traffic(results):
 
 
 # Published, as far as there is a workload of ours for it.
-ARS_2 = {  # mig, p-p, mul, err of Out-U-local, Out-W-local, Out-U, Out-W, In-W.
-    "fft": [(41, 0, 0, 0), (89, 0, 0, 0), (69, 0, 0, 0), (27, 0, 0, 0), (96, 0, 0, 3)],
-    "lu": [(28, 0, 3, 0), (30, 0, 3, 0), (16, 0, 1, 1), (20, 0, 0, 1), (30, 0, 3, 0)],
-    "radix": [(81, 0, 0, 0), (191, 0, 0, 0), (98, 0, 1, 1), (98, 0, 0, 0), (106, 0, 0, 0)],
-    "water": [(26, 0, 0, 0), (89, 0, 29, 0), (48, 0, 1, 0), (119, 0, 43, 0), (33, 1, 1, 0)],
-    "sor": [(24, 0, 0, 0), (24, 0, 0, 0), (25, 0, 0, 1), (27, 0, 0, 2), (26, 0, 0, 2)],
-}
-ARS_ORDER = ["out-u-local", "out-w-local", "out-u", "out-w", "in-w"]
 NUMAMMA = {  # Tables 3 and 4: interleaved, block-naive, NumaMMA.
     "lu_blocks": (0.96, 0.93, 1.27),
     "cluster": (1.22, 1.17, 1.28),
-}
-CARREFOUR_4 = {  # All, replication, interleaving, co-location alone.
-    "cluster": (1.84, 1.76, 0.94, 0.51),
-    "faces": (0.66, 0.61, 0.32, 0.01),
-    "pca": (0.46, 0.45, 0.29, 0.24),
-    "mg": (-0.02, -0.02, -0.02, -0.02),
-    "sp": (0.08, -0.01, -0.07, 0.08),
-}
-CARREFOUR_3 = {  # Replicated, interleaved, migrated.
-    "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "pca": ("31k", "33", "41.3k"),
-    "mg": ("0", "0", "1"), "sp": ("0", "305", "1.7k"),
 }
 MARATHE_SAVED = 0.21  # Average at OV-1 on the Altix; 12 % on the Opterons.
 
@@ -229,23 +212,9 @@ def agreement(published, ours):
     return f"{same} of {len(pairs)}"
 
 
-def papers(results):
+def papers(results, further):
     text = "## The papers' tables\n\nPublished figures come first, ours after the slash. Rankings: of the pairs that the paper tells apart, how many ours orders alike.\n"
-    found = of_machine(results, "smile-4")
-    rows = []
-    for workload, published in ARS_2.items():
-        if workload in found:
-            ours = [found[workload]["results"][policy] for policy in ARS_ORDER]
-            cells = [
-                f"{' '.join(map(str, theirs))} / {own['migrated']} {own['ping_pong']} {own['multiple']} {own['incorrect']}"
-                for theirs, own in zip(published, ours)
-            ]
-            rows.append([workload, *cells, agreement([one[0] for one in published], [one["migrated"] for one in ours])])
-    if rows:
-        text += "\n### ARS, Table 2 (`smile-4`): migrations, ping-pongs, multiple, incorrect\n\n" + table(["", *ARS_ORDER, "rankings"], rows)
-        text += ("\nThe paper says neither how often nodes check nor how long programs ran. Here it is every millisecond, with counts that start "
-                 "afresh, so a page whose users change from check to check migrates again: our counts are tens to hundreds of times "
-                 "higher, and a third to a half of the migrations are incorrect where the paper finds hardly any.\n")
+    text += ars.section(results)
     found = of_machine(results, "altix-4-small")
     if found:
         saved = {workload: 1 - times(one)["plan:uniform"] / times(one)["first-touch"] for workload, one in found.items()}
@@ -264,24 +233,7 @@ def papers(results):
     if rows:
         text += "\n### NumaMMA, Tables 3 and 4 (`amd48`): speedup over first touch\n\n" + table(["", "interleave", "block-naive", "`object`", "rankings"], rows)
         text += "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB. Tables 1 and 2 are overheads: see benches/README.md.\n"
-    found = of_machine(results, "carrefour-a")
-    rows, moved = [], []
-    for workload, published in CARREFOUR_4.items():
-        if workload in found:
-            ours = times(found[workload])
-            policies = ["traffic", "traffic, replication", "traffic, interleaving", "traffic, colocation"]
-            gains = [ours["first-touch"] / ours[policy] - 1 for policy in policies]
-            rows.append([workload, *[f"{percent(theirs)} / {percent(own)}" for theirs, own in zip(published, gains)], agreement(published, gains)])
-            outcome = found[workload]["results"]["traffic"]
-            counts = [outcome["replicated"], outcome["interleaved"], outcome["migrated"]]
-            moved.append([workload, *[f"{theirs} / {own}" for theirs, own in zip(CARREFOUR_3[workload], counts)]])
-    if rows:
-        text += "\n### Carrefour, Table 4 (`carrefour-a`): faster than first touch, with all mechanisms and with one\n\n"
-        text += table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
-        text += "\n### Carrefour, Table 3: pages\n\n" + table(["", "replicated", "interleaved", "migrated"], moved)
-        text += ("\n`cluster` stands for Streamcluster, `faces` for FaceRec. Their runs have ten thousand times as many samples and a "
-                 "working set of gigabytes; 500 candidate pages for replication are more than most of our quick sizes have at all, so "
-                 "that replication, most of their gain, is seldom on.\n")
+    text += carrefour.section(further.get(carrefour.PAPER, {}))
     return text
 
 
@@ -296,7 +248,7 @@ def text(results, missing, matrix, further):
         "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page.\n\n"
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
         *([("\nNot done: " + "; ".join(missing) + ".\n")] if missing else []),
-        auto(results), online(results), WHY, traffic(results), papers(results),
+        auto(results), online(results), WHY, traffic(results, further), papers(results, further),
         verghese.section(further.get(verghese.PAPER, {})),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
@@ -311,17 +263,17 @@ def text(results, missing, matrix, further):
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
         "with), no margin for what goes back to a thread that runs alone; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
-        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; of plans, after the matrix of 2026-11-22: what they may lose with "
+        "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower.\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
-        "- The papers' own sizes. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
+        "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
         "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
         "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
-        "- Several programs at once (Carrefour's Table 5 and Figures 9 to 13), energy (Figure 14).\n"
+        "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
         "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]
     return "\n".join(parts)

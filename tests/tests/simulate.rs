@@ -265,6 +265,14 @@ fn parameters_sources_and_schedules_change_what_happens() {
     let once = &results(&case, &["--policy", "first-touch"])[0];
     let twice = &results(&case, &["full", "--policy", "first-touch"])[0];
     assert_eq!(figure(twice, "misses"), 2.0 * figure(once, "misses"));
+    let each: Vec<f64> =
+        serde_json::from_value(twice["program_ns"].clone()).expect("a time for each");
+    assert!(
+        each.len() == 2
+            && each
+                .iter()
+                .all(|&time| 0.0 < time && time <= figure(twice, "time_ns"))
+    );
     let [once, twice] = [once, twice].map(|result| figure(result, "pages_max"));
     assert!(
         once + 3.0 * 256.0 < twice && twice < 2.0 * once,

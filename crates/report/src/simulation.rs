@@ -235,6 +235,10 @@ fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
         "policy": outcome.policy,
         "parameters": parameters,
         "time_ns": outcome.time_ns,
+        "program_ns": match outcome.program_ns() {
+            one if one.is_empty() => Value::Null,
+            several => json!(several),
+        },
         "compute_ns": compute_ns,
         "local_stall_ns": local_stall_ns,
         "remote_stall_ns": remote_stall_ns,
@@ -421,6 +425,7 @@ mod tests {
             "policy",
             "parameters",
             "time_ns",
+            "program_ns",
             "compute_ns",
             "local_stall_ns",
             "remote_stall_ns",
@@ -453,6 +458,7 @@ mod tests {
         ] {
             assert!(result.contains_key(key), "{key}");
         }
+        assert_eq!(result["program_ns"], Value::Null, "of one program");
         assert_eq!(result["parameters"]["trigger"], 128);
         assert_eq!(result["parameters"]["source"], "cache");
         assert_eq!(result["remote_latency_ns"], Value::Null);

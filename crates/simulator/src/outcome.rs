@@ -58,6 +58,10 @@ pub struct MoveSplit {
 /// One thread's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadOutcome {
+    /// Position of its program among those that were replayed together.
+    pub program: usize,
+    /// When it started.
+    pub began_ns: f64,
     /// From its start (or the phase's begin) to its end (or the phase's).
     pub time_ns: f64,
     /// What it went to; adds up to the time.
@@ -155,6 +159,31 @@ impl Outcome {
             1.0
         } else {
             self.local as f64 / self.misses as f64
+        }
+    }
+
+    /// Of several programs, each one's time from its first thread's start to its last one's end (Carrefour
+    /// Table 5), in their order; 0 for one without threads. Empty for one program, whose time that of its
+    /// stable phases may be.
+    pub fn program_ns(&self) -> Vec<f64> {
+        let programs = self.threads.iter().map(|thread| thread.program + 1).max();
+        let span = |program| {
+            let threads = self.threads.iter();
+            // A thread that nobody started has no time, and no start.
+            let its =
+                threads.filter(move |thread| thread.program == program && thread.time_ns > 0.0);
+            let begin = its
+                .clone()
+                .map(|thread| thread.began_ns)
+                .fold(f64::INFINITY, f64::min);
+            let end = its
+                .map(|thread| thread.began_ns + thread.time_ns)
+                .fold(begin, f64::max);
+            if begin.is_finite() { end - begin } else { 0.0 }
+        };
+        match programs {
+            Some(several @ 2..) => (0..several).map(span).collect(),
+            _ => Vec::new(),
         }
     }
 

@@ -155,6 +155,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             }
             new.moves = moves_of(&job.schedule, trace.origin(thread.thread));
             new.since = new.time;
+            new.result.began_ns = new.time as f64 / FS;
+            new.result.program = trace.origin(thread.thread).0;
             new.watched.epoch.0 = new.time;
             if new.time > u64::MAX / 2 {
                 return Err(Error::TooLong);

@@ -24,7 +24,7 @@
 //! of the average accesses on a four-node system" (§5.3). By itself that holds of `out-u` alone,
 //! the paper has it of all.
 //!
-//! Left open by the paper and chosen here: the check interval; counts start afresh at each check.
+//! Left open by the paper and chosen here: the check interval; counts start afresh at each check, or go on.
 
 use super::{
     Action, ActionKind, Epoch, Observation, OnlinePolicy, Parameter, ParameterError, Place, Reason,
@@ -81,22 +81,26 @@ pub struct PushPullParameters {
     pub check_ns: u64,
     /// The factor follows how the access pattern changes: see `PushPull::adapt`.
     pub adaptive: bool,
+    /// Counts start afresh at each check; otherwise they go on for as long as the page is there, as a
+    /// histogram (§3) that nobody clears.
+    pub afresh: bool,
 }
 
 impl Default for PushPullParameters {
     fn default() -> Self {
-        let [factor, check, adaptive] = Self::PARAMETERS.map(|parameter| parameter.default);
+        let [factor, check, adaptive, afresh] = Self::PARAMETERS.map(|parameter| parameter.default);
         Self {
             factor: factor as f64,
             check_ns: check,
             adaptive: adaptive != 0,
+            afresh: afresh != 0,
         }
     }
 }
 
 impl PushPullParameters {
     /// Names, defaults and ranges, in the order of the fields. The factor need not be whole.
-    pub const PARAMETERS: [Parameter; 3] = [
+    pub const PARAMETERS: [Parameter; 4] = [
         // "A factor of 2 is chosen" (§5.3). More than 63 cannot matter on 64 nodes.
         Parameter {
             name: "factor",
@@ -121,6 +125,14 @@ impl PushPullParameters {
             most: 1,
             meaning: "1: the factor follows how the access pattern changes",
         },
+        // "Memory access histograms" (§3): how long they go on, the paper does not say.
+        Parameter {
+            name: "afresh",
+            default: 1,
+            least: 0,
+            most: 1,
+            meaning: "0: counts go on from check to check and through a move",
+        },
     ];
 
     /// Sets a parameter by name; `false`: there is none of that name.
@@ -128,7 +140,7 @@ impl PushPullParameters {
     /// # Errors
     /// A value outside its range.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ParameterError> {
-        let [factor, check, adaptive] = &Self::PARAMETERS;
+        let [factor, check, adaptive, afresh] = &Self::PARAMETERS;
         match name {
             _ if name == factor.name => {
                 let (least, most) = (factor.least, factor.most);
@@ -144,18 +156,20 @@ impl PushPullParameters {
             }
             _ if name == check.name => self.check_ns = check.read(value)?,
             _ if name == adaptive.name => self.adaptive = adaptive.read(value)? != 0,
+            _ if name == afresh.name => self.afresh = afresh.read(value)? != 0,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
     /// Names and values.
-    pub fn values(&self) -> [(&'static str, String); 3] {
-        let [factor, check, adaptive] = &Self::PARAMETERS;
+    pub fn values(&self) -> [(&'static str, String); 4] {
+        let [factor, check, adaptive, afresh] = &Self::PARAMETERS;
         [
             (factor.name, self.factor.to_string()),
             (check.name, self.check_ns.to_string()),
             (adaptive.name, u64::from(self.adaptive).to_string()),
+            (afresh.name, u64::from(self.afresh).to_string()),
         ]
     }
 }
@@ -189,7 +203,7 @@ pub struct PushPull {
     factor: f64,
     nodes: usize,
     pages: Vec<Page>,
-    /// `[page × nodes + node]`, since the last check.
+    /// `[page × nodes + node]`, since the last check, or all along.
     counts: Vec<u32>,
     accessed: Vec<u32>,
     /// Pages seen by home, `[application × nodes + home]`.
@@ -524,9 +538,7 @@ impl OnlinePolicy for PushPull {
         let rule = self.rule();
         for Candidate { page, node, excess } in candidates {
             // A page that is taken has a new home: later nodes leave it alone.
-            let taken = self.counts[page as usize * self.nodes..][..self.nodes]
-                .iter()
-                .all(|&count| count == 0);
+            let taken = !self.pages[page as usize].listed;
             if taken || excess <= self.factor * self.mean(page) {
                 continue;
             }
@@ -544,11 +556,13 @@ impl OnlinePolicy for PushPull {
                     migrations,
                 },
             });
-            self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+            self.pages[page as usize].listed = false;
         }
         for page in std::mem::take(&mut self.accessed) {
             self.pages[page as usize].listed = false;
-            self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+            if self.parameters.afresh {
+                self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
+            }
         }
     }
 
@@ -652,6 +666,30 @@ mod tests {
             [],
             "counts start afresh at each check"
         );
+    }
+
+    #[test]
+    fn counts_that_go_on_keep_a_page_where_it_was_used_most() {
+        // One access of another node, when its own are not seen, moves a page of which nothing is known.
+        let (known, once): (Accesses<'_>, Accesses<'_>) = (&[(1, 0, 2, 10)], &[(1, 2, 3, 1)]);
+        for (afresh, then) in [("1", vec![(1, 3)]), ("0", vec![])] {
+            let mut policy = policy(Monitor::OutU, &[("afresh", afresh)]);
+            assert_eq!(moved(&mut policy, known), [(1, 2)]);
+            assert_eq!(moved(&mut policy, once), then, "afresh={afresh}");
+        }
+        // Of 10 + n, n less a quarter of all is above half of all from n = 31 on.
+        let mut policy = policy(Monitor::OutU, &[("afresh", "0")]);
+        assert_eq!(moved(&mut policy, known), [(1, 2)]);
+        assert_eq!(moved(&mut policy, &[(1, 2, 3, 30)]), []);
+        assert_eq!(
+            moved(&mut policy, &[]),
+            [],
+            "only what was accessed since is looked at"
+        );
+        assert_eq!(moved(&mut policy, once), [(1, 3)]);
+        // It is another page once it is mapped anew.
+        policy.forget(1);
+        assert_eq!(moved(&mut policy, &[(1, 3, 0, 1)]), [(1, 0)]);
     }
 
     #[test]

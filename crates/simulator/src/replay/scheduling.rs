@@ -216,6 +216,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.awaits = 0;
         if thread.state == State::Unborn {
             (thread.time, thread.since) = (now, now);
+            thread.result.began_ns = now as f64 / FS;
             thread.watched.epoch = (now, 0);
         } else {
             thread.wait_until(now);

@@ -124,6 +124,37 @@ fn programs_partition_the_cpus() {
     assert!(alone.time_ns < outcome.time_ns);
 }
 
+#[test]
+fn each_program_has_its_own_time() {
+    let machine = preset("flash-8").expect("preset");
+    let (long, short) = (
+        each(1, &[0, 1], &vec![load(3000, 0); 400]),
+        each(1, &[4], &vec![load(1000, 0); 100]),
+    );
+    let job = |schedule: &str| scheduled("first-touch", schedule);
+    let alone = [&long, &short].map(|trace| one(trace, &machine, job("")));
+    assert!(alone.iter().all(|outcome| outcome.program_ns().is_empty()));
+    // On nodes of their own neither has to do with the other, whenever it begins.
+    let programs = Programs::new(vec![&long, &short]).expect("programs");
+    for start_ns in [0.0, 250_000.0, 1e9] {
+        let schedule = format!("[[program]]\n[[program]]\nstart_ns = {start_ns}\n");
+        let outcome = simulate(&programs, &machine, &[job(&schedule)], 1)
+            .expect("simulates")
+            .remove(0);
+        let times = outcome.program_ns();
+        assert_eq!(times.len(), 2);
+        for (time, alone) in times.iter().zip(&alone) {
+            assert!(
+                (time - alone.time_ns).abs() < 1e-3,
+                "{time} {}",
+                alone.time_ns
+            );
+        }
+        let both = alone[0].time_ns.max(start_ns + alone[1].time_ns);
+        assert!((outcome.time_ns - both).abs() < 1e-3, "{outcome:?}");
+    }
+}
+
 /// A trace whose page 1 is a file's.
 struct WithFile(MemoryTrace);
 
