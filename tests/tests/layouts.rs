@@ -122,6 +122,33 @@ fn a_plan_of_two_recordings_says_where_threads_run() {
         .success();
     assert_eq!(case.read("none.toml"), plan);
 
+    // It pins threads, unless something else is asked for.
+    let run = |options: &[&str], variable: (&str, &str)| {
+        let mut run = case.command(nearpage_path());
+        run.args(["run", "--plan", "none.toml"]).args(options);
+        run.arg("--").arg(triad()).args(["1", "1"]);
+        run.env("OMP_NUM_THREADS", "2").env(variable.0, variable.1);
+        case.run(run).success().stderr
+    };
+    let pinned = "nearpage: 2 threads pinned\n";
+    let unset = ("UNSET", "");
+    assert!(run(&[], unset).contains(pinned));
+    let unpinned = run(&["--threads", "none"], unset);
+    assert!(unpinned.contains(": --threads none wins"), "{unpinned}");
+    assert!(!unpinned.contains("pinned"), "{unpinned}");
+    let bound = run(&[], ("OMP_PROC_BIND", "close"));
+    assert!(
+        bound.contains("OMP_PROC_BIND is set, but threads are pinned over it"),
+        "{bound}"
+    );
+    assert!(bound.contains(pinned), "{bound}");
+    let placed = run(&[], ("OMP_PLACES", "cores"));
+    assert!(
+        placed.contains("threads are not pinned, though the plan is for"),
+        "{placed}"
+    );
+    assert!(!placed.contains(pinned), "{placed}");
+
     // Whichever it is, a replay can't move threads, and says so.
     for (layout, own, other) in [
         ("compact", "packed here", ("scatter", "spread")),

@@ -391,7 +391,11 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
-    use super::quickest;
+    use nearpage_plan::Plan;
+    use nearpage_policy::{Outcome, Prediction, WeightUnit};
+
+    use super::*;
+    use crate::replay_judge::Decided;
 
     #[test]
     fn another_than_the_first_has_to_be_quicker_by_the_margin() {
@@ -402,5 +406,103 @@ mod tests {
         assert_eq!(quickest(&[9.5, 12.0, 10.0]), 0);
         assert_eq!(quickest(&[10.0, 5.0, 5.0]), 1);
         assert_eq!(quickest(&[f64::INFINITY, 5.0]), 1);
+    }
+
+    /// Of recordings `a`, `b` and so on: layouts, times under first touch and, of those that were looked into, under
+    /// their plans.
+    fn choice(recordings: &[(Option<Layout>, f64, Option<f64>)]) -> Choice {
+        let plan = Plan::from_toml("version = 1\n[program]\nexecutable = \"x\"\n", "p");
+        let plan = plan.expect("plan");
+        let planned = |first_touch_ns, planned_ns| Planned {
+            decided: Decided {
+                plan: plan.clone(),
+                time: Some((first_touch_ns, planned_ns, true)),
+                assumed: None,
+            },
+            prediction: Prediction {
+                machine: String::new(),
+                unit: WeightUnit::Distance,
+                objects: Vec::new(),
+                accesses: 0.0,
+                first_touch: Outcome::default(),
+                interleave: Outcome::default(),
+                plan: Outcome::default(),
+            },
+        };
+        let recordings: Vec<Weighed> = recordings
+            .iter()
+            .zip('a'..)
+            .map(|(&(layout, first_touch_ns, planned_ns), name)| Weighed {
+                folder: name.to_string().into(),
+                layout,
+                planned: planned_ns.map(|planned_ns| planned(first_touch_ns, planned_ns)),
+                first_touch_ns,
+                planned_ns,
+                replayed: true,
+            })
+            .collect();
+        let times = recordings
+            .iter()
+            .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
+        let taken = quickest(&times.collect::<Vec<f64>>());
+        Choice { recordings, taken }
+    }
+
+    #[test]
+    fn a_table_says_what_was_taken_and_why() {
+        let (compact, scatter) = (Some(Layout::Compact), Some(Layout::Scatter));
+        let near = [
+            (scatter, 12e6, Some(10e6)),
+            (compact, 11e6, Some(9.8e6)),
+            (None, 40e6, None),
+        ];
+        assert_eq!(
+            choice(&near).to_text(),
+            "threads   first touch      planned  recording\n\
+             scatter       12.0 ms      10.0 ms  a\n\
+             compact       11.0 ms       9.8 ms  b\n\
+             –             40.0 ms            –  c\n\
+             –: not planned; no rule for all objects brings it within 25 % of the quickest\n\
+             taken: a; the others take 2.0 % less time at the best, and 3 % is what two recordings of the same may differ by\n\
+             threads: scatter, as the plan says\n"
+        );
+        let said = |recordings: &[_]| {
+            let text = choice(recordings).to_text();
+            let from = text.find("taken").expect("what was taken");
+            text[from..].to_owned()
+        };
+        assert_eq!(
+            said(&[(scatter, 12e6, Some(10e6)), (compact, 6e6, Some(5e6))]),
+            "taken: b; it takes 50.0 % less time than the first\nthreads: compact, as the plan says\n"
+        );
+        assert_eq!(
+            said(&[(scatter, 12e6, None), (compact, 6e6, Some(5e6))]),
+            "taken: b; the first takes far more\nthreads: compact, as the plan says\n"
+        );
+        let nowhere = [(None, 12e6, Some(10e6)), (compact, 20e6, None)];
+        assert_eq!(
+            said(&nowhere),
+            "taken: a; no other takes less time\n\
+             threads: they ran neither compact nor scatter there, so that the plan says nothing of them; pin them as you did\n"
+        );
+        let mut whole = json!({});
+        choice(&nowhere).add_to(&mut whole);
+        assert_eq!(
+            whole,
+            json!({
+                "recording": "a",
+                "threads": null,
+                "recordings": [
+                    {
+                        "recording": "a", "threads": null, "taken": true,
+                        "time": { "first_touch_ns": 12e6, "plan_ns": 10e6, "replayed": true },
+                    },
+                    {
+                        "recording": "b", "threads": "compact", "taken": false,
+                        "time": { "first_touch_ns": 20e6, "plan_ns": null, "replayed": true },
+                    },
+                ],
+            })
+        );
     }
 }
