@@ -129,7 +129,7 @@ def section(path):
         f"[{os.path.basename(path)}](../benches/results/{os.path.basename(path)}). Threads, layouts and inputs are in "
         "`benches/reproduction/matrix.toml`, chosen before any policy's result was seen, sizes by the time that they take and their misses: as many threads as CPUs and eight at most, round the nodes where there are more "
         "CPUs; caches beyond the first level a 64th, but 64 KiB at least. "
-        f"Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.0f} on two cores, and replaying {replaying / 60:.0f}, {replaying / 120:.0f} "
+        f"Tracing took {tracing / 60:.0f} minutes of processor time, {tracing / 120:.1f} on two cores, and replaying {replaying / 60:.0f}, {replaying / 120:.1f} "
         "on two cores; the aims are 30 and 10.\n"
         f"{left_out}\n"
         f"- Offline `auto` never more than 1 % slower than the best other: {held(not offline)}; slower by more in {len(offline)} of {len(pairs)}.\n"
@@ -158,7 +158,7 @@ WHY = """
   queues, which these do not show. Interleaving evenly is exempt now; of 293 pairs judged with all else the same four changed, all for the better.
 - Where the nodes have several CPUs, a plan may have the threads elsewhere: packed on few nodes, or spread. What they would miss there is in no recording,
   so the program is recorded in both ways, and that plan is taken which takes least time on its own recording, another than the first by 3 % at least (that, and that one is
-  given up which simple rules leave a quarter behind, was set before any result). That brought `cluster` and `fft` from behind, and 5 % on `epyc-8`,
+  given up which simple rules leave a quarter behind, was set when first touch's times in both ways had been seen, and no plan's). That brought `cluster` and `fft` from behind, and 5 % on `epyc-8`,
   `intel32`, `xeon-2` and `carrefour-a`, where placing pages gains next to nothing. The other policies have no such choice; what first touch
   alone gains by it is in the column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.
 - `cluster` on `altix-4`, `fft` on `now-8`, `sor` and `ocean` on `opteron-4`: what `plan:object` does costs the first input 3, 10, 3 and 12 %
