@@ -324,15 +324,15 @@ def several_at_once(pairs, clock_ghz):
 
 
 WHY_4 = (
-    "\nThe order of the mechanisms is theirs for `cluster` and `pca` but for one pair each (all and replication alone are equal, or as far apart as theirs, the other way round). Why gains are smaller, and where they differ:\n\n"
+    "\nThe order of the mechanisms is theirs for `cluster`, and for `pca` but for interleaving, which is best there; all and replication alone are as good as equal, and their order changes with the tracing. Why gains are smaller, and where they differ:\n\n"
     "- Queues here are shorter: under first touch a miss of `cluster` takes 400 cycles where theirs took 1,197 (Table 1 below). A simulated CPU asks for what its window of 72 instructions holds, "
     "and there is no prefetcher, so sixteen CPUs ask one controller for less.\n"
     "- Interleaving is as good as `traffic`, or better, where theirs is up to 58 % behind: spread evenly, misses take 239 to 253 cycles, hardly more than unloaded ones to another node do, so that locality has nothing left to gain; "
     "theirs still took 465 and 476. And it is there from the start, while `traffic` takes its first samples after its first decision.\n"
     "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. `pca` writes its covariance last: pages that were read by several nodes in one decision are copied and then written to, "
     "each collapse 300 µs under the lock; a hundred of them are 30 ms of its 225. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `traffic` gained 4 %.\n"
-    "- `faces` has 85 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
-    "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,653 copies are not paid back by then.\n"
+    "- `faces` has less than 90 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
+    "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then.\n"
     "- Co-location alone does little for `cluster`: of its pages only those with the threads' own choices (2 of 7 MB) are one node's, and these are few of its misses.\n"
     "- `sp` stays just below 50 misses/µs, so that step 1 leaves it alone; theirs gained 8 % by co-location, of pages that ours has where they are used (83 %).\n"
 )
