@@ -110,8 +110,8 @@ impl OnMachine<'_> {
 
     /// Is it the same build of the same program?
     pub fn is_build_of(&self, other: &OnMachine) -> bool {
-        let build = |program: &Program| (program.executable.clone(), program.build_id.clone());
-        build(&self.program) == build(&other.program)
+        let (ours, theirs) = (&self.program, &other.program);
+        ours.executable == theirs.executable && ours.build_id == theirs.build_id
     }
 
     /// Name and size of its teams, in order of name.

@@ -63,19 +63,23 @@ impl Judge for Replays<'_> {
     }
 }
 
+/// The trace of a full recording that can be replayed on the machine.
+fn replayable(recording: &Recording, machine: &Machine) -> Option<Replayed> {
+    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+    let trace = recording.trace().ok()?;
+    tracing.serves(machine).ok()?;
+    Some(Replayed::new(recording, trace))
+}
+
 /// How long a full recording takes under first touch on its machine; `None`: it cannot be replayed there.
 pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<f64>> {
-    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    let Ok(trace) = recording.trace() else {
+    let Some(trace) = replayable(recording, machine) else {
         return Ok(None);
     };
-    if tracing.serves(machine).is_err() {
-        return Ok(None);
-    }
     let assumed = machine.with_assumed_bandwidth();
     let machine = assumed.as_ref().map_or(machine, |assumed| &assumed.machine);
     let job = Job::new(nearpage_simulator::Policy::Static(Initial::FirstTouch));
-    let outcomes = simulate(&Replayed::new(recording, trace), machine, &[job], 1)?;
+    let outcomes = simulate(&trace, machine, &[job], 1)?;
     Ok(outcomes.first().map(|outcome| outcome.time_ns))
 }
 
@@ -126,13 +130,8 @@ pub fn decided_within(
     let Some(mut model) = Model::new(input, parameters) else {
         return untimed();
     };
-    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    let replayed = match recording.trace() {
-        Ok(trace) if tracing.serves(input.machine).is_ok() => Some(Replayed::new(recording, trace)),
-        _ => None,
-    };
     let assumed = input.machine.with_assumed_bandwidth();
-    let (chosen, by_replay) = match replayed {
+    let (chosen, by_replay) = match replayable(recording, input.machine) {
         Some(mut trace) => {
             trace.keep_steps()?;
             let mut replays = Replays {

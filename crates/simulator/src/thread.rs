@@ -56,6 +56,11 @@ pub(crate) enum MovePart {
     Fault,
 }
 
+impl MovePart {
+    /// How many there are.
+    pub const COUNT: usize = Self::Fault as usize + 1;
+}
+
 /// What a thread's time went to, in femtoseconds, and its misses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
@@ -64,7 +69,7 @@ pub(crate) struct Totals {
     pub stall: [u64; 2],
     pub moving: u64,
     /// Of that, by [`MovePart`]; in nanoseconds.
-    pub moving_parts: [f64; 10],
+    pub moving_parts: [f64; MovePart::COUNT],
     pub waiting: u64,
     /// Local, remote.
     pub misses: [u64; 2],

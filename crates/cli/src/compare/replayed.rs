@@ -34,7 +34,8 @@ pub fn replay(
         return Ok(None);
     }
     let _progress = Progress::new(format!("simulating {folder}"));
-    let trace = Replayed::new(recording, recording.trace()?);
+    let mut trace = Replayed::new(recording, recording.trace()?);
+    trace.keep_steps()?;
     let mut jobs = vec![Job::new(
         Policy::from_name("first-touch").expect("it has that name"),
     )];

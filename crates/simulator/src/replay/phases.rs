@@ -8,14 +8,14 @@ use crate::figures::{FS, Figures};
 use crate::outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 use crate::pages::PageCounts;
 use crate::queues::Server;
-use crate::thread::Thread;
+use crate::thread::{MovePart, Thread};
 
 /// Sums over the phases that counted.
 #[derive(Default)]
 pub(super) struct Phases {
     time: u64,
     latency: [u128; 2],
-    moving_parts: [f64; 10],
+    moving_parts: [f64; MovePart::COUNT],
     instructions: u64,
     load: Vec<u64>,
     link_busy: Vec<u64>,
@@ -32,31 +32,19 @@ impl Phases {
     }
 }
 
-/// In the order of [`MovePart`](crate::thread::MovePart).
-fn move_split(parts_ns: [f64; 10]) -> MoveSplit {
-    let [
-        interrupt_ns,
-        decision_ns,
-        lock_ns,
-        allocation_ns,
-        mapping_ns,
-        flush_ns,
-        flush_request_ns,
-        copy_ns,
-        end_ns,
-        fault_ns,
-    ] = parts_ns;
+fn move_split(parts_ns: [f64; MovePart::COUNT]) -> MoveSplit {
+    let of = |part: MovePart| parts_ns[part as usize];
     MoveSplit {
-        interrupt_ns,
-        decision_ns,
-        lock_ns,
-        allocation_ns,
-        mapping_ns,
-        flush_ns,
-        flush_request_ns,
-        copy_ns,
-        end_ns,
-        fault_ns,
+        interrupt_ns: of(MovePart::Interrupt),
+        decision_ns: of(MovePart::Decision),
+        lock_ns: of(MovePart::Lock),
+        allocation_ns: of(MovePart::Allocation),
+        mapping_ns: of(MovePart::Mapping),
+        flush_ns: of(MovePart::Flush),
+        flush_request_ns: of(MovePart::FlushRequest),
+        copy_ns: of(MovePart::Copy),
+        end_ns: of(MovePart::End),
+        fault_ns: of(MovePart::Fault),
     }
 }
 
