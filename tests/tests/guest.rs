@@ -212,8 +212,20 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "{team} {nearpage} optimize --rate 997 -o optimized --json -- {cg} 100000 16 60 >optimized.json\n"
         ),
         format!("{team} {nearpage} run -- {cg} 100000 16 60 >kept.out 2>kept.err || true\n"),
-        // Pages that move while the program runs.
         WAITING.to_owned(),
+        // Threads that get CPUs of their own: because it is said, and because a plan says so.
+        format!(
+            "sed '/^machine = /a threads = \"scatter\"' cg.toml >pinned.toml\n\
+             for how in '--threads compact' '--plan pinned.toml'; do\n\
+                 name=pinned_${{how##* }}\n\
+                 WORKLOAD_UNTIL=$name.end {team} {nearpage} run -q $how -- {cg} {CG} >/dev/null &\n\
+                 wait_for '[ $(may_run_on cg | sort -u | wc -l) = 4 ]' 60\n\
+                 may_run_on cg >$name\n\
+                 : >$name.end\n\
+                 wait $!\n\
+             done\n"
+        ),
+        // Pages that move while the program runs.
         "(wait_for 'becomes_local triad live.log 2'\n\
          shift_threads triad\n\
          wc -l <live.log >live.shifted\n\
@@ -753,6 +765,14 @@ fn live_brings_pages_to_their_threads_and_after_them() {
     assert!(there_after.is_some() && back_after.is_some());
     let replayed = there.case.read("replayed.txt");
     assert!(replayed.contains("made again: all the same"), "{replayed}");
+}
+
+#[test]
+fn threads_run_where_the_command_or_the_plan_says() {
+    for name in ["pinned_compact", "pinned_pinned.toml"] {
+        let cpus = IN_GUEST.case.read(name);
+        assert_eq!(cpus, "0\n1\n2\n3\n", "{name}");
+    }
 }
 
 #[test]

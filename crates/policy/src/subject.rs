@@ -3,7 +3,7 @@
 use nearpage_attribution::{ObjectGroup, ObjectName};
 use nearpage_plan::{CallSiteFrame, Subject};
 use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
-use nearpage_wire::is_runtime_module;
+use nearpage_wire::{is_own_module, is_runtime_module};
 
 pub(crate) fn file_name(module: &Module) -> &str {
     module.path.rsplit('/').next().unwrap_or(&module.path)
@@ -36,7 +36,7 @@ fn frames(tables: &Tables, call_site: CallSiteId) -> Vec<CallSiteFrame> {
 }
 
 /// How a group's objects are recognised; none for what no plan can place (stacks, file mappings,
-/// objects whose stack was left out).
+/// objects whose stack was left out, nearpage's own data).
 pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
     match (&group.name, group.kind) {
         (ObjectName::CallSite(call_site), ObjectKind::Heap | ObjectKind::Mapping) => {
@@ -54,7 +54,8 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
                 .iter()
                 .find_map(|id| tables.objects.get(id.0 as usize))?;
             let module = module(tables, *id)?;
-            (!object.name.is_empty()).then(|| Subject::Symbol {
+            let own = is_own_module(file_name(module).as_bytes());
+            (!object.name.is_empty() && !own).then(|| Subject::Symbol {
                 symbol: object.name.clone(),
                 module: file_name(module).to_owned(),
                 build_id: module.build_id.clone(),

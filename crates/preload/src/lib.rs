@@ -40,6 +40,7 @@ pub mod environment;
 #[cfg(not(test))]
 pub mod hooks;
 pub mod large;
+pub mod left_out;
 pub mod loader;
 pub mod log;
 pub mod message;

@@ -190,7 +190,7 @@ unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
         for number in 0..(qemu.tb_n_insns)(block) {
             let instruction = (qemu.tb_get_insn)(block, number);
             if !instruction.is_null() && text(qemu, instruction) == BEGIN_MARK {
-                at(guest, instruction, begin_mark, std::ptr::null::<()>());
+                at(qemu, instruction, begin_mark, std::ptr::null::<()>());
             }
         }
     }
@@ -199,14 +199,14 @@ unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
 /// # Safety
 /// The instruction belongs to the block that QEMU is translating.
 unsafe fn at<T>(
-    guest: &Guest,
+    qemu: &Interface,
     instruction: *mut Instruction,
     callback: qemu::BlockCallback,
     data: *const T,
 ) {
     // SAFETY: as this function's.
     unsafe {
-        (guest.system.register_vcpu_insn_exec_cb)(
+        (qemu.register_vcpu_insn_exec_cb)(
             instruction,
             callback,
             NO_REGISTERS,
@@ -308,7 +308,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 code.0 as *mut c_void,
             );
             if text == END_MARK {
-                at(guest, instruction, end_mark, std::ptr::null::<()>());
+                at(qemu, instruction, end_mark, std::ptr::null::<()>());
             }
         }
         let shift = process.setup.line_bytes.trailing_zeros();
@@ -330,7 +330,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 let data = run.cast_mut().cast();
                 (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, data);
             } else {
-                at(guest, part.first, self::block, run);
+                at(qemu, part.first, self::block, run);
             }
         }
     }

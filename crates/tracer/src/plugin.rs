@@ -6,12 +6,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
+use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::calls::After;
 use crate::process::Process;
 use crate::qemu::{
-    self, ALL_ACCESSES, AccessKind, Block, Id, Info, Instruction, Interface, NO_REGISTERS, StoreBit,
+    self, ALL_ACCESSES, AccessKind, Block, BlockCallback, Id, Info, Instruction, Interface,
+    NO_REGISTERS, StoreBit,
 };
 use crate::thread::{Code, Run, Thread};
 use crate::{guest, maps};
@@ -22,6 +24,13 @@ const VCPUS: usize = 4096;
 /// The thread that each emulated CPU is; numbers are used again when a thread ends.
 static THREADS: [AtomicPtr<Thread>; VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+/// The same of those whose thread is at what the preload library does for itself. They are in
+/// [`THREADS`] no longer, so that no access has to ask.
+static LEFT_OUT: [AtomicPtr<Thread>; VCPUS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+/// Blocks after which a thread counts again all the same: a signal's handler may have jumped out of
+/// the library. Finding the unwinder takes most, about a tenth of it.
+const LEFT_OUT_BLOCKS_MAX: u32 = 1 << 20;
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// The maps file before the program was loaded.
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
@@ -67,11 +76,58 @@ pub(crate) fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
     unsafe { THREADS.get(vcpu as usize)?.load(Relaxed).as_mut() }
 }
 
+/// The calling thread, if it is at what is left out.
+fn left_out_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+    // SAFETY: as above.
+    unsafe { LEFT_OUT.get(vcpu as usize)?.load(Relaxed).as_mut() }
+}
+
 /// The calling thread.
 fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    match known_thread(vcpu) {
-        None => first_step(THREADS.get(vcpu as usize)?),
-        thread => thread,
+    known_thread(vcpu)
+        .or_else(|| left_out_thread(vcpu))
+        .or_else(|| first_step(THREADS.get(vcpu as usize)?))
+}
+
+/// The calling thread counts again.
+fn count_again(vcpu: c_uint) {
+    if let (Some(counted), Some(left_out)) =
+        (THREADS.get(vcpu as usize), LEFT_OUT.get(vcpu as usize))
+    {
+        counted.store(left_out.swap(std::ptr::null_mut(), Relaxed), Relaxed);
+    }
+}
+
+/// What the preload library does for itself begins.
+///
+/// # Safety
+/// QEMU calls it, as the ones below.
+unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
+    let Some(thread) = thread(vcpu) else {
+        return;
+    };
+    if thread.left_out.depth == 0 {
+        thread.catch_up();
+        thread.left_out.blocks = 0;
+        if let (Some(counted), Some(left_out)) =
+            (THREADS.get(vcpu as usize), LEFT_OUT.get(vcpu as usize))
+        {
+            left_out.store(counted.swap(std::ptr::null_mut(), Relaxed), Relaxed);
+        }
+    }
+    thread.left_out.depth += 1;
+}
+
+/// It ends.
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn left_out_ends(vcpu: c_uint, _: *mut c_void) {
+    if let Some(thread) = left_out_thread(vcpu) {
+        thread.left_out.depth -= 1;
+        if thread.left_out.depth == 0 {
+            count_again(vcpu);
+        }
     }
 }
 
@@ -110,9 +166,12 @@ fn first_step_of_vcpu(vcpu: c_uint) -> Option<&'static mut Thread> {
 }
 
 /// # Safety
-/// QEMU calls it, as the ones below.
+/// As above.
 unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
     let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    if left_out_thread(vcpu).is_some() {
+        count_again(vcpu);
+    }
     let Some(slot) = THREADS.get(vcpu as usize) else {
         return;
     };
@@ -138,12 +197,20 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
 #[cold]
 #[inline(never)]
 extern "C" fn first_block(vcpu: c_uint, run: *mut c_void) {
+    if let Some(thread) = left_out_thread(vcpu) {
+        thread.left_out.blocks += 1;
+        if thread.left_out.blocks < LEFT_OUT_BLOCKS_MAX {
+            return;
+        }
+        thread.left_out.depth = 0;
+        count_again(vcpu);
+    }
     if let Some(thread) = thread(vcpu) {
         thread.block(Run(run as u64));
     }
 }
 
-/// A thread that has made no access has begun a block.
+/// What a thread accesses that has begun no block, or is at what is left out, does not count.
 ///
 /// # Safety
 /// As above.
@@ -206,6 +273,15 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 ALL_ACCESSES,
                 code.0 as *mut c_void,
             );
+            let mark = match text {
+                text if text == LEAVE_OUT_MARK => Some(leave_out as BlockCallback),
+                text if text == COUNT_AGAIN_MARK => Some(left_out_ends as BlockCallback),
+                _ => None,
+            };
+            if let Some(mark) = mark {
+                let nothing = std::ptr::null_mut();
+                (qemu.register_vcpu_insn_exec_cb)(instruction, mark, NO_REGISTERS, nothing);
+            }
         }
         if instructions == 0 || end <= address {
             return;
@@ -295,7 +371,7 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
     if thread.returned(number, result) == After::Child {
         let process = thread.process;
         // What the parent's threads are doing is not ours, and their memory stays as it is.
-        for slot in &THREADS {
+        for slot in THREADS.iter().chain(&LEFT_OUT) {
             slot.store(std::ptr::null_mut(), Relaxed);
         }
         PROCESS.store(std::ptr::null_mut(), Relaxed);
@@ -320,7 +396,7 @@ pub(crate) fn end_all() {
     process.lockstep.end();
     let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut last = (0, 0);
-    for slot in &THREADS {
+    for slot in THREADS.iter().chain(&LEFT_OUT) {
         let thread = slot.swap(std::ptr::null_mut(), Relaxed);
         // SAFETY: QEMU has stopped the other threads; their memory is never freed.
         if let Some(thread) = unsafe { thread.as_mut() } {

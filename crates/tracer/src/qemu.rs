@@ -189,6 +189,7 @@ interface! {
     fn register_vcpu_exit_cb(Id, VcpuCallback);
     fn register_vcpu_tb_trans_cb(Id, TranslationCallback);
     fn register_vcpu_tb_exec_cb(*mut Block, BlockCallback, c_int, *mut c_void);
+    fn register_vcpu_insn_exec_cb(*mut Instruction, BlockCallback, c_int, *mut c_void);
     fn register_vcpu_mem_cb(*mut Instruction, MemoryCallback, c_int, c_int, *mut c_void);
     fn register_vcpu_syscall_cb(Id, SyscallCallback);
     fn register_vcpu_syscall_ret_cb(Id, SyscallReturnCallback);
@@ -223,7 +224,6 @@ interface! {
     SystemInterface, "qemu_plugin_";
     fn get_hwaddr(u32, u64) -> *const HostAddress;
     fn hwaddr_is_io(*const HostAddress) -> bool;
-    fn register_vcpu_insn_exec_cb(*mut Instruction, BlockCallback, c_int, *mut c_void);
     fn register_vcpu_idle_cb(Id, VcpuCallback);
     fn reset(Id, ResetCallback);
 }

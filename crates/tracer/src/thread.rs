@@ -200,6 +200,17 @@ pub struct Thread {
     pub calls: Arc<AtomicBool>,
     /// Of a guest's CPU: it waits for an interrupt, or has and has not gone on.
     idle: bool,
+    /// What the preload library does for itself.
+    pub left_out: LeftOut,
+}
+
+/// Where a thread stands in what does not count.
+#[derive(Default)]
+pub struct LeftOut {
+    /// Such stretches around it that lie in each other; 0: it counts.
+    pub depth: u32,
+    /// Blocks since the outermost began.
+    pub blocks: u32,
 }
 
 impl Thread {
@@ -264,6 +275,7 @@ impl Thread {
             call: Default::default(),
             calls: process.lockstep.calls(birth.member),
             idle: false,
+            left_out: LeftOut::default(),
         });
         if !thread.stream.has_file() {
             process.loses_totals();

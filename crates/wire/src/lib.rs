@@ -79,12 +79,17 @@ pub const EXACT_ALLOCATION_BYTES: usize = 1 << 20;
 /// Deepest stack kept of a call site, in frames, innermost first.
 pub const CALL_SITE_DEPTH_MAX: usize = 32;
 
+/// Is this one of nearpage's libraries, by file name? What is in it is none of the program's.
+pub fn is_own_module(file_name: &[u8]) -> bool {
+    file_name.starts_with(b"libnearpage")
+}
+
 /// Is this a module (by file name) whose frames say nothing about *which* object is allocated:
 /// the C and C++ runtimes, allocators, the loader, the OpenMP and thread runtimes, and nearpage itself?
 ///
 /// Call sites are compared without such frames, so that a plan survives an update of the C library.
 pub fn is_runtime_module(file_name: &[u8]) -> bool {
-    const PREFIXES: [&[u8]; 16] = [
+    const PREFIXES: [&[u8]; 15] = [
         b"libc.so",
         b"libc-",
         b"ld-linux",
@@ -96,11 +101,10 @@ pub fn is_runtime_module(file_name: &[u8]) -> bool {
         b"libgomp",
         b"libomp",
         b"libiomp",
-        b"libnearpage",
         b"libdl",
         b"libjemalloc",
         b"libtcmalloc",
         b"libmimalloc",
     ];
-    PREFIXES.iter().any(|prefix| file_name.starts_with(prefix))
+    is_own_module(file_name) || PREFIXES.iter().any(|prefix| file_name.starts_with(prefix))
 }

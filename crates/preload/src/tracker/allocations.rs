@@ -9,6 +9,7 @@ use super::records::Count;
 use super::{Observed, Tracker};
 use crate::call_site::{Caller, Site};
 use crate::large::{self, Logged};
+use crate::left_out::LeftOut;
 use crate::sample_heap::{LENGTH, SAMPLE_HEAP};
 use crate::thread::Thread;
 use crate::{place, sampling, sys};
@@ -65,6 +66,7 @@ impl Tracker {
         alignment: usize,
         flags: u16,
     ) -> Option<usize> {
+        let _left_out = LeftOut::begin();
         let thread = &mut *observed.thread;
         if !self.is_sampled(thread) || self.logs_every_allocation() {
             return None;
@@ -125,6 +127,7 @@ impl Tracker {
         flags: u16,
         is_due: bool,
     ) {
+        let _left_out = LeftOut::begin();
         let placed = place::wants(size);
         let logged = is_due && self.logs.load(Ordering::Relaxed) != 0;
         if !logged && !placed {
@@ -198,6 +201,7 @@ impl Tracker {
         logged: Option<Logged>,
         flags: u16,
     ) {
+        let _left_out = LeftOut::begin();
         if let Some(logged) = logged {
             let thread = &mut *observed.thread;
             let now = sys::clock_ns();
@@ -215,6 +219,7 @@ impl Tracker {
 
     /// Memory was mapped.
     pub fn mapped(&self, observed: &mut Observed, caller: Caller, mapping: &Mapping, flags: u16) {
+        let _left_out = LeftOut::begin();
         let thread = &mut *observed.thread;
         let now = sys::clock_ns();
         let anonymous = mapping.fd < 0 || mapping.map_flags as usize & sys::MAP_ANONYMOUS != 0;
@@ -251,6 +256,7 @@ impl Tracker {
 
     /// Memory was unmapped; `time_ns` is before that.
     pub fn unmapped(&self, observed: &mut Observed, range: [usize; 2], time_ns: u64, flags: u16) {
+        let _left_out = LeftOut::begin();
         self.record(
             observed.thread,
             &[
@@ -264,6 +270,7 @@ impl Tracker {
 
     /// The program moved the break.
     pub fn break_moved(&self, observed: &mut Observed, caller: Caller, old: usize, new: usize) {
+        let _left_out = LeftOut::begin();
         if self.logs.load(Ordering::Relaxed) == 0 {
             return;
         }

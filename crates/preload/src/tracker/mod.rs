@@ -16,6 +16,7 @@ use nearpage_wire::allocation_log::{Kind, head};
 
 use crate::call_site::CallSites;
 use crate::large::{Alive, Debts};
+use crate::left_out::LeftOut;
 use crate::log::Log;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread, Token};
@@ -100,6 +101,7 @@ impl Tracker {
     /// Enters the library from a hook called at stack address `at`. None: this thread is already
     /// inside, or the library is off, or not ready; the hook passes straight through.
     pub fn observe(&self, at: usize) -> Option<Observed> {
+        let _left_out = LeftOut::begin();
         real::resolve();
         let (thread, token) = Thread::enter()?;
         match self.phase.load(Ordering::Acquire) {
@@ -253,6 +255,7 @@ impl Tracker {
 
     /// The program marks the beginning (1) or the end (2) of its stable phase.
     pub fn mark(&self, observed: &mut Observed, which: u32) {
+        let _left_out = LeftOut::begin();
         self.record(
             observed.thread,
             &[head(Kind::Mark, 2, 0, which), sys::clock_ns()],
@@ -278,12 +281,14 @@ impl Tracker {
 
     /// Modules were unloaded.
     pub fn unloaded(&self) {
+        let _left_out = LeftOut::begin();
         self.sites.forget();
         place::modules_changed();
     }
 
     /// The library's constructor: everything is relocated, and `dlopen` may be called.
     pub fn constructed(&self, at: usize) {
+        let _left_out = LeftOut::begin();
         let Some(_observed) = self.observe(at) else {
             return;
         };
@@ -294,6 +299,7 @@ impl Tracker {
 
     /// The process ends.
     pub fn finish(&self, at: usize) {
+        let _left_out = LeftOut::begin();
         let Some(observed) = self.observe(at) else {
             return;
         };
@@ -310,6 +316,7 @@ impl Tracker {
 
     /// The process is about to become another program, unless that fails.
     pub fn replacing(&self, at: usize) {
+        let _left_out = LeftOut::begin();
         // The child of a vfork is in its parent's memory.
         if let Some(observed) = self.observe(at)
             && self.pid.load(Ordering::Relaxed) == sys::getpid()

@@ -6,6 +6,7 @@ use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use nearpage_wire::allocation_log::{Kind, head};
 
 use super::{TRACKER, Tracker, phase};
+use crate::left_out::LeftOut;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread};
 use crate::{bounds, large, place, real, signal, sys};
@@ -59,6 +60,7 @@ impl Tracker {
 
     /// This process is a child just forked. Its log is another one.
     pub fn forked_child(&self, thread: &mut Thread) {
+        let _left_out = LeftOut::begin();
         if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
             return;
         }
@@ -130,6 +132,7 @@ impl Tracker {
         attributes: *const core::ffi::c_void,
         at: usize,
     ) -> Option<Birth> {
+        let _left_out = LeftOut::begin();
         let observed = self.observe(at)?;
         let order = self.threads_created.fetch_add(1, Ordering::Relaxed);
         place::thread_created(start_routine, order);
@@ -151,6 +154,7 @@ impl Tracker {
 
     /// The calling thread begins.
     pub fn thread_begins(&self, birth: &Birth) {
+        let _left_out = LeftOut::begin();
         let Some((thread, _token)) = Thread::enter() else {
             return;
         };
@@ -173,6 +177,7 @@ impl Tracker {
 
     /// The calling thread runs its destructors; true when it is to be asked again.
     pub(super) fn thread_ends(&self) -> bool {
+        let _left_out = LeftOut::begin();
         let Some((thread, _token)) = Thread::enter() else {
             return false;
         };

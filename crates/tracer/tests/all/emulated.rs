@@ -418,6 +418,31 @@ fn an_atomic_change_of_memory_is_one_store() {
 }
 
 #[test]
+fn what_the_preload_library_does_for_itself_is_left_out() {
+    let case = Case::new("left_out", "left_out", &["-static"]);
+    let setup = format!("{SETUP}serial 1\n");
+    let changes = || {
+        let counts = counts(&case, &work(&case));
+        let changes = counts.values().filter(|[_, stores]| *stores > 0);
+        let [[loads, stores]] = changes.copied().collect::<Vec<_>>()[..] else {
+            panic!("{counts:?}")
+        };
+        assert_eq!(loads, stores);
+        stores
+    };
+    succeeded(&case.run(&[], &setup, &[]));
+    let trace = case.trace();
+    assert_eq!(changes(), 2 * 1110);
+    let counted = trace.count(Counter::Instructions);
+    // A million blocks that are left out, and it counts again.
+    succeeded(&case.run(&[], &setup, &["lost"]));
+    let with_lost = changes() - 2 * 1110;
+    assert!((5000..5100).contains(&with_lost), "{with_lost}");
+    let more = case.trace().count(Counter::Instructions) - counted;
+    assert!((15_000..25_000).contains(&more), "{more}");
+}
+
+#[test]
 fn what_spins_runs_on_and_is_counted() {
     let case = Case::new("spins", "spins", &[]);
     succeeded(&case.run(&[], SETUP, &[]));

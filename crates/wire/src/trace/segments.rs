@@ -1,4 +1,5 @@
-//! Regions of the address space of Linux on x86-64, and how a guest says what is to be traced.
+//! Regions of the address space of Linux on x86-64, and how a guest, and the preload library, say what is
+//! to be traced.
 
 /// A region of the kernel's address space, as Linux lays it out on x86-64
 /// (`Documentation/arch/x86/x86_64/mm.rst`), with tables of four levels or of five. Which one an
@@ -86,6 +87,11 @@ impl Segment {
 pub const BEGIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM1";
 /// The same for its end.
 pub const END_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM2";
+/// The same, by which the preload library says that what its thread does from here on is none of the
+/// program's: a tracer leaves it out. Such stretches may lie in each other.
+pub const LEAVE_OUT_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM3";
+/// The end of one.
+pub const COUNT_AGAIN_MARK: [u8; 8] = *b"\x0f\x1f\x84\x00NPM4";
 
 #[cfg(test)]
 mod tests {
