@@ -288,6 +288,34 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
 }
 
 #[test]
+fn what_nearpage_does_itself_is_not_in_the_recording() {
+    let case = Case::new("full_own");
+    trace(&case, "full", &["--keep-hits"], &["mallocs", "2", "2000"]).success();
+    let export = ["export", "full", "-o", "accesses.csv", "--to", "csv"];
+    case.nearpage(export).success();
+    let accesses = case.read("accesses.csv");
+    assert!(accesses.lines().count() > 1000, "{accesses}");
+    // The loader reads its tables, as those of any library; nobody runs its code or uses its data.
+    let own: Vec<&str> = accesses
+        .lines()
+        .filter(|line| {
+            let words = [
+                "libnearpage_preload.so,code",
+                "nearpage_preload::",
+                "Unwind",
+            ];
+            !line.contains("./elf/") && words.iter().any(|word| line.contains(word))
+        })
+        .collect();
+    assert!(
+        own.is_empty(),
+        "{} of them: {:?}",
+        own.len(),
+        &own[..5.min(own.len())]
+    );
+}
+
+#[test]
 fn scripts_are_traced_and_statuses_passed_on() {
     let case = Case::new("full_status");
     let script = case.write("exit7", "#!/bin/sh -e\nexit 7\n");

@@ -8,11 +8,12 @@ use std::fs::metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::Ordering::Relaxed;
 
+use nearpage_wire::is_own_module;
 use nearpage_wire::trace::{CHILD_ENDED, Counter, Event, MARK_OPTION, Record};
 
 use crate::exec::{self, Exec};
 use crate::pipes::{self, Pipe};
-use crate::plugin::guest_base;
+use crate::plugin::{guest_base, own_code};
 use crate::system::run_instead;
 use crate::thread::Thread;
 use crate::{children, maps};
@@ -58,6 +59,7 @@ const SLEEPING: [i64; 26] = [
 const CLONE_VM: u64 = 0x100;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+const PROT_EXEC: u64 = 4;
 const MAP_SHARED: u64 = 1;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MADV_DONTNEED: u64 = 4;
@@ -352,6 +354,10 @@ impl Thread {
                     None
                 };
                 let file = file.unwrap_or_default();
+                let name = file.path.rsplit(|byte| *byte == b'/').next();
+                if protection & PROT_EXEC != 0 && name.is_some_and(is_own_module) {
+                    own_code(result..result + second);
+                }
                 self.mapped(&Event::Map {
                     protection: protection as u32,
                     flags: flags as u32,

@@ -182,7 +182,7 @@ unsafe extern "C" fn end_mark(_: c_uint, _: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
-    let (Some(qemu), Some(guest)) = (qemu::qemu(), GUEST.get()) else {
+    let Some(qemu) = qemu::qemu() else {
         return;
     };
     // SAFETY: QEMU's functions, with the block that QEMU is translating and what belongs to it.

@@ -1,6 +1,7 @@
 //! What QEMU calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -24,7 +25,7 @@ const VCPUS: usize = 4096;
 /// The thread that each emulated CPU is; numbers are used again when a thread ends.
 static THREADS: [AtomicPtr<Thread>; VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// The same of those whose thread is at what the preload library does for itself. They are in
+/// The same of those whose thread is at what others do for the preload library. They are in
 /// [`THREADS`] no longer, so that no access has to ask.
 static LEFT_OUT: [AtomicPtr<Thread>; VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
@@ -36,6 +37,8 @@ static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
 /// Host address − guest address of code, + 1; 0: nothing has been translated.
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
+/// First and last address, + 1, of the preload library's code, which does not count; 0: it is not there.
+static OWN_CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Held while a thread is made, ends, or all are ended.
 static ENDING: Mutex<()> = Mutex::new(());
 
@@ -47,6 +50,12 @@ pub(crate) fn process() -> Option<&'static Process> {
 /// Where the program's address 0 is.
 pub fn guest_base() -> u64 {
     GUEST_BASE.load(Relaxed).saturating_sub(1)
+}
+
+/// The preload library's code is there, and nothing of it has run yet.
+pub fn own_code(range: Range<u64>) {
+    OWN_CODE[0].store(range.start, Relaxed);
+    OWN_CODE[1].store(range.end, Relaxed);
 }
 
 /// Begins a process's trace.
@@ -98,7 +107,7 @@ fn count_again(vcpu: c_uint) {
     }
 }
 
-/// What the preload library does for itself begins.
+/// What is done for the preload library begins.
 ///
 /// # Safety
 /// QEMU calls it, as the ones below.
@@ -248,6 +257,7 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
         let instructions = (qemu.tb_n_insns)(block);
         let address = (qemu.tb_vaddr)(block);
         let mut end = address;
+        let own = (OWN_CODE[0].load(Relaxed)..OWN_CODE[1].load(Relaxed)).contains(&address);
         for number in 0..instructions {
             let instruction = (qemu.tb_get_insn)(block, number);
             if instruction.is_null() {
@@ -261,6 +271,18 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 GUEST_BASE.store((bytes as u64).wrapping_sub(here) + 1, Relaxed);
             }
             let text = instruction_text(qemu, instruction, 15);
+            let mark = match text {
+                text if text == LEAVE_OUT_MARK => Some(leave_out as BlockCallback),
+                text if text == COUNT_AGAIN_MARK => Some(left_out_ends as BlockCallback),
+                _ => None,
+            };
+            if let Some(mark) = mark {
+                let nothing = std::ptr::null_mut();
+                (qemu.register_vcpu_insn_exec_cb)(instruction, mark, NO_REGISTERS, nothing);
+            }
+            if own {
+                continue;
+            }
             let code = Code::new(here, number, is_string_instruction(text));
             (qemu.register_vcpu_mem_cb)(
                 instruction,
@@ -273,17 +295,8 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 ALL_ACCESSES,
                 code.0 as *mut c_void,
             );
-            let mark = match text {
-                text if text == LEAVE_OUT_MARK => Some(leave_out as BlockCallback),
-                text if text == COUNT_AGAIN_MARK => Some(left_out_ends as BlockCallback),
-                _ => None,
-            };
-            if let Some(mark) = mark {
-                let nothing = std::ptr::null_mut();
-                (qemu.register_vcpu_insn_exec_cb)(instruction, mark, NO_REGISTERS, nothing);
-            }
         }
-        if instructions == 0 || end <= address {
+        if own || instructions == 0 || end <= address {
             return;
         }
         let shift = process.setup.line_bytes.trailing_zeros();
