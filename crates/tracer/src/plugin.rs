@@ -4,8 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, fence};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
@@ -29,6 +31,11 @@ static THREADS: [AtomicPtr<Thread>; VCPUS] =
 /// [`THREADS`] no longer, so that no access has to ask.
 static LEFT_OUT: [AtomicPtr<Thread>; VCPUS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+/// The thread is in [`call`] or [`returned`]. QEMU stops the others before a process ends, but for those
+/// that are in system calls.
+static IN_CALL: [AtomicBool; VCPUS] = [const { AtomicBool::new(false) }; VCPUS];
+/// How long the end waits for those at the most: one may wait for another that is not heard any more.
+const CALLS_MAX: Duration = Duration::from_secs(2);
 /// Blocks after which a thread counts again all the same: a signal's handler may have jumped out of
 /// the library. Finding the unwinder takes most, about a tenth of it.
 const LEFT_OUT_BLOCKS_MAX: u32 = 1 << 20;
@@ -353,6 +360,24 @@ pub(crate) fn names_gs(text: &[u8]) -> bool {
         .any(|byte| *byte == 0x65)
 }
 
+/// While it lives, [`end_all`] waits for the thread, unless that was first.
+struct InCall(&'static AtomicBool);
+
+impl InCall {
+    fn enter(vcpu: c_uint) -> Option<Self> {
+        let entered = IN_CALL.get(vcpu as usize)?;
+        entered.store(true, Relaxed);
+        fence(SeqCst);
+        Some(Self(entered))
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
+
 /// # Safety
 /// As above.
 #[allow(clippy::too_many_arguments)]
@@ -369,7 +394,8 @@ unsafe extern "C" fn call(
     _: u64,
     _: u64,
 ) {
-    if let Some(thread) = thread(vcpu) {
+    let in_call = InCall::enter(vcpu);
+    if let (Some(_), Some(thread)) = (&in_call, thread(vcpu)) {
         thread.catch_up();
         thread.call(number, [first, second, third, fourth, fifth, sixth]);
     }
@@ -378,7 +404,8 @@ unsafe extern "C" fn call(
 /// # Safety
 /// As above.
 unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
-    let Some(thread) = thread(vcpu) else {
+    let in_call = InCall::enter(vcpu);
+    let (Some(_), Some(thread)) = (&in_call, thread(vcpu)) else {
         return;
     };
     if thread.returned(number, result) == After::Child {
@@ -387,6 +414,9 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
         for slot in THREADS.iter().chain(&LEFT_OUT) {
             slot.store(std::ptr::null_mut(), Relaxed);
         }
+        IN_CALL
+            .iter()
+            .for_each(|entered| entered.store(false, Relaxed));
         PROCESS.store(std::ptr::null_mut(), Relaxed);
         let parent = std::os::unix::process::parent_id();
         if let Err(error) = begin(process.setup, &process.folder, parent) {
@@ -401,23 +431,41 @@ pub(crate) unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
     end_all();
 }
 
-/// Ends the trace; no other thread runs any more.
+/// Ends the trace; no other thread runs any more, but for some in system calls.
 pub(crate) fn end_all() {
     let Some(process) = process() else {
         return;
     };
+    // Whoever finds no thread from here on makes none.
+    PROCESS.store(std::ptr::null_mut(), Relaxed);
     process.lockstep.end();
     let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let begun = Instant::now();
     let mut last = (0, 0);
-    for slot in THREADS.iter().chain(&LEFT_OUT) {
-        let thread = slot.swap(std::ptr::null_mut(), Relaxed);
-        // SAFETY: QEMU has stopped the other threads; their memory is never freed.
+    for (vcpu, slot) in THREADS
+        .iter()
+        .enumerate()
+        .chain(LEFT_OUT.iter().enumerate())
+    {
+        let mut thread = slot.swap(std::ptr::null_mut(), Relaxed);
+        fence(SeqCst);
+        while IN_CALL[vcpu].load(Acquire) && begun.elapsed() < CALLS_MAX {
+            std::thread::yield_now();
+        }
+        if IN_CALL[vcpu].load(Acquire) {
+            // What it has recorded last stays in its file of a killed program.
+            continue;
+        }
+        if thread.is_null() {
+            thread = slot.swap(std::ptr::null_mut(), Relaxed);
+        }
+        // SAFETY: QEMU has stopped the other threads, and this one is in no callback and finds itself in
+        // none any more; their memory is never freed.
         if let Some(thread) = unsafe { thread.as_mut() } {
             thread.end();
             last = last.max((thread.time(), thread.number));
         }
     }
-    PROCESS.store(std::ptr::null_mut(), Relaxed);
     process.finish(last.1, last.0);
 }
 
@@ -488,7 +536,57 @@ fn install<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
+    use nearpage_wire::trace::{
+        Decoder, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Record,
+    };
+
     use super::*;
+
+    #[test]
+    fn the_end_waits_for_a_thread_that_is_in_a_system_call() {
+        const RECORDS: u32 = 20_000;
+        const VCPU: c_uint = 7;
+        let folder = std::env::temp_dir().join(format!("nearpage-ends-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
+        let setup = "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 1024 2\nl1_data 1024 2\n\
+                     l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
+        begin(Setup::parse(setup).expect("it is right"), &folder, 0)
+            .expect("TMPDIR can be written to");
+        let (tell, hear) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _in_call = InCall::enter(VCPU);
+                let thread = thread(VCPU).expect("its process has begun");
+                tell.send(()).expect("it is heard");
+                for time_ns in 0..u64::from(RECORDS) {
+                    thread.record(&Record::Clock { time_ns });
+                }
+            });
+            hear.recv().expect("it is told");
+            end_all();
+        });
+        assert!(known_thread(VCPU).is_none() && thread(VCPU).is_none());
+        let traces = std::fs::read_dir(&folder)
+            .expect("it is ours")
+            .map(|file| file.expect("file").path());
+        let mut traces = traces.filter(|path| path.extension().is_some_and(|kind| kind == "trace"));
+        let bytes = std::fs::read(traces.next().expect("a trace")).expect("a trace");
+        let (mut rest, mut clocks) = (&bytes[FILE_HEADER_BYTES..], 0);
+        while !rest.is_empty() {
+            let header = FrameHeader::from_bytes(rest).expect("frame");
+            let (frame, behind) = rest.split_at(FRAME_HEADER_BYTES + header.payload_bytes as usize);
+            assert!(FrameHeader::intact(frame));
+            if header.kind == FrameKind::Records {
+                let records = Decoder::new(&frame[FRAME_HEADER_BYTES..]);
+                clocks += records.map(|record| record.expect("record")).count();
+            }
+            rest = behind;
+        }
+        assert_eq!(clocks, RECORDS as usize);
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
 
     #[test]
     fn instructions_are_known_by_their_bytes() {
