@@ -274,7 +274,7 @@ def numamma(results, drawing):
         + "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB. "
         "Of Table 1, what sampling costs, `benches/sampler_cost` measures `cg` "
         "([2026-11-22](../benches/results/2026-11-22.md), at its end, on the machine by itself: 0.14 % at the default rate of 293 Hz, where NumaMMA takes 8.01 and 2.93 %); the rest of it, and Table 2, how many samples "
-        "there are and how many of them of stacks, is not redone: there is no PMU here.\n"
+        "there are and how many of them of stacks, are not redone: they are of minutes under a PMU that samples accesses.\n"
     )
 
 
@@ -286,7 +286,7 @@ def text(results, left_out, matrix, further, drawing):
         "# The papers' policies, redone\n\n"
         "Written by `benches/reproduce --quick`; do not edit. Every workload is traced with two inputs in emulation, each on the "
         "machine of the paper that ran it; all times are simulated. What is modelled and what is not: top of "
-        "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page.\n\n"
+        "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page. In charts grey, or a diamond, is what is published.\n\n"
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
         *(["Left out:\n\n" + "".join(f"- {what}.\n" for what in left_out)] if left_out else []),
         auto(results, drawing), online(results, drawing), WHY, traffic(results, further), papers(results, further, drawing),
@@ -312,8 +312,9 @@ def text(results, left_out, matrix, further, drawing):
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
         "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
-        "- Overheads (NumaMMA's Tables 1 and 2, Carrefour's §4.4) are measured by other benchmarks: [benches/README.md](../benches/README.md). Marathe's Figures 4, 11 and 17, of what tracing takes of an Itanium and a Xeon.\n"
-        "- Pictures of single programs: Marathe's Figures 1 and 2, NumaMMA's 1 to 6, ARS's 1 to 4, Carrefour's 1 and 4, Verghese's 3.1, 4.1, 4.2, 8.1 and 8.2 are drawings of systems or of what `nearpage view` shows of any recording.\n"
+        "- Overheads (NumaMMA's Table 1, Carrefour's §4.4) are measured by other benchmarks: [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
+        "Xeon's PEBS loses (Figure 17).\n"
+        "- NumaMMA's Figures 1 to 6, who uses which page when: `nearpage view` shows that of any recording. The other figures of the papers are drawings of systems and algorithms.\n"
         "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
         "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]

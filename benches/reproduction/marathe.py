@@ -102,7 +102,7 @@ def lossy(drawing):
         "\n#### Figures 3, 5 to 10 and 12 to 16: lossy traces\n\n"
         f"Written by `benches/lossy_traces`, {os.path.basename(path)[:10]}; here are means over nine programs, published / ours, and the least and the most of ours in the pictures. "
         f"What each program has, what there is to read in it and how the clock does beside them: [{os.path.basename(path)}]({document.link(path)}). "
-        "Figures 4 and 11, the time that tracing takes by interval, are not redone: one trace of all misses is thinned. Nor is Figure 17, how many samples a Xeon's PEBS loses.\n"
+        "Figures 4 and 11, the time that tracing takes by interval, are not redone: one trace of all misses is thinned.\n"
     )
     for source, kinds in SAMPLED.items():
         pictures, rows = "", []
