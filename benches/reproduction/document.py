@@ -2,7 +2,7 @@
 import glob
 import os
 
-from reproduction import ars, carrefour, charts, marathe, verghese
+from reproduction import ars, carrefour, charts, marathe, numamma, verghese
 
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
 
@@ -231,13 +231,6 @@ def traffic(results, further):
     )
 
 
-# Published, as far as there is a workload of ours for it.
-NUMAMMA = {  # Tables 3 and 4: interleaved, block-naive, NumaMMA.
-    "lu_blocks": (0.96, 0.93, 1.27),
-    "cluster": (1.22, 1.17, 1.28),
-}
-
-
 def of_machine(results, preset):
     return {result["workload"]: result for result in results if result["machine"] == preset}
 
@@ -251,31 +244,7 @@ def agreement(published, ours):
 
 def papers(results, further, drawing):
     text = "## The papers' tables\n\nPublished figures come first, ours after the slash. Rankings: of the pairs that the paper tells apart, how many ours orders alike.\n"
-    return text + ars.section(results, drawing) + marathe.section(results, drawing) + numamma(results, drawing) + carrefour.section(further.get(carrefour.PAPER, {}), drawing)
-
-
-def numamma(results, drawing):
-    """NumaMMA's Tables 3 and 4."""
-    found = of_machine(results, "amd48")
-    policies = {"interleave": "interleave", "block-naive": "block-naive", "`object`": "plan:object"}
-    rows, panels = [], []
-    for workload, published in NUMAMMA.items():
-        if workload in found:
-            ours = times(found[workload])
-            speedups = [ours["first-touch"] / ours[policy] for policy in policies.values()]
-            panels.append(charts.Panel(workload, "speedup", [head.strip("`") for head in policies], [published, speedups], levels={"first touch": 1}))
-            rows.append([workload, *[f"{theirs:.2f} / {own:.2f}" for theirs, own in zip(published, speedups)], agreement(published, speedups)])
-    if not rows:
-        return ""
-    return (
-        "\n### NumaMMA, Tables 3 and 4 (`amd48`): speedup over first touch\n\n"
-        + drawing.bars("numamma-tables-3-4", "Tables 3 and 4: speedup over first touch, published and ours", [charts.PUBLISHED, "ours"], panels, columns=2, height=160)
-        + table(["", *policies, "rankings"], rows)
-        + "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB. "
-        "Of Table 1, what sampling costs, `benches/sampler_cost` measures `cg` "
-        "([2026-11-22](../benches/results/2026-11-22.md), at its end, on the machine by itself: 0.14 % at the default rate of 293 Hz, where NumaMMA takes 8.01 and 2.93 %); the rest of it, and Table 2, how many samples "
-        "there are and how many of them of stacks, are not redone: they are of minutes under a PMU that samples accesses.\n"
-    )
+    return text + ars.section(results, drawing) + marathe.section(results, drawing) + numamma.section(results, drawing) + carrefour.section(further.get(carrefour.PAPER, {}), drawing)
 
 
 def text(results, left_out, matrix, further, drawing):
@@ -289,7 +258,7 @@ def text(results, left_out, matrix, further, drawing):
         "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page. In charts grey, or a diamond, is what is published.\n\n"
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
         *(["Left out:\n\n" + "".join(f"- {what}.\n" for what in left_out)] if left_out else []),
-        auto(results, drawing), online(results, drawing), WHY, traffic(results, further), papers(results, further, drawing),
+        *([auto(results, drawing), online(results, drawing), WHY, traffic(results, further)] if results else []), papers(results, further, drawing),
         verghese.section(further.get(verghese.PAPER, {}), drawing),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
@@ -312,7 +281,7 @@ def text(results, left_out, matrix, further, drawing):
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
         "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
-        "- Overheads (NumaMMA's Table 1, Carrefour's §4.4) are measured by other benchmarks: [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
+        "- Carrefour's overheads (§4.4); those of `nearpage live` are in [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
         "Xeon's PEBS loses (Figure 17).\n"
         "- NumaMMA's Figures 1 to 6, who uses which page when: `nearpage view` shows that of any recording. The other figures of the papers are drawings of systems and algorithms.\n"
         "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
