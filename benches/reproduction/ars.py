@@ -2,7 +2,7 @@
 import json
 import os
 
-from reproduction import document
+from reproduction import charts, document
 
 PAPER = "ARS"
 ALGORITHMS = ["out-u-local", "out-w-local", "out-u", "out-w", "in-w"]
@@ -26,6 +26,9 @@ FIGURE_6 = {
     "water": {"1": (98, 22), "1.5": (98, 22), "2": ("–", 0), "2.5": ("–", 0)},
     "radix": {"1": (201, 48), "1.5": (154, 22), "1.7": (154, 22), "1.9": (154, 22), "2": ("–", 0), "2.1": ("–", 0), "2.5": ("–", 0)},
 }
+
+# The most that a program gains; of the others there is no number.
+FIGURE_7 = {"sor": 1.88}
 
 
 def run(tools, machine, workload, inputs, where):
@@ -56,7 +59,7 @@ def counts(outcome):
     return f"{outcome['migrated']} {outcome['ping_pong']} {outcome['multiple']} {outcome['incorrect']}"
 
 
-def section(results):
+def section(results, drawing):
     """The text, of the results of the papers' machines."""
     runs = {one["workload"]: one["ars"] for one in results if one.get("ars")}
     if not runs:
@@ -69,7 +72,12 @@ def section(results):
         "here with checks every 1, 10 and 100 ms, and every millisecond with counts that go on (`afresh=0`). Pages start round-robin, as there, not where they are first touched, as above. "
         f"Replaying took {spent[1]:.0f} s of processor time, and tracing the sizes that are not above {spent[0]:.0f} s.\n"
     )
-    return text + table_2(runs) + figure_5(runs) + figure_6(runs) + figure_7(runs)
+    return text + table_2(runs) + figure_5(runs, drawing) + figure_6(runs, drawing) + figure_7(runs, drawing)
+
+
+def title(check):
+    """Of a panel."""
+    return "checks every millisecond, counts go on" if check == "1, on" else f"checks every {check} ms"
 
 
 def by_check(runs):
@@ -92,23 +100,32 @@ def table_2(runs):
     )
 
 
-def figure_5(runs):
+def figure_5(runs, drawing):
     rows = []
     for workload, check, _, found in by_check(runs):
         factors = found["factors"]
         rows.append([workload, check, *[f"{factors[factor]['time_ns'] / factors['2']['time_ns']:.2f}" for factor in FACTORS]])
     still = sum(found["factors"][factor]["migrated"] == 0 for *_, found in by_check(runs) for factor in ["3", "3.5"])
+    ratio = lambda one, check, factor: one["checks"][check]["factors"][factor]["time_ns"] / one["checks"][check]["factors"]["2"]["time_ns"]
+    panels = [
+        charts.Panel(title(check), "time, of that at a factor of 2", list(map(float, FACTORS)), [[ratio(one, check, factor) for factor in FACTORS] for one in runs.values()])
+        for check in CHECKS
+    ]
     return (
         "\n#### Figure 5: simulated time by threshold factor\n\nOf the time at a factor of 2, with `out-u`; of which algorithm theirs is, the paper does not say.\n\n"
+        + drawing.lines("ars-figure-5", "Simulated time by threshold factor, for each program and interval between checks", "threshold factor", list(runs), panels, columns=2)
         + document.table(["", "check, ms", *FACTORS], rows)
         + f"\nNothing moves at a factor of 3 and above, and times are the same: ours in {still} of {2 * len(rows)}; published: all. Published besides: 2 is best for WATER, 2 and 2.1 for RADIX, and for LU, FFT and SOR "
         "nothing changes much from 1 to 3 (though at 3 nothing moves, and their Figure 7 has SOR 1.88 times as fast where pages move).\n"
     )
 
 
-def figure_6(runs):
+def figure_6(runs, drawing):
     rows, fewer, pairs = [], 0, 0
-    for workload, check, _, found in by_check({workload: one for workload, one in runs.items() if workload in FIGURE_6}):
+    runs = {workload: one for workload, one in runs.items() if workload in FIGURE_6}
+    if not runs:
+        return ""
+    for workload, check, _, found in by_check(runs):
         factors = found["factors"]
         cells = []
         for factor in FACTORS[:-2]:
@@ -117,13 +134,23 @@ def figure_6(runs):
         rows.append([workload, check, *cells])
         pairs += 1
         fewer += factors["2"]["ping_pong"] < factors["1"]["ping_pong"]
+    factors = FACTORS[:-2]
+    published = lambda workload, which: [None if (pair := FIGURE_6[workload].get(factor, ("–", "–")))[which] == "–" else pair[which] for factor in factors]
+    ours = lambda one, kind: [[found["factors"][factor][kind] for factor in factors] for found in (one["checks"][check] for check in CHECKS)]
+    panels = [
+        charts.Panel(workload, said, list(map(float, factors)), [published(workload, which), *ours(one, kind)], log="y")
+        for which, (kind, said) in enumerate([("migrated", "migrations"), ("ping_pong", "ping-pongs")]) for workload, one in runs.items()
+    ]
     return (
-        "\n#### Figure 6: migrations and ping-pongs by factor\n\nOurs with `out-u`.\n\n" + document.table(["", "check, ms", *FACTORS[:-2]], rows)
+        "\n#### Figure 6: migrations and ping-pongs by factor\n\nOurs with `out-u`; in the picture, none is at the edge.\n\n"
+        + drawing.lines("ars-figure-6", "Migrations and ping-pongs by threshold factor, published and ours by interval between checks", "threshold factor",
+                        [charts.PUBLISHED, *map(title, CHECKS)], panels, columns=len(runs), height=180)
+        + document.table(["", "check, ms", *FACTORS[:-2]], rows)
         + f"\nPublished: ping-pongs at 1, none from 2 on. Ours: fewer at 2 than at 1 in {fewer} of {pairs}.\n" + WHY_6
     )
 
 
-def figure_7(runs):
+def figure_7(runs, drawing):
     rows, said = [], []
     for workload, check, one, found in by_check(runs):
         base = one["round-robin"]["time_ns"]
@@ -143,9 +170,16 @@ def figure_7(runs):
             names(lambda _, found: found["in-w"] < 0.99 * found["out-w"]),
             names(lambda _, found: abs(found["out-u-local"] / found["out-u"] - 1) <= 0.05),
         ])
-    published = ["published", "all", "sor 1.88", "most, not water", "lu, water", "sor", "all"]
+    published = ["published", "all", f"sor {FIGURE_7['sor']}", "most, not water", "lu, water", "sor", "all"]
+    panels = []
+    for check in CHECKS:
+        by_hand = [one["round-robin"]["time_ns"] / one["post-facto"]["time_ns"] for one in runs.values()]
+        speedups = [[one["round-robin"]["time_ns"] / one["checks"][check]["results"][policy]["time_ns"] for one in runs.values()] for policy in ALGORITHMS]
+        panels.append(charts.Panel(title(check), "speedup over round-robin", list(runs), [*speedups, by_hand], list(map(FIGURE_7.get, runs)), {"round-robin": 1}))
     return (
         "\n#### Figure 7: speedup over round-robin\n\nBy hand: \"explicitly placing pages on the nodes which most frequently access them\", which is `post-facto`.\n\n"
+        + drawing.bars("ars-figure-7", "Speedup over round-robin of each algorithm and of placement by hand, for each program and interval between checks; published of SOR's best",
+                       [*ALGORITHMS, "by hand"], panels, columns=2, height=180)
         + document.table(["", "check, ms", "round-robin", *ALGORITHMS, "by hand"], rows) + "\n"
         + document.table(
             ["check, ms", "faster than round-robin", "most gained", "by hand better than any", "Out-W better than Out-U", "In-W better than Out-W", "Out-U-local within 5 % of Out-U"],

@@ -2,11 +2,13 @@
 import json
 import os
 
-from reproduction import document
+from reproduction import charts, document
 
 PAPER, PRESET = "Carrefour", "carrefour-a"
 MECHANISMS = ["replication", "interleaving", "colocation"]
 TOGETHER = ["first-touch", "interleave", "kernel-balancing", "traffic"]
+# In the order of Figures 5, 6 and 9.
+FIGURE_5 = ["kernel-balancing", "interleave", "traffic"]
 ALONE = [f"traffic, {mechanism}" for mechanism in MECHANISMS]
 ALL_MISSES = "traffic, all misses"
 # "Since thread clustering is well documented and understood, we did not evaluate it" (§3.1).
@@ -30,6 +32,8 @@ TABLE_1 = {
     "cluster": {"local": (25, 25), "latency": (476, 1197), "controllers": (8, 170), "links": (22, 85), "use": (59, 33), "mpki": (16.85, 16.89), "ipc": (0.29, 0.15)},
     "pca": {"local": (25, 33), "latency": (465, 660), "controllers": (5, 130), "links": (20, 68), "use": (48, 31), "mpki": (7.35, 7.4), "ipc": (0.52, 0.36)},
 }
+# By how much interleaving is faster, %: "the performance varies by a factor of two" (Figure 2b, of the text).
+FIGURE_2B = {"cluster": 100}
 # Two at once (Table 5): of each, by all and by one mechanism alone.
 TABLE_5 = {
     ("sor", "cluster"): ((0.02, 0.02, -0.05, -0.01), (0.71, 0.73, 0.17, 0.06)),
@@ -173,7 +177,7 @@ def published(theirs, own):
     return f"{theirs} / {own}"
 
 
-def section(found, clock_ghz=2.3):
+def section(found, drawing, clock_ghz=2.3):
     """The text: `found` is by name what `jobs` returned."""
     order = list(NAMES)
     runs = {name[len("alone "):]: one for name, one in found.items() if name.startswith("alone ")}
@@ -194,47 +198,77 @@ def section(found, clock_ghz=2.3):
         "(the paper's formula: first touch's time over theirs, less one).\n"
     )
     rows = []
+    several = lambda one: lambda result: while_several(result, one["threads"])
     for workload, one in runs.items():
         results = one["results"]
         touch = results["first-touch"]
-        several = lambda result: while_several(result, one["threads"])
         rows.append([
-            workload, one["input"], document.ms(touch["time_ns"]), document.ms(several(touch)), f"{touch['misses'] / touch['time_ns'] * 1000:.0f}",
-            *[f"{document.percent(faster(results, policy))}, {document.percent(faster(results, policy, several))}" for policy in ["kernel-balancing", "interleave", "traffic"]],
+            workload, one["input"], document.ms(touch["time_ns"]), document.ms(several(one)(touch)), f"{touch['misses'] / touch['time_ns'] * 1000:.0f}",
+            *[f"{document.percent(faster(results, policy))}, {document.percent(faster(results, policy, several(one)))}" for policy in FIGURE_5],
         ])
-    text += "\n#### Figures 5 and 6, in shape: the run, and while threads run\n\n" + document.table(
+    whole = lambda one: lambda result: result["time_ns"]
+    gains = lambda time: [[100 * faster(one["results"], policy, time(one)) for one in runs.values()] for policy in FIGURE_5]
+    panels = [charts.Panel(title, "% faster than first touch", list(runs), gains(time)) for title, time in [("the whole run", whole), ("while threads run", several)]]
+    text += "\n#### Figures 5 and 6, in shape: the run, and while threads run\n\n"
+    text += drawing.bars("carrefour-figures-5-6", "Figures 5 and 6: by how much each policy is faster than first touch", FIGURE_5, panels, columns=2)
+    text += document.table(
         ["", "input", "first touch", "of it several threads", "misses/µs", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
     text += figures_5_and_6(runs)
-    rows, moved = [], []
+    rows, moved, gained = [], [], []
     for workload, theirs in TABLE_4.items():
         if workload not in runs:
             continue
         one = runs[workload]
-        several = lambda result: while_several(result, one["threads"])
-        own = [faster(one["results"], policy, several) for policy in ["traffic", *ALONE]]
+        own = [faster(one["results"], policy, several(one)) for policy in ["traffic", *ALONE]]
+        gained.append((workload, theirs, own))
         rows.append([workload, *[published(document.percent(a), document.percent(b)) for a, b in zip(theirs, own)], document.agreement(theirs, own)])
         outcome = one["results"]["traffic"]
         counts = [outcome["replicated"], outcome["interleaved"], outcome["migrated"], outcome["collapsed"]]
         moved.append([workload, *[published(a, b) for a, b in zip([*TABLE_3[workload], "–"], counts)]])
     text += "\n#### Table 4: faster than first touch while threads run, with all mechanisms and with one\n\n"
+    text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `traffic` is faster than first touch with all mechanisms and with one, published and ours", gained)
     text += document.table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
     text += "\n#### Table 3: pages\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed"], moved)
     text += WHY_4
-    text += table_1(runs, clock_ghz)
-    text += figures_7_and_8(runs, clock_ghz)
+    text += table_1(runs, drawing, clock_ghz)
+    text += figures_7_and_8(runs, drawing, clock_ghz)
     if "remote" in found:
         slower = found["remote"]["slower"]
+        panel = charts.Panel("", "% slower", list(slower), [[100 * share for share in slower.values()]], levels={"published: at most": 20})
         text += (
             "\n#### Figure 2(a): one thread with all its memory on another node\n\n"
-            "Published: at most 20 % slower. Ours, on the node two hops away (113 ns for 87): "
+            + drawing.bars("carrefour-figure-2a", "Figure 2(a): by how much a thread is slower with all its memory on another node", ["ours"], [panel], height=180)
+            + "Published: at most 20 % slower. Ours, on the node two hops away (113 ns for 87): "
             + ", ".join(f"{workload} {document.percent(share)}" for workload, share in slower.items())
             + f". At most {max(slower.values()):.0%}. What makes first touch slower above is the queues, not the distance: there a miss takes up to "
             f"{max(mean_latency(one['results']['first-touch']) for one in runs.values()):.0f} ns on average.\n"
         )
     if "together" in found:
-        text += several_at_once(found["together"]["pairs"], clock_ghz)
+        text += several_at_once(found["together"]["pairs"], drawing, clock_ghz)
     text += ENERGY
     return text
+
+
+def by_mechanism_chart(drawing, name, says, gained):
+    """Of programs: what is published and ours, by all mechanisms and by one alone."""
+    programs = [program.replace(" ", "\n", 1) for program, *_ in gained]
+    panels = [
+        charts.Panel(mechanism, "% faster than first touch", programs, [[100 * both[at] for both in gains] for gains in zip(*(both for _, *both in gained))])
+        for at, mechanism in enumerate(["all mechanisms", "replication", "interleaving", "co-location"])
+    ]
+    return drawing.bars(name, says, [charts.PUBLISHED, "ours"], panels, columns=2, height=180)
+
+
+def traffic_charts(drawing, name, says, runs, clock_ghz):
+    """Figures 7 and 8, and 10 to 13, of results by what they are of."""
+    shown = {
+        ("imbalance of controllers", "% of the mean"): lambda result: 100 * result["controller_imbalance"],
+        ("imbalance of links", "% of the mean"): lambda result: 100 * result["link_imbalance"],
+        ("mean latency", "cycles"): lambda result: mean_latency(result) * clock_ghz,
+        ("local", "% of misses"): lambda result: 100 * result["local_share"],
+    }
+    panels = [charts.Panel(*head, list(runs), [[form(results[policy]) for results in runs.values()] for policy in TOGETHER]) for head, form in shown.items()]
+    return drawing.bars(name, says, TOGETHER, panels, columns=2, height=150)
 
 
 def figures_5_and_6(runs):
@@ -249,8 +283,15 @@ def figures_5_and_6(runs):
     )
 
 
-def table_1(runs, clock_ghz):
+def table_1(runs, drawing, clock_ghz):
     rows = []
+    panel = charts.Panel("", "% faster than first touch", list(runs), [[100 * faster(one["results"], "interleave") for one in runs.values()]], [FIGURE_2B.get(workload) for workload in runs])
+    text = drawing.bars("carrefour-figure-2b", "Figure 2(b): by how much interleaving is faster than first touch, published and ours", ["ours"], [panel], height=180)
+    if "cluster" in runs:
+        loads = [runs["cluster"]["results"][policy]["controller_load"] for policy in ["first-touch", "interleave"]]
+        shares = [[100 * load / sum(node) for load in node] for node in loads]
+        panel = charts.Panel("", "% of the misses", [f"node {node}" for node in range(len(loads[0]))], shares)
+        text += drawing.bars("carrefour-figure-3", "Figure 3: shares of the misses that go to each node's memory, of cluster", ["first touch", "interleave"], [panel], height=180)
     for workload, theirs in TABLE_1.items():
         if workload not in runs:
             continue
@@ -266,12 +307,12 @@ def table_1(runs, clock_ghz):
         row("misses in 1000 instructions", "mpki", lambda result: result["misses_per_kilo_instruction"], "{:.1f}")
         row("instructions a cycle", "ipc", lambda result: result["instructions_per_cycle"], "{:.2f}")
     return (
-        "\n#### Table 1, and Figures 2(b) and 3 in shape: interleaving and first touch\n\n" + document.table(["", "", "best: interleave", "worst: first touch"], rows)
+        "\n#### Table 1, and Figures 2(b) and 3 in shape: interleaving and first touch\n\n" + text + document.table(["", "", "best: interleave", "worst: first touch"], rows)
         + "\nDirections agree: the same locality and the same misses, and yet a shorter latency, from even controllers and links. They rise less above the unloaded 200 cycles than theirs.\n"
     )
 
 
-def figures_7_and_8(runs, clock_ghz):
+def figures_7_and_8(runs, drawing, clock_ghz):
     shown = {
         "controllers": lambda result: f"{result['controller_imbalance']:.0%}", "links": lambda result: f"{result['link_imbalance']:.0%}",
         "latency": lambda result: f"{mean_latency(result) * clock_ghz:.0f}", "local": lambda result: f"{result['local_share']:.0%}",
@@ -279,6 +320,8 @@ def figures_7_and_8(runs, clock_ghz):
     rows = [[workload, *[" ".join(form(one["results"][policy]) for policy in TOGETHER) for form in shown.values()]] for workload, one in runs.items()]
     return (
         "\n#### Figures 7 and 8, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `traffic`; latency in cycles, queues included. No figure is readable in the paper's text.\n\n"
+        + traffic_charts(drawing, "carrefour-figures-7-8", "Figures 7 and 8: imbalance of controllers and links, mean latency and locality by policy",
+                         {workload: one["results"] for workload, one in runs.items()}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency", "local"], rows)
         + latency_order({workload: one["results"] for workload, one in runs.items()})
         + "Links under `traffic` are used little where most is local, and unevenly: imbalance of what is little.\n"
@@ -291,8 +334,8 @@ def latency_order(found):
     return f"\n`traffic` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
 
 
-def several_at_once(pairs, clock_ghz):
-    rows, mechanisms, figures = [], [], []
+def several_at_once(pairs, drawing, clock_ghz):
+    rows, mechanisms, figures, gained, faster_by = [], [], [], [], {}
     for one in pairs:
         results = one["results"]
         both = lambda policy: [a / b - 1 for a, b in zip(results["first-touch"]["program_ns"], results[policy]["program_ns"])]
@@ -300,24 +343,33 @@ def several_at_once(pairs, clock_ghz):
         pair = one["pair"]
         for at, workload in enumerate(pair):
             theirs, ours = TABLE_5[pair][at], [gain[at] for gain in own]
+            name = f"{workload} (+ {pair[1 - at]})"
+            gained.append((name, theirs, ours))
+            faster_by[name] = [100 * both(policy)[at] for policy in FIGURE_5]
             mechanisms.append([
-                f"{workload} (+ {pair[1 - at]})", one["inputs"][at], *[published(document.percent(a), document.percent(b)) for a, b in zip(theirs, ours)],
+                name, one["inputs"][at], *[published(document.percent(a), document.percent(b)) for a, b in zip(theirs, ours)],
                 document.agreement(theirs, ours),
             ])
             touch = results["first-touch"]["program_ns"][at]
-            rows.append([f"{workload} (+ {pair[1 - at]})", document.ms(touch), *[document.percent(both(policy)[at]) for policy in ["kernel-balancing", "interleave", "traffic"]]])
+            rows.append([name, document.ms(touch), *[document.percent(both(policy)[at]) for policy in FIGURE_5]])
         figure = lambda form: " ".join(form(results[policy]) for policy in TOGETHER)
         figures.append([
             " + ".join(pair), figure(lambda result: f"{result['controller_imbalance']:.0%}"), figure(lambda result: f"{result['link_imbalance']:.0%}"),
             figure(lambda result: f"{mean_latency(result) * clock_ghz:.0f}"), figure(lambda result: f"{result['local_share']:.0%}"),
         ])
+    panel = charts.Panel("", "% faster than first touch", list(faster_by), list(zip(*faster_by.values())))
     return (
         "\n#### Several programs at once (§4.3)\n\n"
         "Each with eight threads on two of the four nodes, as the paper ran them: the first is recorded on nodes 0 and 1, the second on 2 and 3, and `simulate` replays both together. Gains are of each program's whole run.\n"
-        "\n##### Figure 9, in shape\n\n" + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
-        + "\n##### Table 5\n\n" + document.table(["", "input", "all", "replication", "interleaving", "co-location", "rankings"], mechanisms)
+        "\n##### Figure 9, in shape\n\n"
+        + drawing.bars("carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run", FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+        + "\n##### Table 5\n\n"
+        + by_mechanism_chart(drawing, "carrefour-table-5", "Table 5: by how much each program is faster than under first touch with all mechanisms and with one, published and ours", gained)
+        + document.table(["", "input", "all", "replication", "interleaving", "co-location", "rankings"], mechanisms)
         + WHY_5
         + "\n##### Figures 10 to 13, in shape\n\nEach of first touch, `interleave`, `kernel-balancing`, `traffic`; of both programs together.\n\n"
+        + traffic_charts(drawing, "carrefour-figures-10-13", "Figures 10 to 13: imbalance of controllers and links, mean latency and locality by policy, of two programs together",
+                         {" + ".join(one["pair"]): one["results"] for one in pairs}, clock_ghz)
         + document.table(["", "imbalance of controllers", "of links", "mean latency, cycles", "local"], figures)
         + latency_order({one["pair"]: one["results"] for one in pairs})
     )

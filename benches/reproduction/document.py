@@ -1,7 +1,10 @@
 """docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
-import statistics
+import glob
+import os
 
-from reproduction import ars, carrefour, verghese
+from reproduction import ars, carrefour, charts, marathe, numamma, verghese
+
+RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
 
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [
@@ -32,6 +35,26 @@ def percent(share):
 
 def name(result):
     return f"{result['workload']} on {result['machine']}"
+
+
+def rounded(number):
+    """A published number, where there is one."""
+    return "–" if number is None else f"{number:g}"
+
+
+def newest(name):
+    """The newest of the dated files of benches/results with this name, if there is one."""
+    return max(glob.glob(os.path.join(RESULTS, f"*-{name}")), default=None)
+
+
+def link(path):
+    """To a file of benches/results, from docs."""
+    return f"../benches/results/{os.path.basename(path)}"
+
+
+def joined(heading, parts):
+    """Parts under their heading, if there are any."""
+    return heading + "".join(parts) if any(parts) else ""
 
 
 def held(holds):
@@ -74,14 +97,25 @@ def total_gains(pairs):
     return sum(sampled for sampled, _ in worth), sum(full for _, full in worth)
 
 
-def auto(results):
+def list_chart(drawing, name, says, rows, limits):
+    """The policy's times against others', in percent, by pair: `limits` by what they are held against."""
+    names, *columns = zip(*rows)
+    panels = [charts.Panel(title, "%", names, [100 * ratio for ratio in ratios], levels=levels) for (title, levels), ratios in zip(limits.items(), columns)]
+    return drawing.rows(name, says, panels)
+
+
+def auto(results, drawing):
     rows, losses, leads = [], 0, {}
     for result in results:
         ratio, row = offline_row(name(result), times(result), result["threads"] or "")
         losses += ratio > 0.01
         leads[result["machine"]] = min(leads.get(result["machine"], 1), ratio)
-        rows.append((ratio, row))
+        found = times(result)
+        rows.append((ratio, row, found["plan:auto"] / found["first-touch"] - 1))
     rows.sort(key=lambda row: -row[0])
+    chart = list_chart(drawing, "offline", "Time of offline auto's plans against the best other policy and against first touch, by pair; negative is faster", [
+        (row[0], ratio, saved) for ratio, row, saved in rows
+    ], {"against the best other": {"1 % slower": 1}, "against first touch": {}})
     somewhere = ", ".join(f"{machine} {percent(gain)}" for machine, gain in leads.items())
     statics = [min(times(result)[policy] for policy in ["first-touch", *OFFLINE]) for result in results]
     worse = sum(times(result)["plan:auto"] > 1.01 * least for result, least in zip(results, statics))
@@ -91,7 +125,7 @@ def auto(results):
         "`hop-sensitive` likewise. Of `auto` the program is also recorded with its threads `compact` or `scatter` over the nodes where that differs, and "
         "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Negative is faster. The last two "
         "columns: against first touch, and against post-facto, which knows the judged run, both with threads where all policies have them.\n\n"
-        + table(OFFLINE_HEADS, [row[1] for row in rows])
+        + chart + table(OFFLINE_HEADS, [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than the best other: {held(losses == 0)}; slower by more in {losses} of {len(rows)}, "
         f"in {worse} of them than the best other that leaves pages where they are.\n"
         f"- At least 5 % faster than the best other somewhere on every machine: {held(all(gain <= -0.05 for gain in leads.values()))}; most on {somewhere}.\n"
@@ -134,7 +168,7 @@ Threads run on other CPUs at other times whenever a workload is traced, and resu
 """
 
 
-def online(results):
+def online(results, drawing):
     rows, first, rivals = [], 0, 0
     for result in results:
         touch, ratio, row = online_row(name(result), times(result))
@@ -142,11 +176,14 @@ def online(results):
         rivals += ratio > 0.05
         outcome = result["results"]["auto"]
         moved = outcome["migrated"] + outcome["interleaved"]
-        rows.append((max(touch, ratio), [*row, f"{moved} / {outcome['replicated']}"]))
+        rows.append((max(touch, ratio), [*row, f"{moved} / {outcome['replicated']}"], ratio, touch))
     rows.sort(key=lambda row: -row[0])
+    chart = list_chart(drawing, "online", "Time of online auto against the best online policy and against first touch, by pair; negative is faster", [
+        (row[0], ratio, touch) for _, row, ratio, touch in rows
+    ], {"against the best online policy": {"5 % slower": 5}, "against first touch": {"1 % slower": 1}})
     return (
         "## Online `auto`\n\nIt sees one in ten misses, and what has passed.\n\n"
-        + table([*ONLINE_HEADS, "moved / copied"], [row[1] for row in rows])
+        + chart + table([*ONLINE_HEADS, "moved / copied"], [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(rows)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(rows)}. "
         "The others see every miss, but for `traffic` and `kernel-balancing`.\n"
@@ -194,14 +231,6 @@ def traffic(results, further):
     )
 
 
-# Published, as far as there is a workload of ours for it.
-NUMAMMA = {  # Tables 3 and 4: interleaved, block-naive, NumaMMA.
-    "lu_blocks": (0.96, 0.93, 1.27),
-    "cluster": (1.22, 1.17, 1.28),
-}
-MARATHE_SAVED = 0.21  # Average at OV-1 on the Altix; 12 % on the Opterons.
-
-
 def of_machine(results, preset):
     return {result["workload"]: result for result in results if result["machine"] == preset}
 
@@ -213,32 +242,12 @@ def agreement(published, ours):
     return f"{same} of {len(pairs)}"
 
 
-def papers(results, further):
+def papers(results, further, drawing):
     text = "## The papers' tables\n\nPublished figures come first, ours after the slash. Rankings: of the pairs that the paper tells apart, how many ours orders alike.\n"
-    text += ars.section(results)
-    found = of_machine(results, "altix-4-small")
-    if found:
-        saved = {workload: 1 - times(one)["plan:uniform"] / times(one)["first-touch"] for workload, one in found.items()}
-        rows = [[workload, percent(share)] for workload, share in sorted(saved.items(), key=lambda one: -one[1])]
-        text += "\n### Marathe, Figure 9: less time by a full trace's page hints (`altix-4-small`, Eq. 1)\n\n" + table(["", "less time"], rows)
-        text += (f"\nAverage: published 21 % on the Altix and 12 % on Opterons, ours {percent(statistics.mean(saved.values()))}. Published: CG gains most "
-                 "(73 %), IS alone loses. Our programs are initialised by their master unless told otherwise, and run for a few iterations, of "
-                 "which the initialisation is a greater part; it is slower under a plan.\n")
-    found = of_machine(results, "amd48")
-    rows = []
-    for workload, published in NUMAMMA.items():
-        if workload in found:
-            ours = times(found[workload])
-            speedups = [ours["first-touch"] / ours[policy] for policy in ["interleave", "block-naive", "plan:object"]]
-            rows.append([workload, *[f"{theirs:.2f} / {own:.2f}" for theirs, own in zip(published, speedups)], agreement(published, speedups)])
-    if rows:
-        text += "\n### NumaMMA, Tables 3 and 4 (`amd48`): speedup over first touch\n\n" + table(["", "interleave", "block-naive", "`object`", "rankings"], rows)
-        text += "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB. Tables 1 and 2 are overheads: see benches/README.md.\n"
-    text += carrefour.section(further.get(carrefour.PAPER, {}))
-    return text
+    return text + ars.section(results, drawing) + marathe.section(results, drawing) + numamma.section(results, drawing) + carrefour.section(further.get(carrefour.PAPER, {}), drawing)
 
 
-def text(results, missing, matrix, further):
+def text(results, left_out, matrix, further, drawing):
     scale = matrix["scale"]
     tracing, replaying = sum(one["tracing_s"] for one in results), sum(one["replaying_s"] for one in results)
     sizes = [[one["workload"], one["machine"], *one["inputs"]] for one in results]
@@ -246,11 +255,11 @@ def text(results, missing, matrix, further):
         "# The papers' policies, redone\n\n"
         "Written by `benches/reproduce --quick`; do not edit. Every workload is traced with two inputs in emulation, each on the "
         "machine of the paper that ran it; all times are simulated. What is modelled and what is not: top of "
-        "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page.\n\n"
+        "`crates/simulator/src/lib.rs`. What of the papers is not redone: the end of this page. In charts grey, or a diamond, is what is published.\n\n"
         f"{len(results)} pairs of workload and machine. Replaying them took {replaying:.0f} s of processor time; tracing took {tracing:.0f} s (of traces kept from before 2026-11-22: by the clock, beside other work).\n",
-        *([("\nNot done: " + "; ".join(missing) + ".\n")] if missing else []),
-        auto(results), online(results), WHY, traffic(results, further), papers(results, further),
-        verghese.section(further.get(verghese.PAPER, {})),
+        *(["Left out:\n\n" + "".join(f"- {what}.\n" for what in left_out)] if left_out else []),
+        *([auto(results, drawing), online(results, drawing), WHY, traffic(results, further)] if results else []), papers(results, further, drawing),
+        verghese.section(further.get(verghese.PAPER, {}), drawing),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
         f"its sampling interval and cost of a sample, and the kernel's scan periods are divided by {scale['time']}; caches beyond "
@@ -272,8 +281,9 @@ def text(results, missing, matrix, further):
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
         "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
-        "- Overheads (NumaMMA's Tables 1 and 2, Marathe's Figures 3 and 4, Carrefour's §4.4) are measured by other benchmarks: benches/README.md. "
-        "Marathe's Figures 5 to 16 are in [benches/results](../benches/results/2026-11-22-lossy-traces.md).\n"
+        "- Carrefour's overheads (§4.4); those of `nearpage live` are in [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
+        "Xeon's PEBS loses (Figure 17).\n"
+        "- NumaMMA's Figures 1 to 6, who uses which page when: `nearpage view` shows that of any recording. The other figures of the papers are drawings of systems and algorithms.\n"
         "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
         "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]

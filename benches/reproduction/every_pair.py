@@ -4,6 +4,7 @@ import io
 import os
 import statistics
 
+from reproduction import charts
 from reproduction.document import OFFLINE, OFFLINE_HEADS, ONLINE, ONLINE_HEADS, gains, held, name, offline_row, online_row, percent, total_gains
 from reproduction.document import table as markdown
 
@@ -94,6 +95,18 @@ def elsewhere(pairs):
     )
 
 
+def chart(drawing, pairs, name, says, unit, ratio, worst):
+    """A dash for every pair over its preset, the worst of a preset by name where it is beyond the limit."""
+    machines = sorted({pair["machine"] for pair in pairs})
+    values = [[100 * pair[ratio] for pair in pairs if pair["machine"] == machine] for machine in machines]
+    notes = []
+    for at, machine in enumerate(machines):
+        last = max((pair for pair in pairs if pair["machine"] == machine), key=lambda pair: pair[ratio])
+        if last[ratio] > worst:
+            notes.append((at, 100 * last[ratio], last["workload"]))
+    return drawing.dashes(name, says, charts.Panel("", unit, machines, values, levels={f"{worst:.0%} slower".replace("%", " %"): 100 * worst}, notes=notes))
+
+
 def traffic(pairs):
     gained, possible = total_gains(gains(pair["times"]) for pair in pairs)
     worst = min(pairs, key=lambda pair: gains(pair["times"])[0])
@@ -105,7 +118,7 @@ def traffic(pairs):
     )
 
 
-def section(path):
+def section(path, drawing):
     """Of a table of pairs, a file."""
     with open(path, newline="") as file:
         lines = list(csv.DictReader(file))
@@ -137,8 +150,10 @@ def section(path):
         f"- {elsewhere(pairs)}\n"
         f"- Online `auto` never more than 1 % slower than first touch: {held(first == 0)}; slower by more in {first} of {len(pairs)}.\n"
         f"- Never more than 5 % slower than the best online policy: {held(rivals == 0)}; slower by more in {rivals} of {len(pairs)}.\n"
-        + traffic(pairs)
-        + "\n### Where offline `auto` is more than 1 % behind\n\n"
+        + traffic(pairs) + "\n"
+        + chart(drawing, pairs, "pairs-offline", "Time of offline auto's plan against the best other policy, a dash for each workload, by preset", "% slower than the best other", "offline", 0.01)
+        + chart(drawing, pairs, "pairs-online", "Time of online auto against first touch, a dash for each workload, by preset", "% slower than first touch", "online", 0.01)
+        + "### Where offline `auto` is more than 1 % behind\n\n"
         + markdown(OFFLINE_HEADS, offline)
         + "\n### Where online `auto` is more than 1 % behind first touch, or 5 % behind the best online policy\n\n"
         + markdown(ONLINE_HEADS, online)

@@ -7,7 +7,7 @@ import json
 import os
 import tomllib
 
-from reproduction import document
+from reproduction import charts, document
 
 PAPER = "Verghese"
 STATIC = ["round-robin", "first-touch", "post-facto"]
@@ -155,22 +155,44 @@ class Claims:
         )
 
 
+PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns"]
+
+
 def split(result, whole):
     """A bar of Figure 6.1, in percent of another result's time: computing, local and remote stall, overhead."""
-    parts = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns"]
-    bar = " + ".join(f"{100 * result[part] / busy(whole):.0f}" for part in parts)
+    bar = " + ".join(f"{100 * result[part] / busy(whole):.0f}" for part in PARTS)
     return f"{100 * busy(result) / busy(whole):.0f} = {bar} ({local(result)})"
 
 
-def bars(found, title, machine):
-    rows = [
-        [PROGRAMS[workload], *[split(one[machine][policy], one[machine]["round-robin"]) for policy in [*STATIC, *DYNAMIC]]]
-        for workload, one in found.items()
-    ]
+def published_time(workload, policy):
+    """In percent of round-robin's, by Table 5."""
+    (*_, whole), (*_, base) = TABLE_5[workload]
+    return 100 * {"round-robin": whole, BASE: base}[policy] / whole if policy in ["round-robin", BASE] else None
+
+
+def bars(found, drawing, figure, heads, results, published, machine=TRACES):
+    """A figure of bars like those of Figure 6.1: `results` of a workload, and what is published of each by workload."""
+    panels, rows = [], []
+    for workload, one in found.items():
+        whole, own = one[machine]["round-robin"], results(one)
+        parts = [[100 * result[part] / busy(whole) for result in own] for part in PARTS]
+        labels = [f"{head.replace(' ', chr(10)) if len(head) > 8 else head}\n{local(result)} %" for head, result in zip(heads, own)]
+        panels.append(charts.Panel(PROGRAMS[workload], "% of round-robin's time", labels, parts, published(workload)))
+        rows.append([PROGRAMS[workload], *[split(result, whole) for result in own]])
     return (
-        f"### {title}: time against round-robin = computing + local + remote stall + overhead (% of misses local)\n\n"
-        + document.table(["", "RR", "FT", "PF", "Migr", "Repl", "Base"], rows)
+        drawing.bars(f"verghese-figure-{figure}", f"Figure {figure}: time in percent of round-robin's, computing, stall and overhead; under each bar the share of misses that are local",
+                     ["computing", "local stall", "remote stall", "overhead"], panels, columns=2, stacked=True),
+        rows,
     )
+
+
+def policies(found, drawing, title, figure, machine):
+    """Figures 6.1 and 6.3."""
+    names = [*STATIC, *DYNAMIC]
+    published = lambda workload: [published_time(workload, policy) for policy in names] if machine == TRACES else []
+    heads = ["RR", "FT", "PF", "Migr", "Repl", "Base"]
+    chart, rows = bars(found, drawing, figure, heads, lambda one: [one[machine][policy] for policy in names], published, machine)
+    return f"### {title}: time against round-robin = computing + local + remote stall + overhead (% of misses local)\n\n" + chart + document.table(["", *heads], rows)
 
 
 def pair(theirs, own, digits=0):
@@ -287,24 +309,26 @@ def table_12(found):
     return "### Table 12: less time than under first touch, %\n\n" + document.table(["", "", "% local", "less user stall", "less time"], rows)
 
 
-def sensitivity(found):
+def sensitivity(found, drawing):
     """Figures 6.5 to 6.7 and 7.1."""
-    def rows(of):
-        return [[PROGRAMS[workload], *[split(result, one[TRACES]["round-robin"]) for result in of(one)]] for workload, one in found.items()]
+    def figure(number, said, heads, results, base):
+        published = lambda workload: [published_time(workload, BASE) if at == base else None for at in range(len(heads))]
+        chart, rows = bars(found, drawing, number, heads, results, published)
+        return chart + document.table([f"Figure {number}{said}", *heads], rows)
     base = lambda one: one[TRACES][BASE]
     triggers = lambda one: [keyed(one["trigger"], base(one), 128)[value] for value in TRIGGERS]
     holds = lambda one: [keyed(one["hold"], base(one), 32)[value] for value in HOLDS]
     sources = lambda one: [base(one), *[one["source"][source] for source in SOURCES[1:]]]
     return (
-        "### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe trigger, with a hold threshold of a quarter of it; the hold threshold; the reset interval; what the policy sees.\n\n"
-        + document.table(["Figure 6.5: trigger", *map(str, TRIGGERS)], rows(triggers)) + "\n"
-        + document.table(["Figure 6.6: hold", *map(str, HOLDS)], rows(holds)) + "\n"
-        + document.table(["Figure 6.7: reset", "100 ms", "400 ms"], rows(lambda one: [base(one), one["reset"]])) + "\n"
-        + document.table(["Figure 7.1", "full cache", "sampled cache", "full TLB", "sampled TLB"], rows(sources))
+        "### Figures 6.5 to 6.7 and 7.1 (`flash-8`), as Figure 6.1\n\nThe trigger, with a hold threshold of a quarter of it; the hold threshold; the reset interval; what the policy sees. Published in the pictures: the base policy's, which is one bar of each (Table 5).\n\n"
+        + figure("6.5", ": trigger", list(map(str, TRIGGERS)), triggers, TRIGGERS.index(128)) + "\n"
+        + figure("6.6", ": hold", list(map(str, HOLDS)), holds, HOLDS.index(32)) + "\n"
+        + figure("6.7", ": reset", ["100 ms", "400 ms"], lambda one: [base(one), one["reset"]], 0) + "\n"
+        + figure("7.1", "", ["full cache", "sampled cache", "full TLB", "sampled TLB"], sources, 0)
     )
 
 
-def misses(found):
+def misses(found, drawing):
     """Figures 6.2 and 7.2."""
     lengths = [1, 8, 64, 512, 2048]
     chains = lambda one: {int(length): share for length, share in one["chains"].items()}
@@ -312,10 +336,22 @@ def misses(found):
     percents = [5, 10, 20, 30, 50]
     hot = lambda one, at: f"{100 * one['hot_pages']['by_cache_misses'][at]:.0f} / {100 * one['hot_pages']['by_tlb_misses'][at]:.0f}"
     hot_rows = [[PROGRAMS[workload], *[hot(one, at) for at in percents]] for workload, one in found.items()]
+    names = [PROGRAMS[workload] for workload in found]
+    theirs = [[100 * CHAINS[workload] if length == 512 else None for length in lengths] for workload in found]
+    ours = [[100 * chains(one).get(length, 0) for length in lengths] for one in found.values()]
+    panels = [charts.Panel(name, "% of data misses", lengths, list(both), log="x") for name, both in zip(names, zip(theirs, ours))]
+    long_chains = drawing.lines("verghese-figure-6.2", "Figure 6.2: percent of data misses in read chains of so many reads and more, published and ours", "reads in a chain, and more",
+                                [charts.PUBLISHED, "ours"], panels, columns=len(panels))
+    panels = [
+        charts.Panel(PROGRAMS[workload], "% of cache misses", percents, [[100 * one["hot_pages"][kind][at] for at in percents] for kind in ["by_cache_misses", "by_tlb_misses"]])
+        for workload, one in found.items()
+    ]
+    hottest = drawing.lines("verghese-figure-7.2", "Figure 7.2: percent of cache misses to the pages that have most cache misses, and to those that have most TLB misses", "% of the pages",
+                            ["pages by cache misses", "pages by TLB misses"], panels, columns=len(panels))
     return (
-        "### Figure 6.2: % of data misses in read chains of so many reads and more\n\n" + document.table(["", *map(str, lengths)], chain_rows)
+        "### Figure 6.2: % of data misses in read chains of so many reads and more\n\n" + long_chains + document.table(["", *map(str, lengths)], chain_rows)
         + "\n### Figure 7.2: % of cache misses to the pages with most cache misses / most TLB misses\n\n"
-        + document.table(["% of the pages", *map(str, percents)], hot_rows)
+        + hottest + document.table(["% of the pages", *map(str, percents)], hot_rows)
     )
 
 
@@ -400,7 +436,7 @@ WHY = """### Where ours differs, and why (2026-11-23)
 """
 
 
-def section(found):
+def section(found, drawing):
     """The text: `found` is by workload what `jobs` returned."""
     if not found:
         return ""
@@ -415,6 +451,6 @@ def section(found):
         "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
         "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6 and Figure 6.4 (the kernel of Pmake). "
         f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
-        claims(found), WHY, bars(found, "Figure 6.1 (`flash-8`)", TRACES), bars(found, "Figure 6.3 (`now-8`)", NOW), misses(found), table_5(found),
-        sensitivity(found), table_7(found), table_8(found), table_9(found), table_10(found), table_11(found), table_12(found),
+        claims(found), WHY, policies(found, drawing, "Figure 6.1 (`flash-8`)", "6.1", TRACES), policies(found, drawing, "Figure 6.3 (`now-8`)", "6.3", NOW),
+        misses(found, drawing), table_5(found), sensitivity(found, drawing), table_7(found), table_8(found), table_9(found), table_10(found), table_11(found), table_12(found),
     ])

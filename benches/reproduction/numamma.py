@@ -1,0 +1,74 @@
+"""NumaMMA's Tables 1 to 4 beside ours: of replays, and of what benches/sampler_cost and benches/lossy_traces measured."""
+import glob
+import os
+import re
+
+from reproduction import charts, document
+
+PRESET = "amd48"
+# Speedup over first touch, interleaved, block-naive, by NumaMMA (Tables 3 and 4).
+SPEEDUPS = {"lu_blocks": (0.96, 0.93, 1.27), "cluster": (1.22, 1.17, 1.28)}
+# %, with every 2,000th and every 10,000th access sampled (Table 1); million samples so, and % of the first of stacks (Table 2).
+SAMPLED = {
+    "bt": ((1.30, 5.46), (0.7, 172), 54.55), "cg": ((8.01, 2.93), (0.7, 41), 12.41), "ep": ((3.81, 4.40), (0.6, 19), 99.76),
+    "ft": ((3.14, 10.77), (0.5, 39), 43.88), "is": ((-2.11, -4.35), (0.18, 3), 96.01), "nas_lu": ((-6.11, -0.12), (0.65, 110), 35.19),
+    "mg": ((9.01, 5.48), (0.8, 22), 35.68), "sp": ((0.68, 0.59), (0.5, 334), 17.29), "ua": ((8.00, 11.37), (0.6, 171), 30.92),
+}
+
+
+def section(results, drawing):
+    """The text, of the results of the papers' machines and of the newest of the files."""
+    return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing)])
+
+
+def measured(names, line):
+    """Of the newest file with such lines, the last line of each program: the file, and by program what the line has."""
+    for path in sorted(glob.glob(os.path.join(document.RESULTS, names)), reverse=True):
+        with open(path) as file:
+            found = {program: values for program, *values in re.findall(line, file.read(), re.MULTILINE)}
+        if found:
+            return path, found
+    return None, {}
+
+
+def sampling():
+    """Tables 1 and 2."""
+    costs_from, costs = measured("????-??-??.md", r"^(\w+) +ours +bare .* ([\d.]+) % at the default (\d+) Hz$")
+    counts_from, counts = measured("*-lossy-traces.md", r"^(\w+) .*; clock (\d+) samples$")
+    if not costs or not counts:
+        return ""
+    rows = []
+    for program, (overheads, samples, of_stacks) in SAMPLED.items():
+        cost = "{} at {} Hz".format(*costs[program]) if program in costs else "–"
+        rows.append([
+            program, f"{overheads[0]:.2f}, {overheads[1]:.2f} / {cost}", f"{samples[0]:g}, {samples[1]:g} million / {''.join(counts.get(program, ['–']))}", f"{of_stacks:.1f} / –",
+        ])
+    return (
+        "\n#### Tables 1 and 2: what sampling costs, and how many samples there are\n\n"
+        + document.table(["", "longer, %", "samples", "of stacks, %"], rows)
+        + "\nPublished with every 2,000th and every 10,000th access sampled, of class C on 32 CPUs. Ours by the clock, which takes no PMU: "
+        f"`benches/sampler_cost` at the rate that nearpage chooses ([{os.path.basename(costs_from)[:10]}]({document.link(costs_from)}), `cg` alone of theirs), and the samples that "
+        f"`benches/lossy_traces` took at 4,000 Hz in 0.5 to 2 s ([{os.path.basename(counts_from)[:10]}]({document.link(counts_from)})). How many are of stacks was not counted. "
+        "What logging allocations costs besides: [benches/preload_overhead](../benches/README.md).\n"
+    )
+
+
+def speedups(results, drawing):
+    """Tables 3 and 4."""
+    found = document.of_machine(results, PRESET)
+    policies = {"interleave": "interleave", "block-naive": "block-naive", "`object`": "plan:object"}
+    rows, panels = [], []
+    for workload, published in SPEEDUPS.items():
+        if workload in found:
+            ours = document.times(found[workload])
+            own = [ours["first-touch"] / ours[policy] for policy in policies.values()]
+            panels.append(charts.Panel(workload, "speedup", [head.strip("`") for head in policies], [published, own], levels={"first touch": 1}))
+            rows.append([workload, *[f"{theirs:.2f} / {speedup:.2f}" for theirs, speedup in zip(published, own)], document.agreement(published, own)])
+    if not rows:
+        return ""
+    return (
+        f"\n#### Tables 3 and 4 (`{PRESET}`): speedup over first touch\n\n"
+        + drawing.bars("numamma-tables-3-4", "Tables 3 and 4: speedup over first touch, published and ours", [charts.PUBLISHED, "ours"], panels, columns=2, height=160)
+        + document.table(["", *policies, "rankings"], rows)
+        + "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB.\n"
+    )
