@@ -145,6 +145,10 @@ def width(columns):
     return (WIDTH - GAP) / columns - LEFT
 
 
+def terminal(height):
+    return f"set terminal svg size {WIDTH},{height} font 'sans-serif,13' background '#ffffff' noenhanced"
+
+
 def bar(colour, pixels):
     """Bars are thick lines, since gnuplot writes one path of these and a shape for every box."""
     return f"with lines lw {pixels:.1f} lc rgb '{colour}'"
@@ -259,5 +263,4 @@ def script(axes, legend, columns, height, x="", sideways=False):
     keys = [*margins([0, 1, 0, 1]), "unset border", "unset xtics", "unset ytics", "set xrange [0:1]", "set yrange [0:1]"]
     keys += [f"set key at screen 0.5, screen {1 - 4 / whole:.5f} center top horizontal Left reverse samplen 1.6 maxcols {beside}"]
     keys += ["plot 2 notitle, " + ", ".join(f"keyentry {how} title {quoted(title)}" for how, title in legend)]
-    terminal = f"set terminal svg size {WIDTH},{whole} font 'sans-serif,13' background '#ffffff' noenhanced"
-    return "\n".join([terminal, *data, "set multiplot", *(keys if legend else []), *frame, *words, "unset multiplot", ""])
+    return "\n".join([terminal(whole), *data, "set multiplot", *(keys if legend else []), *frame, *words, "unset multiplot", ""])

@@ -2,7 +2,7 @@
 import glob
 import os
 
-from reproduction import ars, carrefour, charts, marathe, numamma, verghese
+from reproduction import ars, carrefour, charts, marathe, numamma, pictures, verghese
 
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
 
@@ -244,7 +244,7 @@ def agreement(published, ours):
 
 def papers(results, further, drawing):
     text = "## The papers' tables\n\nPublished figures come first, ours after the slash. Rankings: of the pairs that the paper tells apart, how many ours orders alike.\n"
-    return text + ars.section(results, drawing) + marathe.section(results, drawing) + numamma.section(results, drawing) + carrefour.section(further.get(carrefour.PAPER, {}), drawing)
+    return text + ars.section(results, drawing) + marathe.section(results, drawing) + numamma.section(results, further.get(pictures.PAPER, {}), drawing) + carrefour.section(further.get(carrefour.PAPER, {}), drawing)
 
 
 def text(results, left_out, matrix, further, drawing):

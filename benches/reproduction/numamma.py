@@ -1,9 +1,9 @@
-"""NumaMMA's Tables 1 to 4 beside ours: of replays, and of what benches/sampler_cost and benches/lossy_traces measured."""
+"""NumaMMA's tables and figures beside ours: of replays, of what benches/sampler_cost and benches/lossy_traces measured, and of traces."""
 import glob
 import os
 import re
 
-from reproduction import charts, document
+from reproduction import charts, document, pictures
 
 PRESET = "amd48"
 # Speedup over first touch, interleaved, block-naive, by NumaMMA (Tables 3 and 4).
@@ -16,9 +16,9 @@ SAMPLED = {
 }
 
 
-def section(results, drawing):
-    """The text, of the results of the papers' machines and of the newest of the files."""
-    return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing)])
+def section(results, found, drawing):
+    """The text, of the results of the papers' machines, of the newest of the files, and of the runs that pictures are of."""
+    return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing), pictures.section(found, drawing)])
 
 
 def measured(names, line):

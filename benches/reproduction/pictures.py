@@ -1,0 +1,137 @@
+"""NumaMMA's pictures redone: which threads access which pages of an object, and when."""
+import collections
+import colorsys
+import csv
+import dataclasses
+import io
+import os
+
+from reproduction import charts
+
+# The machine that the paper's pictures were taken on (§4).
+PAPER, PRESET = "NumaMMA", "intel32"
+# Rectangles in a picture: across, and up at the most.
+ACROSS, UP = 200, 64
+# Accesses that a picture is made of, at the most: the others are left out at random.
+AT_MOST = 200_000
+PAGE_BYTES = 4096
+
+
+@dataclasses.dataclass
+class Figure:
+    """A picture of an object, called as `nearpage export` calls it."""
+
+    number: int
+    workload: str
+    theirs: str
+    ours: str
+    object: str
+    # By thread, not over time.
+    by_thread: bool = False
+    # From which share of its accesses on, and to which.
+    window: tuple = (0, 1)
+
+
+# A few passes where the paper shows some of many.
+FIGURES = [
+    Figure(1, "cg", "main_flt_mem of CG", "values", "main cg.c:106", by_thread=True),
+    Figure(2, "cg", "main_flt_mem of CG", "values", "main cg.c:106"),
+    Figure(3, "lu_blocks", "cvar of LU", "cvar", "cvar", window=(0.25, 1)),
+    Figure(4, "lu_blocks", "cjac of LU", "cjac", "cjac", window=(0.25, 1)),
+    Figure(5, "cluster", "block of Streamcluster", "block", "main cluster.c:50", window=(0.6, 0.8)),
+    Figure(6, "cluster", "points of Streamcluster", "closest", "main cluster.c:51"),
+]
+
+
+def jobs(tools):
+    """What is to be run, by name; each returns what the section is drawn of."""
+    machine = {"preset": PRESET, "layout": "compact"}
+    machine["file"] = tools.scaled(machine)
+    return {name: lambda name=name, how=how: run(tools, {**machine, **how}, name) for name, how in tools.matrix["numamma"].items()}
+
+
+def run(tools, machine, workload):
+    path = os.path.join(tools.folder, f"{PRESET}-{workload}-pictures")
+    key, tracing = tools.traced(machine, workload, machine["arguments"], path)
+
+    def pictures():
+        text = tools.command(["export", path, "--to", "csv", "-o", "-", "--at-most", str(AT_MOST), "-q"], 1)
+        rows = list(csv.DictReader(io.StringIO(text)))
+        return {figure.number: picture(figure, rows) for figure in FIGURES if figure.workload == workload}
+    found = tools.kept(path + ".pictures.json", [*key, tools.version, AT_MOST, repr(FIGURES), ACROSS, UP], pictures)
+    # Keys of JSON are text.
+    return {"arguments": machine["arguments"], "threads": machine["threads"], "pictures": {int(number): one for number, one in found.items()}, "tracing_s": tracing}
+
+
+def picture(figure, rows):
+    """Of every rectangle that was accessed, from left to right and upwards: the thread with most accesses, or how many accesses there were of its thread."""
+    rows = [row for row in rows if row["object"].split(" (")[0] == figure.object]
+    if not rows:
+        raise RuntimeError(f"nothing in the recording is called {figure.object}")
+    threads = sorted({int(row["tid"]) for row in rows})
+    number = {tid: at for at, tid in enumerate(threads)}
+    accesses = sorted((int(row["time_ns"]), int(row["address"], 16) - int(row["object_address"], 16), number[int(row["tid"])], float(row["weight"])) for row in rows)
+    begin, end = (accesses[int(share * (len(accesses) - 1))][0] for share in figure.window)
+    accesses = [access for access in accesses if begin <= access[0] <= end]
+    pages = max(offset for _, offset, _, _ in accesses) // PAGE_BYTES + 1
+    across = min(ACROSS, pages) if figure.by_thread else ACROSS
+    up = len(threads) if figure.by_thread else min(UP, pages)
+    cells = collections.defaultdict(collections.Counter)
+    for time, offset, thread, weight in accesses:
+        page = offset // PAGE_BYTES
+        place = (page * across // pages, thread) if figure.by_thread else ((time - begin) * across // (end - begin + 1), page * up // pages)
+        cells[place][thread] += weight
+    shown = [[*place, count.total() if figure.by_thread else count.most_common(1)[0][0]] for place, count in sorted(cells.items())]
+    return {"across": across, "up": up, "threads": len(threads), "pages": pages, "ms": (end - begin) / 1e6, "cells": shown}
+
+
+def colour(thread, threads):
+    """Neighbours differ in lightness, too."""
+    return [round(255 * part) for part in colorsys.hsv_to_rgb(0.85 * thread / threads, 0.9, 0.9 - 0.35 * (thread % 2))]
+
+
+def script(figure, found):
+    """gnuplot's words for a picture."""
+    across, up = found["across"], found["up"]
+    pixels = {(right, above): what for right, above, what in found["cells"]}
+    most = max(pixels.values())
+    if figure.by_thread:
+        shade = lambda count: [round(255 - (255 - part) * count / most) for part in (0, 0x72, 0xB2)]
+        width, height, labels = found["pages"], up, ("page", "thread")
+    else:
+        shade = lambda thread: colour(thread, found["threads"])
+        width, height, labels = found["ms"], found["pages"], ("ms of the traced run", "page")
+    shades = [(right, above, *(shade(pixels[right, above]) if (right, above) in pixels else (255, 255, 255))) for above in range(up) for right in range(across)]
+    # Threads are numbers in the middle of their row.
+    lowest = -0.5 if figure.by_thread else 0
+    place = f"(($1 + 0.5) * {width / across:.9g}):(($2 + 0.5) * {height / up:.9g} + {lowest}):3:4:5"
+    return "\n".join([
+        charts.terminal(170 if figure.by_thread else 250),
+        "$cells << EOD", *(" ".join(map(str, one)) for one in shades), "EOD",
+        "unset key", f"set tics out nomirror{'; set ytics 1' if figure.by_thread else ''}", f"set xrange [0:{width:.9g}]", f"set yrange [{lowest}:{height + lowest}]",
+        f"set xlabel '{labels[0]}'", f"set ylabel '{labels[1]}'", f"plot $cells using {place} with rgbimage", "",
+    ])
+
+
+def section(found, drawing):
+    """The figures that there are recordings for; `found`: by workload."""
+    parts = []
+    for figure in FIGURES:
+        if figure.workload not in found:
+            continue
+        run = found[figure.workload]
+        one = run["pictures"][figure.number]
+        how = "how often each thread accesses each page" if figure.by_thread else "which thread accesses which page, over time"
+        says = f"Figure {figure.number}: {how}, {figure.ours} of {figure.workload}"
+        parts.append(
+            f"Figure {figure.number}, {figure.theirs}; ours is `{figure.ours}` of `{figure.workload} {run['arguments']}` with {run['threads']} threads:\n\n"
+            + drawing.draw(f"numamma-figure-{figure.number}", says, script(figure, one))
+        )
+    if not parts:
+        return ""
+    return (
+        f"\n#### Figures 1 to 6 in shape (`{PRESET}`)\n\n"
+        "Misses of traced runs where the paper has samples; a colour is a thread, from red for the first to violet for the last, and the time is that "
+        "which tracing took. As there: the threads of `cg` each have a part of the matrix, those of `lu_blocks` share each period of either array, whose lengths "
+        "differ, `block` is read at random by all, and the points in shares.\n\n" + "".join(parts)
+    )
