@@ -215,12 +215,12 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         WAITING.to_owned(),
         // Threads that get CPUs of their own: because it is said, and because a plan says so.
         format!(
-            "sed '/^machine = /a threads = \"scatter\"' cg.toml >pinned.toml\n\
+            "sed '/^machine = /a threads = \"scatter\"' cluster.toml >pinned.toml\n\
              for how in '--threads compact' '--plan pinned.toml'; do\n\
                  name=pinned_${{how##* }}\n\
-                 WORKLOAD_UNTIL=$name.end {team} {nearpage} run -q $how -- {cg} {CG} >/dev/null &\n\
-                 wait_for '[ $(may_run_on cg | sort -u | wc -l) = 4 ]' 60\n\
-                 may_run_on cg >$name\n\
+                 WORKLOAD_UNTIL=$name.end {team} {nearpage} run -q $how -- {cluster} {CLUSTER} >/dev/null &\n\
+                 wait_for '[ $(may_run_on cluster | sort -u | wc -l) = 4 ]' 60\n\
+                 may_run_on cluster >$name\n\
                  : >$name.end\n\
                  wait $!\n\
              done\n"
