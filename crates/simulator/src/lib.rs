@@ -28,6 +28,7 @@
 //! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
 //!   that hits in the first level, taken to be of the page of the last miss, as often as programs load.
+//!   Where a policy is shown one miss in so many, the distances between these are drawn, too.
 //! - **Hinting faults** (`kernel-balancing`) come at the first miss of any level to a page after it
 //!   was unmapped: references that hit in the first level are not in a trace.
 //! - **A thread that a schedule moves** ([`Schedule`]), or a policy, finds the caches of its new CPU cold: it is

@@ -1,13 +1,17 @@
 //! Which of the references a policy is shown.
 
+use nearpage_policy::online::Draws;
+
 use crate::figures::Figures;
 use crate::options::Options;
 
 /// What has passed since the policy was shown something.
 pub(super) struct Sampled {
     every: u32,
-    /// By node, references since the last one that was shown.
-    unseen: Vec<u32>,
+    /// By node, references until one is shown.
+    left: Vec<u32>,
+    /// For the distances between those that are shown.
+    draws: Draws,
     /// Least latency of loads that are shown.
     pub latency_min: u64,
     /// Time lost that one sample of a clock stands for.
@@ -18,16 +22,26 @@ pub(super) struct Sampled {
 
 impl Sampled {
     pub fn new(figures: &Figures, options: &Options, threads: usize) -> Self {
-        Self {
+        let mut sampled = Self {
             every: options.every,
-            unseen: vec![0; figures.nodes],
+            left: Vec::new(),
+            draws: Draws::new(options.seed),
             latency_min: figures.cycle.saturating_mul(options.latency_cycles_min),
             period: figures
                 .remote_latency()
                 .saturating_mul(options.every.into())
                 .max(1),
             lost: vec![0; threads],
-        }
+        };
+        sampled.left = (0..figures.nodes).map(|_| sampled.distance()).collect();
+        sampled
+    }
+
+    /// References to the next one that is shown: from 1 to twice the mean, less 1. At even distances a loop that takes
+    /// turns at two arrays would show one of them alone; processors draw theirs, too.
+    fn distance(&mut self) -> u32 {
+        let distances = 2 * u64::from(self.every.max(1)) - 1;
+        1 + (self.draws.share() * distances as f64) as u32
     }
 
     /// Counts a reference from `node` that qualifies; is it the one to be shown?
@@ -36,12 +50,12 @@ impl Sampled {
         if self.every == 1 {
             return true;
         }
-        let unseen = &mut self.unseen[usize::from(node)];
-        *unseen += 1;
-        if *unseen < self.every {
+        let left = &mut self.left[usize::from(node)];
+        *left -= 1;
+        if *left > 0 {
             return false;
         }
-        *unseen = 0;
+        self.left[usize::from(node)] = self.distance();
         true
     }
 
@@ -56,5 +70,25 @@ impl Sampled {
         let samples = *lost / self.period;
         *lost %= self.period;
         samples
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_so_many_is_shown_in_the_mean() {
+        let mut sampled = Sampled {
+            every: 10,
+            left: vec![1],
+            draws: Draws::new(0),
+            latency_min: 0,
+            period: 1,
+            lost: Vec::new(),
+        };
+        let shown = (0..10_000).filter(|_| sampled.one_in_so_many(0)).count();
+        // Five standard deviations of a thousand distances from 1 to 19, in tenths.
+        assert!(shown.abs_diff(1000) < 87, "{shown}");
     }
 }

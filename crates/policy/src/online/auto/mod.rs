@@ -9,10 +9,13 @@
 //!   doubled, what was seen before counts half.
 //!   Only nodes on which threads live count: those that have ended refer to nothing any more.
 //! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
-//!   exceed the cost. Each further move of the same page away from where it was first touched costs twice
-//!   as much as the one before, so that pages that go back and forth soon stay.
+//!   exceed the cost. That keeps what was seen by chance from being taken for more. How far few observations can be
+//!   trusted shows in what moves have saved so far: the share of their cost that they have paid back is taken off the
+//!   standard errors (an empirical prior in place of a fixed one). Each further move of the same page away from where
+//!   it was first touched costs twice as much as the one before, so that pages that go back and forth soon stay.
 //! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
-//!   small share of the time: whatever is predicted, moves cost no more than that to first touch.
+//!   small share of the time: whatever is predicted, moves cost no more than that to first touch. Whatever is away may
+//!   have to go back when threads have ended: what it loses until then, and the move, are held in reserve.
 //!   A page that has turned out to be better off where it was goes back without asking: what that loses
 //!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
 //!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
@@ -40,8 +43,8 @@ parameters! {
     /// Named parameters. None of them is from a paper; they are the same for all programs.
     pub struct AutoParameters {
         check_ns = 1_000_000, 1..=LARGE, "time between looks at the load of controllers";
-        budget_permille = 5, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
-        errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move";
+        budget_permille = 10, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
+        errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move, until moves have paid for themselves";
         remote_ns = 0, 0..=LARGE, "what an observed remote reference stands to save; 0: as the machine says";
         cost_ns = 0, 0..=LARGE, "cost of moving a page; 0: as the machine says";
         collapse_ns = 0, 0..=LARGE, "cost of a store to a page that has copies; 0: as the machine says";
@@ -67,6 +70,8 @@ pub struct MemoryTimes {
 const NONE: u8 = u8::MAX;
 /// Nodes that are weighed against each other at a time.
 const LANES: usize = 4;
+/// What a page that goes back costs, in moves: the move, and as much that it lost before.
+const BACK_MOVES: f64 = 2.0;
 /// A page's cost is doubled so often at the most.
 const DOUBLINGS_MAX: u8 = 16;
 
@@ -82,6 +87,8 @@ struct Page {
     stores: u16,
     /// A node other than the first has referred to it.
     shared: bool,
+    /// Its home is not the first.
+    away: bool,
 }
 
 const UNSEEN: Page = Page {
@@ -91,6 +98,7 @@ const UNSEEN: Page = Page {
     collapses: 0,
     stores: 0,
     shared: false,
+    away: false,
 };
 
 /// The policy.
@@ -361,7 +369,7 @@ impl Auto {
     ) -> Option<Action> {
         let first = usize::from(self.pages[page as usize].first);
         let price_ns = self.purse.price_ns(thread, self.cost_ns);
-        let affordable = self.purse.balance_ns >= price_ns;
+        let affordable = self.purse.free_ns() >= price_ns;
         // Only what is away from its first node may move without.
         if !affordable && copies.nodes == 1 << first {
             return None;
@@ -373,7 +381,8 @@ impl Auto {
             rule,
         } = self.propose(page, node, copies);
         let target = saving.node;
-        let goes_back = kind != ActionKind::Replicate && target == first;
+        let moves_home = kind != ActionKind::Replicate;
+        let goes_back = moves_home && target == first;
         let risk_ns = match kind {
             ActionKind::Replicate => self.risk.expected_ns(self.cost_ns),
             _ => 0.0,
@@ -382,19 +391,26 @@ impl Auto {
             true => self.cost_ns,
             false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        let errors = match goes_back && self.one_runs {
+        // It may have to be undone.
+        let back_ns = match goes_back {
             true => 0.0,
-            false => self.errors,
+            false => BACK_MOVES * self.cost_ns,
+        };
+        let errors = match goes_back {
+            true if self.one_runs => 0.0,
+            true => self.errors,
+            false => self.errors * (1.0 - self.purse.paid_back(self.cost_ns)),
         };
         let certain_ns = saving.saved_ns - errors * saving.variance.sqrt();
-        let affordable = self.purse.balance_ns >= price_ns + risk_ns;
+        let affordable = self.purse.free_ns() >= price_ns + risk_ns + back_ns;
         if certain_ns <= least || !(affordable || goes_back) {
             return None;
         }
         self.purse.pay(thread, self.cost_ns);
         self.risk.copies += u64::from(kind == ActionKind::Replicate);
         let row = page as usize * self.nodes..(page as usize + 1) * self.nodes;
-        if kind != ActionKind::Replicate {
+        if moves_home {
+            self.set_away(page, !goes_back);
             // The load goes with it.
             let seen: f64 = self.counts[row.clone()]
                 .iter()
@@ -416,7 +432,7 @@ impl Auto {
             writes: state.stores.into(),
             migrations: state.moves.into(),
         };
-        if kind != ActionKind::Replicate {
+        if moves_home {
             state.moves = state.moves.saturating_add(1);
             self.counts[row].fill(0);
         }
@@ -426,6 +442,13 @@ impl Auto {
             node: target as u16,
             reason,
         })
+    }
+
+    /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
+    fn set_away(&mut self, page: u32, away: bool) {
+        let was = std::mem::replace(&mut self.pages[page as usize].away, away);
+        self.purse.reserve_ns +=
+            BACK_MOVES * self.cost_ns * (f64::from(u8::from(away)) - f64::from(u8::from(was)));
     }
 
     /// Waits from the load: Pollaczek and Khinchine's for equal service, no longer than the service of
@@ -487,7 +510,7 @@ impl OnlinePolicy for Auto {
         if copies.nodes != 1 << first {
             let serving = self.serving(at, copies);
             let each_ns = self.latency(at, first) - self.latency(at, serving);
-            self.purse.saved(self.every * each_ns);
+            self.purse.saved(thread, self.every * each_ns);
         }
         if looked_at {
             actions.extend(self.decide(page, at, thread, copies));
@@ -498,9 +521,8 @@ impl OnlinePolicy for Auto {
         self.epochs = self.epochs.saturating_add(1);
         self.era = self.epochs.ilog2() as u8;
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
-        let running = running.count();
-        self.one_runs = running == 1;
-        self.purse.end_epoch(epoch.duration_ns, running);
+        self.one_runs = running.count() == 1;
+        self.purse.end_epoch(epoch.duration_ns, epoch.threads);
         let homes = epoch.threads.iter().map(|thread| 1 << thread.node);
         // Where no threads are told, they may be anywhere.
         self.inhabited = homes
@@ -514,6 +536,7 @@ impl OnlinePolicy for Auto {
     }
 
     fn forget(&mut self, page: u32) {
+        self.set_away(page, false);
         self.pages[page as usize] = UNSEEN;
         self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
     }
@@ -522,7 +545,7 @@ impl OnlinePolicy for Auto {
         let state = &mut self.pages[page as usize];
         state.collapses = state.collapses.saturating_add(1);
         state.stores = state.stores.saturating_add(1);
-        self.purse.balance_ns -= self.risk.collapse_ns;
+        self.purse.lose(self.risk.collapse_ns);
         self.risk.collapses += 1;
     }
 }

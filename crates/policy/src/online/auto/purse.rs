@@ -1,63 +1,113 @@
 //! What moves may cost: a small share of the time, and what earlier moves have saved.
 
-use std::collections::BTreeMap;
-
 use nearpage_recording::ThreadIndex;
+
+use crate::online::ThreadCounts;
 
 /// Time of the program that moves may still take.
 ///
-/// Threads wait for each other: a move is taken to hold up the program for as long as the thread that
-/// makes it. What several threads move in an epoch goes on side by side, and costs as much as the one
-/// that moves most. What moves save, all threads save together: the program saves the mean.
+/// Threads wait for each other: an epoch is taken to last for as long as the thread that is busy longest. A move
+/// holds up the thread that makes it, so that what several threads move in an epoch goes on side by side, and costs as
+/// much as the one that moves most. What moves save a thread shortens the program no further than to where the next
+/// one is: it saves what the longest would have been busy without any, less what it was.
+///
+/// Pages may have to go back when threads have ended, one after the other and with nobody else at work. What that
+/// takes is held in reserve for each page that is away, and not spent on more.
 #[derive(Clone, Debug)]
 pub(super) struct Purse {
     /// Of the program's time.
     pub balance_ns: f64,
+    /// For all that is away to go back.
+    pub reserve_ns: f64,
     /// Share of the time that may be lost.
     budget: f64,
-    /// Threads that ran in the last epoch.
-    running: f64,
+    /// All that moves have cost and saved so far.
+    paid_ns: f64,
+    saved_ns: f64,
     /// By thread, in this epoch.
-    moving_ns: BTreeMap<ThreadIndex, f64>,
+    threads: Vec<OfThread>,
     longest_ns: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OfThread {
+    moving_ns: f64,
+    /// By moves so far; below 0 where they lose.
+    saved_ns: f64,
 }
 
 impl Purse {
     pub fn new(budget: f64) -> Self {
         Self {
             balance_ns: 0.0,
+            reserve_ns: 0.0,
             budget,
-            running: 1.0,
-            moving_ns: BTreeMap::new(),
+            paid_ns: 0.0,
+            saved_ns: 0.0,
+            threads: Vec::new(),
             longest_ns: 0.0,
         }
     }
 
     /// What the program loses by a thread's next move.
     pub fn price_ns(&self, thread: ThreadIndex, move_ns: f64) -> f64 {
-        let own_ns = self.moving_ns.get(&thread).copied().unwrap_or(0.0);
+        let known = self.threads.get(thread.0 as usize);
+        let own_ns = known.map_or(0.0, |thread| thread.moving_ns);
         (own_ns + move_ns - self.longest_ns).max(0.0)
+    }
+
+    /// What may be spent now.
+    pub fn free_ns(&self) -> f64 {
+        self.balance_ns - self.reserve_ns
     }
 
     /// A thread makes a move.
     pub fn pay(&mut self, thread: ThreadIndex, move_ns: f64) {
-        self.balance_ns -= self.price_ns(thread, move_ns);
-        let own_ns = self.moving_ns.entry(thread).or_default();
-        *own_ns += move_ns;
-        self.longest_ns = self.longest_ns.max(*own_ns);
+        self.lose(self.price_ns(thread, move_ns));
+        let thread = self.of(thread);
+        thread.moving_ns += move_ns;
+        let own_ns = thread.moving_ns;
+        self.longest_ns = self.longest_ns.max(own_ns);
+    }
+
+    /// What has been moved costs the program so much.
+    pub fn lose(&mut self, program_ns: f64) {
+        self.balance_ns -= program_ns;
+        self.paid_ns += program_ns;
     }
 
     /// A thread has saved time, or, below 0, lost it.
-    pub fn saved(&mut self, thread_ns: f64) {
-        self.balance_ns += thread_ns / self.running;
+    pub fn saved(&mut self, thread: ThreadIndex, thread_ns: f64) {
+        self.of(thread).saved_ns += thread_ns;
     }
 
-    /// An epoch has passed in which so many threads ran.
-    pub fn end_epoch(&mut self, duration_ns: u64, running: usize) {
-        self.balance_ns += self.budget * duration_ns as f64;
-        self.running = running.max(1) as f64;
-        self.moving_ns.clear();
+    /// How much of what moves have cost they have saved since, from 0 to 1; one more move is taken to have saved
+    /// nothing.
+    pub fn paid_back(&self, move_ns: f64) -> f64 {
+        (self.saved_ns / (self.paid_ns + move_ns)).clamp(0.0, 1.0)
+    }
+
+    /// An epoch has passed, in which these threads were there.
+    pub fn end_epoch(&mut self, duration_ns: u64, threads: &[ThreadCounts]) {
+        let (mut with_ns, mut without_ns) = (0.0f64, 0.0f64);
+        for thread in threads {
+            let busy_ns = thread.busy_ns as f64;
+            let saved_ns = self.of(thread.thread).saved_ns;
+            with_ns = with_ns.max(busy_ns);
+            without_ns = without_ns.max(busy_ns + saved_ns);
+        }
+        self.saved_ns += without_ns - with_ns;
+        self.balance_ns += without_ns - with_ns + self.budget * duration_ns as f64;
+        self.threads.fill(OfThread::default());
         self.longest_ns = 0.0;
+    }
+
+    fn of(&mut self, thread: ThreadIndex) -> &mut OfThread {
+        let at = thread.0 as usize;
+        if at >= self.threads.len() {
+            self.threads.resize(at + 1, OfThread::default());
+        }
+        &mut self.threads[at]
     }
 }
 
@@ -65,11 +115,22 @@ impl Purse {
 mod tests {
     use super::*;
 
+    fn busy(thread: u32, busy_ns: u64) -> ThreadCounts {
+        ThreadCounts {
+            thread: ThreadIndex(thread),
+            application: 0,
+            node: 0,
+            busy_ns,
+            reads: 0,
+            writes: 0,
+        }
+    }
+
     #[test]
     fn what_is_moved_side_by_side_costs_as_much_as_the_longest() {
         let [a, b] = [ThreadIndex(0), ThreadIndex(7)];
         let mut purse = Purse::new(0.005);
-        purse.end_epoch(1_000_000, 4);
+        purse.end_epoch(1_000_000, &[]);
         assert_eq!(purse.balance_ns, 5000.0);
         purse.pay(a, 1000.0);
         purse.pay(a, 1000.0);
@@ -79,12 +140,47 @@ mod tests {
         purse.pay(b, 1500.0);
         assert_eq!(purse.balance_ns, 2500.0, "b moves for 2500 ns, a for 2000");
         // Another epoch, another longest.
-        purse.end_epoch(0, 4);
+        purse.end_epoch(0, &[]);
         assert_eq!(purse.price_ns(b, 1000.0), 1000.0);
-        // Four threads run: a thread's nanosecond is a quarter of the program's.
-        purse.saved(400.0);
-        assert_eq!(purse.balance_ns, 2600.0);
-        purse.saved(-800.0);
-        assert_eq!(purse.balance_ns, 2400.0);
+        purse.reserve_ns = 2000.0;
+        assert_eq!(purse.free_ns(), 500.0);
+    }
+
+    /// What the program saves in an epoch in which two threads were busy for so long and saved so much.
+    fn saves(busy_ns: [u64; 2], saved_ns: [f64; 2]) -> f64 {
+        let mut purse = Purse::new(0.0);
+        for (thread, saved_ns) in (0..).zip(saved_ns) {
+            purse.saved(ThreadIndex(thread), saved_ns);
+        }
+        purse.end_epoch(1_000_000, &[busy(0, busy_ns[0]), busy(1, busy_ns[1])]);
+        purse.balance_ns
+    }
+
+    #[test]
+    fn the_thread_that_others_wait_for_says_what_is_saved() {
+        assert_eq!(saves([1000, 1000], [400.0, 400.0]), 400.0);
+        assert_eq!(saves([1000, 300], [0.0, 400.0]), 0.0, "it had waited");
+        assert_eq!(saves([1000, 800], [0.0, 400.0]), 200.0, "for a part of it");
+        assert_eq!(saves([1000, 0], [-400.0, 0.0]), -400.0);
+        assert_eq!(saves([1000, 900], [-400.0, 0.0]), -100.0);
+    }
+
+    #[test]
+    fn what_moves_have_saved_pays_them_back() {
+        let mut purse = Purse::new(0.0);
+        assert_eq!(purse.paid_back(1000.0), 0.0);
+        purse.pay(ThreadIndex(0), 1000.0);
+        purse.saved(ThreadIndex(0), 500.0);
+        purse.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
+        assert_eq!(
+            purse.paid_back(1000.0),
+            0.25,
+            "one made, and one to be made"
+        );
+        purse.saved(ThreadIndex(0), 5000.0);
+        purse.end_epoch(1_000_000, &[busy(0, 1_000_000)]);
+        assert_eq!(purse.paid_back(1000.0), 1.0);
+        purse.lose(10_000.0);
+        assert!(purse.paid_back(1000.0) < 0.5);
     }
 }
