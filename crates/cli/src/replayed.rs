@@ -2,7 +2,7 @@
 
 use nearpage_recording::trace::{Happening, Miss, PageIndex, StepBatch, Steps};
 use nearpage_recording::{ObjectKind, Recording};
-use nearpage_simulator::{Batches, FilePage, ThreadSteps, Trace};
+use nearpage_simulator::{Batches, FilePage, ThreadSteps, Trace, is_marked};
 
 /// A trace to be replayed.
 pub struct Replayed {
@@ -99,6 +99,11 @@ impl Trace for Replayed {
     fn page_number(&self, page: u32) -> u64 {
         let pages = self.trace.pages();
         pages.place(PageIndex(page)).address / pages.page_bytes()
+    }
+
+    fn may_be_marked(&self) -> bool {
+        let kept = self.steps.as_ref();
+        kept.is_none_or(|threads| threads.iter().flatten().any(is_marked))
     }
 
     fn file_pages(&self) -> Vec<(u32, FilePage)> {

@@ -106,6 +106,13 @@ pub(crate) struct Watched {
     pub epoch: (u64, u64),
 }
 
+impl Watched {
+    /// The thread's own time: what it spent waiting is not.
+    pub fn own(&self, time: u64) -> u64 {
+        time - self.waited
+    }
+}
+
 /// A thread.
 pub(crate) struct Thread<'a> {
     pub index: ThreadIndex,
@@ -204,6 +211,13 @@ impl<'a> Thread<'a> {
         (self.at < self.stop).then(|| self.batch.misses[self.at])
     }
 
+    /// The same, where others of the batch follow it.
+    #[inline]
+    pub fn miss_before_more(&self) -> Option<Miss> {
+        self.miss()
+            .filter(|_| self.at + 1 < self.batch.misses.len())
+    }
+
     /// What happens at the thread's time, where it is no miss.
     pub fn happening(&self) -> Happening {
         self.batch.happenings[self.happening].2
@@ -232,23 +246,32 @@ impl<'a> Thread<'a> {
     #[inline]
     pub fn reach(&mut self, figures: &Figures) -> Result<bool, Error> {
         loop {
-            if self.at < self.stop {
-                self.run(self.batch.misses[self.at].instructions, figures);
-                return Ok(true);
-            }
-            if let Some(&(_, instructions, _)) = self.batch.happenings.get(self.happening) {
+            let next = match self.at < self.stop {
+                true => Some(self.batch.misses[self.at].instructions),
+                false => self.batch.happenings.get(self.happening).map(|next| next.1),
+            };
+            if let Some(instructions) = next {
                 self.run(instructions, figures);
                 return Ok(true);
             }
-            if self.time > u64::MAX / 2 {
-                return Err(Error::TooLong);
-            }
-            if !self.steps.next(&mut self.batch)? {
+            if !self.read_on()? {
                 return Ok(false);
             }
-            (self.at, self.happening) = (0, 0);
-            self.set_stop();
         }
+    }
+
+    /// The next batch; `false`: there is none.
+    #[cold]
+    fn read_on(&mut self) -> Result<bool, Error> {
+        if self.time > u64::MAX / 2 {
+            return Err(Error::TooLong);
+        }
+        if !self.steps.next(&mut self.batch)? {
+            return Ok(false);
+        }
+        (self.at, self.happening) = (0, 0);
+        self.set_stop();
+        Ok(true)
     }
 
     fn set_stop(&mut self) {

@@ -1,7 +1,7 @@
 //! What is replayed.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{StepBatch, Steps, TracedThread};
+use nearpage_recording::trace::{Happening, StepBatch, Steps, TracedThread};
 
 pub use nearpage_recording::trace::FilePage;
 
@@ -42,6 +42,11 @@ pub trait Trace: Sync {
         Vec::new()
     }
 
+    /// Is a begin or end of the stable phase among its steps, or is that not known?
+    fn may_be_marked(&self) -> bool {
+        true
+    }
+
     /// Programs that it is of.
     fn programs(&self) -> usize {
         1
@@ -68,6 +73,12 @@ pub struct MemoryTrace {
     pub threads: Vec<(TracedThread, Vec<StepBatch>)>,
 }
 
+/// Is a begin or end of the stable phase among these steps?
+pub fn is_marked(batch: &StepBatch) -> bool {
+    let mut happenings = batch.happenings.iter();
+    happenings.any(|happening| matches!(happening.2, Happening::Mark { .. }))
+}
+
 /// Hands out the steps of batches in memory.
 pub struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
 
@@ -92,6 +103,11 @@ impl Steps for Batches<'_> {
 impl Trace for MemoryTrace {
     fn pages(&self) -> usize {
         self.pages
+    }
+
+    fn may_be_marked(&self) -> bool {
+        let mut batches = self.threads.iter().flat_map(|thread| &thread.1);
+        batches.any(is_marked)
     }
 
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
