@@ -6,7 +6,7 @@ use nearpage_recording::trace::{Happening, StepBatch, Steps, TracedThread};
 pub use nearpage_recording::trace::FilePage;
 
 /// A thread and what hands out its steps.
-pub type ThreadSteps<'a> = (TracedThread, Box<dyn Steps + 'a>);
+pub type ThreadSteps<'a> = (TracedThread, StepSource<'a>);
 
 /// A trace that can be read any number of times, by several replays at once.
 pub trait Trace: Sync {
@@ -79,24 +79,20 @@ pub fn is_marked(batch: &StepBatch) -> bool {
     happenings.any(|happening| matches!(happening.2, Happening::Mark { .. }))
 }
 
-/// Hands out the steps of batches in memory.
-pub struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
-
-impl<'a> Batches<'a> {
-    /// From the first.
-    pub fn new(batches: &'a [StepBatch]) -> Self {
-        Self(batches.iter())
-    }
+/// Hands out a thread's steps.
+pub enum StepSource<'a> {
+    /// They are read, batch by batch.
+    Read(Box<dyn Steps + 'a>),
+    /// They are in memory.
+    Kept(std::slice::Iter<'a, StepBatch>),
 }
 
-impl Steps for Batches<'_> {
+impl Steps for StepSource<'_> {
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
-        let Some(next) = self.0.next() else {
-            return Ok(false);
-        };
-        batch.misses.clone_from(&next.misses);
-        batch.happenings.clone_from(&next.happenings);
-        Ok(true)
+        match self {
+            Self::Read(steps) => steps.next(batch),
+            Self::Kept(batches) => Ok(batches.next().map(|next| batch.clone_from(next)).is_some()),
+        }
     }
 }
 
@@ -113,7 +109,7 @@ impl Trace for MemoryTrace {
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (thread, batches) in &self.threads {
-            threads.push((thread.clone(), Box::new(Batches::new(batches))));
+            threads.push((thread.clone(), StepSource::Kept(batches.iter())));
         }
         Ok(threads)
     }
