@@ -7,7 +7,7 @@
 use nearpage_machine::{CpuId, preset};
 use nearpage_recording::trace::{Miss, PageIndex, Served, StepBatch, Steps, TracedThread};
 use nearpage_recording::{AccessKind, ThreadIndex};
-use nearpage_simulator::{Job, Policy, ThreadSteps, Trace, simulate};
+use nearpage_simulator::{Job, Policy, StepSource, ThreadSteps, Trace, simulate};
 
 const THREADS: u64 = 8;
 const BATCH: u64 = 8192;
@@ -114,7 +114,7 @@ impl Trace for Generated {
                         ^ (thread + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
                     misses: Vec::new(),
                 };
-                (traced, Box::new(steps) as Box<dyn Steps>)
+                (traced, StepSource::Read(Box::new(steps)))
             })
             .collect())
     }

@@ -229,10 +229,12 @@ impl LiveRanges {
     #[inline]
     pub fn find_from(&self, address: u64, place: Place) -> Option<&Range> {
         let block = self.blocks.get(place.block as usize);
-        let near = block.and_then(|block| self.shelves.ranges(block).get(place.at as usize));
-        match near {
+        let from = block.and_then(|block| self.shelves.ranges(block).get(place.at as usize..));
+        match from.unwrap_or_default() {
             // Ranges are disjoint: it is this one.
-            Some(range) if range.start <= address && address < range.end => near,
+            [near, ..] if near.start <= address && address < near.end => Some(near),
+            // It is in the gap before the next.
+            [near, next, ..] if near.end <= address && address < next.start => None,
             _ => self.find(address),
         }
     }

@@ -48,8 +48,15 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .output
         .clone()
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
-    let planned = |analysis: &Analysis, program: &OnMachine, policy, limit_ns| {
-        planned(&arguments, analysis, program, policy, limit_ns)
+    let planned = |analysis: &Analysis, program: &OnMachine, policy, limit_ns, first_touch_ns| {
+        planned(
+            &arguments,
+            analysis,
+            program,
+            policy,
+            limit_ns,
+            first_touch_ns,
+        )
     };
     let (plans, choice) = match analyses.as_slice() {
         [analysis] => {
@@ -62,15 +69,15 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
                     _ => output.with_extension(format!("{}.toml", policy.as_str())),
                 };
                 for (number, program) in programs.iter().enumerate() {
-                    let planned = planned(analysis, program, policy, f64::INFINITY)?;
+                    let planned = planned(analysis, program, policy, f64::INFINITY, None)?;
                     plans.extend(planned.map(|planned| (numbered(&output, number), planned)));
                 }
             }
             (plans, None)
         }
         several => {
-            let auto = |analysis: &Analysis, program: &OnMachine, limit_ns| {
-                planned(analysis, program, Policy::Auto, limit_ns)
+            let auto = |analysis: &Analysis, program: &OnMachine, limit_ns, first_touch_ns| {
+                planned(analysis, program, Policy::Auto, limit_ns, first_touch_ns)
             };
             let choice = layouts::choose(several, &machine, auto)?;
             (Vec::new(), Some(choice))
@@ -145,13 +152,15 @@ impl Planned {
     }
 }
 
-/// `None`: no simple rule brings it within so much time.
+/// `None`: no simple rule brings it within so much time. `first_touch_ns`: its time under first touch, where it
+/// was replayed before.
 fn planned(
     arguments: &arguments::Plan,
     analysis: &Analysis,
     program: &OnMachine,
     policy: Policy,
     limit_ns: f64,
+    first_touch_ns: Option<f64>,
 ) -> anyhow::Result<Option<Planned>> {
     let input = program.input();
     let parameters = Parameters {
@@ -161,7 +170,14 @@ fn planned(
     };
     let decided = {
         let _progress = Progress::new(format!("deciding for {}", program.name()));
-        decided_within(limit_ns, policy, &input, &parameters, &analysis.recording)?
+        decided_within(
+            limit_ns,
+            first_touch_ns,
+            policy,
+            &input,
+            &parameters,
+            &analysis.recording,
+        )?
     };
     Ok(decided.map(|decided| Planned {
         prediction: predict(&decided.plan, &input),

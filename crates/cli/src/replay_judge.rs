@@ -31,6 +31,8 @@ struct Replays<'a> {
     trace: Replayed,
     machine: &'a Machine,
     workers: usize,
+    /// Time under first touch, where it was replayed before.
+    first_touch_ns: Option<f64>,
 }
 
 impl Judge for Replays<'_> {
@@ -49,9 +51,15 @@ impl Judge for Replays<'_> {
                 homes: homes.homes,
             }))
         };
-        let jobs: Vec<Job> = selections.iter().map(job).collect::<anyhow::Result<_>>()?;
+        let nothing = alternatives.nothing();
+        let known_ns =
+            |selection: &Selection| self.first_touch_ns.filter(|_| *selection == nothing);
+        let unknown = selections.iter().filter(|one| known_ns(one).is_none());
+        let jobs: Vec<Job> = unknown.map(job).collect::<anyhow::Result<_>>()?;
         let outcomes = simulate(&self.trace, self.machine, &jobs, self.workers)?;
-        Ok(outcomes.iter().map(|outcome| outcome.time_ns).collect())
+        let mut times_ns = outcomes.iter().map(|outcome| outcome.time_ns);
+        let of = |selection| known_ns(selection).or_else(|| times_ns.next());
+        Ok(selections.iter().filter_map(of).collect())
     }
 
     fn margins(&self) -> Margins {
@@ -64,16 +72,19 @@ impl Judge for Replays<'_> {
 }
 
 /// The trace of a full recording that can be replayed on the machine.
-fn replayable(recording: &Recording, machine: &Machine) -> Option<Replayed> {
+fn replayable(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<Replayed>> {
     let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    let trace = recording.trace().ok()?;
-    tracing.serves(machine).ok()?;
-    Some(Replayed::new(recording, trace))
+    let (Ok(trace), Ok(())) = (recording.trace(), tracing.serves(machine)) else {
+        return Ok(None);
+    };
+    let mut trace = Replayed::new(recording, trace);
+    trace.keep_steps()?;
+    Ok(Some(trace))
 }
 
 /// How long a full recording takes under first touch on its machine; `None`: it cannot be replayed there.
 pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<f64>> {
-    let Some(trace) = replayable(recording, machine) else {
+    let Some(trace) = replayable(recording, machine)? else {
         return Ok(None);
     };
     let assumed = machine.with_assumed_bandwidth();
@@ -110,14 +121,15 @@ pub fn decided(
     parameters: &Parameters,
     recording: &Recording,
 ) -> anyhow::Result<Decided> {
-    let decided = decided_within(f64::INFINITY, policy, input, parameters, recording)?;
+    let decided = decided_within(f64::INFINITY, None, policy, input, parameters, recording)?;
     Ok(decided.expect("no time is as long"))
 }
 
 /// The same; `None`: `auto` did not look closer, since the program takes longer than `limit_ns` under all simple
-/// rules.
+/// rules. `first_touch_ns`: what [`first_touch_ns()`] said of the recording, where it was asked.
 pub fn decided_within(
     limit_ns: f64,
+    first_touch_ns: Option<f64>,
     policy: Policy,
     input: &Input,
     parameters: &Parameters,
@@ -131,9 +143,8 @@ pub fn decided_within(
         return untimed();
     };
     let assumed = input.machine.with_assumed_bandwidth();
-    let (chosen, by_replay) = match replayable(recording, input.machine) {
-        Some(mut trace) => {
-            trace.keep_steps()?;
+    let (chosen, by_replay) = match replayable(recording, input.machine)? {
+        Some(trace) => {
             let mut replays = Replays {
                 recording,
                 trace,
@@ -141,6 +152,7 @@ pub fn decided_within(
                     .as_ref()
                     .map_or(input.machine, |assumed| &assumed.machine),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
+                first_touch_ns,
             };
             let chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
             (chosen, true)

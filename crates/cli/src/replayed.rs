@@ -2,7 +2,7 @@
 
 use nearpage_recording::trace::{Happening, Miss, PageIndex, StepBatch, Steps};
 use nearpage_recording::{ObjectKind, Recording};
-use nearpage_simulator::{Batches, FilePage, ThreadSteps, Trace};
+use nearpage_simulator::{FilePage, StepSource, ThreadSteps, Trace, is_marked};
 
 /// A trace to be replayed.
 pub struct Replayed {
@@ -101,6 +101,11 @@ impl Trace for Replayed {
         pages.place(PageIndex(page)).address / pages.page_bytes()
     }
 
+    fn may_be_marked(&self) -> bool {
+        let kept = self.steps.as_ref();
+        kept.is_none_or(|threads| threads.iter().flatten().any(is_marked))
+    }
+
     fn file_pages(&self) -> Vec<(u32, FilePage)> {
         self.trace.file_pages()
     }
@@ -132,9 +137,9 @@ impl Trace for Replayed {
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (position, thread) in self.trace.threads().iter().enumerate() {
-            let steps: Box<dyn Steps> = match &self.steps {
-                Some(kept) => Box::new(Batches::new(&kept[position])),
-                None => Box::new(self.trace.steps(position)),
+            let steps = match &self.steps {
+                Some(kept) => StepSource::Kept(kept[position].iter()),
+                None => StepSource::Read(Box::new(self.trace.steps(position))),
             };
             threads.push((thread.clone(), steps));
         }

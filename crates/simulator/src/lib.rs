@@ -75,7 +75,7 @@ pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
-pub use trace::{Batches, FilePage, MemoryTrace, ThreadSteps, Trace};
+pub use trace::{FilePage, MemoryTrace, StepSource, ThreadSteps, Trace, is_marked};
 
 use figures::Figures;
 use replay::{Replay, Still};

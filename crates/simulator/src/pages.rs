@@ -138,15 +138,21 @@ impl<'a> PageTable<'a> {
         now: u64,
         figures: &Figures,
     ) -> Result<Copies, Error> {
-        let pages = self.pages.len();
-        let entry = self
-            .pages
-            .get(page as usize)
-            .ok_or(Error::NoSuchPage { page, pages })?;
+        let Some(entry) = self.pages.get(page as usize) else {
+            let pages = self.pages.len();
+            return Err(Error::NoSuchPage { page, pages });
+        };
         if entry.copies == 0 {
             self.touch(page, node, now, figures);
         }
         Ok(self.copies(page))
+    }
+
+    /// Has a page been touched?
+    #[inline]
+    pub fn is_touched(&self, page: u32) -> bool {
+        let entry = self.pages.get(page as usize);
+        entry.is_some_and(|entry| entry.copies != 0)
     }
 
     /// Where a page is that has been touched.

@@ -2,7 +2,7 @@
 
 use nearpage_policy::affinity::hop_sensitive;
 use nearpage_policy::online::{Action, Epoch, Observation, OnlinePolicy};
-use nearpage_recording::trace::{Happening, Served, StepBatch};
+use nearpage_recording::trace::{Happening, Served, StepBatch, Steps};
 
 use crate::Error;
 use crate::figures::Figures;

@@ -4,7 +4,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
 use rustc_hash::FxHashMap;
 
-use crate::trace::{FilePage, ThreadSteps, Trace};
+use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those
 /// of one file ([`Trace::file_pages`]). All of it counts: marks of stable phases are left out.
@@ -151,7 +151,7 @@ impl Trace for Programs<'_> {
                     pages: &program.pages,
                     program: number,
                 };
-                all.push((thread, Box::new(steps)));
+                all.push((thread, StepSource::Read(Box::new(steps))));
             }
         }
         Ok(all)
@@ -167,7 +167,7 @@ fn signal(program: u64, sequence: u64) -> u64 {
 
 /// A thread's steps in the numbers of all programs together.
 struct Renumbered<'a> {
-    steps: Box<dyn Steps + 'a>,
+    steps: StepSource<'a>,
     pages: &'a [u32],
     program: u64,
 }

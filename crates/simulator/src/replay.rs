@@ -9,7 +9,7 @@ mod sampled;
 mod scheduling;
 mod wishes;
 
-use nearpage_machine::Energy;
+use nearpage_machine::{Energy, MoveCost};
 use nearpage_policy::online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
@@ -28,6 +28,7 @@ use crate::options::{Flush, Information, Job};
 use crate::outcome::Outcome;
 use crate::pages::PageTable;
 use crate::queues::Queues;
+use crate::schedule::Scheduler;
 use crate::thread::{MovePart, State, Thread};
 use crate::timeline::{Part, Timeline};
 use crate::tournament::{NEVER, Tournament};
@@ -73,6 +74,9 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     marked: bool,
     phases: Phases,
     signals_missing: u64,
+    /// Others can neither read a thread's counts nor take time from it at any moment: neither marks nor TLB
+    /// flushes nor a partition of the CPUs.
+    hits_unseen: bool,
     now: u64,
     timeline: Option<Timeline>,
     /// When its next part begins.
@@ -132,6 +136,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             marked: false,
             phases: Phases::new(figures),
             signals_missing: 0,
+            hits_unseen: !trace.may_be_marked()
+                && job.schedule.scheduler != Scheduler::Partition
+                && (!ACTIVE || matches!(figures.moves, MoveCost::Fixed(_))),
             now: 0,
             timeline: None,
             next_part: NEVER,
@@ -201,17 +208,66 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if now >= thread.alarm {
                 self.attend(number, now)?;
             } else if let Some(miss) = thread.miss() {
-                self.fetch_ahead(number);
-                if self.miss(number, miss)? && !self.threads[number].advance(self.figures)? {
-                    self.end_thread(number)?;
-                } else {
-                    self.turns.set(number, self.threads[number].time);
-                }
+                self.step(number, miss)?;
             } else {
                 self.happen(number, thread.happening())?;
             }
         }
         Ok(self.outcome(clock_ghz, energy))
+    }
+
+    /// A miss, and the hits after it that nobody else sees: with these a thread does not wait for its turn.
+    #[inline]
+    fn step(&mut self, number: usize, mut miss: Miss) -> Result<(), Error> {
+        let until = self.next_epoch.min(self.next_part);
+        let until = until.min(self.kernel_thread.next);
+        loop {
+            self.fetch_ahead(number);
+            if !self.miss(number, miss)? {
+                break;
+            }
+            let thread = &mut self.threads[number];
+            if !thread.advance(self.figures)? {
+                return self.end_thread(number);
+            }
+            match thread.miss_before_more() {
+                Some(next)
+                    if self.hits_unseen
+                        && thread.time < thread.alarm.min(until)
+                        && self.is_unseen(&self.threads[number], next) =>
+                {
+                    miss = next;
+                }
+                _ => break,
+            }
+        }
+        self.turns.set(number, self.threads[number].time);
+        Ok(())
+    }
+
+    /// Is it a hit that nothing but its thread's time and counts would tell of, whatever others do before it?
+    #[inline]
+    fn is_unseen(&self, thread: &Thread<'_>, miss: Miss) -> bool {
+        let is_hit = matches!(miss.served, Served::L1 | Served::L2 | Served::L3);
+        is_hit && self.pages.is_touched(miss.page.0) && (!ACTIVE || !self.may_show(thread, miss))
+    }
+
+    /// May a hit be shown to the policy?
+    fn may_show(&self, thread: &Thread<'_>, hit: Miss) -> bool {
+        match self.job.options.information {
+            Information::Cache => false,
+            Information::Tlb => hit.tlb_miss,
+            Information::Loads | Information::Clock => true,
+            Information::Asked => match self.wishes.view {
+                View::All | View::Nothing => false,
+                View::Samples { .. } => {
+                    let [second, third] = self.figures.hit;
+                    let done = thread.time + second.max(third) + self.figures.tlb_miss;
+                    thread.watched.next_sample <= thread.watched.own(done)
+                }
+                View::Faults { .. } => self.wishes.is_unmapped(hit.page.0),
+            },
+        }
     }
 
     /// What a thread has to do before its next step.
@@ -327,8 +383,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                 miss.kind == AccessKind::Fetch,
                 self.figures,
             );
-            self.pages.served(page, node, from);
             if ACTIVE {
+                self.pages.served(page, node, from);
                 let counts = if from == node {
                     &mut self.epoch.local
                 } else {

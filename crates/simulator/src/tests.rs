@@ -7,7 +7,7 @@ use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, T
 use nearpage_recording::{AccessKind, ThreadIndex};
 use proptest::prelude::*;
 
-use crate::{Home, Job, MemoryTrace, MoveSplit, Outcome, Policy, simulate};
+use crate::{Home, Job, MemoryTrace, MoveSplit, Outcome, Policy, ThreadSteps, Trace, simulate};
 
 mod movements;
 mod policies;
@@ -895,6 +895,19 @@ fn crowded() -> Machine {
     machine
 }
 
+/// A trace of which it is not known whether a phase is marked.
+struct InTurn<'a>(&'a MemoryTrace);
+
+impl Trace for InTurn<'_> {
+    fn pages(&self) -> usize {
+        self.0.pages()
+    }
+
+    fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
+        self.0.threads()
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -922,6 +935,23 @@ proptest! {
             prop_assert_eq!(sum, misses);
             prop_assert!(outcome.pages_mean <= outcome.pages_max as f64 * (1.0 + 1e-12));
         }
+    }
+
+    /// Hits that a thread takes before its turn change nothing, under any policy and however it is shown misses.
+    #[test]
+    fn turns_of_unseen_hits_do_not_matter(trace in traces(), contended in any::<bool>()) {
+        let machine = if contended { crowded() } else { preset("flash-8").expect("preset") };
+        let mut jobs = jobs();
+        for source in ["tlb", "sampled-cache", "loads", "clock"] {
+            let settings = [("trigger", "8"), ("hold", "2"), ("every", "2"), ("source", source)];
+            jobs.push(job("migrate-replicate", &settings));
+        }
+        for job in &mut jobs {
+            job.options.movements_max = 10;
+        }
+        let in_turn = simulate(&InTurn(&trace), &machine, &jobs, 1).expect("simulates");
+        prop_assert!(!trace.may_be_marked());
+        prop_assert_eq!(&simulate(&trace, &machine, &jobs, 1).expect("simulates"), &in_turn);
     }
 
     #[test]

@@ -1,14 +1,16 @@
 //! A thread that is replayed: its steps, its clock, its outstanding misses.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use nearpage_policy::online::Action;
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{Happening, Miss, StepBatch, Steps};
+use nearpage_recording::trace::{Happening, Miss, StepBatch};
 
 use crate::Error;
 use crate::figures::{FS, Figures, femtoseconds};
 use crate::outcome::{Split, ThreadOutcome};
+use crate::trace::StepSource;
 
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +108,13 @@ pub(crate) struct Watched {
     pub epoch: (u64, u64),
 }
 
+impl Watched {
+    /// The thread's own time: what it spent waiting is not.
+    pub fn own(&self, time: u64) -> u64 {
+        time - self.waited
+    }
+}
+
 /// A thread.
 pub(crate) struct Thread<'a> {
     pub index: ThreadIndex,
@@ -145,8 +154,10 @@ pub(crate) struct Thread<'a> {
     /// Where the last phase that counts ended.
     pub result: ThreadOutcome,
     pub watched: Watched,
-    steps: Box<dyn Steps + 'a>,
-    batch: StepBatch,
+    steps: StepSource<'a>,
+    /// The batch that it is at.
+    misses: Cow<'a, [Miss]>,
+    happenings: Cow<'a, [(usize, u32, Happening)]>,
     /// Next miss of the batch.
     at: usize,
     /// Next happening of the batch.
@@ -158,7 +169,7 @@ pub(crate) struct Thread<'a> {
 }
 
 impl<'a> Thread<'a> {
-    pub fn new(index: ThreadIndex, cpu: u32, node: u16, steps: Box<dyn Steps + 'a>) -> Self {
+    pub fn new(index: ThreadIndex, cpu: u32, node: u16, steps: StepSource<'a>) -> Self {
         Self {
             index,
             state: State::Unborn,
@@ -184,7 +195,8 @@ impl<'a> Thread<'a> {
             result: ThreadOutcome::default(),
             watched: Watched::default(),
             steps,
-            batch: StepBatch::default(),
+            misses: Cow::default(),
+            happenings: Cow::default(),
             at: 0,
             happening: 0,
             stop: 0,
@@ -201,18 +213,24 @@ impl<'a> Thread<'a> {
     /// The miss at the thread's time; `None`: it is something else.
     #[inline]
     pub fn miss(&self) -> Option<Miss> {
-        (self.at < self.stop).then(|| self.batch.misses[self.at])
+        (self.at < self.stop).then(|| self.misses[self.at])
+    }
+
+    /// The same, where others of the batch follow it.
+    #[inline]
+    pub fn miss_before_more(&self) -> Option<Miss> {
+        self.miss().filter(|_| self.at + 1 < self.misses.len())
     }
 
     /// What happens at the thread's time, where it is no miss.
     pub fn happening(&self) -> Happening {
-        self.batch.happenings[self.happening].2
+        self.happenings[self.happening].2
     }
 
     /// Page of a miss that comes soon, where one is known.
     #[inline]
     pub fn page_ahead(&self) -> Option<u32> {
-        let miss = self.batch.misses.get(self.at + AHEAD);
+        let miss = self.misses.get(self.at + AHEAD);
         miss.map(|miss| miss.page.0)
     }
 
@@ -229,31 +247,55 @@ impl<'a> Thread<'a> {
     }
 
     /// Computes up to the step that is next.
-    #[inline]
+    #[inline(always)]
     pub fn reach(&mut self, figures: &Figures) -> Result<bool, Error> {
         loop {
-            if self.at < self.stop {
-                self.run(self.batch.misses[self.at].instructions, figures);
-                return Ok(true);
-            }
-            if let Some(&(_, instructions, _)) = self.batch.happenings.get(self.happening) {
+            let next = match self.at < self.stop {
+                true => Some(self.misses[self.at].instructions),
+                false => self.happenings.get(self.happening).map(|next| next.1),
+            };
+            if let Some(instructions) = next {
                 self.run(instructions, figures);
                 return Ok(true);
             }
-            if self.time > u64::MAX / 2 {
-                return Err(Error::TooLong);
-            }
-            if !self.steps.next(&mut self.batch)? {
+            if !self.read_on()? {
                 return Ok(false);
             }
-            (self.at, self.happening) = (0, 0);
-            self.set_stop();
         }
     }
 
+    /// The next batch; `false`: there is none.
+    #[cold]
+    fn read_on(&mut self) -> Result<bool, Error> {
+        if self.time > u64::MAX / 2 {
+            return Err(Error::TooLong);
+        }
+        match &mut self.steps {
+            StepSource::Kept(batches) => {
+                let Some(StepBatch { misses, happenings }) = batches.next() else {
+                    return Ok(false);
+                };
+                (self.misses, self.happenings) = (misses.into(), happenings.into());
+            }
+            StepSource::Read(steps) => {
+                let mut batch = StepBatch {
+                    misses: std::mem::take(&mut self.misses).into_owned(),
+                    happenings: std::mem::take(&mut self.happenings).into_owned(),
+                };
+                if !steps.next(&mut batch)? {
+                    return Ok(false);
+                }
+                (self.misses, self.happenings) = (batch.misses.into(), batch.happenings.into());
+            }
+        }
+        (self.at, self.happening) = (0, 0);
+        self.set_stop();
+        Ok(true)
+    }
+
     fn set_stop(&mut self) {
-        let happenings = &self.batch.happenings;
-        let misses = self.batch.misses.len();
+        let happenings = &self.happenings;
+        let misses = self.misses.len();
         self.stop = happenings
             .get(self.happening)
             .map_or(misses, |next| next.0.min(misses));

@@ -1,12 +1,12 @@
 //! What is replayed.
 
 use nearpage_recording::ThreadIndex;
-use nearpage_recording::trace::{StepBatch, Steps, TracedThread};
+use nearpage_recording::trace::{Happening, StepBatch, Steps, TracedThread};
 
 pub use nearpage_recording::trace::FilePage;
 
 /// A thread and what hands out its steps.
-pub type ThreadSteps<'a> = (TracedThread, Box<dyn Steps + 'a>);
+pub type ThreadSteps<'a> = (TracedThread, StepSource<'a>);
 
 /// A trace that can be read any number of times, by several replays at once.
 pub trait Trace: Sync {
@@ -42,6 +42,11 @@ pub trait Trace: Sync {
         Vec::new()
     }
 
+    /// Is a begin or end of the stable phase among its steps, or is that not known?
+    fn may_be_marked(&self) -> bool {
+        true
+    }
+
     /// Programs that it is of.
     fn programs(&self) -> usize {
         1
@@ -68,24 +73,26 @@ pub struct MemoryTrace {
     pub threads: Vec<(TracedThread, Vec<StepBatch>)>,
 }
 
-/// Hands out the steps of batches in memory.
-pub struct Batches<'a>(std::slice::Iter<'a, StepBatch>);
-
-impl<'a> Batches<'a> {
-    /// From the first.
-    pub fn new(batches: &'a [StepBatch]) -> Self {
-        Self(batches.iter())
-    }
+/// Is a begin or end of the stable phase among these steps?
+pub fn is_marked(batch: &StepBatch) -> bool {
+    let mut happenings = batch.happenings.iter();
+    happenings.any(|happening| matches!(happening.2, Happening::Mark { .. }))
 }
 
-impl Steps for Batches<'_> {
+/// Hands out a thread's steps.
+pub enum StepSource<'a> {
+    /// They are read, batch by batch.
+    Read(Box<dyn Steps + 'a>),
+    /// They are in memory.
+    Kept(std::slice::Iter<'a, StepBatch>),
+}
+
+impl Steps for StepSource<'_> {
     fn next(&mut self, batch: &mut StepBatch) -> Result<bool, nearpage_recording::Error> {
-        let Some(next) = self.0.next() else {
-            return Ok(false);
-        };
-        batch.misses.clone_from(&next.misses);
-        batch.happenings.clone_from(&next.happenings);
-        Ok(true)
+        match self {
+            Self::Read(steps) => steps.next(batch),
+            Self::Kept(batches) => Ok(batches.next().map(|next| batch.clone_from(next)).is_some()),
+        }
     }
 }
 
@@ -94,10 +101,15 @@ impl Trace for MemoryTrace {
         self.pages
     }
 
+    fn may_be_marked(&self) -> bool {
+        let mut batches = self.threads.iter().flat_map(|thread| &thread.1);
+        batches.any(is_marked)
+    }
+
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (thread, batches) in &self.threads {
-            threads.push((thread.clone(), Box::new(Batches::new(batches))));
+            threads.push((thread.clone(), StepSource::Kept(batches.iter())));
         }
         Ok(threads)
     }

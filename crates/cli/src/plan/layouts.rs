@@ -67,14 +67,15 @@ pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
 }
 
 /// Makes a plan of each recording that may be the quickest, with `plan`, and takes the quickest. `plan` gives up
-/// where no simple rule brings the program within so many nanoseconds.
+/// where no simple rule brings the program within so many nanoseconds; it is told the time under first touch, where
+/// that was replayed.
 ///
 /// # Errors
 /// Recordings whose times can't be compared.
 pub fn choose(
     analyses: &[Analysis],
     machine: &Machine,
-    plan: impl Fn(&Analysis, &OnMachine, f64) -> anyhow::Result<Option<Planned>>,
+    plan: impl Fn(&Analysis, &OnMachine, f64, Option<f64>) -> anyhow::Result<Option<Planned>>,
 ) -> anyhow::Result<Choice> {
     if machine.nodes_with_memory().len() < 2 {
         bail!(
@@ -106,7 +107,7 @@ pub fn choose(
     let mut limit_ns = f64::INFINITY;
     for at in order {
         let (analysis, replayed) = (&analyses[at], touch_ns[at].is_some());
-        let mut planned = plan(analysis, &programs[at], limit_ns)?;
+        let mut planned = plan(analysis, &programs[at], limit_ns, touch_ns[at])?;
         let time = match &planned {
             Some(planned) => planned.decided.time.map(|time| (time.0, Some(time.1))),
             None => touch_ns[at].map(|first_touch_ns| (first_touch_ns, None)),

@@ -38,6 +38,12 @@ impl Wishes {
             draws: Draws::new(job.options.seed),
         }
     }
+
+    /// Does the next reference to a page take a hinting fault?
+    #[inline]
+    pub fn is_unmapped(&self, page: u32) -> bool {
+        self.unmapped[page as usize]
+    }
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
@@ -84,8 +90,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;
-        // Time spent waiting is not its own.
-        let now = thread.time - watched.waited;
+        let now = watched.own(thread.time);
         let before = watched.page.replace(miss.page.0).unwrap_or(miss.page.0);
         if watched.next_sample == 0 {
             // Threads do not sample in step.
