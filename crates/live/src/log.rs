@@ -205,6 +205,9 @@ pub struct Replayed {
     pub cut_short: bool,
 }
 
+/// Threads are numbered in order, and policies keep something for each.
+const THREADS_MAX: u32 = 1 << 24;
+
 /// Decides a log again. `name` is what messages call it.
 ///
 /// # Errors
@@ -234,6 +237,12 @@ pub fn replay(log: impl BufRead, name: &str) -> Result<Replayed, Error> {
             }
             Err(error) => return Err(bad(at + 1, error.to_string())),
         };
+        let seen = entry.interval.observations.iter();
+        let threads = entry.interval.threads.iter().map(|thread| thread.thread);
+        let thread = seen.map(|seen| seen.thread).chain(threads).max();
+        if let Some(thread) = thread.filter(|thread| *thread >= THREADS_MAX) {
+            return Err(bad(at + 1, format!("thread {thread}: more than can be")));
+        }
         let again = Entry::of(Interval::default(), decider.decide(&entry.interval));
         let pairs = entry.actions.iter().zip(&again.actions);
         let same = pairs.take_while(|(before, now)| before == now).count();
@@ -400,6 +409,18 @@ mod tests {
         let damaged = [&whole[..end_of_third - 5], &whole[end_of_third..]].concat();
         let error = replay(&damaged[..], "x").expect_err("damaged").to_string();
         assert!(error.starts_with("x, line 4: "), "{error}");
+    }
+
+    #[test]
+    fn threads_that_cannot_be_take_no_memory() {
+        let text = String::from_utf8(log(2)).expect("text");
+        let changed = text.replacen("[10,0,1,0,3,", "[10,0,1,0,4000000000,", 1);
+        assert_ne!(changed, text);
+        let error = replay(changed.as_bytes(), "x").expect_err("too many");
+        assert_eq!(
+            error.to_string(),
+            "x, line 2: thread 4000000000: more than can be"
+        );
     }
 
     #[test]
