@@ -283,7 +283,7 @@ def text(results, left_out, matrix, further, drawing):
         "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
         "- Carrefour's overheads (§4.4); those of `nearpage live` are in [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
         "Xeon's PEBS loses (Figure 17).\n"
-        "- NumaMMA's Figures 1 to 6, who uses which page when: `nearpage view` shows that of any recording. The other figures of the papers are drawings of systems and algorithms.\n"
+        "- The other figures of the papers are drawings of systems and algorithms.\n"
         "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
         "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]
