@@ -31,7 +31,9 @@ use nearpage_wire::trace::{BEGIN_MARK, Counter, END_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::memory::{self, Memory, PAGE_BITS};
-use crate::plugin::{self, instruction_text, is_atomic, is_string_instruction, names_gs, process};
+use crate::plugin::{
+    self, at, instruction_text, is_atomic, is_string_instruction, names_gs, process,
+};
 use crate::qemu::{
     self, ALL_ACCESSES, AccessKind, Block, ClockInterface, Id, Instruction, Interface,
     MemoryInterface, NO_REGISTERS, StoreBit, SystemInterface,
@@ -193,25 +195,6 @@ unsafe extern "C" fn untraced(_: Id, block: *mut Block) {
                 at(qemu, instruction, begin_mark, std::ptr::null::<()>());
             }
         }
-    }
-}
-
-/// # Safety
-/// The instruction belongs to the block that QEMU is translating.
-unsafe fn at<T>(
-    qemu: &Interface,
-    instruction: *mut Instruction,
-    callback: qemu::BlockCallback,
-    data: *const T,
-) {
-    // SAFETY: as this function's.
-    unsafe {
-        (qemu.register_vcpu_insn_exec_cb)(
-            instruction,
-            callback,
-            NO_REGISTERS,
-            data.cast_mut().cast(),
-        );
     }
 }
 

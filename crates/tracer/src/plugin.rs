@@ -24,13 +24,13 @@ use crate::{guest, maps};
 /// Emulated CPUs, that is threads at one time, that are traced.
 const VCPUS: usize = 4096;
 
+/// A thread or none for each emulated CPU.
+type Slots = [AtomicPtr<Thread>; VCPUS];
 /// The thread that each emulated CPU is; numbers are used again when a thread ends.
-static THREADS: [AtomicPtr<Thread>; VCPUS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+static THREADS: Slots = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
 /// The same of those whose thread is at what others do for the preload library. They are in
 /// [`THREADS`] no longer, so that no access has to ask.
-static LEFT_OUT: [AtomicPtr<Thread>; VCPUS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
+static LEFT_OUT: Slots = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
 /// The thread is in [`call`] or [`returned`]. QEMU stops the others before a process ends, but for those
 /// that are in system calls.
 static IN_CALL: [AtomicBool; VCPUS] = [const { AtomicBool::new(false) }; VCPUS];
@@ -86,16 +86,20 @@ fn keep(process: Process) -> &'static Process {
 }
 
 #[inline]
-pub(crate) fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+fn thread_in(slots: &Slots, vcpu: c_uint) -> Option<&'static mut Thread> {
     // SAFETY: null or a thread that only the calling host thread uses; it is freed by that one
     // alone, when it ends.
-    unsafe { THREADS.get(vcpu as usize)?.load(Relaxed).as_mut() }
+    unsafe { slots.get(vcpu as usize)?.load(Relaxed).as_mut() }
+}
+
+#[inline]
+pub(crate) fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
+    thread_in(&THREADS, vcpu)
 }
 
 /// The calling thread, if it is at what is left out.
 fn left_out_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    // SAFETY: as above.
-    unsafe { LEFT_OUT.get(vcpu as usize)?.load(Relaxed).as_mut() }
+    thread_in(&LEFT_OUT, vcpu)
 }
 
 /// The calling thread.
@@ -105,13 +109,16 @@ fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
         .or_else(|| first_step(THREADS.get(vcpu as usize)?))
 }
 
+/// The calling thread goes from one to the other.
+fn pass(vcpu: c_uint, from: &Slots, to: &Slots) {
+    if let (Some(from), Some(to)) = (from.get(vcpu as usize), to.get(vcpu as usize)) {
+        to.store(from.swap(std::ptr::null_mut(), Relaxed), Relaxed);
+    }
+}
+
 /// The calling thread counts again.
 fn count_again(vcpu: c_uint) {
-    if let (Some(counted), Some(left_out)) =
-        (THREADS.get(vcpu as usize), LEFT_OUT.get(vcpu as usize))
-    {
-        counted.store(left_out.swap(std::ptr::null_mut(), Relaxed), Relaxed);
-    }
+    pass(vcpu, &LEFT_OUT, &THREADS);
 }
 
 /// What is done for the preload library begins.
@@ -125,11 +132,7 @@ unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
     if thread.left_out.depth == 0 {
         thread.catch_up();
         thread.left_out.blocks = 0;
-        if let (Some(counted), Some(left_out)) =
-            (THREADS.get(vcpu as usize), LEFT_OUT.get(vcpu as usize))
-        {
-            left_out.store(counted.swap(std::ptr::null_mut(), Relaxed), Relaxed);
-        }
+        pass(vcpu, &THREADS, &LEFT_OUT);
     }
     thread.left_out.depth += 1;
 }
@@ -278,14 +281,10 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 GUEST_BASE.store((bytes as u64).wrapping_sub(here) + 1, Relaxed);
             }
             let text = instruction_text(qemu, instruction, 15);
-            let mark = match text {
-                text if text == LEAVE_OUT_MARK => Some(leave_out as BlockCallback),
-                text if text == COUNT_AGAIN_MARK => Some(left_out_ends as BlockCallback),
-                _ => None,
-            };
-            if let Some(mark) = mark {
-                let nothing = std::ptr::null_mut();
-                (qemu.register_vcpu_insn_exec_cb)(instruction, mark, NO_REGISTERS, nothing);
+            if text == LEAVE_OUT_MARK {
+                at(qemu, instruction, leave_out, std::ptr::null::<()>());
+            } else if text == COUNT_AGAIN_MARK {
+                at(qemu, instruction, left_out_ends, std::ptr::null::<()>());
             }
             if own {
                 continue;
@@ -329,6 +328,27 @@ pub(crate) unsafe fn instruction_text<'a>(
             return &[];
         }
         std::slice::from_raw_parts(bytes, (qemu.insn_size)(instruction).min(bytes_max))
+    }
+}
+
+/// Has a callback made before the instruction runs.
+///
+/// # Safety
+/// The instruction belongs to the block that QEMU is translating.
+pub(crate) unsafe fn at<T>(
+    qemu: &Interface,
+    instruction: *mut Instruction,
+    callback: BlockCallback,
+    data: *const T,
+) {
+    // SAFETY: as this function's.
+    unsafe {
+        (qemu.register_vcpu_insn_exec_cb)(
+            instruction,
+            callback,
+            NO_REGISTERS,
+            data.cast_mut().cast(),
+        );
     }
 }
 
@@ -394,8 +414,10 @@ unsafe extern "C" fn call(
     _: u64,
     _: u64,
 ) {
-    let in_call = InCall::enter(vcpu);
-    if let (Some(_), Some(thread)) = (&in_call, thread(vcpu)) {
+    let Some(_in_call) = InCall::enter(vcpu) else {
+        return;
+    };
+    if let Some(thread) = thread(vcpu) {
         thread.catch_up();
         thread.call(number, [first, second, third, fourth, fifth, sixth]);
     }
@@ -404,8 +426,10 @@ unsafe extern "C" fn call(
 /// # Safety
 /// As above.
 unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
-    let in_call = InCall::enter(vcpu);
-    let (Some(_), Some(thread)) = (&in_call, thread(vcpu)) else {
+    let Some(_in_call) = InCall::enter(vcpu) else {
+        return;
+    };
+    let Some(thread) = thread(vcpu) else {
         return;
     };
     if thread.returned(number, result) == After::Child {
@@ -442,23 +466,24 @@ pub(crate) fn end_all() {
     let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     let begun = Instant::now();
     let mut last = (0, 0);
-    for (vcpu, slot) in THREADS
-        .iter()
-        .enumerate()
-        .chain(LEFT_OUT.iter().enumerate())
-    {
-        let mut thread = slot.swap(std::ptr::null_mut(), Relaxed);
+    for (vcpu, in_call) in IN_CALL.iter().enumerate() {
+        let take = || {
+            let slots = [&THREADS[vcpu], &LEFT_OUT[vcpu]];
+            let taken = slots.map(|slot| slot.swap(std::ptr::null_mut(), Relaxed));
+            taken.into_iter().find(|thread| !thread.is_null())
+        };
+        let known = take();
         fence(SeqCst);
-        while IN_CALL[vcpu].load(Acquire) && begun.elapsed() < CALLS_MAX {
+        while in_call.load(Acquire) && begun.elapsed() < CALLS_MAX {
             std::thread::yield_now();
         }
-        if IN_CALL[vcpu].load(Acquire) {
+        if in_call.load(Acquire) {
             // What it has recorded last stays in its file of a killed program.
             continue;
         }
-        if thread.is_null() {
-            thread = slot.swap(std::ptr::null_mut(), Relaxed);
-        }
+        let Some(thread) = known.or_else(take) else {
+            continue;
+        };
         // SAFETY: QEMU has stopped the other threads, and this one is in no callback and finds itself in
         // none any more; their memory is never freed.
         if let Some(thread) = unsafe { thread.as_mut() } {
@@ -543,6 +568,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::process::tests::SETUP;
 
     #[test]
     fn the_end_waits_for_a_thread_that_is_in_a_system_call() {
@@ -550,9 +576,7 @@ mod tests {
         const VCPU: c_uint = 7;
         let folder = std::env::temp_dir().join(format!("nearpage-ends-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
-        let setup = "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 1024 2\nl1_data 1024 2\n\
-                     l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
-        begin(Setup::parse(setup).expect("it is right"), &folder, 0)
+        begin(Setup::parse(SETUP).expect("it is right"), &folder, 0)
             .expect("TMPDIR can be written to");
         let (tell, hear) = channel();
         std::thread::scope(|scope| {

@@ -263,19 +263,20 @@ impl Process {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
     use super::*;
 
+    pub(crate) const SETUP: &str = "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 1024 2\nl1_data 1024 2\n\
+         l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
+
     #[test]
     fn of_two_that_are_created_at_once_each_is_the_one_it_was_asked_for() {
         let folder = std::env::temp_dir().join(format!("nearpage-births-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
-        let setup = "nearpage tracer setup 1\npage_bytes 4096\nline_bytes 64\nl1_fetch 1024 2\nl1_data 1024 2\n\
-                     l2 4096 2\ntlb 8 8 0\ncpu_nodes 0\nthread_cpus 0\nquantum 1000\n";
-        let setup = Setup::parse(setup).expect("it is right");
+        let setup = Setup::parse(SETUP).expect("it is right");
         let process = &Process::new(setup, &folder, 0).expect("TMPDIR can be written to");
         assert_eq!(process.born().number, 0, "nobody was asked for it");
         let [first, second, failed] =
