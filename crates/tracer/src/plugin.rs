@@ -239,6 +239,13 @@ unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: 
     }
 }
 
+/// Of the preload library's code. QEMU 7.2 needs one: an instruction that leaves the processor, as a
+/// system call does, leaves its callback for the next that accesses memory in a helper without one.
+///
+/// # Safety
+/// As above.
+unsafe extern "C" fn own_access(_: c_uint, _: AccessKind, _: u64, _: *mut c_void) {}
+
 /// Of an instruction that changes memory atomically: what it writes stands for what it read, too.
 /// (QEMU tells of both while there is one thread, and of one access that reads and writes later.)
 ///
@@ -286,21 +293,14 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
             } else if text == COUNT_AGAIN_MARK {
                 at(qemu, instruction, left_out_ends, std::ptr::null::<()>());
             }
-            if own {
-                continue;
-            }
             let code = Code::new(here, number, is_string_instruction(text));
-            (qemu.register_vcpu_mem_cb)(
-                instruction,
-                if is_atomic(text) {
-                    atomic_access
-                } else {
-                    access
-                },
-                NO_REGISTERS,
-                ALL_ACCESSES,
-                code.0 as *mut c_void,
-            );
+            let callback = match (own, is_atomic(text)) {
+                (true, _) => own_access,
+                (_, true) => atomic_access,
+                _ => access,
+            };
+            let data = code.0 as *mut c_void;
+            (qemu.register_vcpu_mem_cb)(instruction, callback, NO_REGISTERS, ALL_ACCESSES, data);
         }
         if own || instructions == 0 || end <= address {
             return;
