@@ -312,7 +312,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         format!("{nearpage} machine --toml >machine.toml\n{nearpage} doctor --json >doctor.json\n"),
     ];
     let output = guest
-        .run_in(&case, &script.concat(), Duration::from_secs(900))
+        .run_in(&case, &script.concat(), Duration::from_secs(1500))
         .unwrap();
     assert_eq!(output.status, 0, "{output}");
     InGuest {

@@ -351,7 +351,9 @@ fn processes_begin_when_they_are_forked_and_are_waited_for() {
         record
             .args("record --source full --machine flash-8 -q -o".split(' '))
             .args([folder, "--", "/bin/sh", "-c", words])
-            .env("OMP_NUM_THREADS", "2");
+            // Threads that wait in loops compute for as long as the others are kept from it.
+            .env("OMP_NUM_THREADS", "2")
+            .env("OMP_WAIT_POLICY", "passive");
         case.run(record).success();
         let simulate = ["simulate", folder, "--policy", "first-touch"];
         let text = case.nearpage(simulate).success().stdout;
