@@ -206,9 +206,9 @@ fn policy(arguments: &Live) -> anyhow::Result<Policy> {
             Policy::names().join(", ")
         ))
     })?;
-    if arguments.threads && !policy.clusters_threads() {
+    if arguments.threads && !policy.moves_threads() {
         return Err(Usage(format!(
-            "--threads: {} says nothing about threads; traffic does",
+            "--threads: {} says nothing about threads; traffic and auto do",
             policy.name()
         ))
         .into());

@@ -96,6 +96,7 @@ impl Policy {
                 check_ns: CHECK_NS,
                 remote_ns: REMOTE_SAMPLE_NS,
                 cost_ns: MOVE_NS,
+                move_threads: 0,
                 ..AutoParameters::default()
             }));
         }
@@ -134,15 +135,14 @@ impl Policy {
         }
     }
 
-    /// Lets it cluster threads; `false`: it says nothing about threads.
-    pub fn clusters_threads(&mut self) -> bool {
+    /// Lets it move threads; `false`: it says nothing about threads.
+    pub fn moves_threads(&mut self) -> bool {
         match self {
-            Self::Traffic(parameters) => {
-                parameters.clustering = 1;
-                true
-            }
-            _ => false,
+            Self::Traffic(parameters) => parameters.clustering = 1,
+            Self::Auto(parameters) => parameters.move_threads = 1,
+            _ => return false,
         }
+        true
     }
 
     /// Sets a parameter by name; `false`: there is none of that name.

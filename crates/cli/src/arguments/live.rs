@@ -40,7 +40,8 @@ pub struct Live {
     /// Time between decisions
     #[arg(long, value_name = "S", default_value = "1s", value_parser = seconds)]
     pub interval: f64,
-    /// Pin threads where the policy wants them (traffic: those that share pages, on one node)
+    /// Pin threads where the policy wants them (traffic: those that share pages, on one node;
+    /// auto: near the memory that they use)
     #[arg(long)]
     pub threads: bool,
     /// Decide and tell, but move nothing

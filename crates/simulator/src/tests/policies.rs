@@ -459,6 +459,22 @@ fn auto_moves_what_pays_and_nothing_beyond_its_budget() {
     assert_eq!(one(&trace, &machine, dear).migrated, 0);
 }
 
+/// Node 1 has CPUs that nobody uses, and node 0 the pages that a thread of node 1 uses: moving those one by one
+/// costs far more than the thread does.
+#[test]
+fn auto_moves_a_thread_to_its_pages() {
+    let machine = machine(2, &format!("{CLOCK}[moves]\nfixed_ns = 1000000\n"));
+    let trace = touched_by_first(40, vec![(1, reads(1, 100)), (4, reads(40, 2000))]);
+    let settings = [("budget_permille", "1000"), ("refill_ns", "10000")];
+    let still = [settings[0], settings[1], ("move_threads", "0")];
+    let outcome = one(&trace, &machine, job("auto", &settings));
+    let still = one(&trace, &machine, job("auto", &still));
+    assert_eq!((outcome.threads_moved, outcome.migrated), (1, 0));
+    assert_eq!((still.threads_moved, still.migrated), (0, 0));
+    assert!(outcome.time_ns < 0.7 * still.time_ns, "{outcome:?}");
+    assert_eq!(outcome.misses, still.misses);
+}
+
 #[test]
 fn a_plan_can_ask_for_copies() {
     let machine = machine(4, CLOCK);

@@ -19,6 +19,7 @@
 //!   A page that has turned out to be better off where it was goes back without asking: what that loses
 //!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
 //!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
+//! - **Threads** ([`threads`]) go to the memory that they use where that pays sooner than moving pages to them.
 //! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
 //!   unless moving it pays more. Stores before another node first refers to the page do not count: they
 //!   initialise it. A store to a copied page doubles the cost of its copies. What a store to a copied page
@@ -27,14 +28,17 @@
 
 mod purse;
 mod risk;
+mod threads;
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use self::purse::Purse;
 use self::risk::Risk;
+use self::threads::{Threads, Weighing};
 use super::parameter::parameters;
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
+    ThreadMove,
 };
 
 const LARGE: u64 = 1_000_000_000_000;
@@ -50,6 +54,8 @@ parameters! {
         collapse_ns = 0, 0..=LARGE, "cost of a store to a page that has copies; 0: as the machine says";
         collapse_permille = 50, 0..=1000, "copies in a thousand that are taken to be stored to, until copies have shown it";
         replication = 1, 0..=1, "0: no page is replicated";
+        move_threads = 1, 0..=1, "0: threads stay where they are";
+        refill_ns = 0, 0..=LARGE, "cost of moving a thread, whose caches are cold then; 0: as the machine says";
     }
 }
 
@@ -64,6 +70,8 @@ pub struct MemoryTimes {
     pub move_ns: f64,
     /// A store to a page that has copies, which takes them away.
     pub collapse_ns: f64,
+    /// Filling the caches that a CPU has to itself; 0: not known.
+    pub refill_ns: f64,
 }
 
 /// No node.
@@ -89,6 +97,8 @@ struct Page {
     shared: bool,
     /// Its home is not the first.
     away: bool,
+    /// It was first seen when threads had moved: nothing is known of where it would be without that.
+    after_moves: bool,
 }
 
 const UNSEEN: Page = Page {
@@ -99,6 +109,7 @@ const UNSEEN: Page = Page {
     stores: 0,
     shared: false,
     away: false,
+    after_moves: false,
 };
 
 /// The policy.
@@ -132,6 +143,8 @@ pub struct Auto {
     /// In the last epoch one thread ran, and the others waited for it.
     one_runs: bool,
     purse: Purse,
+    /// None: they stay where they are.
+    threads: Option<Threads>,
 }
 
 /// What was seen of a page, had a node served it: what that saves, and its variance.
@@ -170,6 +183,8 @@ impl Auto {
             collapse_ns,
             collapse_permille,
             replication,
+            move_threads,
+            refill_ns,
         } = parameters;
         let nodes = setting.nodes;
         if setting.memory_nodes.count_ones() < 2 {
@@ -191,6 +206,11 @@ impl Auto {
         let collapse_ns = match (collapse_ns, times) {
             (0, Some(times)) => times.collapse_ns,
             (0, None) => cost_ns,
+            (ns, _) => ns as f64,
+        };
+        let refill_ns = match (refill_ns, times.map_or(0.0, |times| times.refill_ns)) {
+            (0, 0.0) => cost_ns,
+            (0, refill_ns) => refill_ns,
             (ns, _) => ns as f64,
         };
         let latency_ns: Vec<f64> = match (remote_ns, times) {
@@ -237,6 +257,8 @@ impl Auto {
             inhabited: u64::MAX,
             one_runs: false,
             purse: Purse::new(budget_permille as f64 / 1000.0),
+            threads: (move_threads != 0)
+                .then(|| Threads::new(nodes, setting.cpus_per_node, refill_ns)),
         })
     }
 
@@ -444,6 +466,28 @@ impl Auto {
         })
     }
 
+    fn move_threads(&mut self, epoch: &Epoch<'_>) {
+        let weighing = Weighing {
+            latency_ns: &self.latency_ns,
+            wait_ns: &self.wait_ns,
+            every: self.every,
+            errors: self.errors * (1.0 - self.purse.paid_back(self.cost_ns)),
+        };
+        let Some(threads) = &mut self.threads else {
+            return;
+        };
+        let left = threads.decide(epoch, &weighing, &mut self.purse);
+        if left == 0 {
+            return;
+        }
+        // What was seen of pages from there was seen of threads that are elsewhere now.
+        for counts in self.counts.chunks_mut(self.nodes) {
+            for (node, count) in counts.iter_mut().enumerate() {
+                *count = if left >> node & 1 == 1 { 0 } else { *count };
+            }
+        }
+    }
+
     /// A page is away from its first node now, or is not; what is away has its way back held in reserve.
     fn set_away(&mut self, page: u32, away: bool) {
         let was = std::mem::replace(&mut self.pages[page as usize].away, away);
@@ -482,10 +526,18 @@ impl OnlinePolicy for Auto {
         } = observation;
         let era = self.era;
         let row = page as usize * self.nodes;
+        let at = usize::from(node);
+        let serving = self.serving(at, copies);
+        let threads = self.threads.as_mut();
+        let unmoved = threads.map_or(at, |threads| threads.observe(thread, at, serving));
         let state = &mut self.pages[page as usize];
         if state.first == NONE {
             state.first = copies.home as u8;
             state.era = era;
+            state.after_moves = self
+                .threads
+                .as_ref()
+                .is_some_and(|threads| threads.any_moved);
         }
         let first = usize::from(state.first);
         if state.era != era {
@@ -503,13 +555,12 @@ impl OnlinePolicy for Auto {
         if kind == AccessKind::Store {
             state.stores = state.stores.saturating_add(1);
         }
-        let at = usize::from(node);
+        let from = if state.after_moves { at } else { unmoved };
         let count = &mut self.counts[row + at];
         *count = count.saturating_add(1);
         let looked_at = count.is_multiple_of(self.step);
-        if copies.nodes != 1 << first {
-            let serving = self.serving(at, copies);
-            let each_ns = self.latency(at, first) - self.latency(at, serving);
+        if copies.nodes != 1 << first || from != at {
+            let each_ns = self.latency(from, first) - self.latency(at, serving);
             self.purse.saved(thread, self.every * each_ns);
         }
         if looked_at {
@@ -519,7 +570,12 @@ impl OnlinePolicy for Auto {
 
     fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
         self.epochs = self.epochs.saturating_add(1);
-        self.era = self.epochs.ilog2() as u8;
+        let era = self.epochs.ilog2() as u8;
+        if era != std::mem::replace(&mut self.era, era)
+            && let Some(threads) = &mut self.threads
+        {
+            threads.halve();
+        }
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
         self.one_runs = running.count() == 1;
         self.purse.end_epoch(epoch.duration_ns, epoch.threads);
@@ -533,6 +589,12 @@ impl OnlinePolicy for Auto {
             *sum = requests as f64 * scale;
         }
         self.wait();
+        self.move_threads(epoch);
+    }
+
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        let threads = self.threads.as_mut();
+        threads.map_or(Vec::new(), Threads::take_wishes)
     }
 
     fn forget(&mut self, page: u32) {

@@ -17,8 +17,10 @@ use crate::online::ThreadCounts;
 pub(super) struct Purse {
     /// Of the program's time.
     pub balance_ns: f64,
-    /// For all that is away to go back.
+    /// For all pages that are away to go back.
     pub reserve_ns: f64,
+    /// For all threads that are away to go back.
+    pub threads_reserve_ns: f64,
     /// Share of the time that may be lost.
     budget: f64,
     /// All that moves have cost and saved so far.
@@ -41,6 +43,7 @@ impl Purse {
         Self {
             balance_ns: 0.0,
             reserve_ns: 0.0,
+            threads_reserve_ns: 0.0,
             budget,
             paid_ns: 0.0,
             saved_ns: 0.0,
@@ -58,7 +61,7 @@ impl Purse {
 
     /// What may be spent now.
     pub fn free_ns(&self) -> f64 {
-        self.balance_ns - self.reserve_ns
+        self.balance_ns - self.reserve_ns - self.threads_reserve_ns
     }
 
     /// A thread makes a move.

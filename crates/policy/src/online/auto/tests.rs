@@ -30,6 +30,7 @@ fn times() -> MemoryTimes {
         service_ns: 0.0,
         move_ns: 20_000.0,
         collapse_ns: 20_000.0,
+        refill_ns: 0.0,
     }
 }
 
@@ -155,6 +156,53 @@ fn pass(policy: &mut Auto, threads: &[ThreadCounts]) {
         ..Epoch::default()
     };
     policy.end_epoch(&epoch, &mut Vec::new());
+}
+
+/// A thread goes to its pages where that is cheaper than having them come: here, a tenth of moving one.
+#[test]
+fn a_thread_goes_to_its_pages() {
+    let parameters = AutoParameters {
+        refill_ns: 2000,
+        budget_permille: 0,
+        ..AutoParameters::default()
+    };
+    let setting = Setting {
+        cpus_per_node: 2,
+        ..SETTING
+    };
+    let threads = [thread(0, 0), thread(2, 2)];
+    let look = |parameters: &AutoParameters| {
+        let mut policy = Auto::new(parameters, &setting, Some(&times())).expect("policy");
+        policy.purse.balance_ns = 6000.0;
+        let far = seen(1, 2, AccessKind::Store, Copies::at(0));
+        (0..24).for_each(|_| policy.observe(&far, &mut Vec::new()));
+        pass(&mut policy, &threads);
+        let moves = policy.thread_moves();
+        (policy, moves)
+    };
+    let (mut policy, moves) = look(&parameters);
+    let moved: Vec<(u32, u16)> = moves.iter().map(|one| (one.thread.0, one.node)).collect();
+    assert_eq!(moved, [(2, 0)]);
+    assert_eq!(policy.thread_moves(), [], "told once");
+    assert_eq!(policy.counts[4..8], [0; 4], "the thread is elsewhere");
+    // All that there was pays for the move, and is held for the way back; what it saves is counted.
+    assert_eq!(policy.purse.free_ns(), 0.0);
+    let near = Observation {
+        node: 0,
+        ..seen(1, 2, AccessKind::Store, Copies::at(0))
+    };
+    (0..10).for_each(|_| policy.observe(&near, &mut Vec::new()));
+    // Of a page that was first seen since then, nobody knows where it had been.
+    let new = Observation { page: 2, ..near };
+    policy.observe(&new, &mut Vec::new());
+    pass(&mut policy, &[thread(0, 0), thread(2, 0)]);
+    assert_eq!(policy.purse.free_ns(), 2000.0);
+
+    let still = AutoParameters {
+        move_threads: 0,
+        ..parameters
+    };
+    assert_eq!(look(&still).1, []);
 }
 
 /// Node 2 has paid for page 1, and its threads end before they are seen to; what node 0 does is

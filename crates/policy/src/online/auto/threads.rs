@@ -1,0 +1,468 @@
+//! Threads go to the memory that they use, where that saves more than having its pages come to them one by one.
+//!
+//! What was seen of a thread says what its references would have taken from another node. It moves once that would
+//! have paid for filling the caches of another CPU, with as much certainty as a page needs; each further move of it
+//! costs twice as much. It takes a CPU that no thread has, or changes places with a thread that gains by it, too: what
+//! one loses for another's sake would be lost again as soon as others wait for it. Only nodes on which threads have run are known to
+//! have CPUs that they may use.
+
+use nearpage_recording::ThreadIndex;
+
+use super::purse::Purse;
+use super::{BACK_MOVES, DOUBLINGS_MAX, NONE};
+use crate::online::{Epoch, ThreadCounts, ThreadMove};
+
+#[derive(Clone, Debug)]
+pub(super) struct Threads {
+    nodes: usize,
+    /// 0: unknown, and none is taken to be free.
+    cpus_per_node: u32,
+    /// Filling the caches of another CPU.
+    refill_ns: f64,
+    /// By thread.
+    known: Vec<Known>,
+    /// Observations by the node that served them, `[thread × nodes + node]`.
+    seen: Vec<u32>,
+    /// Bit n: threads have run on node n.
+    ran_on: u64,
+    /// Threads that were on each node at once, without those that were moved there.
+    own_at_once: Vec<i64>,
+    /// Some have moved.
+    pub any_moved: bool,
+    wishes: Vec<ThreadMove>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Node where it was first seen.
+    first: u8,
+    /// Where it was sent.
+    node: u8,
+    moves: u8,
+}
+
+const UNKNOWN: Known = Known {
+    first: NONE,
+    node: NONE,
+    moves: 0,
+};
+
+impl Known {
+    fn is_away(&self) -> bool {
+        self.node != self.first
+    }
+}
+
+/// A thread that would leave its node for another.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// Position among the epoch's threads.
+    thread: usize,
+    /// What that has certainly saved, beyond what it costs.
+    net_ns: f64,
+}
+
+/// What is known of the machine, and of moves so far.
+pub(super) struct Weighing<'a> {
+    /// Unloaded, `[CPU's node × wait_ns.len() + memory's node]`.
+    pub latency_ns: &'a [f64],
+    /// At each controller.
+    pub wait_ns: &'a [f64],
+    /// References that an observation stands for.
+    pub every: f64,
+    /// Standard errors by which a gain must exceed its cost.
+    pub errors: f64,
+}
+
+impl Weighing<'_> {
+    /// What a reference from a node takes from another.
+    fn loaded_ns(&self, node: usize, memory: usize) -> f64 {
+        self.latency_ns[node * self.wait_ns.len() + memory] + self.wait_ns[memory]
+    }
+}
+
+impl Threads {
+    pub fn new(nodes: usize, cpus_per_node: u32, refill_ns: f64) -> Self {
+        Self {
+            nodes,
+            cpus_per_node,
+            refill_ns,
+            known: Vec::new(),
+            seen: Vec::new(),
+            ran_on: 0,
+            own_at_once: vec![0; nodes],
+            any_moved: false,
+            wishes: Vec::new(),
+        }
+    }
+
+    /// A thread was seen on a node, served by another; the node on which it would be if it had not been moved.
+    #[inline]
+    pub fn observe(&mut self, thread: ThreadIndex, node: usize, serving: usize) -> usize {
+        let at = thread.0 as usize;
+        if at >= self.known.len() {
+            self.known.resize(at + 1, UNKNOWN);
+            self.seen.resize((at + 1) * self.nodes, 0);
+        }
+        self.ran_on |= 1 << node;
+        let count = &mut self.seen[at * self.nodes + serving];
+        *count = count.saturating_add(1);
+        let known = &mut self.known[at];
+        if known.first == NONE {
+            (known.first, known.node) = (node as u8, node as u8);
+        }
+        match known.is_away() {
+            true => usize::from(known.first),
+            false => node,
+        }
+    }
+
+    /// What was seen before counts half.
+    pub fn halve(&mut self) {
+        self.seen.iter_mut().for_each(|count| *count >>= 1);
+    }
+
+    pub fn take_wishes(&mut self) -> Vec<ThreadMove> {
+        std::mem::take(&mut self.wishes)
+    }
+
+    /// Moves threads as far as that pays; a bit for each node that one leaves.
+    pub fn decide(&mut self, epoch: &Epoch<'_>, weighing: &Weighing<'_>, purse: &mut Purse) -> u64 {
+        let threads = epoch.threads;
+        let mut at: Vec<usize> = threads.iter().map(|one| usize::from(one.node)).collect();
+        let mut room = self.room(threads);
+        if self.ran_on.count_ones() < 2 {
+            return 0;
+        }
+        let mut net_ns: Vec<Option<Vec<f64>>> = (threads.iter().zip(&at))
+            .map(|(one, &from)| self.net_ns(one.thread, from, weighing))
+            .collect();
+        let mut left = 0;
+        while let Some(moving) = self.best(threads, &at, &room, &net_ns) {
+            let price_ns = moving
+                .iter()
+                .map(|&(thread, _)| purse.price_ns(threads[thread].thread, self.refill_ns));
+            let price_ns = price_ns.fold(0.0, f64::max);
+            // They would go back side by side.
+            let reserve_ns = match purse.threads_reserve_ns {
+                0.0 => BACK_MOVES * self.refill_ns,
+                _ => 0.0,
+            };
+            let of = |thread: usize| self.of(threads[thread].thread);
+            let goes_back =
+                |&(thread, node): &(usize, usize)| usize::from(of(thread).first) == node;
+            let affordable = purse.free_ns() >= price_ns + reserve_ns;
+            if !affordable && !moving.iter().all(goes_back) {
+                break;
+            }
+            if let [(_, node)] = moving.as_slice() {
+                room[*node] -= 1;
+            }
+            for (thread, node) in moving {
+                let index = threads[thread].thread;
+                purse.pay(index, self.refill_ns);
+                left |= 1 << at[thread];
+                at[thread] = node;
+                net_ns[thread] = None;
+                let known = &mut self.known[index.0 as usize];
+                known.node = node as u8;
+                known.moves = known.moves.saturating_add(1);
+                self.any_moved = true;
+                self.wishes.push(ThreadMove {
+                    thread: index,
+                    node: node as u16,
+                    rule: "its references so far would have paid for moving it to the memory that they went to",
+                });
+            }
+            purse.threads_reserve_ns = match self.known.iter().any(Known::is_away) {
+                true => BACK_MOVES * self.refill_ns,
+                false => 0.0,
+            };
+        }
+        left
+    }
+
+    /// CPUs of each node that no thread has, nor had before it ended or was moved: it, or one that follows it, may
+    /// come there.
+    fn room(&mut self, threads: &[ThreadCounts]) -> Vec<i64> {
+        let (mut own, mut guests) = (vec![0; self.nodes], vec![0; self.nodes]);
+        for one in threads {
+            let node = usize::from(one.node);
+            self.ran_on |= 1 << node;
+            match self.of(one.thread).is_away() {
+                true => guests[node] += 1,
+                false => own[node] += 1,
+            }
+        }
+        for (most, own) in self.own_at_once.iter_mut().zip(own) {
+            *most = own.max(*most);
+        }
+        let taken = self.own_at_once.iter().zip(guests);
+        taken
+            .map(|(own, guests)| i64::from(self.cpus_per_node) - own - guests)
+            .collect()
+    }
+
+    fn of(&self, thread: ThreadIndex) -> Known {
+        let known = self.known.get(thread.0 as usize);
+        known.copied().unwrap_or(UNKNOWN)
+    }
+
+    /// By node, what a thread on another would certainly have saved there, beyond what the move costs; none that was
+    /// never seen, or where a move is still to be made.
+    fn net_ns(
+        &self,
+        thread: ThreadIndex,
+        from: usize,
+        weighing: &Weighing<'_>,
+    ) -> Option<Vec<f64>> {
+        let known = self.of(thread);
+        if known.first == NONE || known.is_away() && usize::from(known.node) != from {
+            return None;
+        }
+        let seen = &self.seen[thread.0 as usize * self.nodes..][..self.nodes];
+        let to = |node: usize| {
+            let (mut saved_ns, mut variance) = (0.0, 0.0);
+            for (memory, &count) in seen.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let each_ns = weighing.every
+                    * (weighing.loaded_ns(from, memory) - weighing.loaded_ns(node, memory));
+                saved_ns += f64::from(count) * each_ns;
+                variance += f64::from(count) * each_ns * each_ns;
+            }
+            let doublings = match usize::from(known.first) == node {
+                true => 0,
+                false => known.moves.min(DOUBLINGS_MAX),
+            };
+            let cost_ns = self.refill_ns * f64::from(1u32 << doublings);
+            saved_ns - weighing.errors * f64::sqrt(variance) - cost_ns
+        };
+        Some((0..self.nodes).map(to).collect())
+    }
+
+    /// What saves most: a thread to a node with room, or two that change places; with their new nodes.
+    fn best(
+        &self,
+        threads: &[ThreadCounts],
+        at: &[usize],
+        room: &[i64],
+        net_ns: &[Option<Vec<f64>>],
+    ) -> Option<Vec<(usize, usize)>> {
+        let mut leaving: Vec<Option<Leaving>> = vec![None; self.nodes * self.nodes];
+        for (thread, (&from, net_ns)) in at.iter().zip(net_ns).enumerate() {
+            for (to, &net_ns) in net_ns.iter().flatten().enumerate() {
+                let most = &mut leaving[from * self.nodes + to];
+                if most.is_none_or(|most| net_ns > most.net_ns) {
+                    *most = Some(Leaving { thread, net_ns });
+                }
+            }
+        }
+        let mut best: Option<(Vec<(usize, usize)>, f64)> = None;
+        let mut consider = |moving: Vec<(usize, usize)>, net_ns: f64| {
+            if net_ns > best.as_ref().map_or(0.0, |best| best.1) {
+                best = Some((moving, net_ns));
+            }
+        };
+        for from in 0..self.nodes {
+            for to in (0..self.nodes).filter(|&to| to != from && self.ran_on >> to & 1 == 1) {
+                let Some(leaver) = leaving[from * self.nodes + to] else {
+                    continue;
+                };
+                let other = leaving[to * self.nodes + from].filter(|other| other.net_ns > 0.0);
+                let first = self.of(threads[leaver.thread].thread).first;
+                if room[to] + i64::from(usize::from(first) == to) > 0 {
+                    consider(vec![(leaver.thread, to)], leaver.net_ns);
+                } else if let Some(other) = other.filter(|_| leaver.net_ns > 0.0) {
+                    consider(
+                        vec![(leaver.thread, to), (other.thread, from)],
+                        leaver.net_ns + other.net_ns,
+                    );
+                }
+            }
+        }
+        best.map(|best| best.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const REFILL_NS: f64 = 20_000.0;
+
+    /// Two nodes or more, 100 ns near and 300 ns far; a hundred far references pay for a move of a thread.
+    struct World {
+        threads: Threads,
+        purse: Purse,
+        latency_ns: Vec<f64>,
+        wait_ns: Vec<f64>,
+        on: Vec<u16>,
+    }
+
+    impl World {
+        /// Threads by their nodes.
+        fn new(nodes: usize, cpus_per_node: u32, on: &[u16]) -> Self {
+            let latency = |pair: usize| {
+                if pair / nodes == pair % nodes {
+                    100.0
+                } else {
+                    300.0
+                }
+            };
+            let mut purse = Purse::new(0.0);
+            purse.balance_ns = 1e9;
+            Self {
+                threads: Threads::new(nodes, cpus_per_node, REFILL_NS),
+                purse,
+                latency_ns: (0..nodes * nodes).map(latency).collect(),
+                wait_ns: vec![0.0; nodes],
+                on: on.to_vec(),
+            }
+        }
+
+        /// A thread refers to memory on a node so often.
+        fn refer(&mut self, thread: usize, memory: usize, times: u32) {
+            for _ in 0..times {
+                let index = ThreadIndex(thread as u32);
+                self.threads
+                    .observe(index, usize::from(self.on[thread]), memory);
+            }
+        }
+
+        /// Which of them move where, of those that are alive; they go there.
+        fn decide(&mut self, alive: &[usize]) -> Vec<(usize, u16)> {
+            let threads: Vec<ThreadCounts> = (alive.iter())
+                .map(|&thread| ThreadCounts {
+                    thread: ThreadIndex(thread as u32),
+                    application: 0,
+                    node: self.on[thread],
+                    busy_ns: 1,
+                    reads: 0,
+                    writes: 0,
+                })
+                .collect();
+            let epoch = Epoch {
+                threads: &threads,
+                ..Epoch::default()
+            };
+            let weighing = Weighing {
+                latency_ns: &self.latency_ns,
+                wait_ns: &self.wait_ns,
+                every: 1.0,
+                errors: 0.0,
+            };
+            let left = self.threads.decide(&epoch, &weighing, &mut self.purse);
+            let wishes = self.threads.take_wishes();
+            let mut moves: Vec<(usize, u16)> = Vec::new();
+            let mut nodes = 0;
+            for wish in wishes {
+                let thread = wish.thread.0 as usize;
+                nodes |= 1 << self.on[thread];
+                self.on[thread] = wish.node;
+                moves.push((thread, wish.node));
+            }
+            assert_eq!(left, nodes);
+            moves
+        }
+    }
+
+    #[test]
+    fn a_thread_goes_to_its_memory_when_that_has_paid() {
+        let mut world = World::new(2, 2, &[0, 1]);
+        world.refer(0, 1, 100);
+        world.refer(1, 1, 10);
+        assert_eq!(
+            world.decide(&[0, 1]),
+            [],
+            "it has cost as much as it would save"
+        );
+        world.refer(0, 1, 1);
+        assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+        let left_ns = 1e9 - REFILL_NS - BACK_MOVES * REFILL_NS;
+        assert_eq!(world.purse.free_ns(), left_ns);
+        // The way back, for which its CPU was kept, costs no more than the way there; and releases what was held for it.
+        world.refer(0, 0, 201);
+        assert_eq!(world.decide(&[0, 1]), []);
+        world.refer(0, 0, 1);
+        assert_eq!(world.decide(&[0, 1]), [(0, 0)]);
+        assert_eq!(world.purse.free_ns(), 1e9 - 2.0 * REFILL_NS);
+        // Then four times as much, beyond what has spoken for the other node.
+        world.refer(0, 1, 501);
+        assert_eq!(world.decide(&[0, 1]), []);
+        world.refer(0, 1, 1);
+        assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+    }
+
+    #[test]
+    fn threads_change_places_where_both_gain() {
+        let mut world = World::new(2, 1, &[0, 1]);
+        world.refer(0, 1, 1000);
+        assert_eq!(world.decide(&[0, 1]), [], "it has the CPU");
+        world.refer(1, 1, 200);
+        assert_eq!(world.decide(&[0, 1]), [], "it is where it wants to be");
+        world.refer(1, 0, 301);
+        assert_eq!(world.decide(&[0, 1]), [(0, 1), (1, 0)]);
+        assert_eq!(world.decide(&[0, 1]), []);
+    }
+
+    #[test]
+    fn a_cpu_is_kept_for_threads_that_follow() {
+        let mut world = World::new(2, 2, &[0, 0, 1, 1]);
+        world.refer(0, 1, 1000);
+        assert_eq!(world.decide(&[0, 1, 2, 3]), []);
+        // One has ended: the next may be put where it was.
+        assert_eq!(world.decide(&[0, 1, 2]), []);
+        let mut one_more = World::new(2, 3, &[0, 0, 1, 1]);
+        one_more.refer(0, 1, 1000);
+        one_more.refer(1, 1, 1000);
+        assert_eq!(one_more.decide(&[0, 1, 2]), [(0, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn where_no_thread_ran_there_may_be_no_cpu() {
+        let mut world = World::new(3, 2, &[0, 1]);
+        world.refer(0, 2, 1000);
+        assert_eq!(world.decide(&[0, 1]), []);
+        // How many CPUs there are is not known.
+        let mut world = World::new(2, 0, &[0, 1]);
+        world.refer(0, 1, 1000);
+        assert_eq!(world.decide(&[0, 1]), []);
+    }
+
+    #[test]
+    fn what_cannot_be_paid_for_is_not_done() {
+        let enough_ns = REFILL_NS + BACK_MOVES * REFILL_NS;
+        for (balance_ns, moves) in [(enough_ns - 1.0, 0), (enough_ns, 2)] {
+            let mut world = World::new(2, 4, &[0, 0, 1]);
+            world.purse.balance_ns = balance_ns;
+            world.refer(0, 1, 1000);
+            world.refer(1, 1, 1000);
+            // Side by side they cost as much as one.
+            assert_eq!(world.decide(&[0, 1, 2]).len(), moves);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_node_has_more_threads_than_cpus_or_than_it_had(
+            on in prop::collection::vec(0u16..3, 1..9),
+            cpus_per_node in 0u32..4,
+            references in prop::collection::vec((0usize..9, 0usize..3, 0u32..600, any::<bool>()), 0..40),
+        ) {
+            let mut world = World::new(3, cpus_per_node, &on);
+            let all: Vec<usize> = (0..on.len()).collect();
+            let on_node = |on: &[u16], node: u16| on.iter().filter(|&&other| other == node).count();
+            for (thread, memory, times, decides) in references {
+                world.refer(thread % on.len(), memory, times);
+                if decides {
+                    world.decide(&all);
+                }
+                for node in 0..3 {
+                    let bound = on_node(&on, node).max(cpus_per_node as usize);
+                    prop_assert!(on_node(&world.on, node) <= bound);
+                }
+            }
+        }
+    }
+}
