@@ -4,7 +4,7 @@ import os
 
 from reproduction import charts, document
 
-PAPER, PRESET = "Carrefour", "carrefour-a"
+PAPER, PRESET, OTHER = "Carrefour", "carrefour-a", "carrefour-b"
 MECHANISMS = ["replication", "interleaving", "colocation"]
 TOGETHER = ["first-touch", "interleave", "kernel-balancing", "traffic"]
 # In the order of Figures 5, 6 and 9.
@@ -27,6 +27,8 @@ TABLE_3 = {
     "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "pca": ("31k", "33", "41.3k"),
     "sor": ("0", "0", "1"), "sp": ("0", "305", "1.7k"),
 }
+# By how much replicas make its memory larger, % (§4.4).
+MEMORY = {"cluster": 353, "faces": 210, "pca": 5}
 # Under the better and the worse policy (Table 1): interleaving and first touch in both.
 TABLE_1 = {
     "cluster": {"local": (25, 25), "latency": (476, 1197), "controllers": (8, 170), "links": (22, 85), "use": (59, 33), "mpki": (16.85, 16.89), "ipc": (0.29, 0.15)},
@@ -38,7 +40,12 @@ FIGURE_2B = {"cluster": 100}
 TABLE_5 = {
     ("sor", "cluster"): ((0.02, 0.02, -0.05, -0.01), (0.71, 0.73, 0.17, 0.06)),
     ("pca", "cluster"): ((0.24, 0.18, 0.08, 0.14), (0.57, 0.57, 0.05, 0.01)),
+    ("faces", "cluster"): ((0.53, 0.53, 0.12, 0.12), (0.71, 0.71, 0.09, 0.04)),
 }
+# Of two at once, on both machines: by how much it is ahead at most (Figure 9, of the text).
+TOGETHER_AHEAD = {"kernel-balancing": 0.62, "interleave": 0.36}
+# Machine B, "for instance, when running Streamcluster or FaceRecLong" (Figure 5, of the text): how much faster Carrefour is at most.
+ON_B = {"first-touch": 2.63, "kernel-balancing": 1.65, "interleave": 0.58}
 NAMES = {
     "cluster": "Streamcluster", "faces": "FaceRec", "pca": "PCA", "sor": "MG", "sp": "SP", "is": "IS",
 }
@@ -50,6 +57,7 @@ def jobs(tools):
     machine.setdefault("file", tools.scaled(machine))
     sizes = tools.matrix["carrefour"]
     found = {f"alone {workload}": lambda workload=workload: alone(tools, machine, workload) for workload in sizes["alone"]}
+    found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, machine, workload) for workload in sizes["machine_b"]["workloads"]}
     return {**found, "together": lambda: together(tools, machine), "remote": lambda: remote(tools, machine)}
 
 
@@ -87,6 +95,17 @@ def alone(tools, machine, workload):
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
+def on_b(tools, machine, workload):
+    """The policies on the machine with a thread on each of its CPUs."""
+    sizes = tools.matrix["carrefour"]["machine_b"]
+    machine = {**machine, "preset": OTHER, "threads": sizes["threads"]}
+    machine["file"] = tools.scaled(machine)
+    path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
+    key, tracing = tools.traced(machine, workload, sizes["workloads"][workload], path)
+    results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL))
+    return {"input": sizes["workloads"][workload], "threads": sizes["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
+
+
 def together(tools, machine):
     """Pairs, each program on two of the four nodes."""
     sizes = tools.matrix["carrefour"]["together"]
@@ -104,9 +123,15 @@ def together(tools, machine):
             key, tracing[workload] = tools.traced(where, workload, sizes[workload], paths[-1])
             keys += key
 
+        # Recorded moves begin where every program does, on the first CPU: nobody waits long for it.
+        turns = ["--set", "slice_ns=100000"]
+        if start_ns := tools.matrix["carrefour"]["built_ns"].get(pair[0]):
+            later = paths[0] + ".built.toml"
+            with open(later, "w") as file:
+                file.write(f"[[program]]\n[[program]]\nstart_ns = {start_ns}\n")
+            turns, keys = [*turns, "--schedule", later], [*keys, start_ns]
+
         def judge():
-            # Recorded moves begin where every program does, on the first CPU: nobody waits long for it.
-            turns = ["--set", "slice_ns=100000"]
             found = simulate(tools, machine, paths, "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL, *turns)
             return {**found, **by_mechanism(tools, machine, paths, *turns)}
         results, seconds = judged(tools, "-with-".join(paths[:1] + [pair[1]]), keys, judge)
@@ -158,6 +183,11 @@ def while_several(result, threads):
     return (sum(result[part] for part in PARTS) - result["time_ns"]) / (threads - 1)
 
 
+def several(threads):
+    """The time of a result that counts in the paper's minutes."""
+    return lambda result: while_several(result, threads)
+
+
 def faster(results, policy, time=lambda result: result["time_ns"]):
     """By how much the policy is faster than first touch, as the paper has it (§4.2)."""
     return time(results["first-touch"]) / time(results[policy]) - 1
@@ -182,6 +212,7 @@ def section(found, drawing, clock_ghz=2.3):
     order = list(NAMES)
     runs = {name[len("alone "):]: one for name, one in found.items() if name.startswith("alone ")}
     runs = dict(sorted(runs.items(), key=lambda one: order.index(one[0])))
+    other = {name[len("machine B "):]: one for name, one in sorted(found.items()) if name.startswith("machine B ")}
     if not runs:
         return ""
     spent = [sum(one[what] for one in found.values()) for what in ["tracing_s", "replaying_s"]]
@@ -189,7 +220,7 @@ def section(found, drawing, clock_ghz=2.3):
         "\n### Carrefour (`carrefour-a`)\n\n"
         "Its runs have hundreds of decisions, one a second; here one every 10 ms. So these are other inputs than those above, longer and with more pages. "
         "They were chosen by first touch alone, before any other policy had run: for Streamcluster a 16th of the paper's working set (113 MB by §4.4), as caches are a 16th, for the others at least the "
-        "500 pages that replication asks for; then steps for 300 ms of simulated time, thirty decisions, or as many as half a minute of tracing makes. NAS's, which have nothing to gain, are shorter. Machine B, with 24 CPUs, would take twice as long again. "
+        "500 pages that replication asks for; then steps for 300 ms of simulated time, thirty decisions, or as many as half a minute of tracing makes. NAS's, which have nothing to gain, are shorter. "
         f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f} s.\n\n"
         "`cluster` stands for Streamcluster, `faces` for FaceRec, `pca` for PCA, `sp` and `is` for the NAS kernels; threads of the last two initialise their own shares (`--parallel-init`), as NAS's do. "
         "Ours of MG has each row in an allocation of its own, as its C version has; the allocator's words put them all on the master's node (26 % local), where the paper's MG has 97 %. What "
@@ -197,38 +228,26 @@ def section(found, drawing, clock_ghz=2.3):
         "*While threads run*: from when the second thread starts to the end, all that the papers' minutes have hardly anything beside. First touch, and by how much others are faster "
         "(the paper's formula: first touch's time over theirs, less one).\n"
     )
-    rows = []
-    several = lambda one: lambda result: while_several(result, one["threads"])
-    for workload, one in runs.items():
-        results = one["results"]
-        touch = results["first-touch"]
-        rows.append([
-            workload, one["input"], document.ms(touch["time_ns"]), document.ms(several(one)(touch)), f"{touch['misses'] / touch['time_ns'] * 1000:.0f}",
-            *[f"{document.percent(faster(results, policy))}, {document.percent(faster(results, policy, several(one)))}" for policy in FIGURE_5],
-        ])
-    whole = lambda one: lambda result: result["time_ns"]
-    gains = lambda time: [[100 * faster(one["results"], policy, time(one)) for one in runs.values()] for policy in FIGURE_5]
-    panels = [charts.Panel(title, "% faster than first touch", list(runs), gains(time)) for title, time in [("the whole run", whole), ("while threads run", several)]]
     text += "\n#### Figures 5 and 6, in shape: the run, and while threads run\n\n"
-    text += drawing.bars("carrefour-figures-5-6", "Figures 5 and 6: by how much each policy is faster than first touch", FIGURE_5, panels, columns=2)
-    text += document.table(
-        ["", "input", "first touch", "of it several threads", "misses/µs", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+    text += times(runs, drawing, "carrefour-figures-5-6", "Figures 5 and 6: by how much each policy is faster than first touch")
     text += figures_5_and_6(runs)
+    text += machine_b(other, drawing)
     rows, moved, gained = [], [], []
     for workload, theirs in TABLE_4.items():
         if workload not in runs:
             continue
         one = runs[workload]
-        own = [faster(one["results"], policy, several(one)) for policy in ["traffic", *ALONE]]
+        own = [faster(one["results"], policy, several(one["threads"])) for policy in ["traffic", *ALONE]]
         gained.append((workload, theirs, own))
         rows.append([workload, *[published(document.percent(a), document.percent(b)) for a, b in zip(theirs, own)], document.agreement(theirs, own)])
         outcome = one["results"]["traffic"]
         counts = [outcome["replicated"], outcome["interleaved"], outcome["migrated"], outcome["collapsed"]]
-        moved.append([workload, *[published(a, b) for a, b in zip([*TABLE_3[workload], "–"], counts)]])
+        more = 100 * (outcome["pages_max"] / one["results"]["first-touch"]["pages_max"] - 1)
+        moved.append([workload, *[published(a, b) for a, b in zip([*TABLE_3[workload], "–"], counts)], published(document.rounded(MEMORY.get(workload)), f"{more:.0f}")])
     text += "\n#### Table 4: faster than first touch while threads run, with all mechanisms and with one\n\n"
     text += by_mechanism_chart(drawing, "carrefour-table-4", "Table 4: by how much `traffic` is faster than first touch with all mechanisms and with one, published and ours", gained)
     text += document.table(["", "all", "replication", "interleaving", "co-location", "rankings"], rows)
-    text += "\n#### Table 3: pages\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed"], moved)
+    text += "\n#### Table 3: pages, and the memory that replicas take (§4.4)\n\n" + document.table(["", "replicated", "interleaved", "migrated", "collapsed", "more memory, %"], moved)
     text += WHY_4
     text += table_1(runs, drawing, clock_ghz)
     text += figures_7_and_8(runs, drawing, clock_ghz)
@@ -247,6 +266,43 @@ def section(found, drawing, clock_ghz=2.3):
         text += several_at_once(found["together"]["pairs"], drawing, clock_ghz)
     text += ENERGY
     return text
+
+
+def times(runs, drawing, name, says):
+    """First touch, and by how much others are faster, in the whole run and while threads run."""
+    rows, gains = [], [[], []]
+    for workload, one in runs.items():
+        results, running = one["results"], several(one["threads"])
+        touch = results["first-touch"]
+        both = [[faster(results, policy, *time) for policy in FIGURE_5] for time in [[], [running]]]
+        rows.append([
+            workload, one["input"], document.ms(touch["time_ns"]), document.ms(running(touch)), f"{touch['misses'] / touch['time_ns'] * 1000:.0f}",
+            *[", ".join(map(document.percent, pair)) for pair in zip(*both)],
+        ])
+        for shown, own in zip(gains, both):
+            shown.append([100 * gain for gain in own])
+    panels = [charts.Panel(title, "% faster than first touch", list(runs), list(zip(*shown))) for title, shown in zip(["the whole run", "while threads run"], gains)]
+    return drawing.bars(name, says, FIGURE_5, panels, columns=2) + document.table(
+        ["", "input", "first touch", "of it several threads", "misses/µs", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+
+
+def machine_b(runs, drawing):
+    """What the text has numbers of."""
+    if not runs:
+        return ""
+    threads = max(one["threads"] for one in runs.values())
+    ahead = {policy: max(faster_than(one["results"], policy, several(one["threads"])) for one in runs.values()) for policy in ON_B}
+    rows = [[f"`{policy}`", published(document.percent(ON_B[policy]), document.percent(ahead[policy]))] for policy in ON_B]
+    return (
+        f"\n#### Figure 5 on machine B (`{OTHER}`), in shape\n\nWith {threads} threads, `cluster` for as long under first touch as on machine A (results of a run half as long had been seen), `faces` as there. Of the picture the text has by how much `traffic` is ahead at most, \"for instance, when running Streamcluster or FaceRecLong\".\n\n"
+        + times(runs, drawing, "carrefour-figure-5-b", "Figure 5 on machine B: by how much each policy is faster than first touch")
+        + "\n" + document.table(["`traffic` is faster, while threads run, than", "at most"], rows) + WHY_B
+    )
+
+
+def faster_than(results, policy, time):
+    """By how much `traffic` is faster than another."""
+    return time(results[policy]) / time(results["traffic"]) - 1
 
 
 def by_mechanism_chart(drawing, name, says, gained):
@@ -279,7 +335,7 @@ def figures_5_and_6(runs):
     spread = [workload for workload, found in times.items() if found["interleave"] < 0.995 * found["first-touch"]]
     return (
         f"\n`traffic` is the best of the four (within 0.5 %) for {best} of {len(times)}; published: nearly always. Its largest loss to first touch is {document.percent(max(worst, 0))}; "
-        f"published: below 4 %. Interleaving helps {', '.join(spread) or 'none'}; published (Figures 2(b), 5 and 6): Streamcluster, FaceRec, PCA and, alone of NAS, IS, and the other NAS programs lose up to 38 %.\n"
+        f"published: below 4 %, and 0.2 to 3.2 % where there is nothing to gain (§4.4). Interleaving helps {', '.join(spread) or 'none'}; published (Figures 2(b), 5 and 6): Streamcluster, FaceRec, PCA and, alone of NAS, IS, and the other NAS programs lose up to 38 %.\n"
     )
 
 
@@ -336,6 +392,7 @@ def latency_order(found):
 
 def several_at_once(pairs, drawing, clock_ghz):
     rows, mechanisms, figures, gained, faster_by = [], [], [], [], {}
+    ahead = {policy: max(a / b - 1 for one in pairs for a, b in zip(*(one["results"][which]["program_ns"] for which in [policy, "traffic"]))) for policy in TOGETHER_AHEAD}
     for one in pairs:
         results = one["results"]
         both = lambda policy: [a / b - 1 for a, b in zip(results["first-touch"]["program_ns"], results[policy]["program_ns"])]
@@ -363,6 +420,8 @@ def several_at_once(pairs, drawing, clock_ghz):
         "Each with eight threads on two of the four nodes, as the paper ran them: the first is recorded on nodes 0 and 1, the second on 2 and 3, and `simulate` replays both together. Gains are of each program's whole run.\n"
         "\n##### Figure 9, in shape\n\n"
         + drawing.bars("carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run", FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+        + "\n`traffic` is ahead at most, of both machines as published and of programs here: "
+        + ", ".join(f"of `{policy}` {published(document.percent(theirs), document.percent(ahead[policy]))}" for policy, theirs in TOGETHER_AHEAD.items()) + ".\n"
         + "\n##### Table 5\n\n"
         + by_mechanism_chart(drawing, "carrefour-table-5", "Table 5: by how much each program is faster than under first touch with all mechanisms and with one, published and ours", gained)
         + document.table(["", "input", "all", "replication", "interleaving", "co-location", "rankings"], mechanisms)
@@ -386,13 +445,19 @@ WHY_4 = (
     "- `faces` has less than 90 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
     "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then.\n"
     "- Co-location alone does little for `cluster`: of its pages only those with the threads' own choices (2 of 7 MB) are one node's, and these are few of its misses.\n"
+    "- More memory: 614 MB are 5 % of what PCA has there, 12 GB of which few pages are copied; of our `pca` all threads read every page.\n"
     "- `sp` stays just below 50 misses/µs, so that step 1 leaves it alone; theirs gained 8 % by co-location, of pages that ours has where they are used (83 %).\n"
 )
 WHY_5 = (
     "\nEach program has two controllers to itself and its threads are half as many, so that there is hardly a queue: a miss takes 92 ns at home and 115 ns elsewhere where 87 and 94 are unloaded. "
-    "What is left to gain is the distance, and interleaving, which puts half of every program's pages on the other one's nodes, loses it for three of four; MG's stand-in loses as much by it as the paper says of MG (25 %). "
+    "What is left to gain is the distance, and interleaving, which puts half of every program's pages on the other one's nodes, loses it for four of six; MG's stand-in loses as much by it as the paper says of MG (25 %). "
     "`pca` gains nothing: it has some fifteen decisions, of which copies and collapses take what they save. Of the pairs that the paper tells apart ours orders most alike. "
-    "FaceRecLong beside Streamcluster is not here: see `faces` above.\n"
+    "What stands for FaceRecLong is `faces` with twice the photographs, and `cluster` begins beside it when its gallery is built. It gains nothing: its eight threads miss some 29 times a microsecond, "
+    "and below 50 step 1 leaves an application alone, so that all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in; `cluster` gains as there, in the paper's order; the order of `faces` is one of tenths of a percent and says nothing.\n"
+)
+WHY_B = (
+    "\n`cluster` gains most here, too: with half as many CPUs again a miss takes 247 ns on average under first touch, where it takes 175 on machine A. Spread evenly it takes 92, of unloaded 86, and does so from the begin, so that interleaving is "
+    "ahead: `traffic`'s 109 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,674 copies are not paid back.\n"
 )
 ENERGY = (
     "\n#### Figure 14: energy\n\nNot redone: `simulate` has `energy_j` where a machine says what a miss, a copied page and time cost, and for this machine nobody does: the paper measured "

@@ -127,11 +127,12 @@ class Axes:
 
 
 def smaller(svg):
-    """Without empty groups, unused filters, names that nobody gave, what SVG assumes anyway and the font at every word: half of what gnuplot writes."""
-    svg = re.sub(r' stroke-linecap="butt" stroke-linejoin="miter"| color="black"(?= stroke)| stroke-width="1.00"|<title>gnuplot_plot_\w+</title>', "", svg)
+    """Without empty groups, unused filters, names that nobody gave, what SVG assumes anyway, hundredths of a pixel and the font at every word: half of what gnuplot writes."""
+    svg = re.sub(r' stroke-linecap="butt" stroke-linejoin="miter"| color="black"(?= stroke)| stroke-width="1.00"| class="gridline"|<title>gnuplot_plot_\w+</title>', "", svg)
     svg = svg.replace('stroke="currentColor"', 'stroke="black"').replace(FONT, "").replace("<svg ", "<svg" + FONT, 1)
     svg = re.sub(r"rgb\( *(\d+), *(\d+), *(\d+)\)", lambda parts: "#" + "".join(f"{int(part):02x}" for part in parts.groups()), svg)
     svg = re.sub(r"<g [^>]*>\s*</g>\s*|(?s:<filter .*?</filter>)\s*", "", svg)
+    svg = re.sub(r"(\.\d)\d\b", r"\1", svg)
     return re.sub(r"\n\s+", "\n", svg)
 
 

@@ -1,6 +1,7 @@
 """docs/reproduction.md from results: what must hold, and the papers' tables beside ours."""
 import glob
 import os
+import re
 
 from reproduction import ars, carrefour, charts, marathe, numamma, pictures, verghese
 
@@ -50,6 +51,16 @@ def newest(name):
 def link(path):
     """To a file of benches/results, from docs."""
     return f"../benches/results/{os.path.basename(path)}"
+
+
+def measured(names, line):
+    """Of the newest file with such lines, the last line of each name: the file, and by name what the line has."""
+    for path in sorted(glob.glob(os.path.join(RESULTS, names)), reverse=True):
+        with open(path) as file:
+            found = {name: values for name, *values in re.findall(line, file.read(), re.MULTILINE)}
+        if found:
+            return path, found
+    return None, {}
 
 
 def joined(heading, parts):
@@ -280,11 +291,11 @@ def text(results, left_out, matrix, further, drawing):
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
-        "- The papers' own sizes, but for ARS's. Verghese's Splash mix is one program; as three under `scheduler = \"partition\"`, whose threads would move, it is not here.\n"
-        "- Carrefour's overheads (§4.4); those of `nearpage live` are in [benches/README.md](../benches/README.md). Of Marathe the time that tracing takes by interval (Figures 4 and 11) and the samples that a "
-        "Xeon's PEBS loses (Figure 17).\n"
-        "- The other figures of the papers are drawings of systems and algorithms.\n"
-        "- Of Carrefour: FaceRecLong beside Streamcluster (Table 5), machine B (parts of Figures 5, 6 and 9), energy (Figure 14); why is said there.\n"
+        "- The papers' own sizes, but for ARS's.\n"
+        "- Of Carrefour: Facesim, and FaceRecLong by itself (Tables 3 and 4); on machine B the NAS programs (Figure 6) and two programs at once (Figure 9); energy (Figure 14), why is said there. What `nearpage live` costs, "
+        "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
+        "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
+        "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"
         "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
     ]
     return "\n".join(parts)

@@ -21,6 +21,10 @@ PROGRAMS = {8: {"cg": 98, "mg": 97, "quake": 69}, 9: {"cg": 73, "mg": 17, "ammp"
 # Figure 18: mean of the plans made of second-level misses, least and most, %.
 FIGURE_18 = (12.2, -7, 30)
 ON_OPTERON = ["sp", "ft", "mg", "cg", "bt", "is", "nas_lu", "quake"]
+# Tracing time at an interval of 1, % of FULL's, by what is sampled (Figures 4 and 11), and of long-latency loads % of the program's.
+TRACE_TIME, OF_PROGRAM = {"long-latency loads": 20, "DTLB misses": 18}, 2.7
+# Of the misses that a program has, % that PEBS sampled at an interval of 1, at most (Figure 17).
+PEBS_MOST = 10
 # Figures by what is sampled: of its cost and quality, and of its benefit.
 SAMPLED = {"long-latency loads": ([3, 5, 6, 7], [8, 9]), "DTLB misses": ([10, 12, 13, 14], [15, 16])}
 
@@ -42,7 +46,7 @@ def lossy_traces(path):
 
 def section(results, drawing):
     """The text, of the results of the papers' machines and of the newest of the files."""
-    return document.joined("\n### Marathe, Thakkar and Mueller\n", [replays(results, drawing), hop_sensitive(drawing), lossy(drawing)])
+    return document.joined("\n### Marathe, Thakkar and Mueller\n", [replays(results, drawing), hop_sensitive(drawing), lossy(drawing), costs(), lost(drawing)])
 
 
 def replays(results, drawing):
@@ -102,7 +106,6 @@ def lossy(drawing):
         "\n#### Figures 3, 5 to 10 and 12 to 16: lossy traces\n\n"
         f"Written by `benches/lossy_traces`, {os.path.basename(path)[:10]}; here are means over nine programs, published / ours, and the least and the most of ours in the pictures. "
         f"What each program has, what there is to read in it and how the clock does beside them: [{os.path.basename(path)}]({document.link(path)}). "
-        "Figures 4 and 11, the time that tracing takes by interval, are not redone: one trace of all misses is thinned.\n"
     )
     for source, kinds in SAMPLED.items():
         pictures, rows = "", []
@@ -131,3 +134,48 @@ def lossy(drawing):
         for program in dict.fromkeys(program for programs in PROGRAMS.values() for program in programs)
     ]
     return text + "\nSingle programs at an interval of 1, where the paper's text has them, %:\n\n" + document.table(["", *[f"Figure {figure}" for figure in PROGRAMS]], single)
+
+
+def costs():
+    """Figures 4 and 11, of what benches/lossy_traces and benches/sampler_cost measured."""
+    traced_from, traced = document.measured("*-lossy-traces.md", r"^(\w+) .*, traced [\d.]+ s \((\d+) x,")
+    clock_from, clock = document.measured("????-??-??.md", r"^(cg) +ours +bare ([\d.]+) s, sampled ([\d.]+) s: .* ([\d.]+) % at the default (\d+) Hz$")
+    if not traced or not clock:
+        return ""
+    times = [int(slower) for slower, in traced.values()]
+    bare, sampled, share, rate = map(float, clock["cg"])
+    rows = [
+        *[[f"Figure {figure}: {source}, interval 1, of FULL's time", f"{TRACE_TIME[source]} %", "–"] for figure, source in zip([4, 11], TRACE_TIME)],
+        ["larger intervals", "hardly less", "–"],
+        ["long-latency loads, interval 1: one time step's, of the whole program's time", f"{OF_PROGRAM} %", "–"],
+        ["all misses, in emulation, of the run's time", "–", f"{min(times)} to {max(times)} times it"],
+        ["the clock, of the run's time", "–", f"{100 * (sampled / bare - 1):.1f} % at 10,000 Hz, {share:g} % at {rate:.0f} Hz"],
+    ]
+    return (
+        "\n#### Figures 4 and 11: what tracing costs\n\n" + document.table(["", "published", "ours"], rows)
+        + "\nOf the bars the text has these figures alone. Here one trace of all misses is thinned to any interval, so that ours costs the same at each: what `benches/lossy_traces` says of "
+        f"its nine programs ([{os.path.basename(traced_from)[:10]}]({document.link(traced_from)}), beside other work). What costs less where less is sampled is the clock: `cg` under `benches/sampler_cost` "
+        f"([{os.path.basename(clock_from)[:10]}]({document.link(clock_from)}), {rate:.0f} Hz being what nearpage chose). Its cost goes down with the rate; theirs stays, since what the programs' own time step takes is in it.\n"
+    )
+
+
+def lost(drawing):
+    """Figure 17, of what benches/live_cost measured."""
+    path, found = document.measured("*-live.md", r"^triad, (\d+) Hz +[\d.]+ % of a core, +(\d+) samples/s$")
+    if not found:
+        return ""
+    samples = {1e6 / int(rate): int(count) for rate, (count,) in found.items()}
+    samples = dict(sorted(samples.items()))
+    rarest = max(samples)
+    reciprocal = {interval: samples[rarest] * rarest / interval for interval in samples}
+    off = max(abs(samples[interval] / reciprocal[interval] - 1) for interval in samples)
+    panel = charts.Panel("", "samples a second", list(map(round, samples)), [list(samples.values()), list(reciprocal.values())], log="xy")
+    rows = [[name, *[f"{by_interval[interval]:.0f}" for interval in samples]] for name, by_interval in [("samples a second", samples), ("reciprocal, of the rarest", reciprocal)]]
+    return (
+        "\n#### Figure 17, in shape: samples by interval\n\n"
+        f"Published: of some six million misses PEBS samples less than {PEBS_MOST} % at an interval of 1, of the first and of the second level nearly alike, and at larger intervals there are not as many fewer as the reciprocal says. "
+        f"Ours is the clock's, whose interval is time: `triad` under `benches/live_cost` ([{os.path.basename(path)[:10]}]({document.link(path)}), beside other work).\n\n"
+        + drawing.lines("marathe-figure-17", "Figure 17: samples a second by the clock's interval, and what the rarest says of the others", "µs between samples", ["ours", "reciprocal of the rarest"], [panel])
+        + document.table(["µs between samples", *map(str, panel.labels)], rows)
+        + f"\nThe clock's are within {100 * off:.0f} % of the reciprocal. There is no PEBS here to try; the setting `pebs-10` of `nearpage thin` takes every tenth load miss and loses none.\n"
+    )

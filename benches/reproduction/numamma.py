@@ -1,7 +1,5 @@
 """NumaMMA's tables and figures beside ours: of replays, of what benches/sampler_cost and benches/lossy_traces measured, and of traces."""
-import glob
 import os
-import re
 
 from reproduction import charts, document, pictures
 
@@ -21,20 +19,10 @@ def section(results, found, drawing):
     return document.joined("\n### NumaMMA\n", [sampling(), speedups(results, drawing), pictures.section(found, drawing)])
 
 
-def measured(names, line):
-    """Of the newest file with such lines, the last line of each program: the file, and by program what the line has."""
-    for path in sorted(glob.glob(os.path.join(document.RESULTS, names)), reverse=True):
-        with open(path) as file:
-            found = {program: values for program, *values in re.findall(line, file.read(), re.MULTILINE)}
-        if found:
-            return path, found
-    return None, {}
-
-
 def sampling():
     """Tables 1 and 2."""
-    costs_from, costs = measured("????-??-??.md", r"^(\w+) +ours +bare .* ([\d.]+) % at the default (\d+) Hz$")
-    counts_from, counts = measured("*-lossy-traces.md", r"^(\w+) .*; clock (\d+) samples$")
+    costs_from, costs = document.measured("????-??-??.md", r"^(\w+) +ours +bare .* ([\d.]+) % at the default (\d+) Hz$")
+    counts_from, counts = document.measured("*-lossy-traces.md", r"^(\w+) .*; clock (\d+) samples$")
     if not costs or not counts:
         return ""
     rows = []

@@ -157,8 +157,8 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     }
     if let Some(together) = &together {
         notes.push(format!(
-            "{} programs at once: all of their time counts, marked phases or not; {} pages of files are those of \
-             another program too.",
+            "{} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
+             counts; {} pages of files are those of another program too.",
             folders.len(),
             together.shared_pages()
         ));

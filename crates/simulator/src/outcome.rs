@@ -60,7 +60,7 @@ pub struct MoveSplit {
 pub struct ThreadOutcome {
     /// Position of its program among those that were replayed together.
     pub program: usize,
-    /// When it started.
+    /// When it started, or what counts began.
     pub began_ns: f64,
     /// From its start (or the phase's begin) to its end (or the phase's).
     pub time_ns: f64,
@@ -163,8 +163,7 @@ impl Outcome {
     }
 
     /// Of several programs, each one's time from its first thread's start to its last one's end (Carrefour
-    /// Table 5), in their order; 0 for one without threads. Empty for one program, whose time that of its
-    /// stable phases may be.
+    /// Table 5), as far as it counts, in their order; 0 for one without threads. Empty for one program.
     pub fn program_ns(&self) -> Vec<f64> {
         let programs = self.threads.iter().map(|thread| thread.program + 1).max();
         let span = |program| {

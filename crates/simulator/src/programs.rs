@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those
-/// of one file ([`Trace::file_pages`]). All of it counts: marks of stable phases are left out.
+/// of one file ([`Trace::file_pages`]). Where some mark stable phases, what counts is from the first's begin to the
+/// last's end.
 pub struct Programs<'a> {
     programs: Vec<Program<'a>>,
     /// Where each page comes from: program and number there.
@@ -189,13 +190,7 @@ impl Steps for Renumbered<'_> {
                 Happening::FirstTouch(touched) => page(touched),
                 Happening::Signal { sequence } => *sequence = signal(self.program, *sequence),
                 Happening::Resume { after, .. } => *after = signal(self.program, *after),
-                Happening::Move(_) => {}
-                Happening::Mark { .. } => {
-                    *happening = Happening::Resume {
-                        after: 0,
-                        waited_instructions: 0,
-                    };
-                }
+                Happening::Move(_) | Happening::Mark { .. } => {}
             }
         }
         Ok(true)

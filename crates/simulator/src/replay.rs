@@ -20,7 +20,7 @@ use self::epochs::EpochCounts;
 use self::kernel_thread::KernelThread;
 use self::phases::Phases;
 use self::sampled::Sampled;
-use self::scheduling::{Cpu, Signal};
+use self::scheduling::{Cpu, MARK, Signal};
 use self::wishes::Wishes;
 use crate::Error;
 use crate::figures::{FS, Figures};
@@ -71,7 +71,8 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     epoch: EpochCounts,
     /// The phase that counts: since when, or not now.
     since: Option<u64>,
-    marked: bool,
+    /// Programs that are in their marked phase.
+    marked: Vec<bool>,
     phases: Phases,
     signals_missing: u64,
     /// Others can neither read a thread's counts nor take time from it at any moment: neither marks nor TLB
@@ -133,7 +134,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             epoch_length,
             epoch: EpochCounts::new(nodes),
             since: None,
-            marked: false,
+            marked: vec![false; trace.programs()],
             phases: Phases::new(figures),
             signals_missing: 0,
             hits_unseen: !trace.may_be_marked()
@@ -156,8 +157,8 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             new.time = thread
                 .start_instructions
                 .saturating_mul(figures.instruction);
+            let (start, from_mark) = replay.assigning.start(&job.schedule, number);
             if thread.started_by == 0 {
-                let start = replay.assigning.start(&job.schedule, number);
                 new.time = new.time.saturating_add(start);
             }
             new.moves = moves_of(&job.schedule, trace.origin(thread.thread));
@@ -168,7 +169,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if new.time > u64::MAX / 2 {
                 return Err(Error::TooLong);
             }
-            if thread.started_by == 0 {
+            if thread.started_by == 0 && from_mark {
+                new.awaits = MARK;
+            } else if thread.started_by == 0 {
                 new.state = State::Arriving;
                 replay.turns.set(number, new.time);
             }

@@ -50,6 +50,8 @@ fn first_program() -> usize {
 pub struct Program {
     /// Simulated time at which its first thread begins.
     pub start_ns: u64,
+    /// That time is from the begin of the first marked phase, which is another program's.
+    pub from_mark: bool,
 }
 
 /// A schedule; by default threads run where they were traced.

@@ -432,6 +432,9 @@ impl<'a> Thread<'a> {
         self.misses_before += self.totals.misses[0] + self.totals.misses[1];
         self.totals = Totals::default();
         self.since = self.time;
+        if self.result.time_ns == 0.0 {
+            self.result.began_ns = self.time as f64 / FS;
+        }
     }
 
     /// Adds what was counted to the result.

@@ -49,7 +49,7 @@ pub struct Tracing {
     pub setup: String,
     /// CPUs by the position that setup and trace know them by.
     pub cpus: Vec<CpuId>,
-    /// Threads that went on on another CPU, in order of thread and time.
+    /// Threads that went on on another CPU, each one's moves in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<Moved>,
     /// Totals of all processes, by name.
@@ -71,12 +71,9 @@ pub struct Moved {
 impl Moved {
     /// Where a thread is at a virtual time; `None`: where it began.
     fn cpu_at(moves: &[Self], thread: ThreadIndex, instructions: u64) -> Option<CpuId> {
-        let before = moves
-            .iter()
-            .take_while(|moved| (moved.thread, moved.instructions) <= (thread, instructions));
-        before
+        let its = moves.iter().filter(|moved| moved.thread == thread);
+        its.take_while(|moved| moved.instructions <= instructions)
             .last()
-            .filter(|moved| moved.thread == thread)
             .map(|moved| moved.cpu)
     }
 }

@@ -385,8 +385,27 @@ pub(crate) type SharedTrace = Arc<Traced>;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use nearpage_machine::CpuId;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::ThreadIndex;
+
+    #[test]
+    fn a_thread_is_where_it_moved_last_whatever_the_order_of_threads() {
+        // As they are in a recording: threads in order of their creation, which their numbers need not be.
+        let moves =
+            [(4, 100, 1), (4, 300, 2), (1, 200, 5)].map(|(thread, instructions, cpu)| Moved {
+                thread: ThreadIndex(thread),
+                instructions,
+                cpu: CpuId(cpu),
+            });
+        let at = |thread, instructions| Moved::cpu_at(&moves, ThreadIndex(thread), instructions);
+        assert_eq!(at(1, 199), None);
+        assert_eq!(at(1, 200), Some(CpuId(5)));
+        assert_eq!(at(4, 299), Some(CpuId(1)));
+        assert_eq!(at(4, 300), Some(CpuId(2)));
+    }
 
     proptest! {
         /// Every moment of every frame belongs to one chunk, which has the frame.

@@ -19,7 +19,7 @@ pub(super) struct Assigning {
     /// Threads of each program, in order of creation.
     programs: Vec<Vec<usize>>,
     /// Program of each thread.
-    program_of: Vec<usize>,
+    pub program_of: Vec<usize>,
     /// Programs that have begun and not ended.
     active: Vec<bool>,
     /// Threads that went on on another CPU, and the lines that they were charged for.
@@ -54,10 +54,15 @@ impl Assigning {
         })
     }
 
-    /// When a thread's program begins.
-    pub fn start(&self, schedule: &Schedule, number: usize) -> u64 {
+    /// When a thread's program begins, and whether that is from the begin of the first marked phase.
+    pub fn start(&self, schedule: &Schedule, number: usize) -> (u64, bool) {
         let program = schedule.programs.get(self.program_of[number]);
-        program.map_or(0, |program| program.start_ns.saturating_mul(FS as u64))
+        program.map_or((0, false), |program| {
+            (
+                program.start_ns.saturating_mul(FS as u64),
+                program.from_mark,
+            )
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use nearpage_machine::{Energy, MoveCost};
 use nearpage_policy::online::OnlinePolicy;
 
 use super::Replay;
+use super::scheduling::MARK;
 use crate::figures::{FS, Figures};
 use crate::outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 use crate::pages::PageCounts;
@@ -49,10 +50,18 @@ fn move_split(parts_ns: [f64; MovePart::COUNT]) -> MoveSplit {
 }
 
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
-    pub(super) fn mark(&mut self, begin: bool, now: u64) {
-        if begin && !(self.marked && self.since.is_some()) {
-            self.marked = true;
+    /// A program's marked phase begins or ends: of several, the first one's begin and the last one's end count.
+    pub(super) fn mark(&mut self, program: usize, begin: bool, now: u64) {
+        let before = self.marked.contains(&true);
+        self.marked[program] = begin;
+        if begin && !before {
             self.since = Some(now);
+            for number in 0..self.threads.len() {
+                let thread = &self.threads[number];
+                if thread.awaits == MARK {
+                    self.wake(number, now.saturating_add(thread.time));
+                }
+            }
             self.follow(now);
             if let Some(timeline) = &mut self.timeline {
                 timeline.restart();
@@ -61,7 +70,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.queues.all().for_each(Server::restart);
             self.epoch.requests.fill(0);
             self.pages.restart(now);
-        } else if !begin && self.marked {
+        } else if before && !self.marked.contains(&true) {
             self.collect(now);
         }
     }

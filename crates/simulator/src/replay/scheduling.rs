@@ -20,6 +20,9 @@ pub(super) struct Cpu {
     pub slice_end: u64,
 }
 
+/// What threads of a program that begins from a mark on wait for; no signal has this number.
+pub(super) const MARK: u64 = u64::MAX;
+
 /// What is known of a signal.
 pub(super) enum Signal {
     Sent,
@@ -75,7 +78,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 return Ok(());
             }
             Happening::Move(_) => {}
-            Happening::Mark { begin } => self.mark(begin, now),
+            Happening::Mark { begin } => self.mark(self.assigning.program_of[number], begin, now),
         }
         self.go_on(number)
     }

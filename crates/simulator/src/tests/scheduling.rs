@@ -155,6 +155,72 @@ fn each_program_has_its_own_time() {
     }
 }
 
+#[test]
+fn programs_count_from_the_first_mark_to_the_last() {
+    let machine = machine(2, CLOCK);
+    let program = |cpu: u32, marks: [usize; 2]| {
+        let [begin, end] = marks.map(|at| (at, 0));
+        let marks = vec![
+            (begin.0, begin.1, Happening::Mark { begin: true }),
+            (end.0, end.1, Happening::Mark { begin: false }),
+        ];
+        trace(
+            1,
+            vec![thread(0, cpu, 0, batch(vec![load(10, 0); 6], marks))],
+        )
+    };
+    let (first, second) = (program(0, [2, 4]), program(1, [3, 5]));
+    let programs = Programs::new(vec![&first, &second]).expect("programs");
+    let outcome = simulate(&programs, &machine, &[job("first-touch", &[])], 1)
+        .expect("simulates")
+        .remove(0);
+    // From the third load of each to the fifth, each 10 ns of computing and 100 ns of waiting.
+    assert_eq!((outcome.misses, outcome.time_ns), (6, 330.0));
+    let to_a_step = |ns: &f64| (ns - 330.0).abs() <= 10.0;
+    assert!(outcome.program_ns().iter().all(to_a_step), "{outcome:?}");
+}
+
+#[test]
+fn a_program_begins_so_long_after_anothers_mark() {
+    let machine = machine(2, CLOCK);
+    let marks = vec![
+        (2, 0, Happening::Mark { begin: true }),
+        (6, 0, Happening::Mark { begin: false }),
+    ];
+    let marked = trace(1, vec![thread(0, 0, 0, batch(vec![load(10, 0); 6], marks))]);
+    let other = each(1, &[1], &[load(10, 0)]);
+    let programs = Programs::new(vec![&marked, &other]).expect("programs");
+    let misses = |schedule: &str| {
+        let outcomes = simulate(
+            &programs,
+            &machine,
+            &[scheduled("first-touch", schedule)],
+            1,
+        );
+        let outcome = outcomes.expect("simulates").remove(0);
+        (outcome.misses, outcome.signals_missing)
+    };
+    let second = |keys: &str| format!("[[program]]\n[[program]]\n{keys}");
+    assert_eq!(
+        misses(&second("start_ns = 100")),
+        (4, 0),
+        "before what counts"
+    );
+    assert_eq!(misses(&second("start_ns = 100\nfrom_mark = true")), (5, 0));
+    assert_eq!(
+        misses(&second("start_ns = 500\nfrom_mark = true")),
+        (4, 0),
+        "after it"
+    );
+    // What nobody marks is not waited for.
+    let programs = Programs::new(vec![&other, &other]).expect("programs");
+    let job = scheduled("first-touch", &second("from_mark = true"));
+    let outcome = simulate(&programs, &machine, &[job], 1)
+        .expect("simulates")
+        .remove(0);
+    assert_eq!((outcome.misses, outcome.signals_missing), (2, 1));
+}
+
 /// A trace whose page 1 is a file's.
 struct WithFile(MemoryTrace);
 
