@@ -283,7 +283,7 @@ def text(results, left_out, matrix, further, drawing):
         "350 µs had been assumed; now what `carrefour-b`, a machine of the same build, assumes of Linux), and of online `auto`, after `ocean` and "
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
-        "with), no margin for what goes back to a thread that runs alone; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
+        "with), no margin for what goes back to a thread that runs alone, threads change places only where both gain; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
         "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower.\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
@@ -296,6 +296,6 @@ def text(results, left_out, matrix, further, drawing):
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
         "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
         "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"
-        "- Of phases `auto` finds those in which a single thread runs. It places threads for a whole run, packed or spread; it moves none as the program runs.\n",
+        "- Of phases plans of `auto` know those in which a single thread runs, and they place threads for a whole run, packed or spread; online it moves threads as the program runs.\n",
     ]
     return "\n".join(parts)

@@ -202,6 +202,8 @@ WHY = """
   ([2026-11-23](../benches/results/2026-11-23-online.md)) two were left that lost more than 1 %, `amr` and `ft` on `amd48`, and `is` on `smile-4` lost 3 % in the new tracings. None does now
   ([figures](../benches/results/2026-11-23-online-budget.md)): every tenth miss had shown only one of two arrays that a loop takes turns at, and the distances between samples are
   drawn; what moves save is counted by the thread that others wait for; and for every page that is away its way back is held in reserve.
+- Online `auto` has moved threads since then ([figures](../benches/results/2026-11-23-online-threads.md)): `amr` on `amd48` takes 9 % less than first touch for it, `ammp` on `intel32` 19, on `xeon-2` and `epyc-8` 7 and 6.
+  Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
 - Online, behind the best by more than 5 %: the reserve keeps a page from moving that has not lost enough yet. On `now-8`, where a move takes a millisecond, `mg` and `is` have
   no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21. Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
   the one that is kept. What is not tried is to let what was seen of neighbouring pages count for a page.
