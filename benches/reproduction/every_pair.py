@@ -206,7 +206,7 @@ WHY = """
   Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
 - Online, behind the best by more than 5 %: the reserve keeps a page from moving that has not lost enough yet. On `now-8`, where a move takes a millisecond, `mg` and `is` have
   no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21. Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
-  the one that is kept. What is not tried is to let what was seen of neighbouring pages count for a page.
+  the one that is kept. Neighbouring pages' moves and counts, which `in-w` lives on, were tried as evidence and shift losses from some pairs to others (same figures).
 - Threads run on other CPUs at other times whenever a workload is traced. Runs are of 3 to 700 ms; 1 % of the shortest is three page moves.
 
 Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged
