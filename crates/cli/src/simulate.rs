@@ -240,6 +240,7 @@ fn planned_for(
         .on(machine, ThreadPlacement::None)?
         .iter()
         .map(|program| {
+            let _progress = Progress::new(format!("deciding for {}", program.name()));
             let decided = decided(policy, &program.input(), &parameters, recording)?;
             Ok(decided.plan)
         })

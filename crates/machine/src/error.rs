@@ -50,6 +50,8 @@ pub enum Fault {
     },
     #[error("no node has a CPU")]
     NoCpu,
+    #[error("no node has memory: `memory_bytes` is 0 of all")]
+    NoMemory,
     #[error("`{key}` is {value}; expected a power of two, in bytes, of at least 4096")]
     PageSize { key: &'static str, value: u64 },
     #[error("`huge_page_bytes` {huge} is smaller than `page_bytes` {page}")]

@@ -409,6 +409,9 @@ impl Machine {
         if seen.is_empty() {
             return Err(Fault::NoCpu);
         }
+        if self.nodes_with_memory().is_empty() {
+            return Err(Fault::NoMemory);
+        }
         let mut on_core = BTreeSet::new();
         for &cpu in self.cores.iter().flatten() {
             if !seen.contains_key(&cpu) {

@@ -388,6 +388,12 @@ cpus = [2, 3]
 
     #[test]
     fn messages_name_the_place_and_the_fault() {
+        let nowhere = TWO_NODES.replace("id =", "memory_bytes = 0\nid =");
+        let error = Machine::from_toml(&nowhere, "two.toml").expect_err("memory");
+        assert_eq!(
+            error.to_string(),
+            "two.toml: no node has memory: `memory_bytes` is 0 of all"
+        );
         for (from, to, message) in [
             ("[20, 10]]", "[20, 10]", "two.toml: line 4: "),
             (
@@ -632,7 +638,7 @@ cpus = [2, 3]
                     .map(|id| Node {
                         id: NodeId(id as u16 * 3),
                         cpus: (id * cpus..(id + 1) * cpus).map(CpuId).collect(),
-                        memory_bytes: smt.then_some(u64::from(id) << 30),
+                        memory_bytes: smt.then_some(u64::from(id + 1) << 30),
                     })
                     .collect(),
             },

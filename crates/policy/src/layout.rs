@@ -14,8 +14,8 @@ const THERE_MIN: f64 = 0.9;
 ///
 /// `cpus` says from which CPUs a thread's accesses came, with weights; threads without any do not count.
 /// Layouts are those that threads are pinned to by team, as `nearpage run` does it for a plan, or by order of creation
-/// in their process, as `nearpage record` does. Where both layouts are the same here, `said` decides:
-/// what the recording says of itself.
+/// in their process, as `nearpage record` does: it does not know how many there will be, so that those beyond the CPUs
+/// begin anew. Where both layouts are the same here, `said` decides: what the recording says of itself.
 pub fn recorded_layout<'a>(
     threads: &[Thread],
     machine: &Machine,
@@ -26,9 +26,9 @@ pub fn recorded_layout<'a>(
         ((thread.pid, thread.team.as_str()), thread.team_index)
     });
     let by_creation = laid_out_together(threads, |thread| (thread.pid, thread.order));
-    let fits = |group: &[ThreadIndex], layout: Layout| {
-        let nodes = thread_cpus(machine, group.len(), layout.into(), None);
-        let nodes = nodes.iter().map(|&cpu| machine.node_of(cpu));
+    let fits = |group: &[ThreadIndex], layout: Layout, round: usize| {
+        let nodes = thread_cpus(machine, round, layout.into(), None);
+        let nodes = nodes.iter().map(|&cpu| machine.node_of(cpu)).cycle();
         let mut ran = group.iter().map(|&thread| cpus(thread)).zip(nodes);
         ran.all(|(cpus, node)| node.is_some_and(|node| is_there(machine, cpus, node)))
     };
@@ -38,9 +38,13 @@ pub fn recorded_layout<'a>(
     };
     let tried = Layout::from_name(said).into_iter().chain(Layout::ALL);
     by_creation.iter().any(ran).then_some(())?;
+    let machine_cpus = machine.cpus().as_slice().len();
     tried.into_iter().find(|&layout| {
-        let all = |groups: &[Vec<ThreadIndex>]| groups.iter().all(|group| fits(group, layout));
-        all(&by_team) || all(&by_creation)
+        let fits_whole = |group: &Vec<ThreadIndex>| fits(group, layout, group.len());
+        let fits_in_rounds = |group: &Vec<ThreadIndex>| fits(group, layout, machine_cpus);
+        by_team.iter().all(fits_whole)
+            || by_creation.iter().all(fits_whole)
+            || by_creation.iter().all(fits_in_rounds)
     })
 }
 
@@ -185,6 +189,21 @@ mod tests {
             layout("amd48", &team, "none", &in_order),
             Some(Layout::Scatter)
         );
+    }
+
+    #[test]
+    fn threads_beyond_the_cpus_begin_anew() {
+        let machine = preset("intel32").expect("preset");
+        for wanted in Layout::ALL {
+            let cpus = thread_cpus(&machine, 32, wanted.into(), None);
+            let cpus: Vec<u32> = cpus.iter().cycle().take(35).map(|cpu| cpu.0).collect();
+            let mut members = vec![("main", 0), ("server", 0)];
+            members.extend((0..33).map(|index| ("client", index)));
+            assert_eq!(
+                layout("intel32", &threads(&members), "none", &cpus),
+                Some(wanted)
+            );
+        }
     }
 
     #[test]

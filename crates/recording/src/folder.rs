@@ -142,13 +142,16 @@ pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
 }
 
 pub(crate) fn write_machine(folder: &Path, machine: &Machine) -> Result<(), Error> {
-    let file = folder.join(MACHINE_FILE);
-    let text = toml::to_string(machine).map_err(|error| Error::damaged(&file, error))?;
-    replace(&file, text.as_bytes())
+    replace(&folder.join(MACHINE_FILE), machine.to_toml().as_bytes())
 }
 
 pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
     let file = folder.join(MACHINE_FILE);
     let text = fs::read_to_string(&file).at(&file, "read")?;
-    toml::from_str(&text).map_err(|error| Error::damaged(&file, error.message()))
+    let machine: Machine =
+        toml::from_str(&text).map_err(|error| Error::damaged(&file, error.message()))?;
+    machine
+        .validate()
+        .map_err(|fault| Error::damaged(&file, fault))?;
+    Ok(machine)
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use making::{access, batch, machine, metadata};
-use nearpage_machine::{CpuId, NodeId};
+use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, CallSite, CallSiteId, ColumnSelection, Error, FirstTouch,
     Frame, Level, Module, ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution,
@@ -144,6 +144,35 @@ fn all_tables_come_back() {
     let recording = Recording::open(&folder).unwrap();
     assert_eq!(recording.tables, tables());
     assert_eq!(recording.metadata, metadata());
+}
+
+#[test]
+fn a_machine_with_unknown_latencies_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    let text = "name = \"memory-only\"\npage_bytes = 4096\nlatency_ns = [[80, 300], [nan, nan]]\n\
+        [[node]]\nid = 0\ncpus = [0]\n[[node]]\nid = 1\n";
+    let machine = Machine::from_toml(text, "memory-only.toml").unwrap();
+    Recording::write(&folder, &metadata(), &machine, &tables(), |writer| {
+        writer.accesses(&batch(&[access(1, 0, 2)]))
+    })
+    .unwrap();
+    assert_eq!(Recording::open(&folder).unwrap().machine, machine);
+}
+
+#[test]
+fn a_machine_that_cannot_be_is_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("recording");
+    write(&folder, &[access(1, 0, 2)]);
+    let file = folder.join("machine.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("latency_ns = [[80, 140], [140]]\n{text}")).unwrap();
+    let error = Recording::open(&folder).err().unwrap().to_string();
+    assert!(
+        error.contains("machine.toml: damaged: `latency_ns` has 2 rows; expected 1"),
+        "{error}"
+    );
 }
 
 #[test]

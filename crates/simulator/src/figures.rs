@@ -8,6 +8,9 @@ use crate::options::{Copy, Options};
 /// Femtoseconds in a nanosecond. Simulated time is counted in femtoseconds: a cycle, a line over a
 /// fast link and a bandwidth come out exact to a millionth, and 64 bits hold five hours.
 pub(crate) const FS: f64 = 1e6;
+/// Simulated times beyond this are refused: room is left for what is added to them. Sums that no 64 bits hold stay
+/// at the greatest number.
+pub(crate) const TIME_MAX: u64 = u64::MAX / 2;
 
 /// A machine's figures, times in femtoseconds.
 #[derive(Debug)]
@@ -187,18 +190,18 @@ impl Figures {
     /// Mean unloaded latency from CPUs to the memory of other nodes; on one node, its own.
     pub fn remote_latency(&self) -> u64 {
         let with_cpus = (0..self.nodes as u16).filter(|node| self.node_of_cpu.contains(node));
-        let remote: Vec<u64> = with_cpus
+        let remote: Vec<u128> = with_cpus
             .flat_map(|node| {
                 let others = self
                     .memory_nodes
                     .iter()
                     .filter(move |&&other| other != node);
-                others.map(move |&other| self.latency(node, other))
+                others.map(move |&other| self.latency(node, other).into())
             })
             .collect();
-        match remote.len() as u64 {
+        match remote.len() as u128 {
             0 => self.latency[0],
-            count => remote.iter().sum::<u64>() / count,
+            count => (remote.iter().sum::<u128>() / count) as u64,
         }
     }
 

@@ -18,9 +18,9 @@ impl Server {
     #[inline]
     pub fn wait(&mut self, now: u64, service: u64) -> u64 {
         let start = self.free_at.max(now);
-        self.free_at = start + service;
+        self.free_at = start.saturating_add(service);
         self.requests += 1;
-        self.busy += service;
+        self.busy = self.busy.saturating_add(service);
         start - now
     }
 
@@ -60,7 +60,7 @@ impl Queues {
         let mut wait = 0;
         if lines > 0 {
             let controller = &mut self.controllers[usize::from(memory)];
-            wait = controller.wait(now, lines * figures.controller);
+            wait = controller.wait(now, lines.saturating_mul(figures.controller));
             controller.requests += lines - 1;
         }
         if figures.directory > 0 {
@@ -72,7 +72,7 @@ impl Queues {
         if node != memory && !self.links.is_empty() {
             let pair = usize::from(node) * figures.nodes + usize::from(memory);
             for &link in &figures.routes[pair] {
-                let service = lines * figures.links[usize::from(link)];
+                let service = lines.saturating_mul(figures.links[usize::from(link)]);
                 wait = wait.max(self.links[usize::from(link)].wait(now, service));
             }
         }

@@ -23,7 +23,7 @@ use self::sampled::Sampled;
 use self::scheduling::{Cpu, MARK, Signal};
 use self::wishes::Wishes;
 use crate::Error;
-use crate::figures::{FS, Figures};
+use crate::figures::{FS, Figures, TIME_MAX};
 use crate::options::{Flush, Information, Job};
 use crate::outcome::Outcome;
 use crate::pages::PageTable;
@@ -166,7 +166,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             new.result.began_ns = new.time as f64 / FS;
             new.result.program = trace.origin(thread.thread).0;
             new.watched.epoch.0 = new.time;
-            if new.time > u64::MAX / 2 {
+            if new.time > TIME_MAX {
                 return Err(Error::TooLong);
             }
             if thread.started_by == 0 && from_mark {
@@ -215,6 +215,10 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             } else {
                 self.happen(number, thread.happening())?;
             }
+        }
+        // A thread at the greatest number has no turn any more.
+        if self.threads.iter().any(|thread| thread.time > TIME_MAX) {
+            return Err(Error::TooLong);
         }
         Ok(self.outcome(clock_ghz, energy))
     }
@@ -379,7 +383,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             let from = self.figures.nearest_copy(node, copies.nodes);
             let lines = u64::from(miss.served != Served::Upgrade);
             let wait = self.queues.wait(node, from, now, lines, self.figures);
-            latency = self.figures.latency(node, from) + wait;
+            latency = self.figures.latency(node, from).saturating_add(wait);
             thread.issue(
                 latency,
                 from != node,

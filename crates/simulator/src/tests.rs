@@ -789,6 +789,36 @@ fn a_trace_for_another_machine_is_refused() {
     );
 }
 
+#[test]
+fn what_takes_longer_than_can_be_counted_is_refused() {
+    let refused = |more: &str, name: &str, settings: &[(&str, &str)]| {
+        let trace = touched_by_first(
+            1,
+            vec![(5, vec![load(0, 0); 130]), (6, vec![load(0, 0); 130])],
+        );
+        let result = simulate(&trace, &machine(2, more), &[job(name, settings)], 1);
+        let error = result.expect_err(more).to_string();
+        assert!(
+            error.contains("longer than the five hours"),
+            "{more}: {error}"
+        );
+    };
+    let slow_memory = "[memory]\nbandwidth_bytes_per_s = 1e-300\n";
+    refused(slow_memory, "first-touch", &[]);
+    refused("[memory]\ndirectory_ns = 1e300\n", "first-touch", &[]);
+    let slow_link = "[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 1e-300\n";
+    refused(slow_link, "first-touch", &[]);
+    let moving = [("trigger", "16"), ("hold", "4")];
+    refused("[moves]\nfixed_ns = 1e300\n", "migrate", &moving);
+    let mut far = machine(2, "");
+    if let Some(latency_ns) = &mut far.latency_ns {
+        latency_ns[1][0] = Some(1e300);
+    }
+    let trace = touched_by_first(1, vec![(5, vec![load(0, 0)])]);
+    let error = simulate(&trace, &far, &[job("first-touch", &[])], 1);
+    assert!(error.is_err());
+}
+
 /// Any trace of a few threads: misses of all kinds, and whatever happens.
 fn traces() -> impl Strategy<Value = MemoryTrace> {
     let miss = (

@@ -8,7 +8,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, Miss, StepBatch};
 
 use crate::Error;
-use crate::figures::{FS, Figures, femtoseconds};
+use crate::figures::{FS, Figures, TIME_MAX, femtoseconds};
 use crate::outcome::{Split, ThreadOutcome};
 use crate::trace::StepSource;
 
@@ -267,7 +267,7 @@ impl<'a> Thread<'a> {
     /// The next batch; `false`: there is none.
     #[cold]
     fn read_on(&mut self) -> Result<bool, Error> {
-        if self.time > u64::MAX / 2 {
+        if self.time > TIME_MAX {
             return Err(Error::TooLong);
         }
         match &mut self.steps {
@@ -329,9 +329,9 @@ impl<'a> Thread<'a> {
 
     /// Time spent moving pages, or observing for it.
     pub fn spend_moving(&mut self, time: u64) {
-        self.time += time;
-        self.totals.moving += time;
-        self.watched.moved += time;
+        self.time = self.time.saturating_add(time);
+        self.totals.moving = self.totals.moving.saturating_add(time);
+        self.watched.moved = self.watched.moved.saturating_add(time);
     }
 
     /// The same, for one part of it.

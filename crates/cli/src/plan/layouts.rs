@@ -19,6 +19,7 @@ use crate::Usage;
 use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::{self, Policy, Threads};
 use crate::compare::duration;
+use crate::progress::Progress;
 use crate::replay_judge::first_touch_ns;
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
@@ -92,8 +93,9 @@ pub fn choose(
         comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
     }
     let mut touch_ns = Vec::new();
-    for analysis in analyses {
-        touch_ns.push(first_touch_ns(&analysis.recording, machine)?);
+    for Analysis { recording, .. } in analyses {
+        let _progress = Progress::new(format!("simulating {}", recording.folder.display()));
+        touch_ns.push(first_touch_ns(recording, machine)?);
     }
     replayed_alike(analyses, &touch_ns, machine)?;
     // The most promising first.

@@ -70,6 +70,10 @@ impl Tracing {
         argument: &str,
         options: &TraceOptions,
     ) -> Result<(Self, Vec<String>), String> {
+        // What the recording says of latencies and ways between nodes is read with it.
+        machine
+            .timing()
+            .map_err(|fault| format!("{}: {fault}", machine.name))?;
         let mut assumed = Vec::new();
         let cpus = machine.cpus();
         let cpus = cpus.as_slice();
@@ -368,6 +372,18 @@ mod tests {
         let error = Tracing::new(&machine, "opteron-4", &TraceOptions::default()).unwrap_err();
         assert!(
             error.contains("opteron-4: the machine has no caches"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_machine_whose_nodes_are_not_all_linked_is_refused_before_it_is_traced_for() {
+        let text = preset("flash-8").unwrap().to_toml()
+            + "[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 1e9\n";
+        let machine = Machine::from_toml(&text, "parted.toml").unwrap();
+        let error = Tracing::new(&machine, "parted.toml", &TraceOptions::default()).unwrap_err();
+        assert!(
+            error.contains("no way over the links from node 0 to node 2"),
             "{error}"
         );
     }

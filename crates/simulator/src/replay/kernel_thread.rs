@@ -75,7 +75,9 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 let locked = femtoseconds(steps.allocation_ns + mapping_ns);
                 let flush_ns = steps.flush_ns / self.job.options.batch_pages.max(1) as f64;
                 let rest = steps.decision_ns + steps.copy_ns + end_ns + flush_ns;
-                self.queues.lock.wait(now, locked) + locked + femtoseconds(rest)
+                let wait = self.queues.lock.wait(now, locked);
+                wait.saturating_add(locked)
+                    .saturating_add(femtoseconds(rest))
             }
         };
         self.kernel_thread.next = now.saturating_add(cost);

@@ -112,7 +112,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 .queues
                 .wait(node, from, thread.time, lines, self.figures);
             let written = self.queues.controllers[usize::from(action.node)]
-                .wait(thread.time, lines * self.figures.controller);
+                .wait(thread.time, lines.saturating_mul(self.figures.controller));
             self.queues.controllers[usize::from(action.node)].requests += lines - 1;
             let end_ns = if replica(action) {
                 steps.end_replica_ns
@@ -140,7 +140,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 && thread.cpu != cpu
                 && users >> (thread.cpu % 64) & 1 == 1
             {
-                thread.penalty += cost;
+                thread.penalty = thread.penalty.saturating_add(cost);
                 thread.alarm = 0;
             }
         }

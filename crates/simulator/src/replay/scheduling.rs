@@ -7,7 +7,7 @@ use nearpage_recording::trace::Happening;
 
 use super::Replay;
 use crate::Error;
-use crate::figures::FS;
+use crate::figures::{FS, TIME_MAX};
 use crate::schedule::Scheduler;
 use crate::thread::{State, Then, Thread};
 use crate::tournament::NEVER;
@@ -57,7 +57,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 waited_instructions,
             } => {
                 let waited = waited_instructions.saturating_mul(self.figures.instruction);
-                if now.saturating_add(waited) > u64::MAX / 2 {
+                if now.saturating_add(waited) > TIME_MAX {
                     return Err(Error::TooLong);
                 }
                 if after == 0 {
