@@ -8,6 +8,8 @@
 //!   than twice the best that could be done knowing the future). When the time that has passed has
 //!   doubled, what was seen before counts half.
 //!   Only nodes on which threads live count: those that have ended refer to nothing any more.
+//!   CPUs work on while they wait for memory, and wait for several references at once: a thread cannot have waited for
+//!   longer than it ran, and so much less than its references took a reference stands to save.
 //! - **Uncertainty.** Observations are counts: the gain less so many standard errors of it has to
 //!   exceed the cost. That keeps what was seen by chance from being taken for more. How far few observations can be
 //!   trusted shows in what moves have saved so far: the share of their cost that they have paid back is taken off the
@@ -140,6 +142,11 @@ pub struct Auto {
     era: u8,
     /// Bit n: threads live on node n.
     inhabited: u64,
+    /// Time for which threads ran, and what their references took, of late.
+    busy_ns: f64,
+    taken_ns: f64,
+    /// Share of what references take for which threads wait, at the most.
+    waited: f64,
     /// In the last epoch one thread ran, and the others waited for it.
     one_runs: bool,
     purse: Purse,
@@ -255,6 +262,9 @@ impl Auto {
             epochs: 0,
             era: 0,
             inhabited: u64::MAX,
+            busy_ns: 0.0,
+            taken_ns: 0.0,
+            waited: 1.0,
             one_runs: false,
             purse: Purse::new(budget_permille as f64 / 1000.0),
             threads: (move_threads != 0)
@@ -310,10 +320,11 @@ impl Auto {
                 users &= users - 1;
                 let count = f64::from(row[node]);
                 let now_ns = self.loaded(node, self.serving(node, copies));
+                let each = self.every * self.waited;
                 let latencies_ns = of_lanes(&self.latency_ns[node * self.wait_ns.len() + first..]);
                 for lane in 0..LANES {
                     let loaded_ns = latencies_ns[lane] + waits_ns[lane];
-                    let each_ns = self.every * (now_ns - loaded_ns);
+                    let each_ns = each * (now_ns - loaded_ns);
                     saved_ns[lane] += count * each_ns;
                     variance[lane] += count * each_ns * each_ns;
                 }
@@ -348,7 +359,7 @@ impl Auto {
                 _ => f64::from(self.counts[page as usize * self.nodes + node]),
             };
             let now_ns = self.loaded(node, self.serving(node, copies));
-            let each_ns = self.every * (now_ns - self.loaded(node, node));
+            let each_ns = self.every * self.waited * (now_ns - self.loaded(node, node));
             // Of equal ones the move: a page that one node uses moves.
             if count * each_ns > saving.saved_ns {
                 return Proposal {
@@ -470,7 +481,7 @@ impl Auto {
         let weighing = Weighing {
             latency_ns: &self.latency_ns,
             wait_ns: &self.wait_ns,
-            every: self.every,
+            every: self.every * self.waited,
             errors: self.errors * (1.0 - self.purse.paid_back(self.cost_ns)),
         };
         let Some(threads) = &mut self.threads else {
@@ -528,6 +539,7 @@ impl OnlinePolicy for Auto {
         let row = page as usize * self.nodes;
         let at = usize::from(node);
         let serving = self.serving(at, copies);
+        self.taken_ns += self.every * self.loaded(at, serving);
         let threads = self.threads.as_mut();
         let unmoved = threads.map_or(at, |threads| threads.observe(thread, at, serving));
         let state = &mut self.pages[page as usize];
@@ -561,7 +573,8 @@ impl OnlinePolicy for Auto {
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first || from != at {
             let each_ns = self.latency(from, first) - self.latency(at, serving);
-            self.purse.saved(thread, self.every * each_ns);
+            let saved_ns = self.every * self.waited * each_ns;
+            self.purse.saved(thread, saved_ns);
         }
         if looked_at {
             actions.extend(self.decide(page, at, thread, copies));
@@ -571,10 +584,16 @@ impl OnlinePolicy for Auto {
     fn end_epoch(&mut self, epoch: &Epoch<'_>, _: &mut Vec<Action>) {
         self.epochs = self.epochs.saturating_add(1);
         let era = self.epochs.ilog2() as u8;
-        if era != std::mem::replace(&mut self.era, era)
-            && let Some(threads) = &mut self.threads
-        {
-            threads.halve();
+        if era != std::mem::replace(&mut self.era, era) {
+            (self.busy_ns, self.taken_ns) = (self.busy_ns / 2.0, self.taken_ns / 2.0);
+            if let Some(threads) = &mut self.threads {
+                threads.halve();
+            }
+        }
+        let busy_ns: u64 = epoch.threads.iter().map(|thread| thread.busy_ns).sum();
+        self.busy_ns += busy_ns as f64;
+        if self.busy_ns > 0.0 {
+            self.waited = (self.busy_ns / self.taken_ns).min(1.0);
         }
         let running = epoch.threads.iter().filter(|thread| thread.busy_ns > 0);
         self.one_runs = running.count() == 1;

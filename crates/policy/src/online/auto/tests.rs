@@ -85,6 +85,27 @@ fn a_page_moves_when_what_it_lost_has_paid_for_it() {
     assert!(later > count, "less certain, later");
 }
 
+/// Thread 2 has run for a millisecond, in which references that take four were served: it waits for several at once.
+#[test]
+fn what_is_waited_for_side_by_side_saves_less() {
+    let mut policy = rich();
+    let near = seen(3, 2, AccessKind::Load, Copies::at(2));
+    (0..40_000).for_each(|_| policy.observe(&near, &mut Vec::new()));
+    pass(&mut policy, &[thread(2, 2)]);
+    // 400 pay in place of 100; with two standard errors 442 are needed with a look at each 25.
+    let (count, kind, node) = acts(&mut policy, AccessKind::Store).expect("it pays");
+    assert_eq!((kind, node), (ActionKind::Migrate, 2));
+    assert_eq!(count, 450);
+    // A thread that computes as well is not known to wait for less than each of them takes.
+    let mut policy = rich();
+    (0..1000).for_each(|_| policy.observe(&near, &mut Vec::new()));
+    pass(&mut policy, &[thread(2, 2)]);
+    assert_eq!(
+        acts(&mut policy, AccessKind::Store).expect("it pays").0,
+        125
+    );
+}
+
 #[test]
 fn without_savings_only_a_share_of_the_time_is_spent() {
     let mut policy = auto();
