@@ -494,6 +494,16 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
             .says(code, expected);
         assert_eq!(finished.stdout, "", "{finished}");
     };
+    says(
+        &["full", "--policy", "plan:traffic"],
+        1,
+        &["plan:traffic: there is no file `traffic`, and no policy of that name that plans"],
+    );
+    let mut full = case.command("/bin/sh");
+    full.args(["-c", "exec \"$0\" machine >/dev/full"])
+        .arg(nearpage_path());
+    case.run(full)
+        .says(1, &["standard output: No space left on device"]);
     // Arguments that are wrong by themselves.
     says(
         &["full", "--policy", "best"],

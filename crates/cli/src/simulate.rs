@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{Layout, Plan};
@@ -88,6 +88,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             let file = Path::new(wanted);
             let planned_by = match nearpage_policy::Policy::from_name(wanted) {
                 Some(policy) => PlannedBy::Policy(policy),
+                None if !file.exists() => bail!(
+                    "{name}: there is no file `{wanted}`, and no policy of that name that plans"
+                ),
                 None => PlannedBy::File(Plan::read(file)?),
             };
             let mut found = Vec::new();

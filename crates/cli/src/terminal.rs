@@ -33,9 +33,11 @@ pub fn colour() -> bool {
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Prints all of a text on standard output.
+/// Prints all of a text on standard output, which an error names.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
-    output.write_all(text.as_bytes())?;
-    output.flush()
+    let printed = output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush());
+    printed.map_err(|error| std::io::Error::new(error.kind(), format!("standard output: {error}")))
 }
