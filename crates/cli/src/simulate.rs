@@ -88,7 +88,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             let file = Path::new(wanted);
             let planned_by = match nearpage_policy::Policy::from_name(wanted) {
                 Some(policy) => PlannedBy::Policy(policy),
-                None if !file.exists() => bail!(
+                None if matches!(file.try_exists(), Ok(false)) => bail!(
                     "{name}: there is no file `{wanted}`, and no policy of that name that plans"
                 ),
                 None => PlannedBy::File(Plan::read(file)?),

@@ -215,9 +215,9 @@ impl Auto {
             (0, None) => cost_ns,
             (ns, _) => ns as f64,
         };
-        let refill_ns = match (refill_ns, times.map_or(0.0, |times| times.refill_ns)) {
-            (0, 0.0) => cost_ns,
-            (0, refill_ns) => refill_ns,
+        let refill_ns = match (refill_ns, times) {
+            (0, Some(times)) if times.refill_ns > 0.0 => times.refill_ns,
+            (0, _) => cost_ns,
             (ns, _) => ns as f64,
         };
         let latency_ns: Vec<f64> = match (remote_ns, times) {
@@ -281,6 +281,17 @@ impl Auto {
         self.latency(node, memory) + self.wait_ns[memory]
     }
 
+    /// References that an observation stands for, as far as threads wait for them.
+    #[inline]
+    fn waited_for(&self) -> f64 {
+        self.every * self.waited
+    }
+
+    /// Standard errors by which a gain must exceed its cost, less what moves have paid back of theirs.
+    fn errors_left(&self) -> f64 {
+        self.errors * (1.0 - self.purse.paid_back(self.cost_ns))
+    }
+
     /// The copy that serves a node.
     #[inline]
     fn serving(&self, node: usize, copies: Copies) -> usize {
@@ -320,11 +331,11 @@ impl Auto {
                 users &= users - 1;
                 let count = f64::from(row[node]);
                 let now_ns = self.loaded(node, self.serving(node, copies));
-                let each = self.every * self.waited;
+                let waited_for = self.waited_for();
                 let latencies_ns = of_lanes(&self.latency_ns[node * self.wait_ns.len() + first..]);
                 for lane in 0..LANES {
                     let loaded_ns = latencies_ns[lane] + waits_ns[lane];
-                    let each_ns = each * (now_ns - loaded_ns);
+                    let each_ns = waited_for * (now_ns - loaded_ns);
                     saved_ns[lane] += count * each_ns;
                     variance[lane] += count * each_ns * each_ns;
                 }
@@ -359,7 +370,7 @@ impl Auto {
                 _ => f64::from(self.counts[page as usize * self.nodes + node]),
             };
             let now_ns = self.loaded(node, self.serving(node, copies));
-            let each_ns = self.every * self.waited * (now_ns - self.loaded(node, node));
+            let each_ns = self.waited_for() * (now_ns - self.loaded(node, node));
             // Of equal ones the move: a page that one node uses moves.
             if count * each_ns > saving.saved_ns {
                 return Proposal {
@@ -432,7 +443,7 @@ impl Auto {
         let errors = match goes_back {
             true if self.one_runs => 0.0,
             true => self.errors,
-            false => self.errors * (1.0 - self.purse.paid_back(self.cost_ns)),
+            false => self.errors_left(),
         };
         let certain_ns = saving.saved_ns - errors * saving.variance.sqrt();
         let affordable = self.purse.free_ns() >= price_ns + risk_ns + back_ns;
@@ -481,8 +492,8 @@ impl Auto {
         let weighing = Weighing {
             latency_ns: &self.latency_ns,
             wait_ns: &self.wait_ns,
-            every: self.every * self.waited,
-            errors: self.errors * (1.0 - self.purse.paid_back(self.cost_ns)),
+            every: self.waited_for(),
+            errors: self.errors_left(),
         };
         let Some(threads) = &mut self.threads else {
             return;
@@ -494,7 +505,9 @@ impl Auto {
         // What was seen of pages from there was seen of threads that are elsewhere now.
         for counts in self.counts.chunks_mut(self.nodes) {
             for (node, count) in counts.iter_mut().enumerate() {
-                *count = if left >> node & 1 == 1 { 0 } else { *count };
+                if left >> node & 1 == 1 {
+                    *count = 0;
+                }
             }
         }
     }
@@ -573,8 +586,7 @@ impl OnlinePolicy for Auto {
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first || from != at {
             let each_ns = self.latency(from, first) - self.latency(at, serving);
-            let saved_ns = self.every * self.waited * each_ns;
-            self.purse.saved(thread, saved_ns);
+            self.purse.saved(thread, self.waited_for() * each_ns);
         }
         if looked_at {
             actions.extend(self.decide(page, at, thread, copies));

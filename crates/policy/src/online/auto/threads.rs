@@ -256,12 +256,7 @@ impl Threads {
                 }
             }
         }
-        let mut best: Option<(Vec<(usize, usize)>, f64)> = None;
-        let mut consider = |moving: Vec<(usize, usize)>, net_ns: f64| {
-            if net_ns > best.as_ref().map_or(0.0, |best| best.1) {
-                best = Some((moving, net_ns));
-            }
-        };
+        let mut best = (0.0, None);
         for from in 0..self.nodes {
             for to in (0..self.nodes).filter(|&to| to != from && self.ran_on >> to & 1 == 1) {
                 let Some(leaver) = leaving[from * self.nodes + to] else {
@@ -269,17 +264,21 @@ impl Threads {
                 };
                 let other = leaving[to * self.nodes + from].filter(|other| other.net_ns > 0.0);
                 let first = self.of(threads[leaver.thread].thread).first;
-                if room[to] + i64::from(usize::from(first) == to) > 0 {
-                    consider(vec![(leaver.thread, to)], leaver.net_ns);
+                let there = (leaver.thread, to);
+                let (net_ns, back) = if room[to] + i64::from(usize::from(first) == to) > 0 {
+                    (leaver.net_ns, None)
                 } else if let Some(other) = other.filter(|_| leaver.net_ns > 0.0) {
-                    consider(
-                        vec![(leaver.thread, to), (other.thread, from)],
-                        leaver.net_ns + other.net_ns,
-                    );
+                    (leaver.net_ns + other.net_ns, Some((other.thread, from)))
+                } else {
+                    continue;
+                };
+                if net_ns > best.0 {
+                    best = (net_ns, Some((there, back)));
                 }
             }
         }
-        best.map(|best| best.0)
+        let (there, back) = best.1?;
+        Some(std::iter::once(there).chain(back).collect())
     }
 }
 
