@@ -1,5 +1,5 @@
 //! Where a plan puts the pages of a full recording: its objects, placed by the translated plan as
-//! the preload library would place them, and the trace's pages under them.
+//! the preload library would place them, and the trace's pages under them; and where its phases begin.
 
 mod rest;
 
@@ -10,8 +10,8 @@ use std::path::Path;
 use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Decision, Evaluated, Later, Mechanism, ModuleName, Origin, Pinning,
-    Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
+    Allocation, Compact, Decision, Evaluated, Later, Mechanism, ModuleImage, ModuleName, Origin,
+    Phase, Pinning, Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording};
@@ -19,12 +19,14 @@ use nearpage_wire::is_runtime_module;
 use nearpage_wire::pieces::Extent;
 
 use nearpage_policy::program;
-use nearpage_simulator::Home;
+use nearpage_simulator::{Home, PhaseHomes};
 
 /// The homes that plans give to pages.
 pub struct Homes {
     /// By page; none: left to first touch.
     pub homes: Vec<Option<Home>>,
+    /// The same for the phases of the plans.
+    pub phases: Vec<PhaseHomes>,
     /// Decisions, and those of which an object was found in the recording.
     pub decisions: usize,
     pub found: usize,
@@ -53,6 +55,7 @@ impl Homes {
     ) -> anyhow::Result<Self> {
         let mut homes = Self {
             homes: vec![None; trace.pages().len()],
+            phases: Vec::new(),
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
             of_rest: 0,
@@ -80,7 +83,58 @@ impl Homes {
                 }
             }
         }
+        for plan in plans {
+            for phase in plan.phases.iter().filter(|one| !one.decisions.is_empty()) {
+                homes.add_phase(plan, phase, recording, trace, machine)?;
+            }
+        }
         Ok(homes)
+    }
+
+    fn add_phase(
+        &mut self,
+        plan: &Plan,
+        phase: &Phase,
+        recording: &Recording,
+        trace: &Trace,
+        machine: &Machine,
+    ) -> anyhow::Result<()> {
+        let from_then_on = |decision: &Decision| Decision {
+            start: match decision.placement {
+                Placement::FirstTouch => Start::SecondThread,
+                _ => Start::Allocation,
+            },
+            ..decision.clone()
+        };
+        let alone = Plan {
+            decisions: phase.decisions.iter().map(from_then_on).collect(),
+            phases: Vec::new(),
+            ..plan.clone()
+        };
+        let homes = Self::of(&[alone], recording, trace, machine)?;
+        self.decisions += homes.decisions;
+        self.found += homes.found;
+        let missing = homes.missing.iter();
+        self.missing
+            .extend(missing.map(|name| format!("{name} from {} on", phase.function)));
+        for warning in homes.warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+        let entry = entry_of(phase, recording, trace);
+        if entry.is_empty() {
+            self.warnings.push(format!(
+                "`{}`, with which a phase of the plan begins, was not executed in {}: nothing moves then",
+                phase.function,
+                recording.folder.display()
+            ));
+        }
+        self.phases.push(PhaseHomes {
+            entry,
+            homes: homes.homes,
+        });
+        Ok(())
     }
 
     fn place(
@@ -217,6 +271,60 @@ pub fn of_file(
         );
     }
     Ok(homes)
+}
+
+/// Pages of the trace with a phase's function, and its bytes in each: as it was in the recorded build, or, in another
+/// one, by name.
+fn entry_of(phase: &Phase, recording: &Recording, trace: &Trace) -> Vec<(u32, Range<u32>)> {
+    let tables = &recording.tables;
+    let page_bytes = trace.pages().page_bytes();
+    let mut functions: Vec<(u32, Range<u64>)> = Vec::new();
+    for mapping in &tables.mappings {
+        let Some(module) = tables.modules.get(mapping.module.0 as usize) else {
+            continue;
+        };
+        let own = module_name(module);
+        let is_its_build = !phase.build_id.is_empty() && phase.build_id == own.build_id;
+        if !is_its_build && phase.module != own.file_name {
+            continue;
+        }
+        let found = match is_its_build || phase.build_id.is_empty() && phase.size_bytes > 0 {
+            true => Some(phase.offset..phase.offset.saturating_add(phase.size_bytes)),
+            false => by_name(&phase.function, module),
+        };
+        functions.extend(found.map(|bytes| {
+            let at = |offset: u64| offset.wrapping_add(mapping.bias);
+            (mapping.pid, at(bytes.start)..at(bytes.end))
+        }));
+    }
+    functions.sort_unstable_by_key(|(pid, bytes)| (*pid, bytes.start));
+    functions.dedup();
+    let mut entry = Vec::new();
+    for page in 0..trace.pages().len() as u32 {
+        let (pid, place) = (
+            trace.pid(PageIndex(page)),
+            trace.pages().place(PageIndex(page)),
+        );
+        let page_end = place.address.saturating_add(page_bytes);
+        for (_, bytes) in functions.iter().filter(|function| function.0 == pid) {
+            let (start, end) = (bytes.start.max(place.address), bytes.end.min(page_end));
+            if start < end {
+                let in_page = |address: u64| (address - place.address) as u32;
+                entry.push((page, in_page(start)..in_page(end)));
+            }
+        }
+    }
+    entry
+}
+
+/// Bytes of a function of a module in its file, which is still the one that was recorded.
+fn by_name(function: &str, module: &Module) -> Option<Range<u64>> {
+    let image = ModuleImage::load(module.path.as_ref()).ok()?;
+    let found = image.functions(function);
+    let symbol = found
+        .first()
+        .filter(|_| image.build_id == module.build_id)?;
+    Some(symbol.offset..symbol.offset.saturating_add(symbol.size_bytes))
 }
 
 /// A page of the trace, and how long it was at its address.

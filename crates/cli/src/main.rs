@@ -16,6 +16,7 @@ mod live;
 mod machine;
 mod observe;
 mod optimize;
+mod phases;
 mod placing;
 mod plan;
 mod progress;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
-use nearpage_plan::{Plan, Subject};
+use nearpage_plan::{Decision, Phase, Placement, Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
 };
@@ -280,6 +280,20 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
     if assumed {
         text.push_str("* assumed: first touched by the thread that allocated it\n");
     }
+    for phase in &plan.phases {
+        let _ = writeln!(
+            text,
+            "from when {} is first executed:",
+            printable(&phase.function)
+        );
+        for decision in &phase.decisions {
+            let placement = match &decision.placement {
+                Placement::FirstTouch => "near the thread that uses it next".to_owned(),
+                placement => placement.to_string(),
+            };
+            let _ = writeln!(text, "  {} {placement}", fitted(&decision.name, name_width));
+        }
+    }
     text
 }
 
@@ -323,6 +337,22 @@ pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
         "interleave": outcome(prediction.interleave),
         "plan": outcome(prediction.plan),
         "objects": objects,
+        "phases": plan.phases.iter().map(phase_json).collect::<Vec<Value>>(),
+    })
+}
+
+fn phase_json(phase: &Phase) -> Value {
+    let object = |decision: &Decision| {
+        json!({
+            "name": decision.name,
+            "placement": decision.placement.to_string(),
+            "why": decision.why,
+        })
+    };
+    json!({
+        "function": phase.function,
+        "module": phase.module,
+        "objects": phase.decisions.iter().map(object).collect::<Vec<Value>>(),
     })
 }
 

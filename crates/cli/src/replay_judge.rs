@@ -1,8 +1,10 @@
-//! `auto` by replay: the simulator says how long a full recording takes under a plan.
+//! `auto` by replay: the simulator says how long a full recording takes under a plan, phase by phase where it has
+//! long ones.
 
 use nearpage_machine::Machine;
+use nearpage_plan::{Phase, Plan};
 use nearpage_policy::auto::{
-    Alternatives, Chosen, Judge, Margins, Model, Selection, choose_within,
+    Alternatives, Chosen, Judge, Margins, Model, Selection, choose, choose_within,
 };
 use nearpage_policy::online::Initial;
 use nearpage_policy::{Input, Parameters, Policy, decide};
@@ -10,6 +12,7 @@ use nearpage_recording::Recording;
 use nearpage_simulator::{Job, simulate};
 
 use crate::homes::Homes;
+use crate::phases;
 use crate::replayed::Replayed;
 
 /// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
@@ -33,6 +36,89 @@ struct Replays<'a> {
     workers: usize,
     /// Time under first touch, where it was replayed before.
     first_touch_ns: Option<f64>,
+    /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
+    around: Option<(Plan, Option<usize>)>,
+}
+
+impl Replays<'_> {
+    /// The whole plan, of which this is the part that is decided about.
+    fn whole(&self, part: Plan) -> Plan {
+        match &self.around {
+            None => part,
+            Some((around, None)) => Plan {
+                phases: around.phases.clone(),
+                ..part
+            },
+            Some((around, Some(phase))) => phases::with_phase(around, *phase, part),
+        }
+    }
+
+    /// Decides about a part of a plan, given the others; what the whole is then, and how long it takes.
+    fn decide_part(
+        &mut self,
+        around: Plan,
+        phase: Option<usize>,
+        input: &Input,
+        parameters: &Parameters,
+    ) -> anyhow::Result<(Plan, f64)> {
+        let parameters = Parameters {
+            of_phase: phase.is_some(),
+            phases: parameters.phases && phase.is_none(),
+            ..*parameters
+        };
+        self.around = Some((around, phase));
+        let Chosen {
+            plan, planned_ns, ..
+        } = choose(input, &parameters, self)?;
+        Ok((self.whole(plan), planned_ns))
+    }
+
+    /// The best plan that changes with the recording's long phases, if it takes less time than one that does not.
+    fn decide_phases(
+        &mut self,
+        chosen: &Chosen,
+        input: &Input,
+        parameters: &Parameters,
+    ) -> anyhow::Result<Option<(Plan, f64)>> {
+        let Some(found) = phases::of(self.recording, input)? else {
+            return Ok(None);
+        };
+        let of = |attribution| Input {
+            attribution,
+            ..input.clone()
+        };
+        let phases: Vec<Phase> = found.others.iter().map(|one| one.phase.clone()).collect();
+        let with_phases = |plan: &Plan| Plan {
+            phases: phases.clone(),
+            ..plan.clone()
+        };
+        // From the plan for the whole run: what had better change as it goes on.
+        let mut onwards = (with_phases(&chosen.plan), chosen.planned_ns);
+        for (number, one) in found.others.iter().enumerate() {
+            onwards =
+                self.decide_part(onwards.0, Some(number), &of(&one.attribution), parameters)?;
+        }
+        // From nothing: each phase for itself, the last first, then what comes before them all, and once more.
+        let nothing = Plan {
+            decisions: Vec::new(),
+            ..chosen.plan.clone()
+        };
+        let mut apart = (with_phases(&nothing), f64::INFINITY);
+        for (number, one) in found.others.iter().enumerate().rev() {
+            apart = self.decide_part(apart.0, Some(number), &of(&one.attribution), parameters)?;
+        }
+        apart = self.decide_part(apart.0, None, &of(&found.first), parameters)?;
+        for (number, one) in found.others.iter().enumerate() {
+            apart = self.decide_part(apart.0, Some(number), &of(&one.attribution), parameters)?;
+        }
+        let (mut plan, planned_ns) = match apart.1 < onwards.1 {
+            true => apart,
+            false => onwards,
+        };
+        plan.phases.retain(|phase| !phase.decisions.is_empty());
+        let worth_it = planned_ns < chosen.planned_ns - MARGINS.plan * chosen.first_touch_ns;
+        Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
+    }
 }
 
 impl Judge for Replays<'_> {
@@ -44,16 +130,19 @@ impl Judge for Replays<'_> {
         selections: &[Selection],
     ) -> anyhow::Result<Vec<f64>> {
         let job = |selection: &Selection| {
-            let plan = alternatives.plan(selection, |_| None);
+            let plan = self.whole(alternatives.plan(selection, |_| None));
             let homes = Homes::of(&[plan], self.recording, &self.trace.trace, self.machine)?;
             Ok(Job::new(nearpage_simulator::Policy::Homes {
                 name: String::new(),
                 homes: homes.homes,
+                phases: homes.phases,
             }))
         };
         let nothing = alternatives.nothing();
-        let known_ns =
-            |selection: &Selection| self.first_touch_ns.filter(|_| *selection == nothing);
+        let known_ns = |selection: &Selection| {
+            let known = self.first_touch_ns.filter(|_| self.around.is_none());
+            known.filter(|_| *selection == nothing)
+        };
         let unknown = selections.iter().filter(|one| known_ns(one).is_none());
         let jobs: Vec<Job> = unknown.map(job).collect::<anyhow::Result<_>>()?;
         let outcomes = simulate(&self.trace, self.machine, &jobs, self.workers)?;
@@ -96,7 +185,7 @@ pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Resul
 
 /// What a policy decides, and, for `auto`, by what and how long it takes.
 pub struct Decided {
-    pub plan: nearpage_plan::Plan,
+    pub plan: Plan,
     /// Time under first touch and under the plan; whether it was replayed.
     pub time: Option<(f64, f64, bool)>,
     /// What was assumed of the machine for that.
@@ -105,7 +194,7 @@ pub struct Decided {
 
 impl Decided {
     /// Without any judgement of time.
-    fn untimed(plan: nearpage_plan::Plan) -> Self {
+    fn untimed(plan: Plan) -> Self {
         Self {
             plan,
             time: None,
@@ -153,8 +242,15 @@ pub fn decided_within(
                     .map_or(input.machine, |assumed| &assumed.machine),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
                 first_touch_ns,
+                around: None,
             };
-            let chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
+            let mut chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
+            if let Some(chosen) = chosen.as_mut().filter(|_| parameters.phases) {
+                let phased = replays.decide_phases(chosen, input, parameters)?;
+                if let Some((plan, planned_ns)) = phased {
+                    (chosen.plan, chosen.planned_ns) = (plan, planned_ns);
+                }
+            }
             (chosen, true)
         }
         None => {

@@ -83,7 +83,12 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut planned = Vec::new();
     let mut elsewhere: Vec<ThreadsElsewhere> = Vec::new();
     for job in &mut jobs {
-        if let Policy::Homes { name, homes } = &mut job.policy {
+        if let Policy::Homes {
+            name,
+            homes,
+            phases,
+        } = &mut job.policy
+        {
             let wanted = name.strip_prefix(PLAN).unwrap_or(name);
             let file = Path::new(wanted);
             let planned_by = match nearpage_policy::Policy::from_name(wanted) {
@@ -98,7 +103,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             for (recording, trace) in recordings.iter().zip(&traces) {
                 // Of several programs a plan need not be for all.
                 let trace = &trace.trace;
-                let (homes, layout) = match &planned_by {
+                let (found_homes, layout) = match &planned_by {
                     PlannedBy::Policy(policy) => {
                         let homes = planned_for(*policy, recording, trace, &machine);
                         (homes, None)
@@ -108,13 +113,13 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
                         (homes, plan.threads)
                     }
                 };
-                found.push(match homes {
+                found.push(match found_homes {
                     Ok(found) => {
                         planned.extend(found.notes(name));
                         elsewhere.extend(layout.and_then(|layout| {
                             threads_elsewhere(name, layout, recording, trace, &machine)
                         }));
-                        Some(found.homes)
+                        Some((found.homes, found.phases))
                     }
                     Err(error) => {
                         refused.get_or_insert(error);
@@ -125,10 +130,11 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             if let Some(error) = refused.filter(|_| found.iter().all(Option::is_none)) {
                 return Err(error);
             }
-            let mut found: Vec<_> = found.into_iter().map(Option::unwrap_or_default).collect();
-            *homes = match &together {
-                Some(programs) => programs.by_page(&found),
-                None => found.remove(0),
+            let found = found.into_iter().map(Option::unwrap_or_default);
+            let (mut found, mut phases_found): (Vec<_>, Vec<_>) = found.unzip();
+            (*homes, *phases) = match &together {
+                Some(programs) => (programs.by_page(&found), programs.phases(&phases_found)),
+                None => (found.remove(0), phases_found.remove(0)),
             };
         }
     }
@@ -334,6 +340,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
             name.starts_with(PLAN).then(|| Policy::Homes {
                 name: name.clone(),
                 homes: Vec::new(),
+                phases: Vec::new(),
             })
         };
         let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {

@@ -64,7 +64,8 @@ pub enum Placement {
     /// A copy on each node that reads it. Simulated machines have that; no stock kernel does within
     /// a process, where it is carried out as interleaving over all nodes.
     Replicate,
-    /// Left to first touch; with a later [`Start`], each page goes near the thread that uses it next then.
+    /// Left to first touch; with a later [`Start`], or in a [`Phase`], each page goes near the thread that uses it next
+    /// then.
     FirstTouch,
 }
 
@@ -282,6 +283,26 @@ impl From<Layout> for ThreadPlacement {
     }
 }
 
+/// What changes when a function of the program is executed for the first time, by whatever thread: each page of an
+/// object that is decided about anew moves to its place when it is next used, and stays there until another phase
+/// says otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phase {
+    /// The function that the phase begins with, as the symbol table has it.
+    pub function: String,
+    /// Its module's file name.
+    pub module: String,
+    /// Module's build-id; empty: any.
+    pub build_id: BuildId,
+    /// Its virtual address in the module's file, right only for that build-id.
+    pub offset: u64,
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// Decisions about objects, with [`Start::Allocation`]; the first that fits an object wins. With
+    /// [`Placement::FirstTouch`] each page goes near the thread that uses it next.
+    pub decisions: Vec<Decision>,
+}
+
 /// A plan for one program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -299,9 +320,17 @@ pub struct Plan {
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.
     pub decisions: Vec<Decision>,
+    /// What changes as the program goes on, in the order in which the phases began when it was recorded.
+    pub phases: Vec<Phase>,
 }
 
 impl Plan {
+    /// All decisions, those of phases last.
+    pub fn all_decisions(&self) -> impl Iterator<Item = &Decision> {
+        let later = self.phases.iter().flat_map(|phase| &phase.decisions);
+        self.decisions.iter().chain(later)
+    }
+
     /// The decision about what no other places.
     pub fn rest(&self) -> Option<&Decision> {
         let mut decisions = self.decisions.iter();
@@ -310,7 +339,7 @@ impl Plan {
 
     /// Does any placement name threads, so that a run of it pins them unless told otherwise?
     pub fn names_threads(&self) -> bool {
-        let mut decisions = self.decisions.iter();
-        decisions.any(|decision| decision.placement.names_threads())
+        self.all_decisions()
+            .any(|decision| decision.placement.names_threads())
     }
 }

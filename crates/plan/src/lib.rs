@@ -46,8 +46,8 @@ mod translate;
 pub use error::Error;
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
-    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, Owner, PageRun, Placement, Plan,
-    Program, Start, Subject, Team,
+    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, Owner, PageRun, Phase,
+    Placement, Plan, Program, Start, Subject, Team,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

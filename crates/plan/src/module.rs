@@ -168,6 +168,11 @@ impl ModuleImage {
             .map(|symbol| symbol.name.as_str())
     }
 
+    /// All functions, by ascending address.
+    pub fn all_functions(&self) -> impl Iterator<Item = &Symbol> {
+        self.symbols().functions.symbols.iter()
+    }
+
     /// The return addresses (lowest and highest, inclusive) of the calls that `line` of `function`
     /// makes, itself or through what was inlined there; none where the file has no line table or
     /// the line no code.

@@ -234,6 +234,7 @@ mod tests {
             threads: None,
             teams: Vec::new(),
             decisions: Vec::new(),
+            phases: Vec::new(),
         }
     }
 

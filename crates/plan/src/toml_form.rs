@@ -52,6 +52,15 @@
 //! name = "the rest"
 //! rest = true                     # what no other decision places: small objects, and what has no name
 //! placement = "interleave"        # over nodes without weights; or "node:1", "first-touch"
+//!
+//! [[phase]]                       # what changes when a function is executed for the first time
+//! function = "columns._omp_fn.0"
+//! module = "adi"                  # also `build_id`, `offset` and `size`
+//!
+//! [[phase.object]]                # as above, but for `rest`, `code` and `start`
+//! name = "grid"
+//! symbol = "grid"
+//! placement = "block-cyclic:4K"
 //! ```
 //!
 //! `start = "second-thread"`: until a second thread of the process runs, the object is left to first touch,
@@ -61,6 +70,10 @@
 //! With `placement = "first-touch"` each page goes near the thread that is the first to use it then.
 //! `simulate` does that. `run` moves all pages that are there to where the plan says when the second thread is
 //! created, and does the rest neither for `parallel` nor for `first-touch`: `docs/formats.md` says why.
+//!
+//! A phase begins when any thread executes its function for the first time: each page of the objects that it names
+//! moves to its place when it is next used, with `placement = "first-touch"` near the thread that uses it. What it
+//! does not name stays where it is.
 //!
 //! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.
@@ -76,8 +89,8 @@ use toml::Spanned;
 
 use crate::place_rule::{REST_PLACEMENT, parse_bounds, print_bounds};
 use crate::{
-    BuildId, CallSiteFrame, Decision, Effect, Error, Layout, PageRun, Placement, Plan, Program,
-    Start, Subject, Team,
+    BuildId, CallSiteFrame, Decision, Effect, Error, Layout, PageRun, Phase, Placement, Plan,
+    Program, Start, Subject, Team,
 };
 
 /// The version that [`Plan::to_toml`] writes and [`Plan::from_toml`] reads.
@@ -115,7 +128,10 @@ impl Plan {
             }
         }
         for decision in &self.decisions {
-            decision.write_toml(&mut text);
+            decision.write_toml("object", &mut text);
+        }
+        for phase in &self.phases {
+            phase.write_toml(&mut text);
         }
         text
     }
@@ -182,6 +198,12 @@ impl Plan {
             }
             decisions.push(decision);
         }
+        let phases = file.phases.into_iter().map(|phase| {
+            let start = phase.span().start;
+            let phase = phase.into_inner().phase(start);
+            phase.map_err(|(at, message)| fault(at, message))
+        });
+        let phases = phases.collect::<Result<Vec<Phase>, Error>>()?;
         Ok(Self {
             program: file.program,
             policy: file.policy,
@@ -190,6 +212,7 @@ impl Plan {
             threads,
             teams: file.teams,
             decisions,
+            phases,
         })
     }
 
@@ -227,9 +250,27 @@ impl Program {
     }
 }
 
-impl Decision {
+impl Phase {
     fn write_toml(&self, text: &mut String) {
-        *text += &format!("\n[[object]]\nname = {}\n", quote(&self.name));
+        *text += &format!("\n[[phase]]\nfunction = {}\n", quote(&self.function));
+        key_unless_empty(text, "module", &self.module);
+        key_unless_empty(text, "build_id", &self.build_id);
+        if self.offset != 0 {
+            *text += &format!("offset = {}\n", address(self.offset));
+        }
+        if self.size_bytes != 0 {
+            *text += &format!("size = {}\n", integer(self.size_bytes));
+        }
+        for decision in &self.decisions {
+            decision.write_toml("phase.object", text);
+        }
+    }
+}
+
+impl Decision {
+    /// As a table of this name.
+    fn write_toml(&self, table: &str, text: &mut String) {
+        *text += &format!("\n[[{table}]]\nname = {}\n", quote(&self.name));
         match &self.subject {
             Subject::Symbol {
                 symbol,
@@ -406,6 +447,51 @@ struct PlanFile {
     teams: Vec<Team>,
     #[serde(default, rename = "object")]
     objects: Vec<Spanned<ObjectTable>>,
+    #[serde(default, rename = "phase")]
+    phases: Vec<Spanned<PhaseTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PhaseTable {
+    function: String,
+    #[serde(default)]
+    module: String,
+    #[serde(default)]
+    build_id: BuildId,
+    #[serde(default)]
+    offset: u64,
+    #[serde(default)]
+    size: u64,
+    #[serde(default, rename = "object")]
+    objects: Vec<Spanned<ObjectTable>>,
+}
+
+impl PhaseTable {
+    fn phase(self, start: usize) -> Result<Phase, Fault> {
+        let mut decisions = Vec::with_capacity(self.objects.len());
+        for object in self.objects {
+            let start = object.span().start;
+            let object = object.into_inner();
+            if object.start.is_some() || object.rest || object.code.is_some() {
+                let message = "`start`, `rest` and `code` do not go with an object of a phase";
+                return Err((start, message.to_owned()));
+            }
+            decisions.push(object.decision(start)?);
+        }
+        if decisions.is_empty() {
+            let message = "a phase needs a `[[phase.object]]`, or nothing begins with it";
+            return Err((start, message.to_owned()));
+        }
+        Ok(Phase {
+            function: self.function,
+            module: self.module,
+            build_id: self.build_id,
+            offset: self.offset,
+            size_bytes: self.size,
+            decisions,
+        })
+    }
 }
 
 fn ordinary_page() -> Spanned<u64> {
@@ -820,6 +906,24 @@ mod tests {
                     decisions.retain(|decision: &Decision| {
                         !(is_of_rest(decision) && std::mem::replace(&mut has_rest, true))
                     });
+                    // Any of them might as well change with a phase.
+                    let begins = |decision: &Decision| {
+                        let kind = &decision.subject;
+                        let is_object = !matches!(kind, Subject::Code { .. } | Subject::Rest);
+                        let phase = || Phase {
+                            function: decision.name.clone(),
+                            module: program.executable.clone(),
+                            build_id: program.build_id.clone(),
+                            offset: page_bytes,
+                            size_bytes: page_bytes / 2,
+                            decisions: vec![Decision {
+                                start: Start::Allocation,
+                                ..decision.clone()
+                            }],
+                        };
+                        is_object.then(phase)
+                    };
+                    let phases = decisions.iter().skip(2).filter_map(begins).collect();
                     Plan {
                         program,
                         policy,
@@ -828,6 +932,7 @@ mod tests {
                         threads,
                         teams,
                         decisions,
+                        phases,
                     }
                 },
             )
@@ -1000,6 +1105,21 @@ placement = "block-cyclic:20M"
                 "[[object]]\nname = \"a\"\nrest = true\nplacement = \"interleave\"\n\
                  [[object]]\nname = \"b\"\nrest = true\nplacement = \"node:1\"\n[[object]]",
                 &["p.toml:9:", "one decision about the rest already"],
+            ),
+            (
+                "[[object]]",
+                "[[phase]]\nfunction = \"f\"\n[[object]]",
+                &["p.toml:5:", "a phase needs a `[[phase.object]]`"],
+            ),
+            (
+                "[[object]]",
+                "[[phase]]\nmodule = \"cg\"\n[[object]]",
+                &["p.toml:5:", "missing key `function`"],
+            ),
+            (
+                "[[object]]",
+                "[[phase]]\nfunction = \"f\"\n[[phase.object]]\nstart = \"parallel\"",
+                &["p.toml:7:", "`start`, `rest` and `code` do not go"],
             ),
             (
                 "symbol = \"cvar\"",

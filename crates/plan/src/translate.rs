@@ -185,6 +185,15 @@ impl<'a> Translation<'a> {
             }
             _ => {}
         }
+        if self.target.later != Later::AsPlanned {
+            self.warnings.extend(plan.phases.iter().map(|phase| {
+                format!(
+                    "what the plan changes when `{}` is first executed stays where it was placed before: that is \
+                     simulated, and not carried out yet",
+                    phase.function
+                )
+            }));
+        }
         let siblings: Vec<&Subject> = plan
             .decisions
             .iter()

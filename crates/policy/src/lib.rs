@@ -120,6 +120,9 @@ pub struct Parameters {
     /// `auto` may decide that placements begin when a second thread runs, or hold while several do
     /// ([`nearpage_plan::Start`]), which is done on simulated machines alone.
     pub phases: bool,
+    /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
+    /// objects, wherever their pages were before.
+    pub of_phase: bool,
 }
 
 impl Default for Parameters {
@@ -133,6 +136,7 @@ impl Default for Parameters {
             instance_share_min: 0.75,
             replicas: false,
             phases: false,
+            of_phase: false,
         }
     }
 }

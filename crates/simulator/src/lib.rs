@@ -65,12 +65,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nearpage_machine::{Machine, Timing};
 use nearpage_policy::online::{
     AdaptiveTrigger, Auto, Initial, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
-    Planned, PushPull, ReplicateOnFirstTouch, Setting, Traffic, Wish,
+    Planned, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting, Traffic, Wish,
 };
 
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
-pub use options::{Copy, Flush, Halves, Home, Information, Job, NUMBERS, Options, Policy};
+pub use options::{
+    Copy, Flush, Halves, Home, Information, Job, NUMBERS, Options, PhaseHomes, Policy,
+};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
@@ -184,11 +186,17 @@ fn simulate_one(
         homes,
     };
     match &job.policy {
-        Policy::Homes { homes, .. } if homes.iter().any(|home| wish(home) != Wish::Nothing) => {
+        Policy::Homes { homes, phases, .. }
+            if !phases.is_empty() || homes.iter().any(|home| wish(home) != Wish::Nothing) =>
+        {
             let mut wishes: Vec<Wish> = homes.iter().map(wish).collect();
             // A plan may be of fewer pages.
             wishes.resize(pages, Wish::Nothing);
-            run.under::<_, true>(Planned::new(wishes, setting.memory_nodes))
+            let phases = phases.iter().map(|phase| PlannedPhase {
+                entry: phase.entry.clone(),
+                wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
+            });
+            run.under::<_, true>(Planned::new(wishes, phases.collect(), setting.memory_nodes))
         }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
@@ -269,6 +277,16 @@ fn wish(home: &Option<Home>) -> Wish {
         Some(Home::Later(node)) => Wish::Later(*node),
         Some(Home::Parallel(node)) => Wish::Parallel(*node),
         Some(Home::Node(_)) | None => Wish::Nothing,
+    }
+}
+
+/// The same from when a phase begins.
+fn wish_then(home: &Option<Home>) -> Wish {
+    match home {
+        Some(Home::Copies) => Wish::Copies,
+        Some(Home::Node(node)) => Wish::Next(Some(*node)),
+        Some(Home::Later(node) | Home::Parallel(node)) => Wish::Next(*node),
+        None => Wish::Nothing,
     }
 }
 

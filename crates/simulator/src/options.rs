@@ -1,5 +1,6 @@
 //! What to simulate: a policy, where pages start, what the policy is shown, how pages are moved.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use nearpage_policy::online::{
@@ -26,6 +27,8 @@ pub enum Policy {
         name: String,
         /// By page number.
         homes: Vec<Option<Home>>,
+        /// What changes as programs go on.
+        phases: Vec<PhaseHomes>,
     },
     /// Migration and replication (Verghese §3.2).
     MigrateReplicate {
@@ -61,6 +64,16 @@ pub enum Home {
     /// The same whenever several threads of its program run; when one has run alone for a while, the page
     /// moves to that one's node when it is next referred to.
     Parallel(Option<u16>),
+}
+
+/// Where a plan wants pages from when an instruction is executed for the first time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PhaseHomes {
+    /// The instructions: the first fetch of any of these bytes begins the phase. Pages, and bytes in them.
+    pub entry: Vec<(u32, Range<u32>)>,
+    /// By page number: where it moves when it is next referred to ([`Home::Later`] of no node: to the node that
+    /// refers to it). None: it stays where it is.
+    pub homes: Vec<Option<Home>>,
 }
 
 /// Halves of [`Policy::MigrateReplicate`].
@@ -566,7 +579,11 @@ impl Job {
             // A home.
             Policy::BlockNaive => entry + 4,
             // Counts by node, then a home.
-            Policy::PostFacto | Policy::Homes { .. } => entry + 4 + 4 * nodes,
+            Policy::PostFacto => entry + 4 + 4 * nodes,
+            // The same for each phase, and what is wanted then.
+            Policy::Homes { ref phases, .. } => {
+                entry + 4 + 4 * nodes + 2 * size_of::<Option<Home>>() as u64 * phases.len() as u64
+            }
             // A row of counters.
             Policy::MigrateReplicate { .. } => moved + (8 + 2 * nodes).next_multiple_of(32),
             Policy::ReplicateOnFirstTouch => moved + 1,

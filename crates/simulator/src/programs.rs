@@ -4,6 +4,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
 use rustc_hash::FxHashMap;
 
+use crate::options::PhaseHomes;
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those
@@ -91,6 +92,31 @@ impl<'a> Programs<'a> {
             .iter()
             .map(|page| of(page).unwrap_or_default())
             .collect()
+    }
+
+    /// Phases of all programs' plans, by the numbers that pages have here; of a page that several have, the first
+    /// one's.
+    pub fn phases(&self, of_programs: &[Vec<PhaseHomes>]) -> Vec<PhaseHomes> {
+        let mut all = Vec::new();
+        for ((number, program), phases) in (0u32..).zip(&self.programs).zip(of_programs) {
+            let here = |page: u32| program.pages.get(page as usize).copied();
+            for phase in phases {
+                let mut homes = vec![None; self.pages.len()];
+                for (page, &home) in (0u32..).zip(&phase.homes) {
+                    let at = here(page).filter(|&at| self.pages[at as usize] == (number, page));
+                    if let Some(at) = at {
+                        homes[at as usize] = home;
+                    }
+                }
+                let entry = phase.entry.iter();
+                let entry = entry.filter_map(|(page, bytes)| Some((here(*page)?, bytes.clone())));
+                all.push(PhaseHomes {
+                    entry: entry.collect(),
+                    homes,
+                });
+            }
+        }
+        all
     }
 
     /// Pages that a program has in common with one before it.

@@ -398,6 +398,9 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     &mut self.epoch.remote
                 };
                 counts[usize::from(node)] += 1;
+                if miss.kind == AccessKind::Fetch {
+                    self.policy.fetched(page, miss.offset);
+                }
                 let store = miss.kind == AccessKind::Store;
                 self.epoch.reads += u64::from(!store);
                 thread.watched.served[usize::from(store)] += 1;

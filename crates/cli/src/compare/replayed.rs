@@ -47,6 +47,7 @@ pub fn replay(
                 jobs.push(Job::new(Policy::Homes {
                     name: name.clone(),
                     homes: homes.homes,
+                    phases: homes.phases,
                 }));
             }
             Err(error) => {

@@ -5,7 +5,8 @@ use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
-    Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, placements,
+    Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, next_use,
+    placements,
 };
 use super::{inputs, rest};
 use crate::effect::Tally;
@@ -87,7 +88,7 @@ impl<'a> Alternatives<'a> {
             };
             let is_code = group.kind == ObjectKind::Code;
             // Samples do not say where a file's pages are.
-            if is_code && (of_samples || !parameters.replicas) {
+            if is_code && (of_samples || !parameters.replicas || parameters.of_phase) {
                 continue;
             }
             let mut choices = match is_code {
@@ -102,7 +103,9 @@ impl<'a> Alternatives<'a> {
                 ),
             };
             // Code is copied or left: a plan says nothing else of it.
-            if parameters.phases && !of_samples && !is_code {
+            if parameters.of_phase {
+                choices.push(next_use(context, group, &subject));
+            } else if parameters.phases && !of_samples && !is_code {
                 choices.extend(next_touch(context, group, &subject));
             }
             let names = subject::names(&subject);
@@ -124,7 +127,10 @@ impl<'a> Alternatives<'a> {
                 apart,
             });
         }
-        let rest = the_rest(context, &others, parameters, &latency_ns, of_samples);
+        let rest = match parameters.of_phase {
+            true => None,
+            false => the_rest(context, &others, parameters, &latency_ns, of_samples),
+        };
         let number = rest.is_some().then_some(objects.len());
         objects.extend(rest);
         Self {
@@ -136,6 +142,7 @@ impl<'a> Alternatives<'a> {
                 threads: None,
                 teams: context.plan_teams(),
                 decisions: Vec::new(),
+                phases: Vec::new(),
             },
             objects,
             rest: number,

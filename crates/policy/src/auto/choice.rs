@@ -181,6 +181,17 @@ pub(super) fn next_touch(
     })
 }
 
+/// Each page near the thread that is the next to use it, in a phase.
+pub(super) fn next_use(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
+    let rule = "each page near the thread that uses it next";
+    let place = Placement::FirstTouch;
+    Choice {
+        kind: Kind::NextTouch,
+        decisions: vec![decided(context, group, subject.clone(), place, rule)],
+        ..left()
+    }
+}
+
 /// The same choice with another start, for objects that one thread fills before.
 pub(super) fn later(group: &ObjectGroup, choice: &Choice, start: Start) -> Option<Choice> {
     let [decision] = choice.decisions.as_slice() else {

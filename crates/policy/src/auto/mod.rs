@@ -31,6 +31,10 @@
 //! which order accesses were made, they may hold only while several threads run; it judges copies of code,
 //! too. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
 //!
+//! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the command looks for functions with which
+//! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
+//! what came before and what comes after.
+//!
 //! What is in none of the objects worth deciding about, small objects, data without a name, is decided about
 //! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
 //! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the

@@ -40,7 +40,7 @@ pub use initial::Initial;
 pub use kernel_balancing::{KernelBalancing, KernelBalancingParameters};
 pub use migrate_replicate::{MigrateReplicate, Thresholds};
 pub use parameter::{Parameter, ParameterError};
-pub use planned::{Planned, Wish};
+pub use planned::{Planned, PlannedPhase, Wish};
 pub use push_pull::{Monitor, PushPull, PushPullParameters};
 pub use replicate_on_first_touch::ReplicateOnFirstTouch;
 pub use traffic::{Traffic, TrafficParameters};
@@ -322,6 +322,10 @@ pub trait OnlinePolicy {
     fn survivor(&self) -> Survivor {
         Survivor::Master
     }
+
+    /// A thread fetches instructions from memory or another cache: byte of the page. Without a view.
+    #[inline]
+    fn fetched(&mut self, _page: u32, _offset_bytes: u32) {}
 
     /// A store has collapsed a replicated page; its copies now.
     fn collapsed(&mut self, _page: u32, _copies: Copies, _actions: &mut Vec<Action>) {}

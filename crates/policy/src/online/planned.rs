@@ -1,5 +1,7 @@
 //! What a plan asks for while the program runs: copies, and placements that do not hold all the time.
 
+use std::ops::Range;
+
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use super::replicate_on_first_touch::copy_to_reader;
@@ -18,13 +20,25 @@ pub enum Wish {
     Later(Option<u16>),
     /// The same whenever several threads run; near the one that runs when it has been alone for a while.
     Parallel(Option<u16>),
+    /// To be on a node from its next reference on; none: on the one that makes it.
+    Next(Option<u16>),
+}
+
+/// What a plan asks for from when an instruction is executed for the first time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedPhase {
+    /// The first fetch of any of these bytes of these pages begins it.
+    pub entry: Vec<(u32, Range<u32>)>,
+    /// By page; nothing: as before.
+    pub wishes: Vec<Wish>,
 }
 
 /// A node that reads a page that is to have copies gets one; a page whose copies stores have taken away
 /// so often is left alone. Once a second thread of a program refers to memory, each of its pages that
 /// was to wait for that moves to its node when it is next referred to, once. When one thread alone has run
 /// throughout an epoch, pages that are placed for several go near it in the same way, and back when
-/// another thread refers to memory.
+/// another thread refers to memory. When a phase of a plan begins, pages that it is about move when they are next
+/// referred to.
 #[derive(Clone, Debug)]
 pub struct Planned {
     wishes: Vec<Wish>,
@@ -37,6 +51,8 @@ pub struct Planned {
     /// The phase of its program in which each page was last moved.
     moved_in: Vec<u32>,
     phases: Vec<Phase>,
+    /// Phases of the plan that have not begun.
+    to_come: Vec<PlannedPhase>,
     /// Some pages are placed for several threads.
     any_parallel: bool,
 }
@@ -77,8 +93,9 @@ const ALONE_NS: u64 = 1_000_000;
 
 impl Planned {
     /// By page; bit n of `memory_nodes`: node n has memory.
-    pub fn new(wishes: Vec<Wish>, memory_nodes: u64) -> Self {
+    pub fn new(wishes: Vec<Wish>, to_come: Vec<PlannedPhase>, memory_nodes: u64) -> Self {
         Self {
+            to_come,
             memory_nodes,
             collapses: vec![0; wishes.len()],
             programs: vec![0; wishes.len()],
@@ -133,19 +150,24 @@ impl OnlinePolicy for Planned {
                 None,
                 "the plan wants it elsewhere while several threads run, and one runs alone",
             ),
+            Wish::Next(node) => (node, "the plan wants it there in this phase"),
             Wish::Later(node) => (node, "the plan wants it there from the second thread on"),
             Wish::Parallel(node) => (node, "the plan wants it there while several threads run"),
         };
         let moved_in = &mut self.moved_in[page];
         let waits = match self.wishes[page] {
-            Wish::Later(_) => *moved_in == 0,
-            _ => *moved_in != phase.number,
+            Wish::Next(_) => true,
+            Wish::Later(_) => phase.number > 0 && *moved_in == 0,
+            _ => phase.number > 0 && *moved_in != phase.number,
         };
         let node = wanted.unwrap_or(reader);
-        if phase.number == 0 || !waits || self.memory_nodes >> node & 1 == 0 {
+        if !waits || self.memory_nodes >> node & 1 == 0 {
             return;
         }
         *moved_in = phase.number;
+        if matches!(self.wishes[page], Wish::Next(_)) {
+            self.wishes[page] = Wish::Nothing;
+        }
         if copies != Copies::at(node) {
             actions.push(Action {
                 page: number,
@@ -162,6 +184,20 @@ impl OnlinePolicy for Planned {
             let own = |other: &&super::ThreadCounts| other.application == thread.application;
             if running().filter(own).count() == 1 {
                 self.phase(thread.application).ran_alone(thread.thread);
+            }
+        }
+    }
+
+    fn fetched(&mut self, page: u32, offset_bytes: u32) {
+        let begins = |phase: &PlannedPhase| {
+            let mut entry = phase.entry.iter();
+            entry.any(|(of, bytes)| *of == page && bytes.contains(&offset_bytes))
+        };
+        while let Some(at) = self.to_come.iter().position(begins) {
+            let begun = self.to_come.remove(at);
+            let wanted = self.wishes.iter_mut().zip(begun.wishes);
+            for (wish, then) in wanted.filter(|(_, then)| *then != Wish::Nothing) {
+                *wish = then;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The online policies of ARS and Carrefour and Linux's own, at work.
 
 use super::*;
+use crate::PhaseHomes;
 
 /// What makes every policy act on a trace of a few microseconds.
 pub(super) fn eager() -> Vec<Job> {
@@ -47,6 +48,7 @@ pub(super) fn eager() -> Vec<Job> {
     jobs.push(Job::new(Policy::Homes {
         name: "planned".to_owned(),
         homes: planned.collect(),
+        phases: Vec::new(),
     }));
     jobs.push(job("replicate-on-first-touch", &[]));
     jobs.push(job("block-naive", &[]));
@@ -482,6 +484,7 @@ fn a_plan_can_ask_for_copies() {
     let plan = Job::new(Policy::Homes {
         name: "plan".to_owned(),
         homes: vec![Some(Home::Copies), Some(Home::Node(3))],
+        phases: Vec::new(),
     });
     let outcome = one(&trace, &machine, plan);
     // The first page on both readers' nodes, the second on neither's.
@@ -494,6 +497,7 @@ fn a_plan_can_ask_for_copies() {
     let plan = Job::new(Policy::Homes {
         name: "plan".to_owned(),
         homes: vec![Some(Home::Copies)],
+        phases: Vec::new(),
     });
     assert_eq!(one(&trace, &machine, plan).replicated, 6);
 }
@@ -506,6 +510,7 @@ fn a_plan_can_wait_for_the_second_thread() {
         Job::new(Policy::Homes {
             name: "plan".to_owned(),
             homes: homes.clone(),
+            phases: Vec::new(),
         })
     };
     // Alone, a thread on node 0 finds the page that waits where it touched it.
@@ -527,6 +532,7 @@ fn a_plan_can_leave_pages_to_the_thread_that_uses_them_next() {
         Job::new(Policy::Homes {
             name: "plan".to_owned(),
             homes: vec![Some(home), Some(home)],
+            phases: Vec::new(),
         })
     };
     // Threads on nodes 1 and 2 each use a page that node 0 touched first, and never refers to: node 1's is the
@@ -535,6 +541,45 @@ fn a_plan_can_leave_pages_to_the_thread_that_uses_them_next() {
     let trace = touched_by_first(2, users);
     let outcome = one(&trace, &machine, homes(Home::Later(None)));
     assert_eq!((outcome.migrated, outcome.local), (2, 48 + 49));
+}
+
+/// A thread on node 1 reads two pages of node 0's over and over, and executes a function in between, on the third page.
+#[test]
+fn a_plan_can_change_when_a_function_is_first_executed() {
+    let machine = machine(4, CLOCK);
+    let fetch = |offset| Miss {
+        offset,
+        kind: AccessKind::Fetch,
+        ..load(0, 2)
+    };
+    let mut steps = reads(2, 10);
+    steps.extend([fetch(0), load(0, 0), load(0, 1)]);
+    steps.push(fetch(100));
+    steps.extend(reads(2, 10));
+    let trace = touched_by_first(3, vec![(4, steps)]);
+    let planned = |entry: &[(u32, std::ops::Range<u32>)], homes: [Option<Home>; 2]| {
+        let job = Job::new(Policy::Homes {
+            name: "plan".to_owned(),
+            homes: vec![None, Some(Home::Node(2))],
+            phases: vec![PhaseHomes {
+                entry: entry.to_vec(),
+                homes: homes.to_vec(),
+            }],
+        });
+        let outcome = one(&trace, &machine, job);
+        (outcome.migrated, outcome.replicated, outcome.local)
+    };
+    let (near, next) = (Some(Home::Node(1)), Some(Home::Later(None)));
+    let function = (2, 64..128);
+    // Of each page the reference that moves it is the only remote one of the last ten.
+    assert_eq!(planned(&[function.clone()], [near, None]), (1, 0, 9));
+    assert_eq!(planned(&[function.clone()], [near, next]), (2, 0, 18));
+    assert_eq!(planned(&[function], [Some(Home::Copies), None]), (0, 1, 9));
+    // Another function, another page, or a phase that never begins.
+    assert_eq!(planned(&[(2, 0..64)], [near, next]), (2, 0, 20));
+    assert_eq!(planned(&[(2, 128..256)], [near, next]), (0, 0, 0));
+    assert_eq!(planned(&[(1, 64..128)], [near, next]), (0, 0, 0));
+    assert_eq!(planned(&[], [near, next]), (0, 0, 0));
 }
 
 /// A thread on node 2 uses a page of node 0's while the first one waits, which then goes over it alone for
@@ -554,6 +599,7 @@ fn a_plan_can_give_pages_back_to_the_thread_that_runs_on_alone() {
         let job = Job::new(Policy::Homes {
             name: "plan".to_owned(),
             homes: vec![Some(home)],
+            phases: Vec::new(),
         });
         one(&trace(1, vec![first, second]), &machine, job)
     };

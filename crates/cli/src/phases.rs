@@ -1,0 +1,286 @@
+//! Long phases of a full recording, and plans that change with them.
+//!
+//! A phase begins with a function that a team of threads runs: the body of a parallel region as GCC and LLVM outline
+//! it, or a thread's start routine. When it is executed for the first time, any run of the program shows, whatever its
+//! input. Only the first time counts: regions that take turns, as in every iteration of a loop, begin within a short
+//! time of each other, and are one phase. A phase is long if it makes a tenth of the program's misses or more; a
+//! shorter one is part of the one before it.
+
+use std::ops::Range;
+
+use nearpage_attribution::{Attribution, Options, attribute};
+use nearpage_plan::{ModuleImage, Phase, Plan};
+use nearpage_policy::Input;
+use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording};
+use nearpage_wire::is_runtime_module;
+
+/// A phase with less of the program's misses is not looked for: what it can save, moves have to be paid from, and
+/// each one is as much work as a plan.
+const LONG: f64 = 0.1;
+
+/// A long phase of a recording.
+pub struct Found {
+    /// Without decisions.
+    pub phase: Phase,
+    /// What threads did in it, as if nothing was known of before.
+    pub attribution: Attribution,
+}
+
+/// The long phases of a process, in order of time.
+pub struct Phases {
+    /// The time before all others.
+    pub first: Attribution,
+    /// At least one.
+    pub others: Vec<Found>,
+}
+
+/// Looks for long phases; none where there is but one. A program that marks its stable phase has said what counts.
+///
+/// # Errors
+/// A recording that cannot be read.
+pub fn of(recording: &Recording, input: &Input) -> anyhow::Result<Option<Phases>> {
+    let pid = input.pid;
+    let marks = &recording.metadata.marks;
+    if marks.iter().any(|mark| mark.pid == pid) {
+        return Ok(None);
+    }
+    let mut functions = functions_of_teams(recording, pid);
+    if functions.len() < 2 {
+        return Ok(None);
+    }
+    let misses = executed(recording, pid, &mut functions)?;
+    functions.retain(|function| function.first.is_some());
+    functions.sort_by_key(|function| function.first);
+    let begins: Vec<u64> = functions
+        .iter()
+        .filter_map(|function| Some(function.first?.misses_before))
+        .collect();
+    let taken = long(&begins, misses);
+    if taken.is_empty() {
+        return Ok(None);
+    }
+    let begins_ns = |at: usize| functions[at].first.map_or(0, |first| first.time_ns);
+    let first = attributed(recording, input, 0..begins_ns(taken[0]))?;
+    let mut others = Vec::new();
+    for (number, &at) in taken.iter().enumerate() {
+        let end_ns = taken
+            .get(number + 1)
+            .map_or(u64::MAX, |&next| begins_ns(next));
+        others.push(Found {
+            phase: functions[at].phase.clone(),
+            attribution: attributed(recording, input, begins_ns(at)..end_ns)?,
+        });
+    }
+    Ok(Some(Phases { first, others }))
+}
+
+/// The plan with these decisions in one of its phases.
+pub fn with_phase(plan: &Plan, number: usize, decided: Plan) -> Plan {
+    let mut plan = plan.clone();
+    plan.phases[number].decisions = decided.decisions;
+    plan
+}
+
+/// A function that threads of a team run.
+struct Function {
+    phase: Phase,
+    /// Its addresses.
+    code: Vec<Range<u64>>,
+    first: Option<First>,
+}
+
+/// When a function was executed for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct First {
+    misses_before: u64,
+    time_ns: u64,
+}
+
+/// Bodies of parallel regions and start routines of threads, of the modules that a process has mapped and whose files
+/// are still those that were recorded.
+fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
+    let tables = &recording.tables;
+    let mut functions = Vec::new();
+    for (number, module) in tables.modules.iter().enumerate() {
+        let mut biases: Vec<u64> = tables
+            .mappings
+            .iter()
+            .filter(|mapping| mapping.pid == pid && mapping.module.0 as usize == number)
+            .map(|mapping| mapping.bias)
+            .collect();
+        biases.sort_unstable();
+        biases.dedup();
+        let file_name = file_name(module);
+        if biases.is_empty() || is_runtime_module(file_name.as_bytes()) {
+            continue;
+        }
+        let Ok(image) = ModuleImage::load(module.path.as_ref()) else {
+            continue;
+        };
+        if image.build_id != module.build_id {
+            continue;
+        }
+        let starts = tables.threads.iter().filter(|thread| thread.pid == pid);
+        let starts: Vec<u64> = starts
+            .filter_map(|thread| thread.start)
+            .filter(|start| start.0.0 as usize == number)
+            .map(|start| start.1)
+            .collect();
+        let of_team = |symbol: &&nearpage_plan::Symbol| {
+            is_region(&symbol.name) || starts.contains(&symbol.offset)
+        };
+        for symbol in image.all_functions().filter(of_team) {
+            let code = |bias: &u64| {
+                let start = symbol.offset.wrapping_add(*bias);
+                start..start.saturating_add(symbol.size_bytes.max(1))
+            };
+            functions.push(Function {
+                phase: Phase {
+                    function: symbol.name.clone(),
+                    module: file_name.to_owned(),
+                    build_id: module.build_id.clone(),
+                    offset: symbol.offset,
+                    size_bytes: symbol.size_bytes,
+                    decisions: Vec::new(),
+                },
+                code: biases.iter().map(code).collect(),
+                first: None,
+            });
+        }
+    }
+    functions
+}
+
+fn file_name(module: &Module) -> &str {
+    module.path.rsplit('/').next().unwrap_or(&module.path)
+}
+
+/// Is it the body of a parallel region, by the name that the compiler gave it? GCC: `f._omp_fn.0`; LLVM:
+/// `f.omp_outlined`, `.omp_outlined..1`.
+fn is_region(name: &str) -> bool {
+    name.contains("._omp_fn.") || name.contains(".omp_outlined") && !name.contains("_debug__")
+}
+
+/// Notes when each function was first executed, by its first instruction fetch that missed; returns the process's
+/// misses.
+fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> anyhow::Result<u64> {
+    let mut by_address: Vec<(u64, u64, usize)> = Vec::new();
+    for (number, function) in functions.iter().enumerate() {
+        let code = function.code.iter();
+        by_address.extend(code.map(|range| (range.start, range.end, number)));
+    }
+    by_address.sort_unstable();
+    let columns = ColumnSelection {
+        time_ns: true,
+        thread: true,
+        address: true,
+        kind: true,
+        ..ColumnSelection::NONE
+    };
+    let threads = &recording.tables.threads;
+    let is_own: Vec<bool> = threads.iter().map(|thread| thread.pid == pid).collect();
+    let mut batch = AccessBatch::default();
+    let mut misses = 0;
+    for chunk in 0..recording.access_chunks() {
+        recording.read_chunk(chunk, columns, &mut batch)?;
+        for row in 0..batch.len() {
+            if !is_own[batch.thread[row].0 as usize] {
+                continue;
+            }
+            if batch.kind[row] == AccessKind::Fetch {
+                let address = batch.address[row];
+                let after = by_address.partition_point(|range| range.0 <= address);
+                let found = after.checked_sub(1).map(|at| by_address[at]);
+                if let Some((.., number)) = found.filter(|range| address < range.1) {
+                    functions[number].first.get_or_insert(First {
+                        misses_before: misses,
+                        time_ns: batch.time_ns[row],
+                    });
+                }
+            }
+            misses += 1;
+        }
+    }
+    Ok(misses)
+}
+
+/// Which of the functions that begin after so many misses, in order, long phases begin with. The first is part of the
+/// time before, in which one thread may run alone.
+fn long(begins: &[u64], misses: u64) -> Vec<usize> {
+    let least = (LONG * misses as f64).ceil() as u64;
+    let mut taken: Vec<usize> = Vec::new();
+    let mut before = begins.first().copied().unwrap_or(0);
+    for (number, &begin) in begins.iter().enumerate().skip(1) {
+        if begin - before >= least && misses - begin >= least {
+            taken.push(number);
+            before = begin;
+        }
+    }
+    taken
+}
+
+/// What a process did between two times. Who touched pages first says nothing of where they are then.
+fn attributed(
+    recording: &Recording,
+    input: &Input,
+    time_ns: Range<u64>,
+) -> anyhow::Result<Attribution> {
+    let mark = |time_ns, begin| Mark {
+        time_ns,
+        pid: input.pid,
+        begin,
+    };
+    let marks = [mark(time_ns.start, true), mark(time_ns.end, false)];
+    let options = Options {
+        page_bytes: input.page_bytes,
+        ..Options::default()
+    };
+    let windowed = nearpage_attribution::Input {
+        marks: &marks,
+        ..nearpage_attribution::Input::new(recording)
+    };
+    let mut attribution = attribute(&windowed, &options)?;
+    if time_ns.start > 0 {
+        for group in &mut attribution.objects {
+            group.first_touches.clear();
+            group.affinity.initialisation.clear();
+        }
+    }
+    Ok(attribution)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_long_and_begin_after_a_long_time() {
+        // Regions of an iteration take turns from the beginning on.
+        assert_eq!(long(&[50, 60, 70], 1000), []);
+        assert_eq!(long(&[50, 149, 1000], 1000), []);
+        assert_eq!(long(&[50, 150], 1000), [1]);
+        // The second of two that begin together is part of the first's phase; the last is too short.
+        assert_eq!(long(&[0, 300, 310, 700, 950], 1000), [1, 3]);
+        assert_eq!(long(&[0, 900], 1000), [1]);
+        assert_eq!(long(&[0, 901], 1000), []);
+        assert_eq!(long(&[], 0), []);
+        assert_eq!(long(&[0, 0, 0], 0).len(), 2);
+    }
+
+    #[test]
+    fn bodies_of_regions_are_known_by_name() {
+        for name in [
+            "backward._omp_fn.0",
+            "main._omp_fn.12",
+            "_ZN4mesh5solveEv._omp_fn.1",
+            "sweep.omp_outlined",
+            ".omp_outlined.",
+            ".omp_outlined..3",
+        ] {
+            assert!(is_region(name), "{name}");
+        }
+        for name in ["main", "omp_outlined", "fn.0", "sweep.omp_outlined_debug__"] {
+            assert!(!is_region(name), "{name}");
+        }
+    }
+}
