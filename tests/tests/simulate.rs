@@ -192,6 +192,110 @@ fn small_objects_are_placed_as_the_rest() {
     assert!(on_first(spread) < 0.7, "{spread:#}");
 }
 
+/// Four nodes with a CPU each, small caches, and pages that move in 20 µs.
+const FOUR: &str = r#"
+name = "four"
+page_bytes = 4096
+latency_ns = [[100, 400, 400, 400], [400, 100, 400, 400], [400, 400, 100, 400], [400, 400, 400, 100]]
+node = [{ id = 0, cpus = "0" }, { id = 1, cpus = "1" }, { id = 2, cpus = "2" }, { id = 3, cpus = "3" }]
+moves = { fixed_ns = 20000 }
+cache = [
+    { level = 1, kind = "data", size_bytes = 16384, line_bytes = 64, associativity = 2, shared_by_cpus = 1 },
+    { level = 1, kind = "instruction", size_bytes = 16384, line_bytes = 64, associativity = 2, shared_by_cpus = 1 },
+    { level = 2, kind = "unified", size_bytes = 32768, line_bytes = 64, associativity = 4, shared_by_cpus = 1 },
+]
+"#;
+
+/// Threads sweep over their shares of an array, and later over those of the opposite threads.
+#[test]
+fn a_plan_changes_with_a_long_phase() {
+    let case = Case::new("phases");
+    case.write("four.toml", FOUR);
+    let record = |folder: &str, words: [&str; 3]| {
+        let mut record = case.command(nearpage_path());
+        record
+            .args(["record", "--source", "full", "--machine", "four.toml"])
+            .args(["-q", "-o", folder, "--"])
+            .arg(workload("stages"))
+            .args(words)
+            .env("OMP_NUM_THREADS", "4")
+            .env("OMP_WAIT_POLICY", "passive");
+        case.run(record).success();
+    };
+    // Decided on one input, judged on a larger one.
+    record("first", ["256", "10", "10"]);
+    record("full", ["384", "10", "10"]);
+    record("short", ["256", "20", "1"]);
+    let planned = |folder: &str, words: &[&str]| {
+        let plan = [
+            "plan",
+            folder,
+            "--machine",
+            "four.toml",
+            "--threads",
+            "none",
+            "-o",
+            "plan.toml",
+        ];
+        let finished = case.nearpage([&plan, words].concat()).success();
+        let plan = case.read("plan.toml");
+        (plan, finished.stdout)
+    };
+    let (whole, _) = planned("first", &[]);
+    assert!(!whole.contains("[[phase]]"), "{whole}");
+    let (short, _) = planned("short", &["--phases"]);
+    assert!(!short.contains("[[phase]]"), "{short}");
+    let (_, json) = planned("first", &["--phases", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let phases = json["plans"][0]["phases"].as_array().unwrap();
+    assert_eq!(phases.len(), 1, "{json:#}");
+    let function = phases[0]["function"].as_str().unwrap();
+    assert!(function.starts_with("backward."), "{function}");
+    assert_eq!(phases[0]["objects"].as_array().unwrap().len(), 1);
+    let (phased, text) = planned("first", &["--phases"]);
+    assert!(
+        text.contains(&format!("from when {function} is first executed:\n")),
+        "{text}"
+    );
+    let (before, phase) = phased.split_once("[[phase]]").expect("a phase");
+    case.write("phased.toml", &phased);
+    case.write("before.toml", before);
+    // As of another build: found by its name; and a function that is nowhere.
+    let (_, after_size) = phase.split_once("\nsize = ").expect("its place");
+    let of = |function: &str| {
+        let place = "build_id = \"00ff\"\noffset = 0x10\nsize = ";
+        format!(
+            "{before}[[phase]]\nfunction = \"{function}\"\nmodule = \"stages\"\n{place}{after_size}"
+        )
+    };
+    case.write("rebuilt.toml", of(function));
+    let policies = "first-touch,plan:before.toml,plan:phased.toml,plan:rebuilt.toml";
+    let found = results(&case, &["--policy", policies]);
+    let [first_touch, before, phased, rebuilt] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    let [best, rest] = [phased, before].map(|result| figure(result, "time_ns"));
+    assert!(best < 0.7 * figure(first_touch, "time_ns"), "{phased:#}");
+    assert!(best < 0.8 * rest, "{before:#}\n{phased:#}");
+    assert_eq!(figure(rebuilt, "time_ns"), best);
+    case.write("nowhere.toml", of("sideways._omp_fn.0"));
+    let nowhere = case
+        .nearpage([
+            "simulate",
+            "full",
+            "--policy",
+            "plan:before.toml,plan:nowhere.toml",
+        ])
+        .success();
+    let said = nowhere.stdout.replace('\n', " ").replace("  ", " ");
+    assert!(
+        said.contains(
+            "`sideways._omp_fn.0`, with which a phase of the plan begins, was not executed in"
+        ),
+        "{said}"
+    );
+}
+
 #[test]
 fn parameters_sources_and_schedules_change_what_happens() {
     let case = recorded("simulate_set");
