@@ -296,6 +296,7 @@ def text(results, left_out, matrix, further, drawing):
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
         "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
         "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"
-        "- Of phases plans of `auto` know those in which a single thread runs, and they place threads for a whole run, packed or spread; online it moves threads as the program runs.\n",
+        "- Of phases plans of `auto` know those in which a single thread runs, and long ones that begin with a parallel region or a start routine, where pages or threads may go elsewhere; none of the workloads above has such long ones. "
+        "Otherwise they place threads for a whole run, packed or spread; online it moves threads as the program runs.\n",
     ]
     return "\n".join(parts)

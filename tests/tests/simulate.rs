@@ -211,6 +211,9 @@ cache = [
 fn a_plan_changes_with_a_long_phase() {
     let case = Case::new("phases");
     case.write("four.toml", FOUR);
+    // Where pages are dear to move.
+    let dear = FOUR.replace("fixed_ns = 20000", "fixed_ns = 500000");
+    case.write("dear.toml", dear);
     let record = |folder: &str, words: [&str; 3]| {
         let mut record = case.command(nearpage_path());
         record
@@ -226,12 +229,12 @@ fn a_plan_changes_with_a_long_phase() {
     record("first", ["256", "10", "10"]);
     record("full", ["384", "10", "10"]);
     record("short", ["256", "20", "1"]);
-    let planned = |folder: &str, words: &[&str]| {
+    let planned_on = |machine: &str, folder: &str, words: &[&str]| {
         let plan = [
             "plan",
             folder,
             "--machine",
-            "four.toml",
+            machine,
             "--threads",
             "none",
             "-o",
@@ -241,6 +244,7 @@ fn a_plan_changes_with_a_long_phase() {
         let plan = case.read("plan.toml");
         (plan, finished.stdout)
     };
+    let planned = |folder: &str, words: &[&str]| planned_on("four.toml", folder, words);
     let (whole, _) = planned("first", &[]);
     assert!(!whole.contains("[[phase]]"), "{whole}");
     let (short, _) = planned("short", &["--phases"]);
@@ -294,6 +298,24 @@ fn a_plan_changes_with_a_long_phase() {
         ),
         "{said}"
     );
+    let (exchanged, text) = planned_on("dear.toml", "first", &["--phases"]);
+    let line = "\nthreads = [3, 2, 1, 0]\n";
+    assert_eq!(exchanged.matches(line).count(), 1, "{exchanged}");
+    assert!(!exchanged.contains("[[phase.object]]"), "{exchanged}");
+    let line = "  threads 0, 1 … of openmp take the places of 3, 2, 1, 0\n";
+    assert!(text.contains(line), "{text}");
+    case.write("exchanged.toml", exchanged);
+    let words = [
+        "--machine",
+        "dear.toml",
+        "--policy",
+        "first-touch,plan:exchanged.toml",
+    ];
+    let found = results(&case, &words);
+    assert_eq!(figure(&found[1], "threads_moved"), 4.0);
+    assert_eq!(figure(&found[1], "migrated"), 0.0);
+    let [first_touch, best] = [0, 1].map(|at| figure(&found[at], "time_ns"));
+    assert!(best < 0.8 * first_touch, "{found:#?}");
 }
 
 #[test]

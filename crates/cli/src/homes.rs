@@ -14,7 +14,7 @@ use nearpage_plan::{
     Phase, Pinning, Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
-use nearpage_recording::{Module, Object, ObjectKind, Recording};
+use nearpage_recording::{Module, Object, ObjectKind, Recording, ThreadIndex};
 use nearpage_wire::is_runtime_module;
 use nearpage_wire::pieces::Extent;
 
@@ -53,6 +53,17 @@ impl Homes {
         trace: &Trace,
         machine: &Machine,
     ) -> anyhow::Result<Self> {
+        Self::with_threads(plans, &[], recording, trace, machine)
+    }
+
+    /// The same with threads of the first team in each other's places ([`Phase::threads`]).
+    fn with_threads(
+        plans: &[Plan],
+        places: &[u32],
+        recording: &Recording,
+        trace: &Trace,
+        machine: &Machine,
+    ) -> anyhow::Result<Self> {
         let mut homes = Self {
             homes: vec![None; trace.pages().len()],
             phases: Vec::new(),
@@ -63,15 +74,13 @@ impl Homes {
             missing: Vec::new(),
             warnings: Vec::new(),
         };
-        let mut pids: Vec<u32> = recording.tables.threads.iter().map(|one| one.pid).collect();
-        pids.sort_unstable();
-        pids.dedup();
+        let pids = pids(recording);
         let mut found: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); plans.len()];
         for pid in pids {
             let process = Process::new(recording, trace, machine, pid);
             for (plan, found) in plans.iter().zip(&mut found) {
                 if process.runs(plan) {
-                    homes.place(plan, &process, found)?;
+                    homes.place(plan, places, &process, found)?;
                 }
             }
         }
@@ -84,17 +93,24 @@ impl Homes {
             }
         }
         for plan in plans {
-            for phase in plan.phases.iter().filter(|one| !one.decisions.is_empty()) {
-                homes.add_phase(plan, phase, recording, trace, machine)?;
+            let mut places: &[u32] = &[];
+            for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
+                let before = places;
+                if !phase.threads.is_empty() {
+                    places = &phase.threads;
+                }
+                homes.add_phase(plan, phase, [before, places], recording, trace, machine)?;
             }
         }
         Ok(homes)
     }
 
+    /// `places`: whose places threads have, before the phase and in it.
     fn add_phase(
         &mut self,
         plan: &Plan,
         phase: &Phase,
+        places: [&[u32]; 2],
         recording: &Recording,
         trace: &Trace,
         machine: &Machine,
@@ -111,7 +127,13 @@ impl Homes {
             phases: Vec::new(),
             ..plan.clone()
         };
-        let homes = Self::of(&[alone], recording, trace, machine)?;
+        let homes = Self::with_threads(
+            std::slice::from_ref(&alone),
+            places[1],
+            recording,
+            trace,
+            machine,
+        )?;
         self.decisions += homes.decisions;
         self.found += homes.found;
         let missing = homes.missing.iter();
@@ -130,9 +152,25 @@ impl Homes {
                 recording.folder.display()
             ));
         }
+        let mut threads = Vec::new();
+        for pid in pids(recording) {
+            let process = Process::new(recording, trace, machine, pid);
+            if phase.threads.is_empty() || !process.runs(plan) {
+                continue;
+            }
+            match process.moved(plan, places) {
+                Some(moves) => threads.extend(moves),
+                None => self.warnings.push(format!(
+                    "threads stay where they are when `{}` begins: the plan is for {}, and there are others",
+                    phase.function,
+                    phase.threads.len()
+                )),
+            }
+        }
         self.phases.push(PhaseHomes {
             entry,
             homes: homes.homes,
+            threads,
         });
         Ok(())
     }
@@ -140,10 +178,11 @@ impl Homes {
     fn place(
         &mut self,
         plan: &Plan,
+        places: &[u32],
         process: &Process,
         found: &mut BTreeSet<usize>,
     ) -> anyhow::Result<()> {
-        let compact = process.translate(plan)?;
+        let compact = process.translate(plan, places)?;
         for warning in &compact.warnings {
             if !self.warnings.contains(warning) {
                 self.warnings.push(warning.clone());
@@ -273,6 +312,15 @@ pub fn of_file(
     Ok(homes)
 }
 
+/// Processes of a recording.
+fn pids(recording: &Recording) -> Vec<u32> {
+    let threads = recording.tables.threads.iter();
+    let mut pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
 /// Pages of the trace with a phase's function, and its bytes in each: as it was in the recorded build, or, in another
 /// one, by name.
 fn entry_of(phase: &Phase, recording: &Recording, trace: &Trace) -> Vec<(u32, Range<u32>)> {
@@ -355,6 +403,8 @@ struct Process<'a> {
     program: nearpage_plan::Program,
     /// CPU of each thread in order of creation: its team, number in it, CPU.
     threads: Vec<(&'a str, u32, CpuId)>,
+    /// What recordings call them.
+    indices: Vec<ThreadIndex>,
     /// By address, then time.
     pages: Vec<Page>,
 }
@@ -363,8 +413,10 @@ impl<'a> Process<'a> {
     fn new(recording: &'a Recording, trace: &Trace, machine: &'a Machine, pid: u32) -> Self {
         let threads = trace.threads().iter().filter_map(|traced| {
             let thread = recording.tables.threads.get(traced.thread.0 as usize)?;
-            (thread.pid == pid).then_some((thread.team.as_str(), thread.team_index, traced.cpu))
+            let member = (thread.team.as_str(), thread.team_index, traced.cpu);
+            (thread.pid == pid).then_some((member, traced.thread))
         });
+        let (threads, indices) = threads.unzip();
         let files: HashSet<u32> = trace.file_pages().into_iter().map(|file| file.0).collect();
         let mut pages: Vec<Page> = (0..trace.pages().len())
             .filter(|&number| trace.pid(PageIndex(number as u32)) == pid)
@@ -391,7 +443,8 @@ impl<'a> Process<'a> {
             machine,
             pid,
             program: program(&recording.tables, &recording.metadata, pid),
-            threads: threads.collect(),
+            threads,
+            indices,
             pages,
         }
     }
@@ -455,15 +508,47 @@ impl<'a> Process<'a> {
         self.recording.metadata.rank
     }
 
-    fn translate(&self, plan: &Plan) -> Result<Compact, nearpage_plan::Error> {
+    /// Threads of a team by number, with their CPUs.
+    fn members(&self, team: &str) -> Vec<(ThreadIndex, CpuId)> {
+        let threads = self.threads.iter().zip(&self.indices);
+        let members = threads.filter(|((name, ..), _)| *name == team);
+        let mut members: Vec<_> = members
+            .map(|(&(_, index, cpu), &thread)| (index, (thread, cpu)))
+            .collect();
+        members.sort_by_key(|&(index, _)| index);
+        members.dedup_by_key(|&mut (index, _)| index);
+        members.into_iter().map(|(_, member)| member).collect()
+    }
+
+    /// Threads of the plan's first team that go to another node where `places` change from one to another, and
+    /// the node's position; none: the team has another size.
+    fn moved(&self, plan: &Plan, places: [&[u32]; 2]) -> Option<Vec<(ThreadIndex, u16)>> {
+        let members = self.members(&plan.teams.first()?.name);
+        if members.len() != places[1].len() {
+            return None;
+        }
+        let node = |places: &[u32], number: usize| {
+            let place = places.get(number).map_or(number, |&place| place as usize);
+            let node = self.machine.node_of(members.get(place)?.1)?;
+            self.machine.position(node)
+        };
+        let moves = (0..members.len()).filter_map(|number| {
+            let [before, after] = places.map(|places| node(places, number));
+            let moves = before != after;
+            Some((members[number].0, after.filter(|_| moves)? as u16))
+        });
+        Some(moves.collect())
+    }
+
+    fn translate(&self, plan: &Plan, places: &[u32]) -> Result<Compact, nearpage_plan::Error> {
         let mut teams: HashMap<String, Vec<CpuId>> = HashMap::new();
-        for team in &plan.teams {
-            let members = self.threads.iter().filter(|(name, ..)| *name == team.name);
-            let mut members: Vec<_> = members.map(|&(_, index, cpu)| (index, cpu)).collect();
-            members.sort_by_key(|&(index, _)| index);
-            members.dedup_by_key(|&mut (index, _)| index);
-            if !members.is_empty() {
-                let cpus = members.into_iter().map(|(_, cpu)| cpu).collect();
+        for (number, team) in plan.teams.iter().enumerate() {
+            let cpus = self.members(&team.name).into_iter().map(|(_, cpu)| cpu);
+            let mut cpus: Vec<CpuId> = cpus.collect();
+            if number == 0 && places.len() == cpus.len() {
+                cpus = places.iter().map(|&place| cpus[place as usize]).collect();
+            }
+            if !cpus.is_empty() {
                 teams.insert(team.name.clone(), cpus);
             }
         }

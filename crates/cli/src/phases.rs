@@ -8,10 +8,13 @@
 
 use std::ops::Range;
 
-use nearpage_attribution::{Attribution, Options, attribute};
+use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
+use nearpage_machine::NodeId;
 use nearpage_plan::{ModuleImage, Phase, Plan};
 use nearpage_policy::Input;
-use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording};
+use nearpage_recording::{
+    AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording, ThreadIndex,
+};
 use nearpage_wire::is_runtime_module;
 
 /// A phase with less of the program's misses is not looked for: what it can save, moves have to be paid from, and
@@ -81,6 +84,96 @@ pub fn with_phase(plan: &Plan, number: usize, decided: Plan) -> Plan {
     plan
 }
 
+/// Threads of the team that plans call their first.
+pub fn first_team(attribution: &Attribution, pid: u32) -> &[ThreadIndex] {
+    let mut teams = attribution.teams.iter();
+    let found = teams.find(|team| team.pid == pid && !team.threads.is_empty());
+    found.map_or(&[], |team| &team.threads)
+}
+
+/// Nodes of threads, by [`ThreadIndex`], with those of a team in each other's places.
+pub fn nodes_in(places: &[u32], team: &[ThreadIndex], nodes: &[NodeId]) -> Vec<NodeId> {
+    let mut moved = nodes.to_vec();
+    if places.len() == team.len() {
+        for (thread, &place) in team.iter().zip(places) {
+            moved[thread.0 as usize] = nodes[team[place as usize].0 as usize];
+        }
+    }
+    moved
+}
+
+/// Whose place each thread of a team had better take in a phase, if pages stay near those who used them in the phase
+/// before: of all pairs, the one with most references to what the other used goes first. `places`: where they were then.
+/// None: nobody goes to another node.
+pub fn exchanged(
+    before: &[ObjectGroup],
+    now: &[ObjectGroup],
+    team: &[ThreadIndex],
+    nodes: &[NodeId],
+    places: &[u32],
+) -> Option<Vec<u32>> {
+    let place = |member: usize| places.get(member).map_or(member, |&place| place as usize);
+    let member = |thread: ThreadIndex| team.iter().position(|&other| other == thread);
+    let mut references = vec![0.0; team.len() * team.len()];
+    for group in now {
+        let same = |other: &&ObjectGroup| other.kind == group.kind && other.name == group.name;
+        let Some(earlier) = before.iter().find(same) else {
+            continue;
+        };
+        let pages = |group: &ObjectGroup| group.affinity.page_bytes;
+        if pages(group) != pages(earlier) {
+            continue;
+        }
+        let cells = earlier.affinity.cells.as_slice();
+        for users in group.affinity.cells.chunk_by(|a, b| a.page == b.page) {
+            let first = cells.partition_point(|cell| cell.page < users[0].page);
+            let of_page = cells[first..]
+                .iter()
+                .take_while(|cell| cell.page == users[0].page);
+            let all: f64 = of_page.clone().map(accesses).sum();
+            for owner in of_page {
+                let share = accesses(owner) / all.max(f64::MIN_POSITIVE);
+                let Some(owner) = member(owner.thread) else {
+                    continue;
+                };
+                for user in users {
+                    if let Some(user_at) = member(user.thread) {
+                        references[user_at * team.len() + place(owner)] += share * accesses(user);
+                    }
+                }
+            }
+        }
+    }
+    let mut pairs: Vec<(f64, bool, usize, usize)> = references
+        .iter()
+        .enumerate()
+        .map(|(at, &references)| {
+            let (user, to) = (at / team.len(), at % team.len());
+            (references, place(user) == to, user, to)
+        })
+        .collect();
+    // Of equal ones, who stays; then in order, so that the same recording has the same plan.
+    pairs.sort_by(|a, b| {
+        let most = b.0.total_cmp(&a.0).then(b.1.cmp(&a.1));
+        most.then((a.2, a.3).cmp(&(b.2, b.3)))
+    });
+    let mut taken: Vec<Option<u32>> = vec![None; team.len()];
+    let mut is_free = vec![true; team.len()];
+    for (_, _, user, to) in pairs {
+        if taken[user].is_none() && std::mem::take(&mut is_free[to]) {
+            taken[user] = Some(to as u32);
+        }
+    }
+    let taken: Vec<u32> = taken.into_iter().flatten().collect();
+    let node = |place: usize| nodes[team[place].0 as usize];
+    let moves = |(user, &to): (usize, &u32)| node(place(user)) != node(to as usize);
+    taken.iter().enumerate().any(moves).then_some(taken)
+}
+
+fn accesses(cell: &Cell) -> f64 {
+    f64::from(cell.loads) + f64::from(cell.stores)
+}
+
 /// A function that threads of a team run.
 struct Function {
     phase: Phase,
@@ -141,6 +234,7 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
                     build_id: module.build_id.clone(),
                     offset: symbol.offset,
                     size_bytes: symbol.size_bytes,
+                    threads: Vec::new(),
                     decisions: Vec::new(),
                 },
                 code: biases.iter().map(code).collect(),
@@ -251,20 +345,93 @@ fn attributed(
 
 #[cfg(test)]
 mod tests {
+    use nearpage_attribution::{Affinity, ObjectName, OperationTotals, Pattern};
+    use nearpage_recording::ObjectKind;
+
     use super::*;
 
     #[test]
     fn phases_are_long_and_begin_after_a_long_time() {
+        let no: [usize; 0] = [];
         // Regions of an iteration take turns from the beginning on.
-        assert_eq!(long(&[50, 60, 70], 1000), []);
-        assert_eq!(long(&[50, 149, 1000], 1000), []);
+        assert_eq!(long(&[50, 60, 70], 1000), no);
+        assert_eq!(long(&[50, 149, 1000], 1000), no);
         assert_eq!(long(&[50, 150], 1000), [1]);
         // The second of two that begin together is part of the first's phase; the last is too short.
         assert_eq!(long(&[0, 300, 310, 700, 950], 1000), [1, 3]);
         assert_eq!(long(&[0, 900], 1000), [1]);
-        assert_eq!(long(&[0, 901], 1000), []);
-        assert_eq!(long(&[], 0), []);
+        assert_eq!(long(&[0, 901], 1000), no);
+        assert_eq!(long(&[], 0), no);
         assert_eq!(long(&[0, 0, 0], 0).len(), 2);
+    }
+
+    /// Loads of threads from pages of an object: page, thread, how many.
+    fn grid(loads: &[(u32, u32, f32)]) -> [ObjectGroup; 1] {
+        let cell = |&(page, thread, loads): &(u32, u32, f32)| Cell {
+            page,
+            thread: ThreadIndex(thread),
+            loads,
+            stores: 0.0,
+            cost_ns: 0.0,
+        };
+        [ObjectGroup {
+            kind: ObjectKind::Static,
+            name: ObjectName::Other("grid".to_owned()),
+            size_bytes: 4 << 12,
+            instances: 1,
+            samples: Vec::new(),
+            loads: OperationTotals::default(),
+            stores: OperationTotals::default(),
+            threads: Vec::new(),
+            hot: Vec::new(),
+            affinity: Affinity {
+                page_bytes: 4096,
+                pages: 4,
+                cells: loads.iter().map(cell).collect(),
+                ..Affinity::default()
+            },
+            first_touches: Vec::new(),
+            users: Vec::new(),
+            pattern: Pattern::Unknown,
+        }]
+    }
+
+    #[test]
+    fn threads_go_where_those_were_whose_pages_they_use() {
+        let team = [0, 1, 2, 3].map(ThreadIndex);
+        let four = [0, 1, 2, 3].map(NodeId);
+        let before = grid(&[
+            (0, 0, 9.0),
+            (1, 1, 9.0),
+            (1, 2, 1.0),
+            (2, 2, 9.0),
+            (3, 3, 9.0),
+        ]);
+        let opposite = grid(&[(0, 3, 9.0), (1, 2, 9.0), (2, 1, 9.0), (3, 0, 9.0)]);
+        let exchanged = |now: &[ObjectGroup], nodes: &[NodeId], places: &[u32]| {
+            exchanged(&before, now, &team, nodes, places)
+        };
+        assert_eq!(exchanged(&opposite, &four, &[]), Some(vec![3, 2, 1, 0]));
+        assert_eq!(exchanged(&before, &four, &[]), None);
+        // All are on one node; or in each other's places already, with their pages.
+        assert_eq!(exchanged(&opposite, &[NodeId(1); 4], &[]), None);
+        assert_eq!(exchanged(&before, &four, &[3, 2, 1, 0]), None);
+        let back = exchanged(&opposite, &four, &[3, 2, 1, 0]);
+        assert_eq!(back, Some(vec![0, 1, 2, 3]));
+        // Two want to go where one was: who refers to more; the other takes what is left.
+        let crowded = grid(&[(0, 1, 9.0), (0, 2, 5.0), (3, 3, 9.0)]);
+        assert_eq!(exchanged(&crowded, &four, &[]), Some(vec![1, 0, 2, 3]));
+        assert_eq!(exchanged(&grid(&[]), &four, &[]), None);
+    }
+
+    #[test]
+    fn threads_in_other_places_run_on_other_nodes() {
+        let team = [1, 2, 3].map(ThreadIndex);
+        let nodes = [7, 0, 1, 2].map(NodeId);
+        let moved = [7, 2, 0, 1].map(NodeId);
+        assert_eq!(nodes_in(&[2, 0, 1], &team, &nodes), moved);
+        assert_eq!(nodes_in(&[], &team, &nodes), nodes);
+        assert_eq!(nodes_in(&[1, 0], &team, &nodes), nodes, "of another size");
     }
 
     #[test]

@@ -286,6 +286,15 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
             "from when {} is first executed:",
             printable(&phase.function)
         );
+        if let Some(team) = plan.teams.first().filter(|_| !phase.threads.is_empty()) {
+            let places: Vec<String> = phase.threads.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                text,
+                "  threads 0, 1 … of {} take the places of {}",
+                printable(&team.name),
+                places.join(", ")
+            );
+        }
         for decision in &phase.decisions {
             let placement = match &decision.placement {
                 Placement::FirstTouch => "near the thread that uses it next".to_owned(),
@@ -352,6 +361,7 @@ fn phase_json(phase: &Phase) -> Value {
     json!({
         "function": phase.function,
         "module": phase.module,
+        "threads": phase.threads,
         "objects": phase.decisions.iter().map(object).collect::<Vec<Value>>(),
     })
 }

@@ -12,7 +12,7 @@ use nearpage_recording::Recording;
 use nearpage_simulator::{Job, simulate};
 
 use crate::homes::Homes;
-use crate::phases;
+use crate::phases::{self, Phases};
 use crate::replayed::Replayed;
 
 /// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
@@ -73,6 +73,50 @@ impl Replays<'_> {
         Ok((self.whole(plan), planned_ns))
     }
 
+    /// Decides about one phase after the other: where pages go, and whether threads that go to them do better.
+    fn decide_onwards(
+        &mut self,
+        mut plan: Plan,
+        found: &Phases,
+        input: &Input,
+        parameters: &Parameters,
+    ) -> anyhow::Result<(Plan, f64)> {
+        let team = phases::first_team(&found.first, input.pid);
+        let mut places: Vec<u32> = Vec::new();
+        let mut before = &found.first;
+        let mut planned_ns = f64::INFINITY;
+        for (number, one) in found.others.iter().enumerate() {
+            let now = &one.attribution;
+            let mut decide = |plan, places: &[u32]| {
+                let nodes = phases::nodes_in(places, team, input.thread_nodes);
+                let input = Input {
+                    attribution: now,
+                    thread_nodes: &nodes,
+                    ..input.clone()
+                };
+                self.decide_part(plan, Some(number), &input, parameters)
+            };
+            let moved = phases::exchanged(
+                &before.objects,
+                &now.objects,
+                team,
+                input.thread_nodes,
+                &places,
+            );
+            let mut with_moves = plan.clone();
+            (plan, planned_ns) = decide(plan, &places)?;
+            if let Some(moved) = moved {
+                with_moves.phases[number].threads.clone_from(&moved);
+                let (with_moves, moved_ns) = decide(with_moves, &moved)?;
+                if moved_ns < (1.0 - MARGINS.object) * planned_ns {
+                    (plan, planned_ns, places) = (with_moves, moved_ns, moved);
+                }
+            }
+            before = now;
+        }
+        Ok((plan, planned_ns))
+    }
+
     /// The best plan that changes with the recording's long phases, if it takes less time than one that does not.
     fn decide_phases(
         &mut self,
@@ -93,11 +137,8 @@ impl Replays<'_> {
             ..plan.clone()
         };
         // From the plan for the whole run: what had better change as it goes on.
-        let mut onwards = (with_phases(&chosen.plan), chosen.planned_ns);
-        for (number, one) in found.others.iter().enumerate() {
-            onwards =
-                self.decide_part(onwards.0, Some(number), &of(&one.attribution), parameters)?;
-        }
+        let onwards = with_phases(&chosen.plan);
+        let onwards = self.decide_onwards(onwards, &found, input, parameters)?;
         // From nothing: each phase for itself, the last first, then what comes before them all, and once more.
         let nothing = Plan {
             decisions: Vec::new(),
@@ -108,14 +149,12 @@ impl Replays<'_> {
             apart = self.decide_part(apart.0, Some(number), &of(&one.attribution), parameters)?;
         }
         apart = self.decide_part(apart.0, None, &of(&found.first), parameters)?;
-        for (number, one) in found.others.iter().enumerate() {
-            apart = self.decide_part(apart.0, Some(number), &of(&one.attribution), parameters)?;
-        }
+        apart = self.decide_onwards(apart.0, &found, input, parameters)?;
         let (mut plan, planned_ns) = match apart.1 < onwards.1 {
             true => apart,
             false => onwards,
         };
-        plan.phases.retain(|phase| !phase.decisions.is_empty());
+        plan.phases.retain(|phase| !phase.is_empty());
         let worth_it = planned_ns < chosen.planned_ns - MARGINS.plan * chosen.first_touch_ns;
         Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }

@@ -283,9 +283,9 @@ impl From<Layout> for ThreadPlacement {
     }
 }
 
-/// What changes when a function of the program is executed for the first time, by whatever thread: each page of an
-/// object that is decided about anew moves to its place when it is next used, and stays there until another phase
-/// says otherwise.
+/// What changes when a function of the program is executed for the first time, by whatever thread: threads change
+/// places, and each page of an object that is decided about anew moves to its place when it is next used, until another
+/// phase says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
     /// The function that the phase begins with, as the symbol table has it.
@@ -298,6 +298,9 @@ pub struct Phase {
     pub offset: u64,
     /// Its bytes.
     pub size_bytes: u64,
+    /// By number in the plan's first team: whose place each thread takes, of those where they ran at the beginning.
+    /// Each number once; empty: threads stay where they are.
+    pub threads: Vec<u32>,
     /// Decisions about objects, with [`Start::Allocation`]; the first that fits an object wins. With
     /// [`Placement::FirstTouch`] each page goes near the thread that uses it next.
     pub decisions: Vec<Decision>,
@@ -322,6 +325,13 @@ pub struct Plan {
     pub decisions: Vec<Decision>,
     /// What changes as the program goes on, in the order in which the phases began when it was recorded.
     pub phases: Vec<Phase>,
+}
+
+impl Phase {
+    /// Does nothing change with it?
+    pub fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.decisions.is_empty()
+    }
 }
 
 impl Plan {

@@ -56,6 +56,7 @@
 //! [[phase]]                       # what changes when a function is executed for the first time
 //! function = "columns._omp_fn.0"
 //! module = "adi"                  # also `build_id`, `offset` and `size`
+//! threads = [1, 0, 3, 2]          # whose place each thread of the first team takes; left out: none moves
 //!
 //! [[phase.object]]                # as above, but for `rest`, `code` and `start`
 //! name = "grid"
@@ -261,6 +262,10 @@ impl Phase {
         if self.size_bytes != 0 {
             *text += &format!("size = {}\n", integer(self.size_bytes));
         }
+        if !self.threads.is_empty() {
+            let threads: Vec<String> = self.threads.iter().map(u32::to_string).collect();
+            *text += &format!("threads = [{}]\n", threads.join(", "));
+        }
         for decision in &self.decisions {
             decision.write_toml("phase.object", text);
         }
@@ -463,6 +468,7 @@ struct PhaseTable {
     offset: u64,
     #[serde(default)]
     size: u64,
+    threads: Option<Spanned<Vec<u32>>>,
     #[serde(default, rename = "object")]
     objects: Vec<Spanned<ObjectTable>>,
 }
@@ -479,11 +485,27 @@ impl PhaseTable {
             }
             decisions.push(object.decision(start)?);
         }
-        if decisions.is_empty() {
-            let message = "a phase needs a `[[phase.object]]`, or nothing begins with it";
+        let threads = self.threads.map(|threads| {
+            let at = threads.span().start;
+            let threads = threads.into_inner();
+            let mut sorted = threads.clone();
+            sorted.sort_unstable();
+            match sorted.into_iter().eq(0..threads.len() as u32) {
+                true => Ok(threads),
+                false => Err((
+                    at,
+                    "`threads` has to name each thread from 0 on once".to_owned(),
+                )),
+            }
+        });
+        let threads = threads.transpose()?.unwrap_or_default();
+        if decisions.is_empty() && threads.is_empty() {
+            let message =
+                "a phase needs `threads` or a `[[phase.object]]`, or nothing begins with it";
             return Err((start, message.to_owned()));
         }
         Ok(Phase {
+            threads,
             function: self.function,
             module: self.module,
             build_id: self.build_id,
@@ -916,6 +938,7 @@ mod tests {
                             build_id: program.build_id.clone(),
                             offset: page_bytes,
                             size_bytes: page_bytes / 2,
+                            threads: (0..page_bytes.ilog2() % 4).rev().collect(),
                             decisions: vec![Decision {
                                 start: Start::Allocation,
                                 ..decision.clone()
@@ -1109,7 +1132,15 @@ placement = "block-cyclic:20M"
             (
                 "[[object]]",
                 "[[phase]]\nfunction = \"f\"\n[[object]]",
-                &["p.toml:5:", "a phase needs a `[[phase.object]]`"],
+                &[
+                    "p.toml:5:",
+                    "a phase needs `threads` or a `[[phase.object]]`",
+                ],
+            ),
+            (
+                "[[object]]",
+                "[[phase]]\nfunction = \"f\"\nthreads = [1, 1]\n[[object]]",
+                &["p.toml:7:", "each thread from 0 on once"],
             ),
             (
                 "[[object]]",

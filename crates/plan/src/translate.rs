@@ -186,6 +186,14 @@ impl<'a> Translation<'a> {
             _ => {}
         }
         if self.target.later != Later::AsPlanned {
+            let moves_threads = plan.phases.iter().filter(|phase| !phase.threads.is_empty());
+            self.warnings.extend(moves_threads.map(|phase| {
+                format!(
+                    "threads do not change places when `{}` is first executed, as the plan has them: that is simulated, \
+                     and not carried out",
+                    phase.function
+                )
+            }));
             self.warnings.extend(plan.phases.iter().map(|phase| {
                 format!(
                     "what the plan changes when `{}` is first executed stays where it was placed before: that is \

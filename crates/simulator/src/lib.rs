@@ -195,6 +195,7 @@ fn simulate_one(
             let phases = phases.iter().map(|phase| PlannedPhase {
                 entry: phase.entry.clone(),
                 wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
+                threads: phase.threads.clone(),
             });
             run.under::<_, true>(Planned::new(wishes, phases.collect(), setting.memory_nodes))
         }

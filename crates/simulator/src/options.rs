@@ -8,6 +8,8 @@ use nearpage_policy::online::{
     PushPullParameters, Thresholds, TrafficParameters,
 };
 
+use nearpage_recording::ThreadIndex;
+
 use crate::schedule::Schedule;
 
 /// A policy, with its parameters.
@@ -74,6 +76,8 @@ pub struct PhaseHomes {
     /// By page number: where it moves when it is next referred to ([`Home::Later`] of no node: to the node that
     /// refers to it). None: it stays where it is.
     pub homes: Vec<Option<Home>>,
+    /// Threads that go to another node, by position.
+    pub threads: Vec<(ThreadIndex, u16)>,
 }
 
 /// Halves of [`Policy::MigrateReplicate`].

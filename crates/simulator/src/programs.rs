@@ -113,6 +113,11 @@ impl<'a> Programs<'a> {
                 all.push(PhaseHomes {
                     entry: entry.collect(),
                     homes,
+                    threads: phase
+                        .threads
+                        .iter()
+                        .map(|&(thread, node)| (ThreadIndex(thread.0 + program.first_thread), node))
+                        .collect(),
                 });
             }
         }

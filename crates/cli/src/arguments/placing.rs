@@ -60,6 +60,10 @@ pub struct Plan {
     /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
     /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
     /// created, and not back
+    ///
+    /// Of a full recording it looks for long phases, too, which begin with a parallel region or a thread's start
+    /// routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
+    /// executed.
     #[arg(long)]
     pub phases: bool,
     /// Which threads share a node on that machine; none: those that did when recorded [default: compact;

@@ -5,7 +5,9 @@ use std::ops::Range;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
 use super::replicate_on_first_touch::copy_to_reader;
-use super::{Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, Reason};
+use super::{
+    Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, Place, Reason, ThreadMove,
+};
 
 /// What a plan asks for a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct PlannedPhase {
     pub entry: Vec<(u32, Range<u32>)>,
     /// By page; nothing: as before.
     pub wishes: Vec<Wish>,
+    /// Threads that go to another node.
+    pub threads: Vec<(ThreadIndex, u16)>,
 }
 
 /// A node that reads a page that is to have copies gets one; a page whose copies stores have taken away
@@ -38,7 +42,7 @@ pub struct PlannedPhase {
 /// was to wait for that moves to its node when it is next referred to, once. When one thread alone has run
 /// throughout an epoch, pages that are placed for several go near it in the same way, and back when
 /// another thread refers to memory. When a phase of a plan begins, pages that it is about move when they are next
-/// referred to.
+/// referred to, and threads go to their nodes within a millisecond.
 #[derive(Clone, Debug)]
 pub struct Planned {
     wishes: Vec<Wish>,
@@ -53,8 +57,10 @@ pub struct Planned {
     phases: Vec<Phase>,
     /// Phases of the plan that have not begun.
     to_come: Vec<PlannedPhase>,
-    /// Some pages are placed for several threads.
-    any_parallel: bool,
+    /// Threads that are to go where a phase wants them.
+    thread_moves: Vec<ThreadMove>,
+    /// It has to be asked now and then: some pages are placed for several threads, or threads move.
+    has_epochs: bool,
 }
 
 /// Of a program.
@@ -94,14 +100,17 @@ const ALONE_NS: u64 = 1_000_000;
 impl Planned {
     /// By page; bit n of `memory_nodes`: node n has memory.
     pub fn new(wishes: Vec<Wish>, to_come: Vec<PlannedPhase>, memory_nodes: u64) -> Self {
+        let moves_threads = to_come.iter().any(|phase| !phase.threads.is_empty());
+        let any_parallel = wishes.iter().any(|wish| matches!(wish, Wish::Parallel(_)));
         Self {
             to_come,
+            thread_moves: Vec::new(),
             memory_nodes,
             collapses: vec![0; wishes.len()],
             programs: vec![0; wishes.len()],
             moved_in: vec![0; wishes.len()],
             phases: vec![Phase::default()],
-            any_parallel: wishes.iter().any(|wish| matches!(wish, Wish::Parallel(_))),
+            has_epochs: any_parallel || moves_threads,
             wishes,
         }
     }
@@ -117,7 +126,7 @@ impl Planned {
 
 impl OnlinePolicy for Planned {
     fn epoch_ns(&self) -> Option<u64> {
-        self.any_parallel.then_some(ALONE_NS)
+        self.has_epochs.then_some(ALONE_NS)
     }
 
     fn place(&mut self, page: u32, place: Place) {
@@ -199,7 +208,17 @@ impl OnlinePolicy for Planned {
             for (wish, then) in wanted.filter(|(_, then)| *then != Wish::Nothing) {
                 *wish = then;
             }
+            let moves = begun.threads.into_iter().map(|(thread, node)| ThreadMove {
+                thread,
+                node,
+                rule: "the plan wants it there in this phase",
+            });
+            self.thread_moves.extend(moves);
         }
+    }
+
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        std::mem::take(&mut self.thread_moves)
     }
 
     fn forget(&mut self, page: u32) {

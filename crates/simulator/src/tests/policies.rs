@@ -564,6 +564,7 @@ fn a_plan_can_change_when_a_function_is_first_executed() {
             phases: vec![PhaseHomes {
                 entry: entry.to_vec(),
                 homes: homes.to_vec(),
+                threads: Vec::new(),
             }],
         });
         let outcome = one(&trace, &machine, job);
@@ -580,6 +581,37 @@ fn a_plan_can_change_when_a_function_is_first_executed() {
     assert_eq!(planned(&[(2, 128..256)], [near, next]), (0, 0, 0));
     assert_eq!(planned(&[(1, 64..128)], [near, next]), (0, 0, 0));
     assert_eq!(planned(&[], [near, next]), (0, 0, 0));
+}
+
+#[test]
+fn a_plan_can_move_threads_when_a_function_is_first_executed() {
+    let machine = machine(4, CLOCK);
+    let fetch = Miss {
+        kind: AccessKind::Fetch,
+        ..load(0, 1)
+    };
+    // From node 1, for milliseconds.
+    let mut steps = vec![fetch];
+    steps.extend(reads(1, 50_000));
+    let trace = touched_by_first(2, vec![(4, steps)]);
+    let outcome = |threads: Vec<(ThreadIndex, u16)>| {
+        let job = Job::new(Policy::Homes {
+            name: "plan".to_owned(),
+            homes: Vec::new(),
+            phases: vec![PhaseHomes {
+                entry: vec![(1, 0..64)],
+                homes: Vec::new(),
+                threads,
+            }],
+        });
+        one(&trace, &machine, job)
+    };
+    let stays = outcome(Vec::new());
+    let moves = outcome(vec![(ThreadIndex(1), 0)]);
+    assert_eq!((stays.threads_moved, stays.local), (0, 0));
+    assert_eq!(moves.threads_moved, 1);
+    assert!(moves.local > 40_000, "{moves:?}");
+    assert!(moves.time_ns < 0.7 * stays.time_ns);
 }
 
 /// A thread on node 2 uses a page of node 0's while the first one waits, which then goes over it alone for
