@@ -189,9 +189,15 @@ impl Homes {
             }
         }
         for (position, decision) in plan.decisions.iter().enumerate() {
-            let Subject::Code { module } = &decision.subject else {
+            let Subject::Code {
+                module,
+                build_id,
+                pages,
+            } = &decision.subject
+            else {
                 continue;
             };
+            let same_build = build_id.is_empty() || process.has_build(module, build_id);
             let is_code = |object: &&Object| {
                 object.kind == ObjectKind::Code
                     && object.pid == process.pid
@@ -200,7 +206,18 @@ impl Homes {
             for object in process.recording.tables.objects.iter().filter(is_code) {
                 found.insert(position);
                 let end = object.address.saturating_add(object.size_bytes);
-                self.take(process, object, object.address..end, |_| Some(Home::Copies));
+                let runs = pages.iter().map(|&(first, count)| {
+                    let at = |page: u64| page.saturating_mul(plan.page_bytes);
+                    let address = |page: u64| object.address.saturating_add(at(page)).min(end);
+                    address(first)..address(first.saturating_add(count))
+                });
+                let ranges: Vec<Range<u64>> = match pages.is_empty() || !same_build {
+                    true => vec![object.address..end],
+                    false => runs.collect(),
+                };
+                for range in ranges {
+                    self.take(process, object, range, |_| Some(Home::Copies));
+                }
             }
         }
         process.place_objects(&compact, |object, evaluated| {
@@ -495,6 +512,12 @@ impl<'a> Process<'a> {
         })?;
         let image = ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
         (image.program.build_id == own.build_id).then_some(image)
+    }
+
+    /// Is the module of this file name this build of it?
+    fn has_build(&self, file_name: &str, build_id: &str) -> bool {
+        let mut modules = self.recording.tables.modules.iter().map(module_name);
+        modules.any(|module| module.file_name == file_name && module.build_id == build_id)
     }
 
     fn executable(&self) -> ModuleName<'_> {

@@ -124,6 +124,11 @@ pub enum Subject {
     Code {
         /// Module's file name.
         module: String,
+        /// Module's build-id; empty: any.
+        build_id: BuildId,
+        /// First page of its code and how many, ascending, in units of [`Plan::page_bytes`]; right only for that
+        /// build-id, of another build all of its code is meant. Empty: all.
+        pages: Vec<(u64, u64)>,
     },
     /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'
     /// stacks. Many of its objects share a page, so that it can only be spread, or go to one node

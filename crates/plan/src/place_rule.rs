@@ -106,7 +106,7 @@ impl fmt::Display for PlaceRule {
                     write!(f, ":{line}")?;
                 }
             }
-            Subject::Code { module } => write!(f, "code:{module}")?,
+            Subject::Code { module, .. } => write!(f, "code:{module}")?,
             Subject::Rest => f.write_str("rest")?,
             Subject::Heap {
                 size_min_bytes,

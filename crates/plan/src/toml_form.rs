@@ -46,6 +46,8 @@
 //! [[object]]
 //! name = "code of libm.so.6"
 //! code = "libm.so.6"              # a module's code: copies for the nodes that run it
+//! build_id = "93ac…"              # of this build of it, these of its pages alone: the first, and how many
+//! pages = ["0+2", "17+1"]
 //! placement = "replicate"
 //!
 //! [[object]]
@@ -315,7 +317,21 @@ impl Decision {
                     *text += &format!("thread = {thread}\n");
                 }
             }
-            Subject::Code { module } => *text += &format!("code = {}\n", quote(module)),
+            Subject::Code {
+                module,
+                build_id,
+                pages,
+            } => {
+                *text += &format!("code = {}\n", quote(module));
+                key_unless_empty(text, "build_id", build_id);
+                let pages = pages
+                    .iter()
+                    .map(|(first, count)| quote(&format!("{first}+{count}")));
+                let pages: Vec<String> = pages.collect();
+                if !pages.is_empty() {
+                    *text += &format!("pages = [{}]\n", pages.join(", "));
+                }
+            }
             Subject::Rest => text.push_str("rest = true\n"),
             Subject::Heap {
                 size_min_bytes,
@@ -539,6 +555,8 @@ struct ObjectTable {
     thread: Option<u32>,
     code: Option<String>,
     #[serde(default)]
+    pages: Vec<Spanned<String>>,
+    #[serde(default)]
     rest: bool,
     heap: Option<Spanned<String>>,
     mapping: Option<Spanned<String>>,
@@ -665,10 +683,25 @@ impl ObjectTable {
             &self.heap,
             &self.mapping,
         ) {
+            let no_symbol_keys = self.module.is_empty() && self.offset == 0;
             let alone = no_symbol_keys && no_call_site_keys && self.size == 0;
+            let pages = self.pages.iter().map(|text| {
+                let of = code_pages(text.get_ref());
+                of.map_err(|message| (text.span().start, message))
+            });
+            let pages: Vec<(u64, u64)> = pages.collect::<Result<_, Fault>>()?;
+            if pages.windows(2).any(|two| two[1].0 < two[0].0 + two[0].1) {
+                let at = self.pages[0].span().start;
+                return Err((
+                    at,
+                    "`pages` overlap or are not in ascending order".to_owned(),
+                ));
+            }
             return match alone && self.placement.get_ref() == "replicate" {
                 true => Ok(Subject::Code {
                     module: module.clone(),
+                    build_id: self.build_id,
+                    pages,
                 }),
                 false => Err((
                     start,
@@ -679,6 +712,10 @@ impl ObjectTable {
         }
         if self.code.is_some() {
             return Err((start, ONE_KEY.to_owned()));
+        }
+        if let Some(pages) = self.pages.first() {
+            let at = pages.span().start;
+            return Err((at, "`pages` goes with `code` only".to_owned()));
         }
         match (self.symbol, self.call_site, &self.heap, &self.mapping) {
             (Some(symbol), None, None, None) if no_call_site_keys => Ok(Subject::Symbol {
@@ -731,6 +768,18 @@ impl ObjectTable {
             _ => Err((start, ONE_KEY.to_owned())),
         }
     }
+}
+
+/// Pages of code: the first, and how many.
+fn code_pages(text: &str) -> Result<(u64, u64), String> {
+    let parts = text.split_once('+').and_then(|(first, count)| {
+        let numbers: (u64, u64) = (first.parse().ok()?, count.parse().ok()?);
+        let end = numbers.0.checked_add(numbers.1)?;
+        (numbers.1 > 0 && end <= 1 << 52).then_some(numbers)
+    });
+    parts.ok_or_else(|| {
+        format!("`{text}`: expected a page and how many from there on, such as `17+2`")
+    })
 }
 
 const ONE_KEY: &str =
@@ -829,7 +878,24 @@ mod tests {
                     order,
                     thread
                 }),
-            name().prop_map(|module| Subject::Code { module }),
+            (
+                name(),
+                "[0-9a-f]{0,40}",
+                prop::collection::vec((1u64..99, 1u64..9), 0..4)
+            )
+                .prop_map(|(module, build_id, runs)| {
+                    let mut end = 0;
+                    let pages = runs.into_iter().map(|(gap, count)| {
+                        let first = end + gap;
+                        end = first + count;
+                        (first, count)
+                    });
+                    Subject::Code {
+                        module,
+                        build_id,
+                        pages: pages.collect(),
+                    }
+                }),
             Just(Subject::Rest),
             bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
                 size_min_bytes,
@@ -1076,6 +1142,21 @@ placement = "block-cyclic:20M"
                 "symbol = \"cvar\"",
                 "code = \"cg\"",
                 &["p.toml:5:", "`code` goes with `placement = \"replicate\"`"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "pages = [\"0+1\"]\nsymbol = \"cvar\"",
+                &["p.toml:7:", "`pages` goes with `code` only"],
+            ),
+            (
+                "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+                "code = \"cg\"\npages = [\"3+0\"]\nplacement = \"replicate\"",
+                &["p.toml:8:", "expected a page and how many"],
+            ),
+            (
+                "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+                "code = \"cg\"\npages = [\"3+2\", \"4+1\"]\nplacement = \"replicate\"",
+                &["p.toml:8:", "`pages` overlap"],
             ),
             (
                 "symbol = \"cvar\"",

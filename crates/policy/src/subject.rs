@@ -65,8 +65,12 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
         }
         // Not the kernel's own, nor generated.
         (ObjectName::Other(name), ObjectKind::Code) if !name.starts_with('[') => {
+            let mut modules = tables.modules.iter();
+            let module = modules.find(|module| file_name(module) == name);
             Some(Subject::Code {
                 module: name.clone(),
+                build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
+                pages: Vec::new(),
             })
         }
         _ => None,
@@ -99,7 +103,7 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
             frames.iter().map(key).eq(own.iter().map(key))
                 && size_bytes.checked_ilog2() == own_size.checked_ilog2()
         }
-        (Subject::Code { module }, Subject::Code { module: own }) => module == own,
+        (Subject::Code { module, .. }, Subject::Code { module: own, .. }) => module == own,
         (
             Subject::Heap {
                 size_min_bytes,
@@ -156,7 +160,7 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
             let outer = outer.map(|frame| format!("{} ({through})", one(frame)));
             std::iter::once(one(innermost)).chain(outer).collect()
         }
-        Subject::Code { module } => vec![format!("code of {module}")],
+        Subject::Code { module, .. } => vec![format!("code of {module}")],
         Subject::Rest => vec!["the rest".to_owned()],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }

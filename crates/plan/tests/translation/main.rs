@@ -201,6 +201,8 @@ fn code_stays_where_no_kernel_copies_it() {
     };
     let code = Subject::Code {
         module: "code".to_owned(),
+        build_id: String::new(),
+        pages: Vec::new(),
     };
     let alone = plan_for(&image, vec![(heap.clone(), "interleave")]);
     let (_, expected, image) = translated(&alone, image, 4);

@@ -5,8 +5,8 @@ use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
-    Choice, Kind, REPLICATED_STORES_MAX, choices, copied, later, left, next_touch, next_use,
-    placements,
+    Choice, Kind, REPLICATED_STORES_MAX, choices, copies_of_code, later, left, next_touch,
+    next_use, placements,
 };
 use super::{inputs, rest};
 use crate::effect::Tally;
@@ -92,7 +92,9 @@ impl<'a> Alternatives<'a> {
                 continue;
             }
             let mut choices = match is_code {
-                true => vec![left(), copied(context, group, &subject)],
+                true => std::iter::once(left())
+                    .chain(copies_of_code(context, group, &subject, &latency_ns))
+                    .collect(),
                 false => choices(
                     context,
                     group,

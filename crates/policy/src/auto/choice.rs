@@ -1,6 +1,6 @@
 //! What may be done with one object.
 
-use nearpage_attribution::ObjectGroup;
+use nearpage_attribution::{Cell, ObjectGroup};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
@@ -56,15 +56,95 @@ pub(super) fn left() -> Choice {
     }
 }
 
-/// Code for all nodes that run it.
-pub(super) fn copied(context: &Context, group: &ObjectGroup, subject: &Subject) -> Choice {
-    let rule = "a copy for each node that runs it";
-    let place = Placement::Replicate;
-    Choice {
+/// Shares of what fetches from far away cost, for which the fewest pages are copied: each copy costs as much as any
+/// other, however much its page is used.
+const HOT: [f64; 2] = [0.9, 0.5];
+
+/// Code for all nodes that run it: the pages with most of the cost, or all.
+pub(super) fn copies_of_code(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    latency_ns: &[Vec<f64>],
+) -> Vec<Choice> {
+    let copied = |subject: Subject, rule: String| Choice {
         kind: Kind::Replicate,
-        decisions: vec![decided(context, group, subject.clone(), place, rule)],
+        decisions: vec![decided(
+            context,
+            group,
+            subject,
+            Placement::Replicate,
+            &rule,
+        )],
         ..left()
+    };
+    let mut choices: Vec<Choice> = Vec::new();
+    let by_cost = pages_by_cost(context, group, latency_ns);
+    let all_ns: f64 = by_cost.iter().map(|page| page.1).sum();
+    if let Subject::Code {
+        module, build_id, ..
+    } = subject
+    {
+        for share in HOT {
+            let mut left_ns = share * all_ns;
+            let hot = by_cost.iter().take_while(|page| {
+                let needed = left_ns > 0.0;
+                left_ns -= page.1;
+                needed
+            });
+            let mut hot: Vec<u32> = hot.map(|page| page.0).collect();
+            let count = hot.len();
+            let same = |choice: &Choice| {
+                matches!(&choice.decisions[0].subject, Subject::Code { pages, .. }
+                    if pages.iter().map(|run| run.1).sum::<u64>() == count as u64)
+            };
+            if hot.is_empty() || count == by_cost.len() || choices.iter().any(same) {
+                continue;
+            }
+            hot.sort_unstable();
+            let unit = group.affinity.page_bytes.div_ceil(context.page_bytes);
+            let run = |pages: &[u32]| (u64::from(pages[0]) * unit, pages.len() as u64 * unit);
+            let runs = hot.chunk_by(|a, b| a + 1 == *b);
+            let subject = Subject::Code {
+                module: module.clone(),
+                build_id: build_id.clone(),
+                pages: runs.map(run).collect(),
+            };
+            let percent = 100.0 * share;
+            let rule = format!(
+                "a copy for each node that runs it, of the {count} of {} pages that make {percent:.0} % of what fetches \
+                 from other nodes cost",
+                by_cost.len()
+            );
+            choices.push(copied(subject, rule));
+        }
     }
+    let rule = "a copy for each node that runs it".to_owned();
+    choices.push(copied(subject.clone(), rule));
+    choices
+}
+
+/// Pages that other nodes use than the one where they were touched first, with what that costs; the costliest first.
+fn pages_by_cost(
+    context: &Context,
+    group: &ObjectGroup,
+    latency_ns: &[Vec<f64>],
+) -> Vec<(u32, f64)> {
+    let home = assumed_toucher(context, group).and_then(|thread| context.node_position(thread));
+    let Some(home) = home else {
+        return Vec::new();
+    };
+    let cost_ns = |cell: &Cell| {
+        let reader = context.node_position(cell.thread);
+        reader.map_or(0.0, |reader| {
+            accesses(cell) * (latency_ns[reader][home] - latency_ns[reader][reader])
+        })
+    };
+    let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
+    let pages = by_page.map(|users| (users[0].page, users.iter().map(cost_ns).sum()));
+    let mut pages: Vec<(u32, f64)> = pages.filter(|page| page.1 > 0.0).collect();
+    pages.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    pages
 }
 
 /// Everything that may be done with a group, without repetitions; leaving it alone first.
