@@ -24,7 +24,7 @@ pub enum Error {
     NoSuchPage { page: u32, pages: usize },
     #[error("{file}: {message}")]
     Schedule { file: String, message: String },
-    #[error("the trace lasts longer than the five hours of simulated time that can be counted")]
+    #[error("simulated time goes beyond the two and a half hours that can be counted")]
     TooLong,
 }
 

@@ -6,7 +6,7 @@ use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
 
 use crate::Error;
-use crate::figures::Figures;
+use crate::figures::{FS, Figures, TIME_MAX};
 use crate::trace::Trace;
 
 /// Who decides where threads run.
@@ -112,6 +112,15 @@ impl Schedule {
             return refused(format!(
                 "it has {there} programs, for {programs} recordings"
             ));
+        }
+        let latest_ns = TIME_MAX / FS as u64;
+        for (number, program) in (1..).zip(&self.programs) {
+            if program.start_ns > latest_ns {
+                return refused(format!(
+                    "program {number} has start_ns = {}; simulated time can be counted to {latest_ns} ns",
+                    program.start_ns
+                ));
+            }
         }
         for (number, step) in (1..).zip(&self.moves) {
             let ThreadMove {
