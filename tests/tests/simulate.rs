@@ -321,7 +321,7 @@ fn a_killed_program_is_simulated_as_far_as_it_came() {
     case.run(compiler).success();
     let record = "record --source full --machine flash-8 -o full -- ./killed".split(' ');
     let recorded = case.nearpage(record).exits(137);
-    let said = "(killed) was killed: of each of its 2 threads up to 64 references before that";
+    let said = "(killed) was killed: of 2 threads up to 64 references each before that";
     assert!(recorded.stderr.contains(said), "{recorded}");
     let finished = case
         .nearpage(["simulate", "full", "--policy", "first-touch", "--json"])

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use nearpage_attribution::Operations;
-use nearpage_machine::{Machine, ThreadPlacement, Timing};
+use nearpage_machine::{Machine, ThreadPlacement, Timing, several};
 use nearpage_plan::{Layout, Plan};
 use nearpage_policy::online::{Initial, Parameter};
 use nearpage_policy::{Parameters, recorded_layout};
@@ -166,9 +166,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     if let Some(together) = &together {
         notes.push(format!(
             "{} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
-             counts; {} pages of files are those of another program too.",
+             counts; they share {} of files.",
             folders.len(),
-            together.shared_pages()
+            several(together.shared_pages() as u64, "page")
         ));
     }
     let simulation = Simulation {
@@ -440,21 +440,24 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
     let missing = most(|outcome| outcome.signals_missing);
     if missing > 0 {
         notes.push(format!(
-            "{missing} waits had no recorded end: they took as long as they did while tracing."
+            "{} had no recorded end, and took as long as while tracing.",
+            several(missing, "wait")
         ));
     }
     let overcommitted = most(|outcome| outcome.overcommitted);
     if overcommitted > 0 {
         notes.push(format!(
-            "{overcommitted} pages did not fit in the machine's memory."
+            "{} did not fit in the machine's memory.",
+            several(overcommitted, "page")
         ));
     }
     let moved = most(|outcome| outcome.threads_moved);
     if moved > 0 {
         notes.push(format!(
-            "Estimated: threads moved to other CPUs, up to {moved} times, and were charged a refill of their caches \
-             ({} lines); what else they would have missed there is not in the recording.",
-            most(|outcome| outcome.refilled_lines)
+            "Estimated: threads moved to other CPUs, up to {}, and were charged a refill of their caches \
+             ({}); what else they would have missed there is not in the recording.",
+            several(moved, "time"),
+            several(most(|outcome| outcome.refilled_lines), "line")
         ));
     }
     notes

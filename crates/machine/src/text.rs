@@ -241,7 +241,14 @@ fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// So many of something: `1 node`, `2 nodes`, `3 processes`.
+/// So many of something.
+///
+/// ```
+/// # use nearpage_machine::several;
+/// assert_eq!(several(0, "node"), "0 nodes");
+/// assert_eq!(several(1, "process"), "1 process");
+/// assert_eq!(several(2, "process"), "2 processes");
+/// ```
 pub fn several(count: u64, noun: &str) -> String {
     let ending = match count {
         1 => "",

@@ -1,7 +1,7 @@
 //! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
 //! (`docs/formats.md`).
 
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, several};
 use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
 
@@ -108,9 +108,10 @@ impl Schedule {
         let refused = |message: String| Err(Error::schedule(&self.file, &message));
         let programs = trace.programs();
         if self.programs.len() > programs {
-            let there = self.programs.len();
             return refused(format!(
-                "it has {there} programs, for {programs} recordings"
+                "it has {}, for {}",
+                several(self.programs.len() as u64, "program"),
+                several(programs as u64, "recording")
             ));
         }
         let latest_ns = TIME_MAX / FS as u64;

@@ -785,7 +785,7 @@ fn a_trace_for_another_machine_is_refused() {
     );
     assert_eq!(
         error.expect_err("page").to_string(),
-        "the trace names page 1, but has 1 pages: it is damaged"
+        "the trace names page 1, but has 1 page: it is damaged"
     );
 }
 

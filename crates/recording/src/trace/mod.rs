@@ -161,11 +161,10 @@ impl Tracing {
         let killed = images.files.iter().filter(|file| file.killed() > 0);
         notes.extend(killed.map(|file| {
             format!(
-                "process {} ({}) was killed: of each of its {} threads up to {KILLED_REFERENCES_MAX} references \
-                 before that are missing",
+                "process {} ({}) was killed: of {} up to {KILLED_REFERENCES_MAX} references each before that are missing",
                 file.header.pid,
                 file.program(),
-                file.killed()
+                several(file.killed() as u64, "thread")
             )
         }));
         if images.files.is_empty() {
@@ -173,15 +172,18 @@ impl Tracing {
         }
         if total(Counter::RecordsDropped) > 0 {
             notes.push(format!(
-                "{} records of the trace were dropped for want of disk space",
-                total(Counter::RecordsDropped)
+                "{} of the trace dropped for want of disk space",
+                several(total(Counter::RecordsDropped), "record")
             ));
         }
         if total(Counter::SpunQuanta) > 0 {
             notes.push(format!(
-                "threads waited in loops ({} quanta): that time counts as computing; with OMP_WAIT_POLICY=passive \
+                "threads waited in loops ({}): that time counts as computing; with OMP_WAIT_POLICY=passive \
                  OpenMP programs wait in the kernel",
-                total(Counter::SpunQuanta)
+                match total(Counter::SpunQuanta) {
+                    1 => "1 quantum".to_owned(),
+                    count => format!("{count} quanta"),
+                }
             ));
         }
         if total(Counter::LeftLockstep) > 0 {

@@ -1,6 +1,6 @@
 //! What the tracer is told of a machine, and whether a trace that was made with it serves another.
 
-use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, thread_cpus};
+use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, several, thread_cpus};
 use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, SetupError, Tlb};
 
 use super::Tracing;
@@ -283,8 +283,8 @@ impl Tracing {
         let cpus = |setup: &Setup| setup.cpu_nodes.iter().count();
         if used.iter().any(|position| *position >= cpus(&asked)) {
             return Err(format!(
-                "recorded on {} CPUs; {} has {}",
-                cpus(&recorded),
+                "recorded on {}; {} has {}",
+                several(cpus(&recorded) as u64, "CPU"),
                 machine.name,
                 cpus(&asked)
             ));
