@@ -60,6 +60,35 @@ fn compile(case: &Case, name: &str, source: &str, options: &[&str]) -> std::path
 }
 
 #[test]
+fn what_cannot_be_printed_is_said_in_a_line() {
+    let case = Case::new("full_output");
+    let into = |output: &str, words: &str| {
+        let mut command = case.command("/bin/sh");
+        command
+            .args(["-c", &format!("exec \"$0\" {words} {output}")])
+            .arg(nearpage_path());
+        case.run(command)
+    };
+    for words in [
+        "machine",
+        "--help",
+        "--version",
+        "-h",
+        "simulate --help",
+        "help live",
+        "generate completions bash",
+    ] {
+        let full = into(">/dev/full", words);
+        says(full, 1, &["standard output: No space left on device"]);
+    }
+    assert_eq!(into("| true", "--help").success().stderr, "");
+    // What was wrong goes elsewhere.
+    let wrong = into(">/dev/full", "simulate").exits(2);
+    assert!(wrong.stderr.contains("<DIR>"), "{wrong}");
+    into("2>/dev/full", "simulate").exits(2);
+}
+
+#[test]
 fn the_whole_loop_on_triad() {
     let case = Case::new("loop");
     let recorded = record_triad(&case, "triad.nearpage", &[]).success();

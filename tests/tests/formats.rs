@@ -208,7 +208,7 @@ fn what_is_left_out_is_said() {
     assert!(
         thinned
             .stderr
-            .contains("100 accesses exported to t.csv; 900 were left out"),
+            .contains("100 accesses exported to t.csv; left out: 900"),
         "{thinned}"
     );
     let csv = case.read("t.csv");

@@ -384,7 +384,7 @@ fn a_schedule_moves_threads_while_they_are_traced() {
     );
     let scheduled = ["--schedule", "two moves.toml"];
     let recorded = trace(&case, "moved", &scheduled, &["triad", "1", "2"]).success();
-    let said = "of the schedule's 2 moves 1 were made";
+    let said = "moves of the schedule that were made: 1 of 2; the other threads were not there, or had ended";
     assert!(recorded.stderr.contains(said), "{recorded}");
     let metadata: Value = serde_json::from_str(&case.read("moved/recording.json")).unwrap();
     let moves = metadata["tracing"]["moves"].as_array().unwrap();
@@ -406,7 +406,17 @@ fn a_schedule_moves_threads_while_they_are_traced() {
     let used: std::collections::BTreeSet<(bool, &str)> = used.collect();
     assert_eq!(Vec::from_iter(used), [(false, "5"), (true, "0")]);
     let replayed = case.nearpage(["simulate", "moved", "--policy", "first-touch", "--json"]);
-    assert_eq!(json(&replayed.success())["results"][0]["estimated"], false);
+    let replayed = json(&replayed.success());
+    assert_eq!(replayed["results"][0]["estimated"], false);
+    let told = |notes: &Value| notes.as_array().unwrap().iter().any(|note| note == said);
+    assert!(told(&replayed["notes"]), "{replayed:#}");
+
+    // Whoever wants to be told nothing finds it in the recording.
+    let quiet = [&scheduled[..], &["-q"]].concat();
+    let recorded = trace(&case, "quiet", &quiet, &["triad", "1", "2"]).success();
+    assert_eq!(recorded.stderr, "");
+    let report = case.nearpage(["report", "quiet"]).success().stdout;
+    assert!(report.contains("that were made: 1 of 2;"), "{report}");
 
     let refused = |text: &str, words: &[&str]| {
         case.write("schedule.toml", text);

@@ -887,21 +887,18 @@ fn processes_run_from_copies_on_their_node() {
     }
     let said = case.read("code.err");
     assert!(said.contains("files replicated on 4 nodes"), "{said}");
-    assert!(
-        said.contains("processes ran from copies on their nodes"),
-        "{said}"
-    );
+    assert!(said.contains("processes ran from local copies"), "{said}");
     // The program checks where its copies are.
     let printed = case.read("replicas.out");
     assert!(printed.contains("replicas copies 4,"), "{printed}");
     assert!(printed.contains(" 3 children elsewhere"), "{printed}");
     let said = case.read("replicas.err");
     assert!(
-        said.contains("1 files replicated on 4 nodes: 0.1 MiB"),
+        said.contains("1 file replicated on 4 nodes: 0.1 MiB"),
         "{said}"
     );
     assert!(
-        said.contains("4 processes ran from copies on their nodes: 16 mappings"),
+        said.contains("4 processes ran from local copies: 16 mappings"),
         "{said}"
     );
 }

@@ -447,7 +447,7 @@ fn a_killed_program_is_simulated_as_far_as_it_came() {
     case.run(compiler).success();
     let record = "record --source full --machine flash-8 -o full -- ./killed".split(' ');
     let recorded = case.nearpage(record).exits(137);
-    let said = "(killed) was killed: of each of its 2 threads up to 64 references before that";
+    let said = "(killed) was killed: of 2 threads up to 64 references each before that";
     assert!(recorded.stderr.contains(said), "{recorded}");
     let finished = case
         .nearpage(["simulate", "full", "--policy", "first-touch", "--json"])
@@ -579,6 +579,33 @@ fn memory_that_processes_share_is_there_once() {
 }
 
 #[test]
+fn a_machine_with_one_memory_is_for_policies_that_move_nothing() {
+    let case = recorded("simulate_one_memory");
+    let machine = case.nearpage(["machine", "--machine", "flash-8", "--toml"]);
+    let machine = machine.success().stdout;
+    let (head, nodes) = machine.split_once("[[node]]").unwrap();
+    let nodes = nodes.replace("[[node]]", "[[node]]\nmemory_bytes = 0");
+    case.write("one.toml", format!("{head}[[node]]{nodes}"));
+    let simulate = ["simulate", "full", "--machine", "one.toml"];
+    let simulated = case.nearpage([&simulate[..], &["--json"]].concat());
+    let whole: Value = serde_json::from_str(&simulated.success().stdout).unwrap();
+    let results = whole["results"].as_array().unwrap();
+    let names: Vec<&Value> = results.iter().map(|result| &result["policy"]).collect();
+    assert_eq!(names, ["round-robin", "first-touch", "post-facto"]);
+    let text = case.nearpage(simulate).success().stdout;
+    assert!(text.contains("Left out, as they make no sense"), "{text}");
+    let left_out = "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory \
+                    is on one node, and no page could go elsewhere.";
+    let notes = whole["notes"].as_array().unwrap();
+    assert!(notes.iter().any(|note| note == left_out), "{whole:#}");
+    case.nearpage([&simulate[..], &["--policy", "first-touch,migrate"]].concat())
+        .says(
+            1,
+            &["migrate makes no sense on this machine: its memory is on one node"],
+        );
+}
+
+#[test]
 fn a_page_is_written_that_shows_it() {
     let case = recorded("simulate_html");
     let hostile = "<script>&\"run";
@@ -625,11 +652,6 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         1,
         &["plan:traffic: there is no file `traffic`, and no policy of that name that plans"],
     );
-    let mut full = case.command("/bin/sh");
-    full.args(["-c", "exec \"$0\" machine >/dev/full"])
-        .arg(nearpage_path());
-    case.run(full)
-        .says(1, &["standard output: No space left on device"]);
     // Arguments that are wrong by themselves.
     says(
         &["full", "--policy", "best"],

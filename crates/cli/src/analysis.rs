@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nearpage_attribution::{Attribution, Operations, Options, attribute};
-use nearpage_machine::{Machine, NodeId, ThreadPlacement};
+use nearpage_machine::{Machine, NodeId, ThreadPlacement, several};
 use nearpage_plan::Program;
 use nearpage_policy::{Programs, thread_nodes};
 use nearpage_recording::Recording;
@@ -30,9 +30,9 @@ impl Analysis {
         }
         if recording.metadata.damaged_blocks > 0 {
             eprintln!(
-                "nearpage: {}: {} damaged blocks of its log were left out",
+                "nearpage: {}: {} of its log left out",
                 folder.display(),
-                recording.metadata.damaged_blocks
+                several(recording.metadata.damaged_blocks, "damaged block")
             );
         }
         if !recording.metadata.marks.is_empty() {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nearpage_machine::Machine;
+use nearpage_machine::{Machine, several};
 use serde::Serialize;
 
 use crate::arguments;
@@ -88,20 +88,18 @@ fn nodes(sys: &Path) -> Finding {
             );
         }
     };
-    let cpus = machine.cpus().as_slice().len();
+    let cpus = several(machine.cpus().as_slice().len() as u64, "CPU");
     match machine.nodes.len() {
         1 => Finding::new(
             "memory nodes",
             State::Limited,
-            format!(
-                "1 node, {cpus} CPUs: recording and planning work, there is nothing to place here"
-            ),
+            format!("1 node, {cpus}: recording and planning work, there is nothing to place here"),
             "plan for another machine with --machine, and run the plan there",
         ),
         count => Finding::new(
             "memory nodes",
             State::Ok,
-            format!("{count} nodes, {cpus} CPUs"),
+            format!("{count} nodes, {cpus}"),
             "",
         ),
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use nearpage_machine::several;
 use nearpage_recording::Recording;
 use nearpage_report::{ProfileFormat, Written, write_profile};
 
@@ -57,10 +58,11 @@ fn say(arguments: &Export, Written { accesses, dropped }: Written) {
     let thinned = if dropped == 0 {
         String::new()
     } else {
-        format!("; {dropped} were left out, the others stand for them (--at-most)")
+        format!("; left out: {dropped}, for which the others stand (--at-most)")
     };
     eprintln!(
-        "nearpage: {accesses} accesses exported to {}{thinned}",
+        "nearpage: {} exported to {}{thinned}",
+        several(accesses, "access"),
         arguments.output.display()
     );
 }

@@ -435,33 +435,6 @@ fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
         total("stores"),
         recording.access_count()
     );
-    // What a reader of the recording must know of it.
-    let remarks = [
-        (
-            "spun_quanta",
-            "quanta in which a thread ran without a store or a miss: threads that spin are not seen to wait",
-        ),
-        (
-            "left_lockstep",
-            "times that a thread slept where the tracer could not know: what depends on that differs from run to run",
-        ),
-        (
-            "untraced_programs",
-            "programs ran without being traced: set-user-ID, or not for x86-64",
-        ),
-    ];
-    for (name, remark) in remarks {
-        if total(name) > 0 {
-            eprintln!("nearpage: {} {remark}", total(name));
-        }
-    }
-    if let Some((moved, wanted)) = tracing.and_then(Tracing::moves_made)
-        && moved < wanted
-    {
-        eprintln!(
-            "nearpage: of the schedule's {wanted} moves {moved} were made: the other threads were not there, or had ended"
-        );
-    }
     if status >= 128 {
         eprintln!("nearpage: the command was ended by signal {}", status - 128);
     }

@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::arguments::{Arguments, Generate, GenerateWhat};
+use crate::terminal;
 
 pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
     let mut command = Arguments::command();
@@ -16,7 +17,9 @@ pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
                 .with_context(|| format!("{}: can't write the man pages", directory.display()))?;
         }
         GenerateWhat::Completions { shell } => {
-            clap_complete::generate(shell, &mut command, "nearpage", &mut std::io::stdout());
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut command, "nearpage", &mut text);
+            terminal::print(&String::from_utf8(text)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use nearpage_machine::several;
 use nearpage_recording::Recording;
 use nearpage_recording::import::{Imported, import};
 
@@ -32,8 +33,12 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
             eprintln!("nearpage: {note}");
         }
         eprintln!(
-            "nearpage: {} samples in user mode: {} accesses, {} without an address; {} in the kernel; {} lost",
-            counts.samples, counts.accesses, counts.undecoded, counts.kernel, counts.lost
+            "nearpage: {} in user mode: {}, {} without an address; {} in the kernel; {} lost",
+            several(counts.samples, "sample"),
+            several(counts.accesses, "access"),
+            counts.undecoded,
+            counts.kernel,
+            counts.lost
         );
         eprintln!("nearpage: the recording is in {}", output.display());
         eprintln!(

@@ -11,7 +11,7 @@ use nearpage_live::{
     Caution, Claim, Daemon, Error, Identity, Kernel, Limits, Linux, Metrics, MetricsServer, Policy,
     Report, Screen, Settings, append, balancing, replay, text, watch,
 };
-use nearpage_machine::Machine;
+use nearpage_machine::{Machine, several};
 use nearpage_recording::Source;
 use nearpage_sampler::{Options, Sampler, State, Target, calibrate};
 
@@ -292,9 +292,9 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
             })
         ),
         false => format!(
-            "{} decisions of {} intervals made again: all the same{}\n",
-            replayed.decisions,
-            replayed.intervals,
+            "{} of {} made again: all the same{}\n",
+            several(replayed.decisions, "decision"),
+            several(replayed.intervals, "interval"),
             match replayed.cut_short {
                 true => " (the last line is cut short and was left out)",
                 false => "",

@@ -58,7 +58,25 @@ fn main() -> ExitCode {
     // A closed pipe (`nearpage report … | head`) ends the command quietly, as it does cat's.
     // SAFETY: sets a disposition before any other thread exists.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let result = match Arguments::parse().command {
+    let result =
+        Arguments::try_parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
+    match result {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("nearpage: {}", in_one_line(&error));
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+/// Help, the version, or what was wrong with what was typed.
+fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
+    terminal::print_parsed(said)?;
+    Ok(ExitCode::from(if said.use_stderr() { 2 } else { 0 }))
+}
+
+fn run_command(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Record(arguments) => record::main(arguments),
         Command::Report(arguments) => report::main(arguments),
         Command::View(arguments) => view::main(arguments),
@@ -74,13 +92,6 @@ fn main() -> ExitCode {
         Command::Machine(arguments) => machine::main(arguments),
         Command::Doctor(arguments) => doctor::main(arguments),
         Command::Generate(arguments) => generate::main(arguments),
-    };
-    match result {
-        Ok(status) => status,
-        Err(error) => {
-            eprintln!("nearpage: {}", in_one_line(&error));
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
-        }
     }
 }
 

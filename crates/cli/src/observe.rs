@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use nearpage_machine::Machine;
+use nearpage_machine::{Machine, several};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
     Access, AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts,
@@ -399,51 +399,51 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
     let losses = &summary.signal_losses;
     if losses.blocked > 0 {
         warnings.push(format!(
-            "{} samples did not come: the program blocked the signal meanwhile",
-            losses.blocked
+            "{} did not come: the program blocked the signal meanwhile",
+            several(losses.blocked, "sample")
         ));
     }
     if losses.dropped > 0 {
         warnings.push(format!(
-            "{} samples were lost for want of room; a lower --rate loses fewer",
-            losses.dropped
+            "{} lost for want of room; a lower --rate loses fewer",
+            several(losses.dropped, "sample")
         ));
     }
     if losses.threads > 0 {
         warnings.push(format!(
-            "{} threads were not sampled: the kernel gives no more timers; raise ulimit -i",
-            losses.threads
+            "{} not sampled: the kernel gives no more timers; raise ulimit -i",
+            several(losses.threads, "thread")
         ));
     }
     if losses.given_way > 0 {
         warnings.push(format!(
-            "{} processes took the signal for themselves and were not sampled from then on",
-            losses.given_way
+            "{} took over the signal and could not be sampled from then on",
+            several(losses.given_way, "process")
         ));
     }
     if summary.records.lost > 0 && *losses == SignalLosses::default() {
         warnings.push(format!(
-            "{} records were lost for want of room; a lower --rate loses fewer",
-            counts.lost
+            "{} lost for want of room; a lower --rate loses fewer",
+            several(counts.lost, "record")
         ));
     }
     if summary.records.throttled > 0 {
         warnings.push(format!(
-            "the kernel stopped sampling {} times (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
+            "the kernel stopped sampling {} (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
              a lower --rate avoids it",
-            summary.records.throttled
+            several(summary.records.throttled, "time")
         ));
     }
     if summary.records.incomplete > 0 {
         warnings.push(format!(
-            "{} stretches of hardware samples are not whole; a longer --period loses fewer",
-            summary.records.incomplete
+            "hardware samples are incomplete in {}; a longer --period loses fewer",
+            several(summary.records.incomplete, "place")
         ));
     }
     if summary.records.left_out > 0 {
         warnings.push(format!(
-            "{} accesses that were not asked for (--range, --object, --event) were left out",
-            summary.records.left_out
+            "{} left out that nobody asked for (--range, --object, --event)",
+            several(summary.records.left_out, "access")
         ));
     }
     if summary.counting_share < 0.99 {
@@ -456,10 +456,10 @@ fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
         && summary.rates.len() > 1
     {
         warnings.push(format!(
-            "the rate went from {:.0} to {:.0} Hz in {} steps, to keep --max-overhead: a sample costs {:.1} µs",
+            "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {:.1} µs",
             first.rate_hz,
             last.rate_hz,
-            summary.rates.len() - 1,
+            several(summary.rates.len() as u64 - 1, "step"),
             summary.sample_ns.unwrap_or(0.0) / 1e3
         ));
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
+use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, several, thread_cpus};
 use nearpage_plan::{Later, Pinning, PlaceRule, Plan, ProgramImage, Target, translate};
 use nearpage_report::{bytes, printable, time};
 use serde::Deserialize;
@@ -521,10 +521,10 @@ impl RuleSummary {
             }
             0 => "matched nothing".to_owned(),
             count => format!(
-                "placed {}, {} in {} pages",
+                "placed {}, {} in {}",
                 several(count, "object"),
                 bytes(self.bytes),
-                self.pages
+                several(self.pages, "page")
             ),
         };
         if self.switched > 0 && self.objects > 0 {
@@ -539,7 +539,7 @@ impl RuleSummary {
 
     /// What was done with the rest.
     fn rest_done(&self) -> String {
-        let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len);
+        let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len) as u64;
         let words = [
             (RestStatus::Set, "policy set in"),
             (RestStatus::Left, "left to first touch, as planned, in"),
@@ -553,12 +553,11 @@ impl RuleSummary {
             .into_iter()
             .filter(|&(status, _)| count(status) > 0)
             .map(|(status, words)| {
-                let es = if count(status) == 1 { "" } else { "es" };
                 let switched = match status {
                     RestStatus::Set if self.switched > 0 => format!(" {}", self.moved_at_switch()),
                     _ => String::new(),
                 };
-                format!("{words} {} process{es}{switched}", count(status))
+                format!("{words} {}{switched}", several(count(status), "process"))
             });
         said.collect::<Vec<_>>().join("; ")
     }
@@ -593,25 +592,34 @@ impl RuleSummary {
         );
         tell(self.too_small, "too small to place (under two pages)");
         tell(
-            self.coarsened,
-            "pieces made coarser to stay within the mappings allowed",
-        );
-        tell(
             self.no_room,
             "not placed: no mappings left, or no room to remember them",
-        );
-        tell(
-            self.missing_node_pages,
-            "pages for a node that is not there",
-        );
-        tell(
-            self.untouched,
-            "pages not touched (over the cap, or not touchable)",
         );
         tell(
             self.outside,
             "outside their module: the plan is of another build",
         );
+        for (count, noun, words) in [
+            (
+                self.coarsened,
+                "piece",
+                "made coarser to stay within the mappings allowed",
+            ),
+            (
+                self.missing_node_pages,
+                "page",
+                "for a node that is not there",
+            ),
+            (
+                self.untouched,
+                "page",
+                "not touched (over the cap, or not touchable)",
+            ),
+        ] {
+            if count > 0 {
+                troubles.push(format!("{} {words}", several(count, noun)));
+            }
+        }
         for Failure { call, errno, count } in &self.failures {
             let reason = io::Error::from_raw_os_error(*errno);
             troubles.push(format!("{count} × {call} failed: {reason}"));
@@ -622,11 +630,6 @@ impl RuleSummary {
         }
         troubles
     }
-}
-
-/// So many of something.
-fn several(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
@@ -679,8 +682,8 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
     }
     if silent > 0 {
         lines.push(format!(
-            "{silent} process{} ended abruptly, most likely by a signal: what was placed there is not known",
-            if silent == 1 { "" } else { "es" }
+            "{} ended abruptly, most likely by a signal: what was placed there is not known",
+            several(silent as u64, "process")
         ));
     }
     if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {

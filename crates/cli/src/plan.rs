@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
+use nearpage_machine::several;
 use nearpage_plan::{Decision, Phase, Placement, Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
@@ -203,14 +204,14 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
     let threads = plan.teams.first().map_or(1, |team| team.threads);
     let _ = writeln!(
         text,
-        "{} on {}, {threads} thread{}: where accesses would go (policy {})\n",
+        "{} on {}, {}: where accesses would go (policy {})\n",
         if plan.program.executable.is_empty() {
             "program"
         } else {
             &plan.program.executable
         },
         prediction.machine,
-        if threads == 1 { "" } else { "s" },
+        several(threads as u64, "thread"),
         plan.policy
     );
     const FIGURES: usize = 10 + 7 + 2 + 17 + 12 + 11 + 8;

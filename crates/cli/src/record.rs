@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nearpage_machine::several;
 use nearpage_recording::Finished;
 use nearpage_sampler::{
     DEFAULT_MAX_OVERHEAD, PmuEvent, PmuOptions, SourceWish, State, Target, Wanted,
@@ -106,10 +107,10 @@ fn say(observed: &Observed, output: &Path) {
         rate_hz => format!("at {rate_hz} Hz"),
     };
     eprintln!(
-        "nearpage: recorded {:.1} s {pace}, {} samples in user mode: {} accesses ({:.0} %), {} compute, {} undecoded; {} lost",
+        "nearpage: recorded {:.1} s {pace}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
-        counts.samples,
-        counts.accesses,
+        several(counts.samples, "sample"),
+        several(counts.accesses, "access"),
         of_samples(counts.accesses),
         counts.compute,
         counts.undecoded,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 use anyhow::Context;
-use nearpage_machine::NodeId;
+use nearpage_machine::{NodeId, several};
 use nearpage_plan::ProgramImage;
 use nearpage_wire::replicas::{COUNTERS_AT, Entry, HEADER_BYTES, VARIABLE, device, header};
 
@@ -139,8 +139,9 @@ impl Replicas {
         }
         replicas.table = Some(table(&entries).context("no table of copies")?);
         replicas.notes.push(format!(
-            "{files} files replicated on {} nodes: {:.1} MiB in all",
-            nodes.len(),
+            "{} replicated on {}: {:.1} MiB in all",
+            several(files, "file"),
+            several(nodes.len() as u64, "node"),
             mib(bytes)
         ));
         Ok(replicas)
@@ -164,7 +165,9 @@ impl Replicas {
             return Vec::new();
         };
         vec![format!(
-            "{processes} processes ran from copies on their nodes: {mappings} mappings, {:.1} MiB",
+            "{} ran from local copies: {}, {:.1} MiB",
+            several(processes, "process"),
+            several(mappings, "mapping"),
             mib(bytes)
         )]
     }
@@ -384,7 +387,7 @@ mod tests {
             "{notes}"
         );
         assert!(
-            notes.contains("1 files replicated on 2 nodes: 0.0 MiB in all"),
+            notes.contains("1 file replicated on 2 nodes: 0.0 MiB in all"),
             "{notes}"
         );
         let (_, path_of_table) = replicas.environment().unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use nearpage_attribution::Operations;
-use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_machine::{Machine, ThreadPlacement, Timing, several};
 use nearpage_plan::{Layout, Plan};
 use nearpage_policy::online::{Initial, Parameter};
 use nearpage_policy::{Parameters, recorded_layout};
@@ -69,6 +69,10 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             arguments.machine.as_deref().unwrap_or("local"),
         )?;
     }
+    let left_out = match arguments.policy.is_empty() {
+        true => leave_out_senseless(&mut jobs, &machine.timing()?),
+        false => None,
+    };
     let together = match traces.len() {
         1 => None,
         _ => {
@@ -149,6 +153,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         })?
     };
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
+    notes.extend(left_out);
     notes.extend(planned);
     for plan in &elsewhere {
         let note = elsewhere_note(plan);
@@ -167,9 +172,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     if let Some(together) = &together {
         notes.push(format!(
             "{} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
-             counts; {} pages of files are those of another program too.",
+             counts; they share {} of files.",
             folders.len(),
-            together.shared_pages()
+            several(together.shared_pages() as u64, "page")
         ));
     }
     let simulation = Simulation {
@@ -332,13 +337,47 @@ fn serves(
     })
 }
 
+/// Policies where none is named, as the help of `--policy` says: those of Verghese's Figure 6.1.
+const DEFAULT_POLICIES: [&str; 6] = [
+    "round-robin",
+    "first-touch",
+    "post-facto",
+    "migrate",
+    "replicate",
+    "migrate-replicate",
+];
+
+/// Leaves out what makes no sense on the machine, and says so.
+fn leave_out_senseless(jobs: &mut Vec<Job>, timing: &Timing) -> Option<String> {
+    let mut left_out = Vec::new();
+    let mut why = None;
+    jobs.retain(|job| {
+        let reason = job.policy.senseless_on(timing);
+        if reason.is_some() {
+            left_out.push(job.policy.name().to_owned());
+            why = reason;
+        }
+        reason.is_none()
+    });
+    why.map(|reason| {
+        format!(
+            "Left out, as they make no sense on this machine: {}: {reason}.",
+            left_out.join(", ")
+        )
+    })
+}
+
 /// What to simulate, of what was typed.
 fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for name in &arguments.policy {
+    let named: Vec<&str> = match arguments.policy.as_slice() {
+        [] => DEFAULT_POLICIES.to_vec(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    for name in named {
         let plan = || {
             name.starts_with(PLAN).then(|| Policy::Homes {
-                name: name.clone(),
+                name: name.to_owned(),
                 homes: Vec::new(),
                 phases: Vec::new(),
             })
@@ -408,21 +447,24 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
     let missing = most(|outcome| outcome.signals_missing);
     if missing > 0 {
         notes.push(format!(
-            "{missing} waits had no recorded end: they took as long as they did while tracing."
+            "{} had no recorded end, and took as long as while tracing.",
+            several(missing, "wait")
         ));
     }
     let overcommitted = most(|outcome| outcome.overcommitted);
     if overcommitted > 0 {
         notes.push(format!(
-            "{overcommitted} pages did not fit in the machine's memory."
+            "{} did not fit in the machine's memory.",
+            several(overcommitted, "page")
         ));
     }
     let moved = most(|outcome| outcome.threads_moved);
     if moved > 0 {
         notes.push(format!(
-            "Estimated: threads moved to other CPUs, up to {moved} times, and were charged a refill of their caches \
-             ({} lines); what else they would have missed there is not in the recording.",
-            most(|outcome| outcome.refilled_lines)
+            "Estimated: threads moved to other CPUs, up to {}, and were charged a refill of their caches \
+             ({}); what else they would have missed there is not in the recording.",
+            several(moved, "time"),
+            several(most(|outcome| outcome.refilled_lines), "line")
         ));
     }
     notes
@@ -430,13 +472,17 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+    use nearpage_machine::preset;
+
     use super::*;
+    use crate::arguments::Arguments;
 
     fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
         jobs(&Simulate {
             recordings: vec!["r".into()],
             machine: None,
-            policy: policy.split(',').map(str::to_owned).collect(),
+            policy: policy.split_terminator(',').map(str::to_owned).collect(),
             set: set.iter().map(|&text| text.to_owned()).collect(),
             initial: None,
             schedule: None,
@@ -460,6 +506,41 @@ mod tests {
             jobs.iter()
                 .all(|job| job.parameters().contains(&("slice_ns", "5".to_owned())))
         );
+    }
+
+    #[test]
+    fn without_a_named_policy_those_are_run_that_make_sense() {
+        let mut jobs = typed("", &["trigger=64"]).expect("jobs");
+        let names = |jobs: &[Job]| -> Vec<String> {
+            let names = jobs.iter().map(|job| job.policy.name().to_owned());
+            names.collect()
+        };
+        let help = Arguments::command()
+            .find_subcommand_mut("simulate")
+            .expect("subcommand")
+            .render_long_help()
+            .to_string();
+        let words: Vec<&str> = help.split_whitespace().collect();
+        let said = format!(
+            "[default: {}, as far as they make sense",
+            names(&jobs).join(", ")
+        );
+        assert!(words.join(" ").contains(&said), "{help}");
+        let flash = preset("flash-8").expect("preset");
+        let timing = flash.timing().expect("timing");
+        assert_eq!(leave_out_senseless(&mut jobs, &timing), None);
+        assert_eq!(jobs.len(), DEFAULT_POLICIES.len());
+        let mut one = flash;
+        for node in &mut one.nodes[1..] {
+            node.memory_bytes = Some(0);
+        }
+        let timing = one.timing().expect("timing");
+        assert_eq!(
+            leave_out_senseless(&mut jobs, &timing).expect("note"),
+            "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory is on \
+             one node, and no page could go elsewhere."
+        );
+        assert_eq!(names(&jobs), ["round-robin", "first-touch", "post-facto"]);
     }
 
     #[test]

@@ -39,5 +39,19 @@ pub fn print(text: &str) -> std::io::Result<()> {
     let printed = output
         .write_all(text.as_bytes())
         .and_then(|()| output.flush());
-    printed.map_err(|error| std::io::Error::new(error.kind(), format!("standard output: {error}")))
+    printed.map_err(of_standard_output)
+}
+
+/// Prints what the parser of arguments has to say: help and the version on standard output, what
+/// was wrong on standard error.
+pub fn print_parsed(said: &clap::Error) -> std::io::Result<()> {
+    let printed = said.print().and_then(|()| std::io::stdout().flush());
+    match said.use_stderr() {
+        true => Ok(()),
+        false => printed.map_err(of_standard_output),
+    }
+}
+
+fn of_standard_output(error: std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("standard output: {error}"))
 }

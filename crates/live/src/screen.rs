@@ -15,6 +15,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
+use nearpage_machine::several;
+
 use crate::daemon::Report;
 use crate::mover::Outcomes;
 use crate::text::{lost_and_local, not_moved, printable, stage, such_as};
@@ -111,11 +113,11 @@ impl Screen {
 
     fn summary(&self, report: &Report) -> String {
         let mut text = format!(
-            "{}: interval {}, {} samples, {} hot pages",
+            "{}: interval {}, {}, {}",
             self.policy,
             self.intervals,
-            report.entry.interval.observations.len(),
-            report.hot_pages
+            several(report.entry.interval.observations.len() as u64, "sample"),
+            several(report.hot_pages as u64, "hot page")
         );
         for (count, what) in [
             (report.dropped, "dropped"),
@@ -147,11 +149,14 @@ impl Screen {
     fn moved(&self, report: &Report) -> String {
         if self.dry_run {
             let wished: u64 = report.entry.processes.iter().map(|one| one.wished).sum();
-            return format!("nothing (dry run); {wished} pages would be moved now");
+            return format!(
+                "nothing (dry run); would move {} now",
+                several(wished, "page")
+            );
         }
         let mut text = format!(
-            "{} pages now, {} in all ({:.1} MiB)",
-            report.outcomes.moved,
+            "{} now, {} in all ({:.1} MiB)",
+            several(report.outcomes.moved, "page"),
             self.outcomes.moved,
             self.moved_bytes as f64 / f64::from(1 << 20)
         );
@@ -203,7 +208,10 @@ fn decided(report: &Report) -> String {
         .collect();
     match report.entry.thread_moves.len() {
         0 => (),
-        count => parts.push(format!("{count} threads to other nodes")),
+        count => parts.push(format!(
+            "{} to other nodes",
+            several(count as u64, "thread")
+        )),
     }
     parts.join(", ")
 }

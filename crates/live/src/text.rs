@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use nearpage_machine::several;
+
 use crate::care::Stage;
 use crate::daemon::Report;
 use crate::log::LoggedProcess;
@@ -17,16 +19,17 @@ pub fn text(report: &Report, nodes: &[u16], dry_run: bool) -> String {
     };
     let _ = write!(
         text,
-        "{samples} samples, {share}, imbalance {:.0} %",
+        "{}, {share}, imbalance {:.0} %",
+        several(samples as u64, "sample"),
         100.0 * report.imbalance()
     );
     let wished: u64 = report.entry.processes.iter().map(|one| one.wished).sum();
     match dry_run {
         true => {
-            let _ = write!(text, "; would move {wished} pages");
+            let _ = write!(text, "; would move {}", several(wished, "page"));
         }
         false => {
-            let _ = write!(text, "; {} pages moved", report.outcomes.moved);
+            let _ = write!(text, "; {} moved", several(report.outcomes.moved, "page"));
             if report.longest_call_ns > 0 {
                 let longest_ms = report.longest_call_ns as f64 / 1e6;
                 let _ = write!(text, ", longest call {longest_ms:.1} ms");
@@ -93,7 +96,11 @@ fn treatment(process: &LoggedProcess, stage: &str) -> String {
         text.push_str(": it was worse off, pages move back");
     }
     if process.threads_pinned > 0 {
-        let _ = write!(text, ", {} threads pinned", process.threads_pinned);
+        let _ = write!(
+            text,
+            ", {} pinned",
+            several(process.threads_pinned, "thread")
+        );
     }
     text
 }
@@ -118,8 +125,12 @@ pub fn such_as(report: &Report, nodes: &[u16]) -> Option<String> {
         .copied()
         .unwrap_or(action.node);
     Some(format!(
-        "page {} {} to node {node}: {}; by node {:?}, {} stores",
-        action.page, action.kind, action.rule, action.counts, action.writes
+        "page {} {} to node {node}: {}; by node {:?}, {}",
+        action.page,
+        action.kind,
+        action.rule,
+        action.counts,
+        several(action.writes.into(), "store")
     ))
 }
 

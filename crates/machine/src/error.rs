@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::{CpuId, NodeId};
+use crate::{CpuId, NodeId, several};
 
 /// Why there is no machine. Every message names the file and what to do about it, where something
 /// can be done.
@@ -56,13 +56,13 @@ pub enum Fault {
     PageSize { key: &'static str, value: u64 },
     #[error("`huge_page_bytes` {huge} is smaller than `page_bytes` {page}")]
     HugeSmallerThanPage { huge: u64, page: u64 },
-    #[error("`{key}` has {found} rows; expected {expected}, one for each node")]
+    #[error("`{key}` has {}; expected {expected}, one for each node", several(*found as u64, "row"))]
     Rows {
         key: &'static str,
         found: usize,
         expected: usize,
     },
-    #[error("row {row} of `{key}` has {found} numbers; expected {expected}, one for each node")]
+    #[error("row {row} of `{key}` has {}; expected {expected}, one for each node", several(*found as u64, "number"))]
     Columns {
         key: &'static str,
         row: usize,

@@ -31,8 +31,8 @@ impl Machine {
     /// that do not fit are left out with a note.
     pub fn to_text(&self, width: usize) -> String {
         let mut out = String::new();
-        let cpus = self.cpus().as_slice().len();
-        let nodes = self.nodes.len();
+        let cpus = self.cpus().as_slice().len() as u64;
+        let nodes = self.nodes.len() as u64;
         let threads_per_core = self.cores.iter().map(Vec::len).max().unwrap_or(1);
         let smt = if threads_per_core > 1 {
             format!(" ({threads_per_core} a core)")
@@ -41,10 +41,10 @@ impl Machine {
         };
         let _ = writeln!(
             out,
-            "{}: {nodes} {}, {cpus} {}{smt}",
+            "{}: {}, {}{smt}",
             self.name,
-            plural(nodes, "node"),
-            plural(cpus, "CPU")
+            several(nodes, "node"),
+            several(cpus, "CPU")
         );
         if !self.source.is_empty() {
             wrap(&mut out, &format!("source: {}", self.source), width);
@@ -131,14 +131,13 @@ impl Machine {
             } else {
                 String::new()
             };
-            let shared = cache.shared_by_cpus as usize;
             let _ = writeln!(
                 out,
-                "L{}{kind}: {}, lines of {} B{ways}, shared by {shared} {}",
+                "L{}{kind}: {}, lines of {} B{ways}, shared by {}",
                 cache.level,
                 bytes(cache.size_bytes),
                 cache.line_bytes,
-                plural(shared, "CPU"),
+                several(cache.shared_by_cpus.into(), "CPU"),
             );
         }
         for line in self.timing_lines() {
@@ -242,12 +241,21 @@ fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-fn plural(count: usize, noun: &str) -> String {
-    if count == 1 {
-        noun.to_owned()
-    } else {
-        format!("{noun}s")
-    }
+/// So many of something.
+///
+/// ```
+/// # use nearpage_machine::several;
+/// assert_eq!(several(0, "node"), "0 nodes");
+/// assert_eq!(several(1, "process"), "1 process");
+/// assert_eq!(several(2, "process"), "2 processes");
+/// ```
+pub fn several(count: u64, noun: &str) -> String {
+    let ending = match count {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 /// In the largest binary unit that leaves at least 1, with one decimal where it is not whole.

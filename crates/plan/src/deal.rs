@@ -1,6 +1,6 @@
 //! From patterns over threads to sequences of nodes: who gets which part of an object.
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{NodeId, several};
 use nearpage_wire::compact_plan::{RULE_WEAK, Rule, Run, placement, subject};
 
 use crate::compact::{Tables, run};
@@ -141,10 +141,10 @@ impl Dealer<'_> {
                 let nodes = self.team_nodes(team)?;
                 if *index as usize >= nodes.len() {
                     self.warnings.push(format!(
-                        "`{}`: of thread {index} there is only thread {} in this run of {} threads",
+                        "`{}`: of thread {index} there is only thread {} in this run of {}",
                         self.name,
                         *index as usize % nodes.len(),
-                        nodes.len()
+                        several(nodes.len() as u64, "thread")
                     ));
                 }
                 Ok(nodes[*index as usize % nodes.len()])
@@ -181,8 +181,9 @@ impl Dealer<'_> {
                 };
                 if scale.is_some() {
                     self.warnings.push(format!(
-                        "`{}` had {planned} pages and has {now}; its page runs are scaled",
-                        self.name
+                        "`{}` had {} and has {now}; its page runs are scaled",
+                        self.name,
+                        several(planned, "page")
                     ));
                 }
                 let runs = page_runs(&owned, page_bytes, scale);

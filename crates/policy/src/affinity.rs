@@ -21,6 +21,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern};
+use nearpage_machine::several;
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
 
@@ -134,8 +135,8 @@ pub(crate) fn place(
             let loss = loss(&choices, &layout, places, equation, unit);
             if loss <= parameters.slack {
                 let why = format!(
-                    "{} pages sampled, and page runs would be better by {:.1} % only",
-                    choices.len(),
+                    "{} sampled, and page runs would be better by {:.1} % only",
+                    several(choices.len() as u64, "page"),
                     100.0 * loss.max(0.0)
                 );
                 return Some((candidate, why));
@@ -152,9 +153,9 @@ pub(crate) fn place(
         });
         if runs.len() <= parameters.runs_max.max(1) {
             let why = format!(
-                "{} pages sampled, {} runs of pages",
-                choices.len(),
-                runs.len()
+                "{} sampled, {} of pages",
+                several(choices.len() as u64, "page"),
+                several(runs.len() as u64, "run")
             );
             return Some((
                 Placement::Runs(owned(

@@ -1,7 +1,7 @@
 //! From a recording's attribution to a plan.
 
 use nearpage_attribution::{Attribution, ObjectGroup};
-use nearpage_machine::{Machine, NodeId};
+use nearpage_machine::{Machine, NodeId, several};
 use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
 use nearpage_recording::{ObjectKind, Tables, ThreadIndex};
 
@@ -169,10 +169,11 @@ impl<'a> Context<'a> {
         let (loads, stores) = ours().fold((0.0, 0.0), |sum, thread| {
             (sum.0 + thread.1, sum.1 + thread.2)
         });
-        let threads = ours().count();
         format!(
-            "{loads:.0} loads and {stores:.0} stores by {threads} thread{}",
-            if threads == 1 { "" } else { "s" }
+            "{} and {} by {}",
+            several(loads.round_ties_even() as u64, "load"),
+            several(stores.round_ties_even() as u64, "store"),
+            several(ours().count() as u64, "thread")
         )
     }
 
@@ -298,13 +299,18 @@ pub(crate) fn decide_group(
     let all: f64 = runs.iter().map(|run| run.accesses).sum();
     runs.into_iter()
         .filter_map(|run| {
-            let Subject::CallSite { frames, size_bytes, .. } = subject else { return None };
+            let Subject::CallSite {
+                frames, size_bytes, ..
+            } = subject
+            else {
+                return None;
+            };
             let owner = context.owner(run.user)?;
             let part = run.accesses / all.max(f64::MIN_POSITIVE);
             let (first, last) = run.order;
             let rule = format!(
-                "{} instances, of which {first} to {last} are used by one thread ({:.0} % of their accesses)",
-                group.instances,
+                "{}, of which {first} to {last} are used by one thread ({:.0} % of their accesses)",
+                several(group.instances, "instance"),
                 100.0 * run.share,
             );
             Some(Decision {

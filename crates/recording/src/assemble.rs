@@ -10,6 +10,7 @@ mod modules;
 mod statics;
 mod threads;
 
+use nearpage_machine::several;
 use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -132,11 +133,14 @@ pub(crate) fn assemble(
     let totals = |value: fn(&Image) -> u64| images.iter().map(value).fold(0, u64::saturating_add);
     let dropped = totals(|image| image.counters.dropped);
     if dropped > 0 {
-        notes.push(format!("{dropped} records of the allocation log were dropped (log off, full, or no room for a sample)"));
+        notes.push(format!(
+            "{} of the allocation log dropped (log off, full, or no room for a sample)",
+            several(dropped, "record")
+        ));
     }
     let large_unlogged = totals(|image| image.counters.large_unlogged);
     if large_unlogged > 0 {
-        notes.push(format!("about {large_unlogged} allocations of {LARGE_ALLOCATION_BYTES} bytes and more have no record: they were made and freed at so high a rate that they were sampled; --all-allocations logs each"));
+        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
     }
     let (modules, mappings) = modules.into_tables();
     notes.extend(unseen_new(&modules));

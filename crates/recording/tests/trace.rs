@@ -9,12 +9,15 @@ use making::{Block, segment};
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::trace::{
     Happening, Miss, PageIndex, StepBatch, Steps, ThinEvent, Thinning, Trace, TraceOptions,
+    TracedMove,
 };
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, Error, Level, ObjectKind, Recording, ThreadIndex,
 };
 use nearpage_wire::allocation_log::Kind;
-use nearpage_wire::trace::{CHILD_ENDED, Event, PIPE_SIGNAL, Record, ReferenceKind, Served};
+use nearpage_wire::trace::{
+    CHILD_ENDED, COUNTERS, Counter, Event, PIPE_SIGNAL, Record, ReferenceKind, Served,
+};
 use proptest::prelude::*;
 
 const HEAP: u64 = 0x50_0000;
@@ -751,6 +754,43 @@ fn damage_is_counted_and_named() {
             .any(|note| note.contains("cut short before its first frame"))
     );
     assert_eq!(empty.access_count(), 0);
+}
+
+#[test]
+fn what_a_reader_has_to_know_is_noted() {
+    let scratch = tempfile::tempdir().unwrap();
+    let notes = |name: &str, moved: &[u32], left_lockstep: u64, untraced: u64| {
+        let folder = scratch.path().join(name);
+        let moves = moved.iter().map(|&thread| TracedMove {
+            thread,
+            instructions: 20,
+            cpu: CpuId(5),
+        });
+        let options = TraceOptions {
+            moves: moves.collect(),
+            ..TraceOptions::default()
+        };
+        let mut counters = [0; COUNTERS];
+        counters[Counter::LeftLockstep as usize] = left_lockstep;
+        counters[Counter::UntracedPrograms as usize] = untraced;
+        let mut trace = two_threads();
+        trace.events(0, 1_000, &[Event::Counters(counters)]);
+        finish(record(&folder, &options, &[trace]));
+        let mut notes = Recording::open(&folder).unwrap().metadata.notes;
+        // The program is not there, and its threads never ended.
+        notes.retain(|note| !note.contains("(program)") && !note.contains(PROGRAM));
+        notes
+    };
+    // Thread 1 moved.
+    assert_eq!(notes("nothing", &[1], 0, 0), [""; 0]);
+    let once = [
+        "1 time a thread slept where the tracer could not know: what depends on that differs from run to run",
+        "1 program ran without being traced: set-user-ID, or not for x86-64",
+        "moves of the schedule that were made: 1 of 2; the other threads were not there, or had ended",
+    ];
+    assert_eq!(notes("once", &[1, 9], 1, 1), once);
+    let often = notes("often", &[1], 3, 2);
+    assert!(often[0].starts_with("3 times a thread slept") && often[1].starts_with("2 programs"));
 }
 
 #[test]

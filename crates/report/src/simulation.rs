@@ -5,6 +5,7 @@ mod html;
 
 use std::fmt::Write;
 
+use nearpage_machine::several;
 use nearpage_simulator::{Outcome, Split};
 use serde_json::{Map, Value, json};
 
@@ -74,7 +75,7 @@ pub fn simulation_text(simulation: &Simulation<'_>, columns_max: usize) -> Strin
     let threads = first.map_or(0, |outcome| outcome.threads.len());
     let head = [
         format!("{} on {}", simulation.recorded(), printable(machine)),
-        format!("{threads} threads"),
+        several(threads as u64, "thread"),
         format!(
             "{} misses",
             count(first.map_or(0.0, |outcome| outcome.misses as f64))

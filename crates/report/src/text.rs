@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nearpage_attribution::{ObjectGroup, OperationTotals};
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, several};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -186,10 +186,13 @@ impl Page<'_> {
             .filter(|t| t.loads.count + t.stores.count > 0.0)
             .count();
         let first = [
-            format!("{:.0} accesses", totals.accesses),
-            format!("{working} of {} threads", tables.threads.len()),
+            several(totals.accesses.round_ties_even() as u64, "access"),
+            format!(
+                "{working} of {}",
+                several(tables.threads.len() as u64, "thread")
+            ),
             format!("source {}", printable(source)),
-            format!("{} samples lost", counts.lost),
+            format!("{} lost", several(counts.lost, "sample")),
             format!("{} undecoded", counts.undecoded),
             format!("{} computation", counts.compute),
         ];

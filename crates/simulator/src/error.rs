@@ -1,4 +1,4 @@
-use nearpage_machine::{CpuId, Fault};
+use nearpage_machine::{CpuId, Fault, several};
 use nearpage_policy::online::ParameterError;
 
 /// Why a simulation cannot be made.
@@ -20,11 +20,11 @@ pub enum Error {
         "the trace has a thread on CPU {0}, which this machine has not; it was recorded for another machine"
     )]
     NoSuchCpu(CpuId),
-    #[error("the trace names page {page}, but has {pages} pages: it is damaged")]
+    #[error("the trace names page {page}, but has {}: it is damaged", several(*pages as u64, "page"))]
     NoSuchPage { page: u32, pages: usize },
     #[error("{file}: {message}")]
     Schedule { file: String, message: String },
-    #[error("the trace lasts longer than the five hours of simulated time that can be counted")]
+    #[error("simulated time goes beyond the two and a half hours that can be counted")]
     TooLong,
 }
 

@@ -160,10 +160,10 @@ fn simulate_one(
         }
         _ => None,
     };
-    if job.policy.is_online() && figures.memory_nodes.len() < 2 {
+    if let Some(reason) = job.policy.senseless_on(timing) {
         return Err(Error::NoSense {
             policy: job.policy.name().to_owned(),
-            reason: "its memory is on one node, and no page could go elsewhere",
+            reason,
         });
     }
     let setting = Setting {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use nearpage_machine::Timing;
 use nearpage_policy::online::{
     AutoParameters, Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError,
     PushPullParameters, Thresholds, TrafficParameters,
@@ -172,6 +173,16 @@ impl Policy {
             self,
             Self::Static(_) | Self::PostFacto | Self::BlockNaive | Self::Homes { .. }
         )
+    }
+
+    /// Why there is nothing for it to do on a machine; `None`: there may be.
+    pub fn senseless_on(&self, timing: &Timing) -> Option<&'static str> {
+        let memories = timing
+            .capacity_pages
+            .iter()
+            .filter(|pages| **pages != Some(0));
+        (self.is_online() && memories.count() < 2)
+            .then_some("its memory is on one node, and no page could go elsewhere")
     }
 
     /// Does it say which references it wants to be shown?

@@ -1,12 +1,12 @@
 //! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
 //! (`docs/formats.md`).
 
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, several};
 use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
 
 use crate::Error;
-use crate::figures::Figures;
+use crate::figures::{FS, Figures, TIME_MAX};
 use crate::trace::Trace;
 
 /// Who decides where threads run.
@@ -108,10 +108,20 @@ impl Schedule {
         let refused = |message: String| Err(Error::schedule(&self.file, &message));
         let programs = trace.programs();
         if self.programs.len() > programs {
-            let there = self.programs.len();
             return refused(format!(
-                "it has {there} programs, for {programs} recordings"
+                "it has {}, for {}",
+                several(self.programs.len() as u64, "program"),
+                several(programs as u64, "recording")
             ));
+        }
+        let latest_ns = TIME_MAX / FS as u64;
+        for (number, program) in (1..).zip(&self.programs) {
+            if program.start_ns > latest_ns {
+                return refused(format!(
+                    "program {number} has start_ns = {}; simulated time can be counted to {latest_ns} ns",
+                    program.start_ns
+                ));
+            }
         }
         for (number, step) in (1..).zip(&self.moves) {
             let ThreadMove {

@@ -785,7 +785,7 @@ fn a_trace_for_another_machine_is_refused() {
     );
     assert_eq!(
         error.expect_err("page").to_string(),
-        "the trace names page 1, but has 1 pages: it is damaged"
+        "the trace names page 1, but has 1 page: it is damaged"
     );
 }
 
@@ -799,7 +799,7 @@ fn what_takes_longer_than_can_be_counted_is_refused() {
         let result = simulate(&trace, &machine(2, more), &[job(name, settings)], 1);
         let error = result.expect_err(more).to_string();
         assert!(
-            error.contains("longer than the five hours"),
+            error.contains("beyond the two and a half hours"),
             "{more}: {error}"
         );
     };

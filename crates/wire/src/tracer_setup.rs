@@ -35,6 +35,10 @@ pub const CPUS_MAX: usize = 256;
 pub const HOLDERS_MAX: usize = 277;
 /// Largest number of ways.
 pub const WAYS_MAX: u32 = 64;
+/// Largest cache.
+const CACHE_BYTES_MAX: u64 = 1 << 36;
+/// Largest number of entries of a TLB.
+const TLB_ENTRIES_MAX: u32 = 1 << 16;
 
 /// A cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,12 +178,63 @@ pub struct Setup<'a> {
 pub enum SetupError<'a> {
     /// It does not begin with [`FIRST_LINE`].
     NoSetup,
-    /// A line that says nothing known, or not in that many words, or says it again.
+    /// A line that says nothing known, or not in that many words, or what it can't say, or says it
+    /// again.
     Line(&'a str),
     /// A setting that must be there.
     Missing(&'static str),
-    /// A setting whose figures do not fit together.
-    Impossible(&'static str),
+    /// A number that is out of range.
+    Number {
+        /// The setting.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A cache that does not come out in sets.
+    Cache {
+        /// The setting.
+        name: &'static str,
+        /// What it is.
+        cache: Cache,
+        /// Bytes of its lines.
+        line_bytes: u32,
+        /// What its number of sets may be.
+        sets_expected: &'static str,
+    },
+    /// A TLB that does not come out in sets.
+    Tlb {
+        /// The setting.
+        name: &'static str,
+        /// What it is.
+        tlb: Tlb,
+    },
+    /// More CPUs, or CPUs and nodes, than there can be.
+    Cpus {
+        /// How many there are.
+        cpus: usize,
+        /// How many nodes they are on.
+        nodes: usize,
+    },
+    /// Something that is no position of a CPU or node.
+    Positions {
+        /// The setting.
+        name: &'static str,
+        /// The positions end before this one.
+        end: usize,
+    },
+}
+
+impl SetupError<'_> {
+    /// Pages of a size that can't be traced.
+    pub const fn page_bytes(value: u64) -> Self {
+        Self::Number {
+            name: "page_bytes",
+            value,
+            expected: "a power of two from 512 to 1073741824",
+        }
+    }
 }
 
 impl fmt::Display for SetupError<'_> {
@@ -188,7 +243,41 @@ impl fmt::Display for SetupError<'_> {
             Self::NoSetup => write!(formatter, "it does not begin with '{FIRST_LINE}'"),
             Self::Line(line) => write!(formatter, "it has the line '{line}'"),
             Self::Missing(name) => write!(formatter, "it does not say {name}"),
-            Self::Impossible(name) => write!(formatter, "no machine has such a {name}"),
+            Self::Number {
+                name,
+                value,
+                expected,
+            } => write!(formatter, "{name} is {value}; expected {expected}"),
+            Self::Cache {
+                name,
+                cache: Cache { bytes, ways },
+                line_bytes,
+                sets_expected,
+            } => write!(
+                formatter,
+                "{name} is {bytes} bytes, {ways}-way, in lines of {line_bytes} bytes; expected 1 to {WAYS_MAX} ways, at \
+                 most {CACHE_BYTES_MAX} bytes, and bytes ÷ line ÷ ways {sets_expected}"
+            ),
+            Self::Tlb {
+                name,
+                tlb:
+                    Tlb {
+                        entries,
+                        ways,
+                        reserved,
+                    },
+            } => write!(
+                formatter,
+                "{name} is {entries} entries, {ways}-way, {reserved} of them reserved; expected 1 to {TLB_ENTRIES_MAX} \
+                 entries, entries ÷ ways, the sets, a power of two, and fewer reserved than there are, a multiple of the sets"
+            ),
+            Self::Cpus { cpus, nodes } => write!(
+                formatter,
+                "CPUs: {cpus}, nodes: {nodes}; expected at most {CPUS_MAX} CPUs, and at most {HOLDERS_MAX} of both"
+            ),
+            Self::Positions { name, end } => {
+                write!(formatter, "{name}: expected positions below {end}")
+            }
         }
     }
 }
@@ -221,7 +310,7 @@ impl<'a> Setup<'a> {
             "from_mark",
             "serial",
         ];
-        let mut numbers: [Option<[u64; 3]>; NAMES.len()] = [None; NAMES.len()];
+        let mut numbers: [Option<(&str, [u64; 3])>; NAMES.len()] = [None; NAMES.len()];
         let (mut cpu_nodes, mut thread_cpus, mut thread_moves) = (None, None, None);
         for line in lines {
             let wrong = SetupError::Line(line);
@@ -251,7 +340,7 @@ impl<'a> Setup<'a> {
                 *values.get_mut(count).ok_or(wrong)? = word.parse().map_err(|_| wrong)?;
                 count += 1;
             }
-            if count != expected || numbers[place].replace(values).is_some() {
+            if count != expected || numbers[place].replace((line, values)).is_some() {
                 return Err(wrong);
             }
         }
@@ -260,45 +349,40 @@ impl<'a> Setup<'a> {
             place.and_then(|place| numbers[place])
         };
         let must = |name| get(name).ok_or(SetupError::Missing(name));
-        let number = |name, values: [u64; 3]| {
-            u32::try_from(values[0]).map_err(|_| SetupError::Impossible(name))
-        };
+        let fitting = |line, value| u32::try_from(value).map_err(|_| SetupError::Line(line));
+        let number = |(line, [value, ..]): (_, [u64; 3])| fitting(line, value);
         let flag = |name| match get(name) {
             None => Ok(false),
-            Some([value @ (0 | 1), ..]) => Ok(value == 1),
-            Some(_) => Err(SetupError::Impossible(name)),
+            Some((_, [value @ (0 | 1), ..])) => Ok(value == 1),
+            Some((line, _)) => Err(SetupError::Line(line)),
         };
-        let cache = |name, [bytes, ways, _]: [u64; 3]| {
-            let ways = u32::try_from(ways).map_err(|_| SetupError::Impossible(name))?;
+        let cache = |(line, [bytes, ways, _]): (_, [u64; 3])| {
+            let ways = fitting(line, ways)?;
             Ok(Cache { bytes, ways })
         };
-        let tlb = |name, values: [u64; 3]| {
-            let [entries, ways, reserved] = values.map(u32::try_from);
-            match (entries, ways, reserved) {
-                (Ok(entries), Ok(ways), Ok(reserved)) => Ok(Tlb {
-                    entries,
-                    ways,
-                    reserved,
-                }),
-                _ => Err(SetupError::Impossible(name)),
-            }
+        let tlb = |(line, [entries, ways, reserved]): (_, [u64; 3])| {
+            Ok(Tlb {
+                entries: fitting(line, entries)?,
+                ways: fitting(line, ways)?,
+                reserved: fitting(line, reserved)?,
+            })
         };
-        let optional_tlb = |name| get(name).map(|values| tlb(name, values)).transpose();
+        let optional_tlb = |name| get(name).map(tlb).transpose();
         let setup = Self {
-            page_bytes: number("page_bytes", must("page_bytes")?)?,
-            line_bytes: number("line_bytes", must("line_bytes")?)?,
-            l1_fetch: cache("l1_fetch", must("l1_fetch")?)?,
-            l1_data: cache("l1_data", must("l1_data")?)?,
-            l2: cache("l2", must("l2")?)?,
-            l3: get("l3").map(|values| cache("l3", values)).transpose()?,
-            tlb: tlb("tlb", must("tlb")?)?,
+            page_bytes: number(must("page_bytes")?)?,
+            line_bytes: number(must("line_bytes")?)?,
+            l1_fetch: cache(must("l1_fetch")?)?,
+            l1_data: cache(must("l1_data")?)?,
+            l2: cache(must("l2")?)?,
+            l3: get("l3").map(cache).transpose()?,
+            tlb: tlb(must("tlb")?)?,
             tlb_fetch: optional_tlb("tlb_fetch")?,
             tlb_second: optional_tlb("tlb_second")?,
             cpu_nodes: Positions(cpu_nodes.ok_or(SetupError::Missing("cpu_nodes"))?),
             thread_cpus: Positions(thread_cpus.ok_or(SetupError::Missing("thread_cpus"))?),
             thread_moves: Moves(thread_moves.unwrap_or_default()),
-            quantum: number("quantum", must("quantum")?)?,
-            sample_period: number("sample_period", get("sample_period").unwrap_or_default())?,
+            quantum: number(must("quantum")?)?,
+            sample_period: get("sample_period").map_or(Ok(0), number)?,
             keep_hits: flag("keep_hits")?,
             from_mark: flag("from_mark")?,
             serial: flag("serial")?,
@@ -310,65 +394,79 @@ impl<'a> Setup<'a> {
     /// Do the figures fit together?
     ///
     /// # Errors
-    /// [`SetupError::Impossible`] with the first that does not.
+    /// The first that does not, and what was expected.
     pub fn check(&self) -> Result<(), SetupError<'static>> {
         let line_bytes = self.line_bytes;
-        let cache = |cache: &Cache, any_sets: bool| {
+        if !self.page_bytes.is_power_of_two() || !(512..=1 << 30).contains(&self.page_bytes) {
+            return Err(SetupError::page_bytes(self.page_bytes.into()));
+        }
+        if !line_bytes.is_power_of_two() || !(32..=512).contains(&line_bytes) {
+            return Err(SetupError::Number {
+                name: "line_bytes",
+                value: line_bytes.into(),
+                expected: "a power of two from 32 to 512",
+            });
+        }
+        let cache = |name, cache: Cache, any_sets: bool| {
             let set_bytes = u64::from(line_bytes) * u64::from(cache.ways);
-            (1..=WAYS_MAX).contains(&cache.ways)
-                && (1..=1 << 36).contains(&cache.bytes)
+            let fits = (1..=WAYS_MAX).contains(&cache.ways)
+                && (1..=CACHE_BYTES_MAX).contains(&cache.bytes)
                 && cache.bytes.is_multiple_of(set_bytes)
-                && (any_sets || cache.sets(line_bytes).is_power_of_two())
+                && (any_sets || cache.sets(line_bytes).is_power_of_two());
+            let wrong = SetupError::Cache {
+                name,
+                cache,
+                line_bytes,
+                sets_expected: match any_sets {
+                    true => "a whole number",
+                    false => "a power of two",
+                },
+            };
+            if fits { Ok(()) } else { Err(wrong) }
         };
-        let tlb = |tlb: &Tlb| {
-            (1..=1 << 16).contains(&tlb.entries)
+        cache("l1_fetch", self.l1_fetch, false)?;
+        cache("l1_data", self.l1_data, false)?;
+        cache("l2", self.l2, false)?;
+        self.l3.map_or(Ok(()), |l3| cache("l3", l3, true))?;
+        let tlb = |name, tlb: Tlb| {
+            let fits = (1..=TLB_ENTRIES_MAX).contains(&tlb.entries)
                 && (1..=tlb.entries).contains(&tlb.ways)
                 && tlb.entries.is_multiple_of(tlb.ways)
                 && tlb.sets().is_power_of_two()
                 && tlb.reserved < tlb.entries
-                && tlb.reserved.is_multiple_of(tlb.sets())
+                && tlb.reserved.is_multiple_of(tlb.sets());
+            if fits {
+                Ok(())
+            } else {
+                Err(SetupError::Tlb { name, tlb })
+            }
         };
+        tlb("tlb", self.tlb)?;
+        let optional_tlb =
+            |name, other: Option<Tlb>| other.map_or(Ok(()), |other| tlb(name, other));
+        optional_tlb("tlb_fetch", self.tlb_fetch)?;
+        optional_tlb("tlb_second", self.tlb_second)?;
         let cpus = self.cpu_nodes.iter().count();
-        let nodes = self
-            .cpu_nodes
-            .iter()
-            .max()
-            .map_or(0, |last| last.saturating_add(1));
-        let checks = [
-            (
-                self.page_bytes.is_power_of_two() && (512..=1 << 30).contains(&self.page_bytes),
-                "page_bytes",
-            ),
-            (
-                line_bytes.is_power_of_two() && (32..=512).contains(&line_bytes),
-                "line_bytes",
-            ),
+        let positions = [
+            (self.cpu_nodes.all_below(CPUS_MAX), "cpu_nodes", CPUS_MAX),
+            (self.thread_cpus.all_below(cpus), "thread_cpus", cpus),
+            (self.thread_moves.all_below(cpus), "thread_moves", cpus),
         ];
-        if let Some((_, name)) = checks.iter().find(|(fits, _)| !fits) {
-            return Err(SetupError::Impossible(name));
+        if let Some(&(_, name, end)) = positions.iter().find(|(fits, ..)| !fits) {
+            return Err(SetupError::Positions { name, end });
         }
-        let checks = [
-            (cache(&self.l1_fetch, false), "l1_fetch"),
-            (cache(&self.l1_data, false), "l1_data"),
-            (cache(&self.l2, false), "l2"),
-            (self.l3.is_none_or(|l3| cache(&l3, true)), "l3"),
-            (tlb(&self.tlb), "tlb"),
-            (self.tlb_fetch.as_ref().is_none_or(tlb), "tlb_fetch"),
-            (self.tlb_second.as_ref().is_none_or(tlb), "tlb_second"),
-            (
-                self.cpu_nodes.all_below(CPUS_MAX)
-                    && cpus <= CPUS_MAX
-                    && cpus.saturating_add(nodes) <= HOLDERS_MAX,
-                "cpu_nodes",
-            ),
-            (self.thread_cpus.all_below(cpus), "thread_cpus"),
-            (self.thread_moves.all_below(cpus), "thread_moves"),
-            ((100..=1 << 30).contains(&self.quantum), "quantum"),
-        ];
-        match checks.iter().find(|(fits, _)| !fits) {
-            Some((_, name)) => Err(SetupError::Impossible(name)),
-            None => Ok(()),
+        let nodes = self.cpu_nodes.iter().max().map_or(0, |last| last + 1);
+        if cpus > CPUS_MAX || cpus + nodes > HOLDERS_MAX {
+            return Err(SetupError::Cpus { cpus, nodes });
         }
+        if !(100..=1 << 30).contains(&self.quantum) {
+            return Err(SetupError::Number {
+                name: "quantum",
+                value: self.quantum.into(),
+                expected: "100 to 1073741824 instructions",
+            });
+        }
+        Ok(())
     }
 }
 
@@ -494,41 +592,12 @@ mod tests {
         let cases = [
             ("setup 1", "setup 2", SetupError::NoSetup),
             ("quantum 10000\n", "", SetupError::Missing("quantum")),
+            ("serial 1", "serial 2", SetupError::Line("serial 2")),
             (
-                "quantum 10000",
-                "quantum 0",
-                SetupError::Impossible("quantum"),
+                "sample_period 100003",
+                "sample_period 4294967296",
+                SetupError::Line("sample_period 4294967296"),
             ),
-            ("l2 524288 2", "l2 524288 3", SetupError::Impossible("l2")),
-            ("l2 524288 2", "l2 524288 0", SetupError::Impossible("l2")),
-            ("tlb 64 64 8", "tlb 64 64 64", SetupError::Impossible("tlb")),
-            ("tlb 64 64 8", "tlb 64 0 8", SetupError::Impossible("tlb")),
-            (
-                "thread_cpus 7 0",
-                "thread_cpus 8",
-                SetupError::Impossible("thread_cpus"),
-            ),
-            (
-                "cpu_nodes 0",
-                "cpu_nodes 18446744073709551615",
-                SetupError::Impossible("cpu_nodes"),
-            ),
-            (
-                "thread_moves 1 5000000000 7",
-                "thread_moves 1 5000000000 8",
-                SetupError::Impossible("thread_moves"),
-            ),
-            (
-                "thread_moves 1 5000000000 7",
-                "thread_moves 1 5000000000",
-                SetupError::Impossible("thread_moves"),
-            ),
-            (
-                "line_bytes 128",
-                "line_bytes 0",
-                SetupError::Impossible("line_bytes"),
-            ),
-            ("serial 1", "serial 2", SetupError::Impossible("serial")),
             ("serial 1", "serial", SetupError::Line("serial")),
             (
                 "serial 1",
@@ -548,5 +617,80 @@ mod tests {
         let spaced = change("thread_cpus 7 0", "thread_cpus 7 0 \r\r");
         let read = Setup::parse(&spaced).map(|setup| setup.thread_cpus.0);
         assert_eq!(read, Ok("7 0"));
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_told_with_what_would() {
+        let text = FLASH.to_string();
+        let sets = "expected 1 to 64 ways, at most 68719476736 bytes, and bytes ÷ line ÷ ways a power of two";
+        let entries = "expected 1 to 65536 entries, entries ÷ ways, the sets, a power of two, and fewer reserved than there are, a multiple of the sets";
+        let cases = [
+            (
+                "quantum 10000",
+                "quantum 0",
+                "quantum is 0; expected 100 to 1073741824 instructions",
+            ),
+            (
+                "page_bytes 4096",
+                "page_bytes 2147483648",
+                "page_bytes is 2147483648; expected a power of two from 512 to 1073741824",
+            ),
+            (
+                "line_bytes 128",
+                "line_bytes 0",
+                "line_bytes is 0; expected a power of two from 32 to 512",
+            ),
+            (
+                "l2 524288 2",
+                "l2 524288 3",
+                &std::format!("l2 is 524288 bytes, 3-way, in lines of 128 bytes; {sets}"),
+            ),
+            (
+                "l2 524288 2",
+                "l2 524288 0",
+                &std::format!("l2 is 524288 bytes, 0-way, in lines of 128 bytes; {sets}"),
+            ),
+            (
+                "tlb 64 64 8",
+                "tlb 64 64 64",
+                &std::format!("tlb is 64 entries, 64-way, 64 of them reserved; {entries}"),
+            ),
+            (
+                "tlb 64 64 8",
+                "tlb 64 0 8",
+                &std::format!("tlb is 64 entries, 0-way, 8 of them reserved; {entries}"),
+            ),
+            (
+                "thread_cpus 7 0",
+                "thread_cpus 8",
+                "thread_cpus: expected positions below 8",
+            ),
+            (
+                "cpu_nodes 0",
+                "cpu_nodes 18446744073709551615",
+                "cpu_nodes: expected positions below 256",
+            ),
+            (
+                "cpu_nodes 0 1 2 3 4 5 6 7",
+                &std::format!("cpu_nodes 255{}", " 0".repeat(21)),
+                "CPUs: 22, nodes: 256; expected at most 256 CPUs, and at most 277 of both",
+            ),
+            (
+                "thread_moves 1 5000000000 7",
+                "thread_moves 1 5000000000 8",
+                "thread_moves: expected positions below 8",
+            ),
+            (
+                "thread_moves 1 5000000000 7",
+                "thread_moves 1 5000000000",
+                "thread_moves: expected positions below 8",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            assert!(text.contains(from), "{from}");
+            let changed = text.replace(from, to);
+            let error = Setup::parse(&changed).expect_err(to);
+            assert_eq!(error.to_string(), expected);
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use nearpage_attribution::{ObjectGroup, ObjectName};
-use nearpage_machine::NodeId;
+use nearpage_machine::{NodeId, several};
 use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 
@@ -150,10 +150,11 @@ fn decided(
             }
         }
     }
-    let plural = if threads.len() == 1 { "" } else { "s" };
     decision.why = format!(
-        "{loads:.0} loads and {stores:.0} stores by {} thread{plural} to {}; {rule}",
-        threads.len(),
+        "{} and {} by {} to {}; {rule}",
+        several(loads.round_ties_even() as u64, "load"),
+        several(stores.round_ties_even() as u64, "store"),
+        several(threads.len() as u64, "thread"),
         what(context, groups),
     );
     decision.effect.local_before = (before.accesses > 0.0).then(|| before.local_share());

@@ -29,6 +29,7 @@ mod push_pull;
 mod replicate_on_first_touch;
 pub mod traffic;
 
+use nearpage_machine::several;
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
@@ -249,7 +250,9 @@ impl std::fmt::Display for Reason {
         } = self;
         write!(
             f,
-            "{rule}; by node {counts:?}, {writes} stores, {migrations} migrations"
+            "{rule}; by node {counts:?}, {}, {}",
+            several((*writes).into(), "store"),
+            several((*migrations).into(), "migration")
         )
     }
 }

@@ -21,7 +21,7 @@ mod unfinished;
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, several};
 use nearpage_wire::trace::{COUNTERS, Counter};
 use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
@@ -118,12 +118,6 @@ impl Tracing {
         known.copied().unwrap_or(CpuId(position))
     }
 
-    /// Moves of threads that were made, and that were to be made in each process.
-    pub fn moves_made(&self) -> Option<(usize, usize)> {
-        let setup = Setup::parse(&self.setup).ok()?;
-        Some((self.moves.len(), setup.thread_moves.iter().count()))
-    }
-
     /// Were hits of the second and third level kept?
     pub fn keep_hits(&self) -> bool {
         Setup::parse(&self.setup).is_ok_and(|setup| setup.keep_hits)
@@ -167,11 +161,10 @@ impl Tracing {
         let killed = images.files.iter().filter(|file| file.killed() > 0);
         notes.extend(killed.map(|file| {
             format!(
-                "process {} ({}) was killed: of each of its {} threads up to {KILLED_REFERENCES_MAX} references \
-                 before that are missing",
+                "process {} ({}) was killed: of {} up to {KILLED_REFERENCES_MAX} references each before that are missing",
                 file.header.pid,
                 file.program(),
-                file.killed()
+                several(file.killed() as u64, "thread")
             )
         }));
         if images.files.is_empty() {
@@ -179,15 +172,38 @@ impl Tracing {
         }
         if total(Counter::RecordsDropped) > 0 {
             notes.push(format!(
-                "{} records of the trace were dropped for want of disk space",
-                total(Counter::RecordsDropped)
+                "{} of the trace dropped for want of disk space",
+                several(total(Counter::RecordsDropped), "record")
             ));
         }
         if total(Counter::SpunQuanta) > 0 {
             notes.push(format!(
-                "threads waited in loops ({} quanta): that time counts as computing; with OMP_WAIT_POLICY=passive \
+                "threads waited in loops ({}): that time counts as computing; with OMP_WAIT_POLICY=passive \
                  OpenMP programs wait in the kernel",
-                total(Counter::SpunQuanta)
+                match total(Counter::SpunQuanta) {
+                    1 => "1 quantum".to_owned(),
+                    count => format!("{count} quanta"),
+                }
+            ));
+        }
+        if total(Counter::LeftLockstep) > 0 {
+            notes.push(format!(
+                "{} a thread slept where the tracer could not know: what depends on that differs from run to run",
+                several(total(Counter::LeftLockstep), "time")
+            ));
+        }
+        if total(Counter::UntracedPrograms) > 0 {
+            notes.push(format!(
+                "{} ran without being traced: set-user-ID, or not for x86-64",
+                several(total(Counter::UntracedPrograms), "program")
+            ));
+        }
+        let setup = Setup::parse(&self.setup);
+        let wanted = setup.map_or(0, |setup| setup.thread_moves.iter().count());
+        if self.moves.len() < wanted {
+            notes.push(format!(
+                "moves of the schedule that were made: {} of {wanted}; the other threads were not there, or had ended",
+                self.moves.len()
             ));
         }
         notes

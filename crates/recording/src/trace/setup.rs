@@ -1,7 +1,7 @@
 //! What the tracer is told of a machine, and whether a trace that was made with it serves another.
 
-use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, thread_cpus};
-use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, Tlb};
+use nearpage_machine::{CacheKind, CpuId, Machine, ThreadPlacement, several, thread_cpus};
+use nearpage_wire::tracer_setup::{Cache, Moves, Positions, Setup, SetupError, Tlb};
 
 use super::Tracing;
 
@@ -213,9 +213,10 @@ impl Tracing {
             .tlbs
             .iter()
             .find(|tlb| tlb.level == 2 && tlb.kind != CacheKind::Instruction);
+        let refused = |error: SetupError<'_>| format!("{}: {error}", machine.name);
         let setup = Setup {
             page_bytes: u32::try_from(machine.page_bytes)
-                .map_err(|_| format!("{}: pages of {} bytes", machine.name, machine.page_bytes))?,
+                .map_err(|_| refused(SetupError::page_bytes(machine.page_bytes)))?,
             line_bytes,
             l1_fetch: l1_fetch_told,
             l1_data: l1_data_told,
@@ -233,9 +234,7 @@ impl Tracing {
             from_mark: options.from_mark,
             serial: options.serial,
         };
-        setup
-            .check()
-            .map_err(|error| format!("{}: {error}", machine.name))?;
+        setup.check().map_err(refused)?;
         let tracing = Self {
             machine: argument.to_owned(),
             setup: setup.to_string(),
@@ -284,8 +283,8 @@ impl Tracing {
         let cpus = |setup: &Setup| setup.cpu_nodes.iter().count();
         if used.iter().any(|position| *position >= cpus(&asked)) {
             return Err(format!(
-                "recorded on {} CPUs; {} has {}",
-                cpus(&recorded),
+                "recorded on {}; {} has {}",
+                several(cpus(&recorded) as u64, "CPU"),
                 machine.name,
                 cpus(&asked)
             ));
@@ -373,6 +372,24 @@ mod tests {
         assert!(
             error.contains("opteron-4: the machine has no caches"),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn what_of_a_machine_cannot_be_traced_for_is_told_with_what_could() {
+        let refused = |change: fn(&mut Machine)| {
+            let mut flash = preset("flash-8").unwrap();
+            change(&mut flash);
+            Tracing::new(&flash, "flash.toml", &TraceOptions::default()).unwrap_err()
+        };
+        assert_eq!(
+            refused(|flash| flash.caches[2].associativity = 3),
+            "flash-8: l2 is 524288 bytes, 3-way, in lines of 64 bytes; expected 1 to 64 ways, at most 68719476736 bytes, \
+             and bytes ÷ line ÷ ways a power of two"
+        );
+        assert_eq!(
+            refused(|flash| flash.page_bytes = 1 << 32),
+            "flash-8: page_bytes is 4294967296; expected a power of two from 512 to 1073741824"
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use nearpage_machine::several;
 use nearpage_simulator::Outcome;
 
 use super::{PARTS, Simulation, parts};
@@ -62,8 +63,8 @@ pub fn simulation_html(simulation: &Simulation<'_>) -> String {
     if let Some(first) = outcomes.first() {
         let _ = writeln!(
             page,
-            "<p>{} threads, {} misses, {} instructions.</p>",
-            first.threads.len(),
+            "<p>{}, {} misses, {} instructions.</p>",
+            several(first.threads.len() as u64, "thread"),
             count(first.misses as f64),
             count(first.instructions as f64)
         );

@@ -294,6 +294,10 @@ fn schedules_of_what_is_not_there_are_refused() {
             "s.toml: move 1 is of thread 2; its recording has threads 0 to 1",
         ),
         (
+            "[[program]]\nstart_ns = 9300000000000",
+            "s.toml: program 1 has start_ns = 9300000000000; simulated time can be counted to 9223372036854 ns",
+        ),
+        (
             "[[move]]\nthread = 1\nat_ns = 0\ncpu = 8",
             "s.toml: move 1 is to CPU 8, which the machine has not",
         ),

@@ -703,7 +703,7 @@ fn what_it_cannot_start_with_is_one_line() {
     let cases = [
         (
             SETUP.replace("l2 524288 2", "l2 524288 3"),
-            "no machine has such a l2",
+            "in lines of 64 bytes; expected 1 to 64 ways, at most 68719476736 bytes, and bytes ÷ line ÷ ways a power of two",
         ),
         (
             SETUP.replace("quantum 10000\n", ""),

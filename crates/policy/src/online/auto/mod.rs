@@ -385,8 +385,7 @@ impl Auto {
                 };
             }
         }
-        let unloaded = |memory| self.latency(node, memory);
-        let (kind, rule) = match unloaded(saving.node) <= unloaded(usize::from(copies.home)) {
+        let (kind, rule) = match self.is_nearer(page, saving.node, copies) {
             true => (
                 ActionKind::Migrate,
                 "its references so far would have paid for moving it nearer",
@@ -402,6 +401,18 @@ impl Auto {
             doublings: state.moves,
             rule,
         }
+    }
+
+    /// Would what was seen of a page have taken less on a node if nobody waited at controllers?
+    fn is_nearer(&self, page: u32, target: usize, copies: Copies) -> bool {
+        let row = &self.counts[page as usize * self.nodes..][..self.nodes];
+        let saved_ns = row.iter().enumerate().map(|(node, &count)| {
+            let lives = f64::from(u8::from(self.inhabited >> node & 1 == 1));
+            let nearer_ns =
+                self.latency(node, self.serving(node, copies)) - self.latency(node, target);
+            lives * f64::from(count) * nearer_ns
+        });
+        saved_ns.sum::<f64>() > 0.0
     }
 
     fn decide(

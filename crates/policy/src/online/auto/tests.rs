@@ -85,6 +85,21 @@ fn a_page_moves_when_what_it_lost_has_paid_for_it() {
     assert!(later > count, "less certain, later");
 }
 
+/// Node 2 would have paid for the page long ago. It goes there when node 0 is looked at, from which it moves away.
+#[test]
+fn without_queues_no_page_moves_to_spread_load() {
+    let mut policy = auto();
+    let mut actions = Vec::new();
+    let far = seen(1, 2, AccessKind::Store, Copies::at(0));
+    (0..400).for_each(|_| policy.observe(&far, &mut actions));
+    assert_eq!(actions, [], "nothing to spend");
+    policy.purse.balance_ns = 1e9;
+    let near = seen(1, 0, AccessKind::Store, Copies::at(0));
+    (0..25).for_each(|_| policy.observe(&near, &mut actions));
+    let done: Vec<_> = actions.iter().map(|one| (one.kind, one.node)).collect();
+    assert_eq!(done, [(ActionKind::Migrate, 2)]);
+}
+
 /// Thread 2 has run for a millisecond, in which references that take four were served: it waits for several at once.
 #[test]
 fn what_is_waited_for_side_by_side_saves_less() {
@@ -493,8 +508,15 @@ proptest! {
             all.push((ActionKind::Replicate, node, saving(&serving)));
         }
         for target in (0..nodes).filter(has_memory) {
-            let nearer = policy.latency(node, target) <= policy.latency(node, home.into());
-            let kind = if nearer { ActionKind::Migrate } else { ActionKind::Interleave };
+            let unloaded_ns: f64 = counts[..nodes].iter().enumerate().map(|(reader, &count)| {
+                let [now_ns, then_ns] = [policy.serving(reader, copies), target]
+                    .map(|memory| policy.latency(reader, memory));
+                match inhabited >> reader & 1 {
+                    1 => f64::from(count) * (now_ns - then_ns),
+                    _ => 0.0,
+                }
+            }).sum();
+            let kind = if unloaded_ns > 0.0 { ActionKind::Migrate } else { ActionKind::Interleave };
             all.push((kind, target, saving(&|_| target)));
         }
         let best = all.into_iter().max_by(|(.., a), (.., b)| a.0.total_cmp(&b.0));
