@@ -201,9 +201,9 @@ impl Part {
         };
         let kind_sum = &mut self.kinds[kind as usize];
         *kind_sum = kind_sum.saturating_add(amount.weight);
-        // Stacks, thread-local storage and code are not placed: no need to know their pages.
+        // Stacks and thread-local storage are not placed: no need to know their pages.
         let page = match kind {
-            ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => 0,
+            ObjectKind::Stack | ObjectKind::Tls => 0,
             _ => (address >> context.page_shift) - (range.base >> context.page_shift),
         };
         let slot = &mut self.slots[range.group as usize];

@@ -73,6 +73,14 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             // Whose else should a stack be? Many of them lie over each other here.
             ObjectKind::Stack | ObjectKind::Tls if group.only.is_none() => Pattern::PrivateEach,
             _ if each_its_own(&users) => Pattern::PrivateEach,
+            // No thread has a part of it, whatever it happens to run.
+            ObjectKind::Code => {
+                let as_one = Affinity {
+                    pages: 1,
+                    ..affinity.clone()
+                };
+                find_pattern(&as_one, group.size_bytes, &teams)
+            }
             _ => find_pattern(&affinity, group.size_bytes, &teams),
         };
         let mut touches = first_touches.remove(&number).unwrap_or_default();

@@ -239,9 +239,10 @@ pub(crate) fn worth_deciding(
     parameters: &Parameters,
 ) -> bool {
     let (accesses, cost_share) = context.part(group);
-    accesses > 0.0
-        && cost_share >= parameters.cost_share_min
-        && group.size_bytes >= parameters.pages_min.saturating_mul(context.page_bytes)
+    // No other object shares a page of code.
+    let has_pages = group.kind == ObjectKind::Code
+        || group.size_bytes >= parameters.pages_min.saturating_mul(context.page_bytes);
+    accesses > 0.0 && cost_share >= parameters.cost_share_min && has_pages
 }
 
 /// A decision about all objects of a group.
