@@ -24,7 +24,8 @@
 //! - **Threads** ([`threads`]) go to the memory that they use where that pays sooner than moving pages to them.
 //! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
 //!   unless moving it pays more. Stores before another node first refers to the page do not count: they
-//!   initialise it. A store to a copied page doubles the cost of its copies. What a store to a copied page
+//!   initialise it. A copy has no way back: as much as it costs has to be left over, and is not held.
+//!   A store to a copied page doubles the cost of its copies. What a store to a copied page
 //!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
 //!   copy has to save, and so much more the budget has to allow.
 
@@ -435,10 +436,11 @@ impl Auto {
             true => self.cost_ns,
             false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        // It may have to be undone.
-        let back_ns = match goes_back {
-            true => 0.0,
-            false => BACK_MOVES * self.cost_ns,
+        // It may have to be undone; a copy need not be, but may be for nothing.
+        let back_ns = match kind {
+            ActionKind::Replicate => self.cost_ns,
+            _ if goes_back => 0.0,
+            _ => BACK_MOVES * self.cost_ns,
         };
         let errors = match goes_back {
             true if self.one_runs => 0.0,

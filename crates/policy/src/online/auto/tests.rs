@@ -320,6 +320,20 @@ fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
 }
 
 #[test]
+fn a_copy_needs_no_way_back() {
+    let mut policy = auto();
+    // A copy, as much that is left over, and what one store in twenty copies costs beyond a move: nothing here.
+    policy.purse.balance_ns = 39_999.0;
+    assert_eq!(rounds_to_copy(&mut policy, 1), None);
+    policy.purse.balance_ns = 40_000.0;
+    assert!(rounds_to_copy(&mut policy, 2).is_some());
+    assert_eq!(policy.purse.free_ns(), 20_000.0, "nothing is held for it");
+    // A move holds its way back as well.
+    policy.purse.balance_ns = 59_999.0;
+    assert_eq!(acts(&mut policy, AccessKind::Store), None);
+}
+
+#[test]
 fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
     let times = MemoryTimes {
         collapse_ns: 620_000.0,
