@@ -18,6 +18,7 @@
 //! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
 //!   small share of the time: whatever is predicted, moves cost no more than that to first touch. Whatever is away may
 //!   have to go back when threads have ended: what it loses until then, and the move, are held in reserve.
+//!   What a page has saved is taken as what it will save is: with the waits at the controllers.
 //!   A page that has turned out to be better off where it was goes back without asking: what that loses
 //!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
 //!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
@@ -587,7 +588,7 @@ impl OnlinePolicy for Auto {
         *count = count.saturating_add(1);
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first || from != at {
-            let each_ns = self.latency(from, first) - self.latency(at, serving);
+            let each_ns = self.loaded(from, first) - self.loaded(at, serving);
             self.purse.saved(thread, self.waited_for() * each_ns);
         }
         if looked_at {

@@ -333,6 +333,39 @@ fn a_copy_needs_no_way_back() {
     assert_eq!(acts(&mut policy, AccessKind::Store), None);
 }
 
+/// Page 1 has gone from node 0 to node 2, whose controller is busy for half of the time since.
+#[test]
+fn what_waits_longer_where_it_has_gone_saves_less() {
+    let times = MemoryTimes {
+        service_ns: 100.0,
+        ..times()
+    };
+    let saved_ns = |requests: [u64; 4]| {
+        let parameters = AutoParameters {
+            budget_permille: 0,
+            ..AutoParameters::default()
+        };
+        let mut policy = Auto::new(&parameters, &SETTING, Some(&times)).expect("policy");
+        let first = seen(1, 0, AccessKind::Store, Copies::at(0));
+        policy.observe(&first, &mut Vec::new());
+        let epoch = Epoch {
+            duration_ns: 1_000_000,
+            controller_requests: &requests,
+            threads: &[thread(2, 2)],
+            ..Epoch::default()
+        };
+        policy.end_epoch(&epoch, &mut Vec::new());
+        let moved = seen(1, 2, AccessKind::Load, Copies::at(2));
+        policy.observe(&moved, &mut Vec::new());
+        policy.end_epoch(&epoch, &mut Vec::new());
+        policy.purse.balance_ns
+    };
+    assert_eq!(saved_ns([0; 4]), 200.0);
+    // Half of the time busy: half of a service to wait, by Pollaczek and Khinchine.
+    assert_eq!(saved_ns([0, 0, 5000, 0]), 150.0);
+    assert_eq!(saved_ns([5000, 0, 0, 0]), 250.0);
+}
+
 #[test]
 fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
     let times = MemoryTimes {
