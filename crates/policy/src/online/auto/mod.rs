@@ -18,13 +18,15 @@
 //! - **Budget** ([`purse`]). Moves may cost the program what earlier ones have saved so far, by observation, plus a
 //!   small share of the time: whatever is predicted, moves cost no more than that to first touch. Whatever is away may
 //!   have to go back when threads have ended: what it loses until then, and the move, are held in reserve.
+//!   What a page has saved is taken as what it will save is: with the waits at the controllers.
 //!   A page that has turned out to be better off where it was goes back without asking: what that loses
 //!   is bounded by its own cost, and what staying loses by nothing. While one thread runs alone, it goes back as soon
 //!   as what it lost has paid for it, without any margin: whoever speaks against it waits for that thread.
 //! - **Threads** ([`threads`]) go to the memory that they use where that pays sooner than moving pages to them.
 //! - **Copies.** A page of which no store was seen of late gets a copy on a node whose own reads pay for it,
 //!   unless moving it pays more. Stores before another node first refers to the page do not count: they
-//!   initialise it. A store to a copied page doubles the cost of its copies. What a store to a copied page
+//!   initialise it. A copy has no way back: as much as it costs has to be left over, and is not held.
+//!   A store to a copied page doubles the cost of its copies. What a store to a copied page
 //!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
 //!   copy has to save, and so much more the budget has to allow.
 
@@ -446,10 +448,11 @@ impl Auto {
             true => self.cost_ns,
             false => (self.cost_ns + risk_ns) * f64::from(1u32 << doublings.min(DOUBLINGS_MAX)),
         };
-        // It may have to be undone.
-        let back_ns = match goes_back {
-            true => 0.0,
-            false => BACK_MOVES * self.cost_ns,
+        // It may have to be undone; a copy need not be, but may be for nothing.
+        let back_ns = match kind {
+            ActionKind::Replicate => self.cost_ns,
+            _ if goes_back => 0.0,
+            _ => BACK_MOVES * self.cost_ns,
         };
         let errors = match goes_back {
             true if self.one_runs => 0.0,
@@ -596,7 +599,7 @@ impl OnlinePolicy for Auto {
         *count = count.saturating_add(1);
         let looked_at = count.is_multiple_of(self.step);
         if copies.nodes != 1 << first || from != at {
-            let each_ns = self.latency(from, first) - self.latency(at, serving);
+            let each_ns = self.loaded(from, first) - self.loaded(at, serving);
             self.purse.saved(thread, self.waited_for() * each_ns);
         }
         if looked_at {

@@ -4,12 +4,18 @@ use nearpage_recording::ThreadIndex;
 
 use crate::online::ThreadCounts;
 
+/// A thread that was idle for more than this share of an epoch has waited for others at a barrier. Locks that are held
+/// for a moment keep it waiting for less.
+const WAIT_SHARE: f64 = 0.01;
+
 /// Time of the program that moves may still take.
 ///
-/// Threads wait for each other: an epoch is taken to last for as long as the thread that is busy longest. A move
-/// holds up the thread that makes it, so that what several threads move in an epoch goes on side by side, and costs as
-/// much as the one that moves most. What moves save a thread shortens the program no further than to where the next
-/// one is: it saves what the longest would have been busy without any, less what it was.
+/// Threads wait for each other, at barriers that may be several epochs apart. From one to the next the program is
+/// taken to last for as long as the thread that is busy longest. A move holds up the thread that makes it, so that what
+/// several threads move until they meet goes on side by side, and costs as much as the one that moves most. What moves
+/// save a thread shortens the program no further than to where the next one is: it saves what the longest would have
+/// been busy without any, less what it was. Both are counted as they come, and for good once threads have met: when
+/// all but one have waited in an epoch.
 ///
 /// Pages may have to go back when threads have ended, one after the other and with nobody else at work. What that
 /// takes is held in reserve for each page that is away, and not spent on more.
@@ -26,7 +32,9 @@ pub(super) struct Purse {
     /// All that moves have cost and saved so far.
     paid_ns: f64,
     saved_ns: f64,
-    /// By thread, in this epoch.
+    /// Of that, since threads last met.
+    since_met_ns: f64,
+    /// By thread, since then.
     threads: Vec<OfThread>,
     longest_ns: f64,
 }
@@ -34,7 +42,8 @@ pub(super) struct Purse {
 #[derive(Clone, Copy, Debug, Default)]
 struct OfThread {
     moving_ns: f64,
-    /// By moves so far; below 0 where they lose.
+    busy_ns: f64,
+    /// By moves; below 0 where they lose.
     saved_ns: f64,
 }
 
@@ -47,6 +56,7 @@ impl Purse {
             budget,
             paid_ns: 0.0,
             saved_ns: 0.0,
+            since_met_ns: 0.0,
             threads: Vec::new(),
             longest_ns: 0.0,
         }
@@ -92,17 +102,27 @@ impl Purse {
 
     /// An epoch has passed, in which these threads were there.
     pub fn end_epoch(&mut self, duration_ns: u64, threads: &[ThreadCounts]) {
-        let (mut with_ns, mut without_ns) = (0.0f64, 0.0f64);
+        let duration_ns = duration_ns as f64;
+        let mut waited = 0;
         for thread in threads {
             let busy_ns = thread.busy_ns as f64;
-            let saved_ns = self.of(thread.thread).saved_ns;
-            with_ns = with_ns.max(busy_ns);
-            without_ns = without_ns.max(busy_ns + saved_ns);
+            self.of(thread.thread).busy_ns += busy_ns;
+            waited += usize::from(busy_ns < (1.0 - WAIT_SHARE) * duration_ns);
         }
-        self.saved_ns += without_ns - with_ns;
-        self.balance_ns += without_ns - with_ns + self.budget * duration_ns as f64;
-        self.threads.fill(OfThread::default());
-        self.longest_ns = 0.0;
+        let (mut with_ns, mut without_ns) = (0.0f64, 0.0f64);
+        for thread in &self.threads {
+            with_ns = with_ns.max(thread.busy_ns);
+            without_ns = without_ns.max(thread.busy_ns + thread.saved_ns);
+        }
+        let since_met_ns = without_ns - with_ns;
+        let more_ns = since_met_ns - std::mem::replace(&mut self.since_met_ns, since_met_ns);
+        self.saved_ns += more_ns;
+        self.balance_ns += more_ns + self.budget * duration_ns;
+        if waited + 1 >= threads.len() {
+            self.threads.fill(OfThread::default());
+            self.longest_ns = 0.0;
+            self.since_met_ns = 0.0;
+        }
     }
 
     fn of(&mut self, thread: ThreadIndex) -> &mut OfThread {
@@ -128,6 +148,8 @@ mod tests {
             writes: 0,
         }
     }
+
+    const EPOCH_NS: u64 = 1_000_000;
 
     #[test]
     fn what_is_moved_side_by_side_costs_as_much_as_the_longest() {
@@ -155,7 +177,7 @@ mod tests {
         for (thread, saved_ns) in (0..).zip(saved_ns) {
             purse.saved(ThreadIndex(thread), saved_ns);
         }
-        purse.end_epoch(1_000_000, &[busy(0, busy_ns[0]), busy(1, busy_ns[1])]);
+        purse.end_epoch(EPOCH_NS, &[busy(0, busy_ns[0]), busy(1, busy_ns[1])]);
         purse.balance_ns
     }
 
@@ -166,6 +188,43 @@ mod tests {
         assert_eq!(saves([1000, 800], [0.0, 400.0]), 200.0, "for a part of it");
         assert_eq!(saves([1000, 0], [-400.0, 0.0]), -400.0);
         assert_eq!(saves([1000, 900], [-400.0, 0.0]), -100.0);
+    }
+
+    #[test]
+    fn threads_that_take_turns_between_two_barriers_save_as_much_as_one() {
+        let (both, last) = (
+            [busy(0, EPOCH_NS), busy(1, EPOCH_NS)],
+            [busy(0, EPOCH_NS), busy(1, 500_000)],
+        );
+        let mut purse = Purse::new(0.0);
+        let mut saves = |thread, threads: &[ThreadCounts]| {
+            purse.saved(ThreadIndex(thread), 400.0);
+            purse.end_epoch(EPOCH_NS, threads);
+            purse.balance_ns
+        };
+        assert_eq!(saves(0, &both), 400.0);
+        assert_eq!(saves(1, &both), 400.0, "the other is as late without");
+        assert_eq!(saves(0, &last), 800.0, "they meet");
+        assert_eq!(saves(1, &both), 1200.0);
+        assert_eq!(saves(1, &last), 800.0, "it waits for longer than it saved");
+        // A lock that is held for a moment is no barrier.
+        let lock = [busy(0, EPOCH_NS), busy(1, EPOCH_NS - 5000)];
+        assert_eq!(saves(0, &lock), 1200.0);
+        assert_eq!(saves(1, &lock), 1200.0);
+        assert_eq!(purse.paid_back(2400.0), 0.5, "that is what it says");
+    }
+
+    #[test]
+    fn what_is_moved_between_two_barriers_goes_on_side_by_side() {
+        let [a, b] = [ThreadIndex(0), ThreadIndex(1)];
+        let mut purse = Purse::new(0.0);
+        purse.pay(a, 1000.0);
+        purse.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, EPOCH_NS)]);
+        purse.pay(b, 1000.0);
+        assert_eq!(purse.balance_ns, -1000.0);
+        purse.end_epoch(EPOCH_NS, &[busy(0, EPOCH_NS), busy(1, 0)]);
+        purse.pay(b, 1000.0);
+        assert_eq!(purse.balance_ns, -2000.0, "they have met");
     }
 
     #[test]

@@ -335,6 +335,53 @@ fn rounds_to_copy(policy: &mut Auto, page: u32) -> Option<u32> {
 }
 
 #[test]
+fn a_copy_needs_no_way_back() {
+    let mut policy = auto();
+    // A copy, as much that is left over, and what one store in twenty copies costs beyond a move: nothing here.
+    policy.purse.balance_ns = 39_999.0;
+    assert_eq!(rounds_to_copy(&mut policy, 1), None);
+    policy.purse.balance_ns = 40_000.0;
+    assert!(rounds_to_copy(&mut policy, 2).is_some());
+    assert_eq!(policy.purse.free_ns(), 20_000.0, "nothing is held for it");
+    // A move holds its way back as well.
+    policy.purse.balance_ns = 59_999.0;
+    assert_eq!(acts(&mut policy, AccessKind::Store), None);
+}
+
+/// Page 1 has gone from node 0 to node 2, whose controller is busy for half of the time since.
+#[test]
+fn what_waits_longer_where_it_has_gone_saves_less() {
+    let times = MemoryTimes {
+        service_ns: 100.0,
+        ..times()
+    };
+    let saved_ns = |requests: [u64; 4]| {
+        let parameters = AutoParameters {
+            budget_permille: 0,
+            ..AutoParameters::default()
+        };
+        let mut policy = Auto::new(&parameters, &SETTING, Some(&times)).expect("policy");
+        let first = seen(1, 0, AccessKind::Store, Copies::at(0));
+        policy.observe(&first, &mut Vec::new());
+        let epoch = Epoch {
+            duration_ns: 1_000_000,
+            controller_requests: &requests,
+            threads: &[thread(2, 2)],
+            ..Epoch::default()
+        };
+        policy.end_epoch(&epoch, &mut Vec::new());
+        let moved = seen(1, 2, AccessKind::Load, Copies::at(2));
+        policy.observe(&moved, &mut Vec::new());
+        policy.end_epoch(&epoch, &mut Vec::new());
+        policy.purse.balance_ns
+    };
+    assert_eq!(saved_ns([0; 4]), 200.0);
+    // Half of the time busy: half of a service to wait, by Pollaczek and Khinchine.
+    assert_eq!(saved_ns([0, 0, 5000, 0]), 150.0);
+    assert_eq!(saved_ns([5000, 0, 0, 0]), 250.0);
+}
+
+#[test]
 fn a_store_to_a_copied_page_is_priced_and_makes_copies_dear() {
     let times = MemoryTimes {
         collapse_ns: 620_000.0,
