@@ -155,10 +155,18 @@ fn attributed(
     marks: &[Mark],
     options: &Options,
 ) -> Result<Attribution, Error> {
-    let tables = tables();
+    attributed_to(&tables(), batches, marks, options)
+}
+
+fn attributed_to(
+    tables: &Tables,
+    batches: &[AccessBatch],
+    marks: &[Mark],
+    options: &Options,
+) -> Result<Attribution, Error> {
     let input = Input {
         accesses: batches,
-        tables: &tables,
+        tables,
         marks,
         counts: SampleCounts::default(),
         machine: None,
@@ -226,6 +234,45 @@ fn objects_patterns_and_totals() {
             .all(|user| user.share == 1.0 && user.accesses == 1500.0)
     );
     assert_eq!(found.threads[1].cpus, [(CpuId(1), 3002.0)]);
+}
+
+/// Copies are made of pages.
+#[test]
+fn pages_of_code_are_told_apart_and_are_nobodys_share() {
+    const CODE: u64 = 0x5000_0000;
+    let mut tables = tables();
+    tables
+        .objects
+        .push(object(ObjectKind::Code, CODE, 8 * 4096, None));
+    let mut batch = AccessBatch::default();
+    for time in 0..800 {
+        let worker = (time % 4) as u32;
+        // Each happens to run pages of its own.
+        let page = u64::from(worker) * 2 + time / 4 % 2;
+        batch.push(access(time, worker, CODE + page * 4096, AccessKind::Fetch));
+    }
+    let batches = [batch];
+    let found = attributed_to(&tables, &batches, &[], &Options::default()).unwrap();
+    let code = &found.objects[0];
+    assert_eq!(code.kind, ObjectKind::Code);
+    assert_eq!(code.affinity.pages, 8);
+    let cells = code
+        .affinity
+        .cells
+        .iter()
+        .chain(&code.affinity.initialisation);
+    let mut pages: Vec<(u32, u32)> = cells.map(|cell| (cell.page, cell.thread.0)).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    assert_eq!(
+        pages,
+        (0..8).map(|page| (page, page / 2)).collect::<Vec<_>>()
+    );
+    assert!(
+        !matches!(code.pattern, Pattern::Block { .. }),
+        "{:?}",
+        code.pattern
+    );
 }
 
 #[test]
