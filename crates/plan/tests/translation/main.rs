@@ -2,6 +2,7 @@
 //! evaluator.
 
 mod compiled;
+mod phases;
 mod reference;
 mod rest;
 
@@ -83,6 +84,7 @@ fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
             offset: 0x1d80,
         }],
         decisions: decisions.into_iter().map(decision).collect(),
+        phases: Vec::new(),
     }
 }
 
