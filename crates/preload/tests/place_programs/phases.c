@@ -55,6 +55,14 @@ static void *reader(void *unused) {
     return unused;
 }
 
+// Makes and frees objects while a phase begins.
+static volatile int is_over;
+static void *churn(void *unused) {
+    while (!is_over) free(fill(allocate_a(20000), 20000));
+    fill(allocate_a(20000), 20000);
+    return unused;
+}
+
 #ifdef LLVM
 void __kmpc_fork_call(void *place, int count, void (*body)(), ...);
 
@@ -82,6 +90,13 @@ int main(int argc, char **argv) {
             pthread_t thread;
             pthread_create(&thread, NULL, reader, NULL);
             pthread_join(thread, NULL);
+        }
+        if (!strcmp(argv[at], "churn")) {
+            pthread_t threads[4];
+            for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
+            columns();
+            is_over = 1;
+            for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
         }
 #ifdef LLVM
         long a = 1, b = 2, c = 3, d = 4, e = 5, f = 6;

@@ -201,6 +201,21 @@ fn a_forked_process_begins_its_own_phases() {
 }
 
 #[test]
+fn others_make_and_free_objects_while_a_phase_begins() {
+    let programs = Programs::build();
+    let tables = tables(&programs, "phases", &["columns._omp_fn.0"]);
+    for _ in 0..5 {
+        let run = run(&programs, &tables, "phases", &["churn"]);
+        assert_eq!(run.words("SUM"), [WHOLE.to_string()]);
+        assert_eq!(run.policies("whole"), alternating(2048, 100));
+        assert_eq!(run.policies("after"), alternating(256, 100));
+        assert_eq!(run.stderr, "");
+        let [objects, switched] = counters(&run, 2, ["objects", "switched"]);
+        assert!(switched >= 1 && objects >= switched + 5, "{}", run.rule(2));
+    }
+}
+
+#[test]
 fn where_pages_cannot_be_moved_they_stay() {
     let programs = Programs::build();
     let tables = tables(&programs, "phases", &["columns._omp_fn.0"]);
