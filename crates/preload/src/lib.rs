@@ -18,8 +18,8 @@
 //! the recording says so. To export these names would be to decide for plugins of programs in C
 //! which C++ runtime is theirs: their own is in a scope that this library cannot see.
 //!
-//! For the same reason nothing of an OpenMP runtime is: the calls of a module whose regions a plan waits for
-//! are led here one by one ([`regions`]).
+//! For the same reason no function of an OpenMP runtime is exported: the calls of a module whose regions a plan
+//! waits for are led here one by one ([`regions`]).
 //!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
