@@ -47,6 +47,8 @@ int main(int argc, char **argv) {
         grid[i] = i % 7;
     forward(forwards);
     backward(backwards);
+    struct object objects[] = {{"grid", grid, bytes}};
+    PAUSE(objects);
     double sum = 0;
     for (size_t i = 0; i < count; i++)
         sum += grid[i];

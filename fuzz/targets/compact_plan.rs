@@ -12,6 +12,7 @@ mod place {
 #[path = "../../crates/preload/src/plan.rs"]
 mod plan;
 
+use nearpage_wire::compact_plan::PHASES_MAX;
 use nearpage_wire::pieces::{Extent, Pattern, Pieces};
 use plan::{Identity, Plan};
 
@@ -35,7 +36,12 @@ fuzz_target!(|data: &[u8]| {
             continue;
         };
         plan.pins(section);
-        for rule in plan.rules(section).iter().take(1000) {
+        let phases = plan.phases(section);
+        assert!(phases.len() <= PHASES_MAX);
+        let of_phases = phases
+            .iter()
+            .flat_map(|phase| plan.phase_rules(phase).iter().take(1000));
+        for rule in plan.rules(section).iter().take(1000).chain(of_phases) {
             assert!(!plan.is_sound(rule) || plan.pattern(rule).is_some());
             plan.frames(rule);
             if let Some(pattern) = plan.pattern(rule) {

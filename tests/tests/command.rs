@@ -1170,6 +1170,66 @@ fn a_plan_may_wait_for_the_second_thread() {
 }
 
 #[test]
+fn a_plan_may_change_when_a_function_is_first_executed() {
+    let case = Case::new("phases");
+    let stages = workload("stages");
+    let run = |keys: &str, options: &[&str]| {
+        case.write(
+            "plan.toml",
+            format!(
+                "version = 1\npolicy = \"hand\"\nmachine = \"any\"\npage_bytes = 4096\n[program]\nexecutable = \"stages\"\n\
+                 [[object]]\nname = \"grid\"\nheap = \">=1M\"\nplacement = \"node:0\"\n{keys}"
+            ),
+        );
+        let mut command = case.command(nearpage_path());
+        command.args(["run", "--plan", "plan.toml"]).args(options);
+        command.arg("--").arg(&stages).args(["2048", "1", "1"]);
+        let run = case.run(command).success();
+        assert_eq!(run.stdout.lines().count(), 1, "{run}");
+        run.stderr
+    };
+    let phase = |function: &str, placement: &str| {
+        format!(
+            "[[phase]]\nfunction = \"{function}\"\n[[phase.object]]\nname = \"grid\"\nheap = \">=1M\"\n\
+             placement = \"{placement}\"\n"
+        )
+    };
+    let before = "grid: placed 1 object, 2 MiB in 512 pages\n";
+    let said = run(&phase("backward._omp_fn.0", "interleave"), &[]);
+    assert!(said.contains(before), "{said}");
+    assert!(
+        said.contains(
+            "grid from backward._omp_fn.0 on: placed 1 object, 2 MiB in 512 pages, when `backward._omp_fn.0` was first \
+             executed: "
+        ),
+        "{said}"
+    );
+    let said = run(&phase("backward._omp_fn.0", "first-touch"), &[]);
+    assert!(said.contains("for which there is no system call"), "{said}");
+    assert!(
+        said.contains(
+            "grid from backward._omp_fn.0 on: 1 object left where placed before, as planned"
+        ),
+        "{said}"
+    );
+    // `main` is executed, but neither by a team nor as a thread of its own.
+    let said = run(&phase("main", "interleave"), &[]);
+    assert!(
+        said.contains("1 object recognised, none placed (1 left where placed before: `main` was not seen to be"),
+        "{said}"
+    );
+    let said = run(&phase("sideways._omp_fn.0", "interleave"), &[]);
+    assert!(said.contains("there is no such function in"), "{said}");
+    let said = run(
+        &phase("backward._omp_fn.0", "interleave"),
+        &["--mechanism", "touch"],
+    );
+    assert!(said.contains("cannot be moved by touching them"), "{said}");
+    assert!(said.contains("grid: placed 1 object"), "{said}");
+    assert!(!said.contains("grid from"), "{said}");
+}
+
+#[test]
 fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
     let case = Case::new("live_policies");
     let unknown = case.nearpage(["live", "--policy", "best", "--", "true"]);

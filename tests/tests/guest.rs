@@ -100,6 +100,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let case = Case::new("guest");
     plan_on_the_host(&case);
     case.write("later.toml", LATER_PLAN);
+    case.write("stages.toml", STAGES_PLAN);
     another_build(&case, "smalls", "other");
     case.write("rest.toml", REST_PLAN);
     let later = "placement = \"interleave\"\nstart = \"second-thread\"";
@@ -110,7 +111,17 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
-    let [cg, triad, lu, cluster, restless, replicas, pairs, smalls] = [
+    let [
+        cg,
+        triad,
+        lu,
+        cluster,
+        restless,
+        replicas,
+        pairs,
+        smalls,
+        stages,
+    ] = [
         "cg",
         "triad",
         "lu_blocks",
@@ -119,6 +130,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         "replicas",
         "pairs",
         "smalls",
+        "stages",
     ]
     .map(|name| workload(name).display().to_string());
     let in_background = |name: &str, command: String| {
@@ -206,6 +218,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         Inspection::command(
             "triad_later",
             &format!("{bound} {nearpage} run --plan later.toml -- {triad} 4 2 2>later.err"),
+        ),
+        // Pages that are moved when a function is first executed.
+        Inspection::command(
+            "stages",
+            &format!("{bound} {nearpage} run --plan stages.toml -- {stages} 4096 2 2 2>stages.err"),
         ),
         // Whether the plan wins is up to the emulator's clock; one that loses is not used again.
         format!(
@@ -341,6 +358,35 @@ name = "arrays"
 heap = ">=1M"
 placement = "block"
 start = "second-thread"
+"#;
+
+/// For `stages`: in blocks, and from `backward` on in blocks of the opposite threads.
+const STAGES_PLAN: &str = r#"
+version = 1
+policy = "hand"
+machine = "any"
+page_bytes = 4096
+
+[program]
+executable = "stages"
+
+[[team]]
+name = "openmp"
+threads = 4
+
+[[object]]
+name = "grid"
+heap = ">=1M"
+placement = "block"
+
+[[phase]]
+function = "backward._omp_fn.0"
+
+[[phase.object]]
+name = "grid"
+heap = ">=1M"
+placement = "runs"
+runs = ["0+256 thread:3", "256+256 thread:2", "512+256 thread:1", "768+256 thread:0"]
 "#;
 
 /// A copy of a workload that is another program to nearpage: with another build-id.
@@ -550,6 +596,34 @@ fn what_one_thread_filled_is_in_blocks_once_there_is_a_second() {
         said.contains(" pages moved, ") && !said.contains("failed"),
         "{said}"
     );
+}
+
+#[test]
+fn pages_are_near_the_opposite_threads_once_these_use_them() {
+    let there = &*IN_GUEST;
+    let inspection = there.inspection("stages");
+    let said = there.case.read("stages.err");
+    let range = &inspection.paused.objects["grid"];
+    let mut pages = 0;
+    for (page, node) in inspection.pages["grid"].present() {
+        // A page at an end belongs to the object where that covers the larger part of it.
+        let covered = range.end.min(page + 4096) - range.start.max(page);
+        if covered > 2048 {
+            let share = share_of(range, 4, middle_of(range, page));
+            assert_eq!(node, 3 - share, "{page:#x}: {said}");
+            pages += 1;
+        }
+    }
+    // They were on the nodes of `forward`'s threads, of which none is that of its opposite.
+    for expected in [
+        format!("grid: placed 1 object, 4 MiB in {pages} pages\n"),
+        format!(
+            "grid from backward._omp_fn.0 on: placed 1 object, 4 MiB in {pages} pages, when `backward._omp_fn.0` was \
+             first executed: {pages} pages moved, "
+        ),
+    ] {
+        assert!(said.contains(&expected), "{expected}{said}");
+    }
 }
 
 /// What `smalls` printed: pages by node.

@@ -38,6 +38,8 @@ pub struct Wish<'a> {
 pub struct Placing {
     folder: PathBuf,
     rule_names: Vec<String>,
+    /// By the same number: the function that the rule's phase begins with.
+    phases: Vec<Option<String>>,
     /// What people should know before the command runs.
     pub warnings: Vec<String>,
 }
@@ -99,6 +101,7 @@ impl Placing {
         let placing = Self {
             folder,
             rule_names: compact.rule_names,
+            phases: compact.phases,
             warnings,
         };
         fs::write(placing.plan_file(), compact.bytes).with_context(|| {
@@ -135,7 +138,7 @@ impl Placing {
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        outcome(&processes, &self.rule_names)
+        outcome(&processes, &self.rule_names, &self.phases)
     }
 
     fn plan_file(&self) -> PathBuf {
@@ -451,7 +454,10 @@ struct RuleSummary {
     failures: Vec<Failure>,
     /// Of the rule about the rest: what became of it.
     rest: Option<RestStatus>,
-    /// By that, the processes.
+    /// The function that its phase begins with; none: it holds from the start.
+    #[serde(skip)]
+    phase: Option<String>,
+    /// By what became of the rest, the processes.
     #[serde(skip)]
     processes: BTreeMap<RestStatus, BTreeSet<u32>>,
 }
@@ -513,12 +519,15 @@ impl RuleSummary {
         let mut done = match self.objects {
             _ if !self.processes.is_empty() => self.rest_done(),
             0 if self.left > 0 => format!(
-                "{} left to first touch, as planned",
-                several(self.left, "object")
+                "{} left {}, as planned",
+                several(self.left, "object"),
+                self.left_where()
             ),
-            0 if self.waited > 0 => {
-                format!("{} recognised, none placed", several(self.waited, "object"))
-            }
+            // Of those that are placed at their allocation instead there are objects.
+            0 if self.waited + self.early > 0 => format!(
+                "{} recognised, none placed",
+                several(self.waited + self.early, "object")
+            ),
             0 => "matched nothing".to_owned(),
             count => format!(
                 "placed {}, {} in {}",
@@ -562,9 +571,26 @@ impl RuleSummary {
         said.collect::<Vec<_>>().join("; ")
     }
 
+    /// What becomes of objects that are not placed.
+    fn left_where(&self) -> &'static str {
+        match self.phase {
+            Some(_) => "where placed before",
+            None => "to first touch",
+        }
+    }
+
+    /// What those that wait wait for.
+    fn event(&self) -> String {
+        match &self.phase {
+            Some(function) => format!("`{}` was first executed", printable(function)),
+            None => "the second thread was created".to_owned(),
+        }
+    }
+
     fn moved_at_switch(&self) -> String {
         format!(
-            "when the second thread was created: {} moved, {}",
+            "when {}: {} moved, {}",
+            self.event(),
             several(self.switched_moved, "page"),
             time(self.switched_ns as f64)
         )
@@ -580,16 +606,34 @@ impl RuleSummary {
         };
         tell(self.weak, "recognised only by function, line and size");
         if self.objects > 0 {
-            tell(self.left, "left to first touch");
+            tell(self.left, &format!("left {}", self.left_where()));
         }
-        tell(
-            self.waited,
-            "left to first touch: no second thread was created while they were there",
-        );
-        tell(
-            self.early,
-            "placed at their allocation, not when the second thread was created: pages that are there can't be moved",
-        );
+        match &self.phase {
+            Some(function) => {
+                let function = printable(function);
+                tell(
+                    self.waited,
+                    &format!(
+                        "left where placed before: `{function}` was not seen to be executed while they were there"
+                    ),
+                );
+                tell(
+                    self.early,
+                    "left where placed before: pages that are there can't be moved by touching them",
+                );
+            }
+            None => {
+                tell(
+                    self.waited,
+                    "left to first touch: no second thread was created while they were there",
+                );
+                tell(
+                    self.early,
+                    "placed at their allocation, not when the second thread was created: pages that are there can't \
+                     be moved",
+                );
+            }
+        }
         tell(self.too_small, "too small to place (under two pages)");
         tell(
             self.no_room,
@@ -632,7 +676,11 @@ impl RuleSummary {
     }
 }
 
-fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
+fn outcome(
+    processes: &[ProcessSummary],
+    rule_names: &[String],
+    phases: &[Option<String>],
+) -> Vec<String> {
     if processes.is_empty() {
         return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
                      or setuid?)"
@@ -650,7 +698,10 @@ fn outcome(processes: &[ProcessSummary], rule_names: &[String]) -> Vec<String> {
         ];
     }
     let mut rules: Vec<RuleSummary> = (0..rule_names.len())
-        .map(|_| RuleSummary::default())
+        .map(|number| RuleSummary {
+            phase: phases.get(number).cloned().flatten(),
+            ..RuleSummary::default()
+        })
         .collect();
     for process in processes {
         for rule in &process.rules {
@@ -839,7 +890,12 @@ mod tests {
         let said = |counters: &str| {
             let line =
                 format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
-            outcome(&[serde_json::from_str(&line).unwrap()], &["a".to_owned()]).join("\n")
+            outcome(
+                &[serde_json::from_str(&line).unwrap()],
+                &["a".to_owned()],
+                &[],
+            )
+            .join("\n")
         };
         let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
         assert_eq!(
@@ -872,6 +928,35 @@ mod tests {
     }
 
     #[test]
+    fn placements_of_phases_are_told_apart() {
+        let said = |counters: &str| {
+            let line =
+                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
+            let processes = [serde_json::from_str(&line).unwrap()];
+            let phases = [Some("f._omp_fn.0".to_owned())];
+            outcome(&processes, &["a from f on".to_owned()], &phases).join("\n")
+        };
+        let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":1,"switched_moved":384,"switched_ns":5300000,"waited":1"#
+            )),
+            "a from f on: placed 2 objects, 2 MiB in 512 pages, 1 of them when `f._omp_fn.0` was first executed: 384 \
+             pages moved, 5.3 ms (1 left where placed before: `f._omp_fn.0` was not seen to be executed while they \
+             were there)"
+        );
+        assert_eq!(
+            said(r#","left":1"#),
+            "a from f on: 1 object left where placed before, as planned"
+        );
+        assert_eq!(
+            said(r#","early":1"#),
+            "a from f on: 1 object recognised, none placed (1 left where placed before: pages that are there can't \
+             be moved by touching them)"
+        );
+    }
+
+    #[test]
     fn what_became_of_the_rest_is_told_by_processes() {
         let said = |processes: &[(u32, &str)]| {
             let line = |&(pid, rest): &(u32, &str)| {
@@ -881,7 +966,7 @@ mod tests {
                 serde_json::from_str(&line).unwrap()
             };
             let processes: Vec<ProcessSummary> = processes.iter().map(line).collect();
-            outcome(&processes, &["rest".to_owned()]).join("\n")
+            outcome(&processes, &["rest".to_owned()], &[]).join("\n")
         };
         let set = r#""rest":"set""#;
         assert_eq!(said(&[(1, set)]), "rest: policy set in 1 process");
@@ -922,7 +1007,7 @@ mod tests {
                      {"number":1,"failures":[{"call":"mbind","errno":12,"count":2}]}]}"#;
         let process = || serde_json::from_str(line).unwrap();
         let names = ["a".to_owned(), "b".to_owned()];
-        let lines = outcome(&[process(), process()], &names);
+        let lines = outcome(&[process(), process()], &names, &[]);
         assert_eq!(lines[0], "a: placed 2 objects, 2 MiB in 512 pages");
         assert!(
             lines[1].starts_with("b: matched nothing (4 × mbind failed: Cannot allocate memory"),
@@ -930,26 +1015,26 @@ mod tests {
         );
         assert_eq!(lines[2], "6 threads pinned, 2 could not be");
         let alike = ["c", "a", "c", "c"].map(str::to_owned);
-        let lines = outcome(&[process()], &alike);
+        let lines = outcome(&[process()], &alike, &[]);
         assert_eq!(lines[0], "c: placed 1 object, 1 MiB in 256 pages");
         assert_eq!(lines[2], "2 × c: matched nothing");
         assert_eq!(lines.len(), 4, "{lines:?}");
-        assert!(outcome(&[], &names)[0].starts_with("nothing was placed"));
+        assert!(outcome(&[], &names, &[])[0].starts_with("nothing was placed"));
         let began = |pid| ProcessSummary {
             pid,
             began: true,
             ..ProcessSummary::default()
         };
-        let lines = outcome(&[began(1)], &names);
+        let lines = outcome(&[began(1)], &names, &[]);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].contains("ended abruptly"), "{lines:?}");
-        let lines = outcome(&[began(1), began(2), process()], &names);
+        let lines = outcome(&[began(1), began(2), process()], &names, &[]);
         assert_eq!(lines[0], "a: placed 1 object, 1 MiB in 256 pages");
         assert!(
             lines[3].starts_with("1 process ended abruptly"),
             "{lines:?}"
         );
-        let lines = outcome(&[began(1), process()], &names);
+        let lines = outcome(&[began(1), process()], &names, &[]);
         assert!(!lines.concat().contains("abruptly"), "{lines:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use nearpage_machine::NodeId;
 use nearpage_wire::compact_plan::{
-    FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight,
+    FrameRange, Header, MAGIC, Module, NONE, Phase, Pin, Rule, Run, Section, Table, Weight,
 };
 
 use nearpage_wire::pieces::part;
@@ -39,7 +39,7 @@ macro_rules! plain {
         const _: () = assert!(size_of::<$name>() == $bytes, "its layout changed: check that it has no padding");
     )* };
 }
-plain!(Header: 112 Section: 24 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 u16: 2 u8: 1);
+plain!(Header: 120 Section: 32 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 24 u16: 2 u8: 1);
 
 /// First entry and how many.
 pub(crate) type Part = [u32; 2];
@@ -52,6 +52,7 @@ pub(crate) struct Tables {
     pub sections: Vec<Section>,
     pub rules: Vec<Rule>,
     pub pins: Vec<Pin>,
+    pub phases: Vec<Phase>,
     modules: Vec<Module>,
     pub frames: Vec<FrameRange>,
     pub runs: Vec<Run>,
@@ -181,6 +182,21 @@ impl Tables {
         });
     }
 
+    /// Appends the rules of a section or a phase.
+    pub fn add_rules(&mut self, rules: Vec<Rule>) -> Part {
+        append(&mut self.rules, rules)
+    }
+
+    /// Appends a phase that begins with the function at `offset`.
+    pub fn phase(&mut self, module: u32, offset: u64, rules: Part) {
+        self.phases.push(Phase {
+            module,
+            offset,
+            rules,
+            ..Phase::zeroed()
+        });
+    }
+
     /// The whole file.
     pub fn encode(&self, header: Header) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; size_of::<Header>()];
@@ -194,6 +210,7 @@ impl Tables {
             weights: table(&mut bytes, &self.weights, "weights")?,
             pins: table(&mut bytes, &self.pins, "pins")?,
             names: table(&mut bytes, &self.names, "names")?,
+            phases: table(&mut bytes, &self.phases, "phases")?,
             ..header
         };
         bytes.resize(bytes.len().next_multiple_of(8), 0);

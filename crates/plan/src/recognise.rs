@@ -7,7 +7,7 @@ use nearpage_wire::compact_plan::{NONE, RULE_WEAK, Rule, subject};
 use crate::compact::{Tables, open_rule};
 use crate::module::{ModuleImage, Symbol};
 use crate::suggest::did_you_mean;
-use crate::{CallSiteFrame, Plan, ProgramImage, Subject, Team};
+use crate::{CallSiteFrame, Phase, Plan, ProgramImage, Subject, Team};
 
 /// Rules that one decision may become where its functions are ambiguous.
 const ALTERNATIVES_MAX: usize = 16;
@@ -102,22 +102,43 @@ impl<'a> Recogniser<'a> {
 
     /// Build-id, file name and address of a team's start routine as it is now.
     pub fn start_routine(&self, team: &Team) -> Option<(String, String, u64)> {
-        let Team {
-            name,
+        self.function_now(&team.name, &team.module, &team.build_id, team.offset)
+    }
+
+    /// The same of the function that a phase begins with.
+    pub fn phase_function(&self, phase: &Phase) -> Option<(String, String, u64)> {
+        let Phase {
+            function,
             module,
             build_id,
             offset,
+            size_bytes,
             ..
-        } = team;
-        let planned = || Some((build_id.clone(), module.clone(), *offset));
+        } = phase;
+        let module = match (module.as_str(), self.plan) {
+            ("", Some(plan)) => &plan.program.executable,
+            _ => module,
+        };
+        match size_bytes {
+            // Written by hand, without an address.
+            0 => function_of(self.module_now(module, build_id)?, function),
+            _ => self.function_now(function, module, build_id, *offset),
+        }
+    }
+
+    fn function_now(
+        &self,
+        name: &str,
+        module: &str,
+        build_id: &str,
+        offset: u64,
+    ) -> Option<(String, String, u64)> {
+        let planned = || Some((build_id.to_owned(), module.to_owned(), offset));
         if self.with_build_id(build_id).is_some() {
             return planned();
         }
         match self.module_now(module, build_id) {
-            Some(now) => {
-                let start = *now.functions(name).first()?;
-                Some((now.build_id.clone(), now.file_name.clone(), start.offset))
-            }
+            Some(now) => function_of(now, name),
             None => planned(),
         }
     }
@@ -589,6 +610,16 @@ impl Range {
             is_weak,
         }
     }
+}
+
+/// Build-id, file name and address of a module's function; the lowest of several of the name.
+fn function_of(module: &ModuleImage, name: &str) -> Option<(String, String, u64)> {
+    let start = *module.functions(name).first()?;
+    Some((
+        module.build_id.clone(),
+        module.file_name.clone(),
+        start.offset,
+    ))
 }
 
 /// Ranges of consecutive frames, innermost first.

@@ -19,10 +19,10 @@ pub enum Mechanism {
 /// What can be done for placements that do not begin at the object's allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Later {
-    /// Nothing: the object is placed at its allocation.
+    /// Nothing: the object is placed at its allocation, and stays there.
     #[default]
     Never,
-    /// When the second thread is created, pages move to the nodes that the plan says, once.
+    /// When the second thread is created, or a phase begins, pages move to the nodes that the plan says, once.
     Once,
     /// All that [`crate::Start`] says, as on simulated machines: pages also go near who uses them next, and
     /// near a thread that runs alone.

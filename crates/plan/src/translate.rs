@@ -4,15 +4,17 @@
 use std::collections::HashSet;
 
 use nearpage_machine::CpuId;
-use nearpage_wire::compact_plan::{Header, NONE, RULE_LATER, RULE_WEAK, Rule, Section, subject};
+use nearpage_wire::compact_plan::{
+    Header, NONE, PHASES_MAX, RULE_LATER, RULE_WEAK, Rule, Section, placement, subject,
+};
 use nearpage_wire::is_runtime_module;
 
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
 use crate::{
-    Decision, Error, Later, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
-    Start, Subject, Target, Team,
+    Decision, Error, Later, Mechanism, Owner, Phase, Pinning, PlaceRule, Placement, Plan,
+    ProgramImage, Start, Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -22,8 +24,10 @@ pub struct Compact {
     pub bytes: Vec<u8>,
     /// Name of every rule, by the number that the library's summary reports it under.
     pub rule_names: Vec<String>,
-    /// By the same number: the position of the rule's decision in its plan; none: written by hand.
+    /// By the same number: the position of the rule's decision in its plan; none: written by hand, or of a phase.
     pub decisions: Vec<Option<usize>>,
+    /// By the same number: the function that the rule's phase begins with; none: it holds from the start.
+    pub phases: Vec<Option<String>>,
     /// What was found again only by its second key, scaled, or left out; one line each.
     pub warnings: Vec<String>,
     /// What is in `bytes`.
@@ -48,6 +52,7 @@ pub fn translate(
         tables: Tables::default(),
         rule_names: Vec::new(),
         decisions: Vec::new(),
+        phases: Vec::new(),
         warnings: Vec::new(),
     };
     let by_hand = translation.by_hand(rules, plans)?;
@@ -60,12 +65,13 @@ pub fn translate(
         Pinning::Teams | Pinning::None => [0, 0],
     };
     if !by_hand.is_empty() || pins[1] > 0 {
-        translation.section(NONE, NONE, by_hand, pins);
+        translation.section([NONE, NONE], by_hand, pins, [0, 0]);
     }
     let Translation {
         mut tables,
         rule_names,
         decisions,
+        phases,
         mut warnings,
         ..
     } = translation;
@@ -89,6 +95,7 @@ pub fn translate(
         bytes: tables.encode(header)?,
         rule_names,
         decisions,
+        phases,
         warnings,
         tables,
     })
@@ -99,6 +106,8 @@ struct Wish<'a> {
     name: &'a str,
     /// Its position in the plan.
     decision: Option<usize>,
+    /// The function that its phase begins with.
+    phase: Option<&'a str>,
     subject: &'a Subject,
     placement: &'a Placement,
 }
@@ -109,6 +118,7 @@ struct Translation<'a> {
     tables: Tables,
     rule_names: Vec<String>,
     decisions: Vec<Option<usize>>,
+    phases: Vec<Option<String>>,
     warnings: Vec<String>,
 }
 
@@ -138,6 +148,7 @@ impl<'a> Translation<'a> {
             let wish = Wish {
                 name: &name,
                 decision: None,
+                phase: None,
                 subject: &rule.subject,
                 placement: &rule.placement,
             };
@@ -194,13 +205,6 @@ impl<'a> Translation<'a> {
                     phase.function
                 )
             }));
-            self.warnings.extend(plan.phases.iter().map(|phase| {
-                format!(
-                    "what the plan changes when `{}` is first executed stays where it was placed before: that is \
-                     simulated, and not carried out yet",
-                    phase.function
-                )
-            }));
         }
         let siblings: Vec<&Subject> = plan
             .decisions
@@ -227,6 +231,7 @@ impl<'a> Translation<'a> {
             let wish = Wish {
                 name: &decision.name,
                 decision: Some(position),
+                phase: None,
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
@@ -269,7 +274,128 @@ impl<'a> Translation<'a> {
             Pinning::CreationOrder => self.pin_in_order(&self.target.threads),
             Pinning::Teams => self.pin_teams(plan, &recogniser),
         };
-        self.section(module, plan.program.rank.unwrap_or(NONE), rules, pins);
+        let phases = self.phases(plan, &recogniser, &teams, by_hand)?;
+        let rank = plan.program.rank.unwrap_or(NONE);
+        self.section([module, rank], rules, pins, phases);
+        Ok(())
+    }
+
+    /// The plan's phases, as far as they are carried out.
+    fn phases(
+        &mut self,
+        plan: &Plan,
+        recogniser: &Recogniser<'_>,
+        teams: &[&Team],
+        by_hand: &[Rule],
+    ) -> Result<Part, Error> {
+        let first = self.tables.phases.len();
+        let placing = || {
+            let phases = plan.phases.iter();
+            phases.filter(|phase| !phase.decisions.is_empty())
+        };
+        match self.target.later {
+            // Told by the plan itself.
+            Later::AsPlanned => return Ok([0, 0]),
+            Later::Never => self.warnings.extend(placing().map(|phase| {
+                format!(
+                    "what the plan changes when `{}` is first executed stays where it was placed before: pages that \
+                     are there cannot be moved by touching them",
+                    phase.function
+                )
+            })),
+            Later::Once => {
+                for phase in placing() {
+                    self.phase(plan, phase, recogniser, teams, (by_hand, first))?;
+                }
+            }
+        }
+        Ok([first as u32, (self.tables.phases.len() - first) as u32])
+    }
+
+    /// A phase of a plan, whose first is number `first` of all plans'.
+    fn phase(
+        &mut self,
+        plan: &Plan,
+        phase: &Phase,
+        recogniser: &Recogniser<'_>,
+        teams: &[&Team],
+        (by_hand, first): (&[Rule], usize),
+    ) -> Result<(), Error> {
+        let function = &phase.function;
+        let stays = format!(
+            "what the plan changes when `{function}` is first executed stays where it was placed before"
+        );
+        if self.tables.phases.len() - first == PHASES_MAX {
+            self.warnings
+                .push(format!("{stays}: only {PHASES_MAX} phases are carried out"));
+            return Ok(());
+        }
+        let Some((build_id, module, offset)) = recogniser.phase_function(phase) else {
+            let module = match phase.module.as_str() {
+                "" => &plan.program.executable,
+                module => module,
+            };
+            self.warnings.push(format!(
+                "{stays}: there is no such function in {module} now"
+            ));
+            return Ok(());
+        };
+        // What is placed by hand is, in every phase.
+        let of_object = by_hand.iter().filter(|rule| rule.subject != subject::REST);
+        let mut rules: Vec<Rule> = of_object
+            .map(|rule| Rule {
+                placement: placement::LEAVE,
+                number: NONE,
+                ..*rule
+            })
+            .collect();
+        let kept = rules.len();
+        let subjects = phase.decisions.iter().map(|decision| &decision.subject);
+        let siblings: Vec<&Subject> = subjects.collect();
+        for decision in &phase.decisions {
+            let name = format!("{} from {function} on", decision.name);
+            let wish = Wish {
+                name: &name,
+                decision: None,
+                phase: Some(function),
+                subject: &decision.subject,
+                placement: &decision.placement,
+            };
+            match self.rules(&wish, recogniser, &siblings, teams, plan.page_bytes)? {
+                Ok(more) => rules.extend(more),
+                Err(Unmatched::Nothing(message)) => {
+                    let program = &plan.program.executable;
+                    let rule = format!("the plan for {program}: `{name}`");
+                    return Err(Error::MatchesNothing { rule, message });
+                }
+                Err(Unmatched::Gone(message)) => self
+                    .warnings
+                    .push(format!("`{name}` is not placed: {message}")),
+            }
+        }
+        let is_first_touch = |decision: &&Decision| decision.placement == Placement::FirstTouch;
+        let left: Vec<String> = phase
+            .decisions
+            .iter()
+            .filter(is_first_touch)
+            .map(|decision| format!("`{}`", decision.name))
+            .collect();
+        if !left.is_empty() {
+            let (stay, has) = match left.len() {
+                1 => ("stays", "has its"),
+                _ => ("stay", "has their"),
+            };
+            self.warnings.push(format!(
+                "{} {stay} where placed before when `{function}` is first executed: the plan {has} pages move near \
+                 who uses them next, for which there is no system call",
+                left.join(", ")
+            ));
+        }
+        if rules.len() > kept {
+            let module = self.tables.module(&build_id, &module);
+            let rules = self.tables.add_rules(rules);
+            self.tables.phase(module, offset, rules);
+        }
         Ok(())
     }
 
@@ -334,6 +460,7 @@ impl<'a> Translation<'a> {
         let number = self.rule_names.len() as u32;
         self.rule_names.push(wish.name.to_owned());
         self.decisions.push(wish.decision);
+        self.phases.push(wish.phase.map(str::to_owned));
         let mut rules = Vec::new();
         for key in keys {
             let mut dealer = Dealer {
@@ -370,14 +497,20 @@ impl<'a> Translation<'a> {
             .try_for_each(|&(node, _)| self.target.check_memory(node, wish.name))
     }
 
-    fn section(&mut self, executable: u32, rank: u32, rules: Vec<Rule>, pins: Part) {
-        let rules_part = [self.tables.rules.len() as u32, rules.len() as u32];
-        self.tables.rules.extend(rules);
+    fn section(
+        &mut self,
+        [executable, rank]: [u32; 2],
+        rules: Vec<Rule>,
+        pins: Part,
+        phases: Part,
+    ) {
+        let rules = self.tables.add_rules(rules);
         self.tables.sections.push(Section {
             executable,
             rank,
-            rules: rules_part,
+            rules,
             pins,
+            phases,
         });
     }
 

@@ -80,6 +80,7 @@ fn main() {
         rank: NONE,
         rules: [0, 1],
         pins: [0, 0],
+        phases: [0, 0],
     };
     let tables = Tables {
         sections: vec![section],

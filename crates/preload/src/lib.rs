@@ -18,6 +18,9 @@
 //! the recording says so. To export these names would be to decide for plugins of programs in C
 //! which C++ runtime is theirs: their own is in a scope that this library cannot see.
 //!
+//! For the same reason no function of an OpenMP runtime is exported: the calls of a module whose regions a plan
+//! waits for are led here one by one ([`regions`]).
+//!
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
 //! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans) → `signal` (samples of
@@ -49,6 +52,7 @@ pub mod pin;
 pub mod place;
 pub mod plan;
 pub mod real;
+pub mod regions;
 pub mod replicas;
 pub mod sample_heap;
 pub mod sampling;

@@ -38,6 +38,13 @@ struct Symbol {
     size: u64,
 }
 
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
 unsafe extern "C" {
     fn dl_iterate_phdr(
         callback: extern "C" fn(*const ModuleInfo, usize, *mut c_void) -> c_int,
@@ -48,6 +55,20 @@ unsafe extern "C" {
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_TLS: u32 = 7;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+
+const DT_PLTRELSZ: usize = 2;
+const DT_STRTAB: usize = 5;
+const DT_SYMTAB: usize = 6;
+const DT_RELA: usize = 7;
+const DT_RELASZ: usize = 8;
+const DT_JMPREL: usize = 23;
+
+/// Kinds of relocations that are the address of a function: `R_…_JUMP_SLOT`, `R_…_GLOB_DAT`.
+#[cfg(target_arch = "x86_64")]
+const CALLS: [u32; 2] = [7, 6];
+#[cfg(target_arch = "aarch64")]
+const CALLS: [u32; 2] = [1026, 1025];
 
 /// Something of this library's image, to recognise it by.
 static OWN_IMAGE: u8 = 1;
@@ -88,33 +109,97 @@ impl Module<'_> {
         (low..high).contains(&address)
     }
 
-    /// The address of a function it defines under its default version.
-    fn symbol(&self, name: &CStr) -> Option<usize> {
-        let dynamic = self
+    /// Entries of its dynamic section: tag and value.
+    fn each_dynamic(&self, mut visit: impl FnMut(usize, usize)) {
+        let Some(dynamic) = self
             .segments()
             .iter()
-            .find(|segment| segment.kind == PT_DYNAMIC)?;
-        let (mut symbols, mut strings, mut hash, mut versions) = (0, 0, 0, 0);
+            .find(|segment| segment.kind == PT_DYNAMIC)
+        else {
+            return;
+        };
         let mut entry = self.info.base.wrapping_add(dynamic.address as usize) as *const [usize; 2];
-        // SAFETY: the dynamic section of a loaded module, up to its terminator, and the tables it
-        // points to. The loader has relocated the pointers, except in the kernel's own module.
+        // SAFETY: the dynamic section of a loaded module, up to its terminator.
         unsafe {
             while (*entry)[0] != 0 {
-                let [tag, value] = *entry;
-                let pointer = if value < self.info.base {
-                    self.info.base.wrapping_add(value)
-                } else {
-                    value
-                };
-                match tag {
-                    5 => strings = pointer,
-                    6 => symbols = pointer,
-                    0x6fff_fef5 => hash = pointer,
-                    0x6fff_fff0 => versions = pointer,
-                    _ => {}
-                }
+                visit((*entry)[0], (*entry)[1]);
                 entry = entry.add(1);
             }
+        }
+    }
+
+    /// A pointer in its dynamic section. The loader has relocated them, except in the kernel's own module.
+    fn pointer(&self, value: usize) -> usize {
+        if value < self.info.base {
+            self.info.base.wrapping_add(value)
+        } else {
+            value
+        }
+    }
+
+    /// The words through which it calls functions of other modules, with their names.
+    fn each_call(&self, mut visit: impl FnMut(&CStr, usize)) {
+        let (mut symbols, mut strings) = (0, 0);
+        // Of procedure linkage, and of data, among which are calls that go without.
+        let (mut tables, mut bytes) = ([0; 2], [0; 2]);
+        self.each_dynamic(|tag, value| match tag {
+            DT_STRTAB => strings = self.pointer(value),
+            DT_SYMTAB => symbols = self.pointer(value),
+            DT_JMPREL => tables[0] = self.pointer(value),
+            DT_RELA => tables[1] = self.pointer(value),
+            DT_PLTRELSZ => bytes[0] = value,
+            DT_RELASZ => bytes[1] = value,
+            _ => {}
+        });
+        if symbols == 0 || strings == 0 {
+            return;
+        }
+        for (table, bytes) in tables.into_iter().zip(bytes) {
+            let count = if table == 0 {
+                0
+            } else {
+                bytes / size_of::<Relocation>()
+            };
+            for index in 0..count {
+                // SAFETY: the tables of a loaded module: relocations name symbols, and these have names.
+                let (relocation, name) = unsafe {
+                    let relocation = &*(table as *const Relocation).add(index);
+                    let symbol = &*(symbols as *const Symbol).add((relocation.info >> 32) as usize);
+                    let name = (strings + symbol.name as usize) as *const c_char;
+                    (relocation, CStr::from_ptr(name))
+                };
+                if CALLS.contains(&(relocation.info as u32)) {
+                    visit(
+                        name,
+                        self.info.base.wrapping_add(relocation.offset as usize),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Is this word read-only since the module was relocated?
+    fn is_sealed(&self, address: usize, page_bytes: usize) -> bool {
+        let page = |address: u64| self.info.base.wrapping_add(address as usize) & !(page_bytes - 1);
+        self.segments().iter().any(|segment| {
+            segment.kind == PT_GNU_RELRO
+                && (page(segment.address)..page(segment.address + segment.memory_bytes))
+                    .contains(&address)
+        })
+    }
+
+    /// The address of a function it defines under its default version.
+    fn symbol(&self, name: &CStr) -> Option<usize> {
+        let (mut symbols, mut strings, mut hash, mut versions) = (0, 0, 0, 0);
+        self.each_dynamic(|tag, value| match tag {
+            DT_STRTAB => strings = self.pointer(value),
+            DT_SYMTAB => symbols = self.pointer(value),
+            0x6fff_fef5 => hash = self.pointer(value),
+            0x6fff_fff0 => versions = self.pointer(value),
+            _ => {}
+        });
+        // SAFETY: the tables of a loaded module.
+        unsafe {
             if symbols == 0 || strings == 0 || hash == 0 {
                 return None;
             }
@@ -216,6 +301,44 @@ pub fn find(name: &CStr) -> Option<usize> {
     found
 }
 
+/// The definition of `name` where but one module has any, this library's left out.
+pub fn find_only(name: &CStr) -> Option<usize> {
+    let (mut found, mut count) = (None, 0);
+    each_module(|module| {
+        if !module.contains(&raw const OWN_IMAGE as usize)
+            && let Some(address) = module.symbol(name)
+        {
+            (found, count) = (Some(address), count + 1);
+        }
+        true
+    });
+    found.filter(|_| count == 1)
+}
+
+/// A word through which a module calls a function of another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallSlot {
+    /// Its address.
+    pub address: usize,
+    /// It is read-only since the module was relocated.
+    pub is_sealed: bool,
+}
+
+/// Visits the words through which the module that holds `code` calls functions of others, with their names. The
+/// loader's lock is held meanwhile: `visit` neither allocates nor waits.
+pub fn each_call(code: usize, page_bytes: usize, mut visit: impl FnMut(&CStr, CallSlot)) {
+    each_module(|module| {
+        let there = module.contains(code);
+        if there {
+            module.each_call(|name, address| {
+                let is_sealed = module.is_sealed(address, page_bytes);
+                visit(name, CallSlot { address, is_sealed });
+            });
+        }
+        !there
+    });
+}
+
 /// Does the module that holds `address` define `name`?
 pub fn defines(address: usize, name: &CStr) -> bool {
     let mut answer = false;
@@ -262,6 +385,30 @@ pub fn static_tls_bytes() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_go_through_words_that_lead_there() {
+        unsafe extern "C" {
+            fn getenv(name: *const c_char) -> *const c_char;
+        }
+        let code = calls_go_through_words_that_lead_there as *const () as usize;
+        let mut slots = [CallSlot::default(); 4];
+        let mut found = slots.iter_mut();
+        each_call(code, 4096, |name, slot| {
+            if name == c"getenv"
+                && let Some(place) = found.next()
+            {
+                *place = slot;
+            }
+        });
+        assert_ne!(slots[0], CallSlot::default());
+        // SAFETY: a word of this program's, which the loader has filled in.
+        let led_to = unsafe { *(slots[0].address as *const usize) };
+        let [low, high] = module_range(code).unwrap();
+        assert!(led_to == getenv as *const () as usize || (low..high).contains(&led_to));
+        assert_eq!(find_only(c"getenv"), find(c"getenv"));
+        assert_eq!(find_only(c"nearpage_no_such_function"), None);
+    }
 
     #[test]
     fn symbols_are_those_of_the_library() {

@@ -12,14 +12,14 @@
 //! been split into counts against the plan's limit until the real number is counted again.
 //!
 //! # Bounds
-//! 1024 modules, 4096 cached call sites, 16 Ki numbered pairs of call site and thread, 32 Ki placed
-//! heap objects and mappings at a time, and as many that wait. Whatever is beyond is slower, or not placed
-//! and counted.
+//! 1024 modules, 32 Ki placed heap objects and mappings at a time, and as many that wait for the second thread and
+//! for each phase; of the section and of each phase, 4096 cached call sites and 16 Ki numbered pairs of call
+//! site and thread. Whatever is beyond is slower, or not placed and counted.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
 use nearpage_wire::compact_plan::{
-    FLAG_SUMMARY, Pin, RULE_LATER, RULE_WEAK, Rule, mechanism, subject,
+    FLAG_SUMMARY, PHASES_MAX, Pin, RULE_LATER, RULE_WEAK, Rule, mechanism, subject,
 };
 pub use nearpage_wire::pieces;
 use nearpage_wire::{PLAN_VARIABLE, SUMMARY_VARIABLE};
@@ -37,15 +37,19 @@ mod later;
 pub mod memory;
 mod opening;
 pub mod order;
+mod phases;
 pub mod placed;
 pub mod recognise;
 pub mod remap;
 pub mod rest;
 pub mod summary;
 
+pub use phases::awaits_function;
+
 use bind::Outcome;
 use counters::{Request, RuleCounters, count};
 use order::{Orders, Threads};
+use phases::Phase;
 use pieces::{Extent, NodeSet, Pattern, Pieces};
 use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
@@ -53,16 +57,26 @@ use rest::Rest;
 
 const PATH_BYTES_MAX: usize = 4096;
 
+/// Rules of which the first that fits an object wins, and what they did.
+pub struct RuleList {
+    rules: &'static [Rule],
+    counters: &'static [RuleCounters],
+    sites: &'static CallSites,
+    orders: &'static Orders,
+    /// They hold from when a phase begins, and are about objects that may have a place.
+    is_of_phase: bool,
+}
+
 /// Everything that enforcing the plan of this process needs.
 pub struct State {
     plan: Plan<'static>,
-    rules: &'static [Rule],
-    counters: &'static [RuleCounters],
+    section: RuleList,
+    /// What changes when functions are executed.
+    phases: [Option<Phase>; PHASES_MAX],
+    phases_begun: AtomicU32,
     pin_rules: &'static [Pin],
     rank: Option<u32>,
     modules: &'static Modules,
-    sites: &'static CallSites,
-    orders: &'static Orders,
     threads: &'static Threads,
     placed: &'static Objects<Placed>,
     /// Those whose placement begins later.
@@ -164,11 +178,21 @@ fn page_bytes() -> Option<usize> {
 pub fn thread_created(start_routine: usize, creation_order: u32) {
     if let Some(state) = state() {
         state.second_thread();
+        if awaits_function() {
+            state.function_begins(start_routine);
+        }
         state.flush_group();
         if !state.pin_rules.is_empty() {
             state.pins.main_creates(state.pin_rules);
             state.pins.created(start_routine, creation_order);
         }
+    }
+}
+
+/// The calling thread is about to execute this function of the program, with a team.
+pub fn function_begins(function: usize) {
+    if let Some(state) = state() {
+        state.function_begins(function);
     }
 }
 
@@ -199,9 +223,11 @@ pub fn forked_child() {
     state.modules.forked_child();
     state.has_second_thread.store(false, Relaxed);
     state.forked_rest();
-    state.orders.clear();
     state.pins.forked_child(state.pin_rules);
-    state.counters.iter().for_each(RuleCounters::clear);
+    for list in state.lists() {
+        list.orders.clear();
+        list.counters.iter().for_each(RuleCounters::clear);
+    }
     state.is_finished.store(false, Relaxed);
 }
 
@@ -219,7 +245,9 @@ pub fn finish() {
 pub fn replacing() {
     if let Some(state) = state() {
         state.append_summary();
-        state.counters.iter().for_each(RuleCounters::clear);
+        for list in state.lists() {
+            list.counters.iter().for_each(RuleCounters::clear);
+        }
         state.pins.pinned.store(0, Relaxed);
         state.pins.failed.store(0, Relaxed);
     }
@@ -228,12 +256,13 @@ pub fn replacing() {
 impl State {
     fn start(&'static self) {
         self.append(summary::append_began);
-        let recogniser = self.recogniser();
-        recogniser.prepare();
+        for list in self.lists() {
+            self.recogniser(list).prepare();
+        }
         self.mappings.start(self.plan.header.mappings_max.into());
         self.pins.start();
         // Later would be too late: by touching, pages that are there cannot be moved.
-        if self.has_later
+        if (self.has_later || self.phases().next().is_some())
             && !self.touches()
             && let Some(error) = bind::refusal()
         {
@@ -242,8 +271,12 @@ impl State {
         self.start_rest();
         self.threads.started(sys::gettid(), 0);
         STATE.store((&raw const *self).cast_mut(), Release);
-        WANTED_BYTES_MIN.store(recogniser.size_bytes_min(), Relaxed);
+        let wanted = self
+            .lists()
+            .map(|list| self.recogniser(list).size_bytes_min());
+        WANTED_BYTES_MIN.store(wanted.min().unwrap_or(usize::MAX), Relaxed);
         self.modules.all(|module| self.place_statics(module));
+        self.start_phases();
         self.pins.main_started(&self.plan, self.pin_rules);
     }
 
@@ -266,14 +299,14 @@ impl State {
         self.append(|path| summary::append(self, path));
     }
 
-    fn recogniser(&self) -> Recogniser<'_> {
+    fn recogniser<'a>(&'a self, list: &'a RuleList) -> Recogniser<'a> {
         Recogniser {
             plan: &self.plan,
-            rules: self.rules,
-            counters: self.counters,
+            rules: list.rules,
+            counters: list.counters,
             modules: self.modules,
-            sites: self.sites,
-            orders: self.orders,
+            sites: list.sites,
+            orders: list.orders,
             threads: self.threads,
         }
     }
@@ -302,26 +335,28 @@ impl State {
 
     /// Places a module's static objects.
     fn place_statics(&self, module: &Module) {
-        self.statics(module, |index, rule| {
-            match (Object::of_module(module, rule), self.counters.get(index)) {
-                (Some(object), _) => _ = self.place(index, object),
+        let list = &self.section;
+        self.statics(list, module, |index, rule| {
+            match (Object::of_module(module, rule), list.counters.get(index)) {
+                (Some(object), _) => _ = self.place(list, index, object),
                 (None, Some(counters)) => count(&counters.outside),
                 (None, None) => {}
             }
         });
+        self.statics_in_phases(module);
     }
 
-    /// The rules for a module's static objects; the first rule for an object wins.
-    fn statics(&self, module: &Module, mut found: impl FnMut(usize, &Rule)) {
+    /// A list's rules for a module's static objects; the first rule for an object wins.
+    fn statics(&self, list: &RuleList, module: &Module, mut found: impl FnMut(usize, &Rule)) {
         let ours = |rule: &Rule| rule.subject == subject::STATIC && module.is(rule.module);
-        for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
+        for (index, rule) in list.rules.iter().enumerate().filter(|(_, rule)| ours(rule)) {
             let sound = |index: usize| {
-                self.counters
+                list.counters
                     .get(index)
                     .is_some_and(|own| own.ignored.load(Relaxed) == 0)
             };
             let taken = || {
-                let earlier = self.rules.iter().take(index).enumerate();
+                let earlier = list.rules.iter().take(index).enumerate();
                 earlier
                     .filter(|(_, other)| other.offset == rule.offset)
                     .any(|(other, rule)| sound(other) && ours(rule))
@@ -333,21 +368,29 @@ impl State {
     }
 
     fn place_new(&self, origin: Origin, address: usize, size_bytes: usize, frames: &[usize]) {
-        if let Some(index) = self.recogniser().recognise(origin, size_bytes, frames) {
-            self.place(index, Object::allocated(origin, address, size_bytes));
+        let object = Object::allocated(origin, address, size_bytes);
+        let in_section = self
+            .recogniser(&self.section)
+            .recognise(origin, size_bytes, frames);
+        let in_phases = self.recognised(origin, size_bytes, frames);
+        match (self.newest(&in_phases), in_section) {
+            (Some((phase, index)), _) => _ = self.place(&phase.list, index, object),
+            (None, Some(index)) => _ = self.place(&self.section, index, object),
+            (None, None) => {}
         }
+        self.await_phases(&in_phases, object);
     }
 
-    /// Places one object by rule `index`, or leaves it until the second thread is created. False: it was not
+    /// Places one object by rule `index` of a list, or leaves it until the second thread is created. False: it was not
     /// placed.
-    fn place(&self, index: usize, object: Object) -> bool {
+    fn place(&self, list: &RuleList, index: usize, object: Object) -> bool {
         let Object {
             address,
             size_bytes,
             origin,
             is_writable,
         } = object;
-        let (Some(rule), Some(counters)) = (self.rules.get(index), self.counters.get(index)) else {
+        let (Some(rule), Some(counters)) = (list.rules.get(index), list.counters.get(index)) else {
             return false;
         };
         let Some(pattern) = self.plan.pattern(rule) else {
@@ -363,15 +406,22 @@ impl State {
             count(&counters.too_small);
             return false;
         };
-        if self.waits(rule) {
+        if !list.is_of_phase && self.waits(rule) {
             self.keep_local(extent, counters, origin);
             self.wait(index, object, counters);
             return false;
         }
-        if !self.touches() && !self.bind(extent, (start, end), pattern, counters, origin) {
+        let is_moved = list.is_of_phase;
+        if !self.touches()
+            && !self.bind(extent, (start, end), pattern, counters, (origin, is_moved))
+        {
             return false;
         }
         if self.touches() {
+            if list.is_of_phase {
+                count(&counters.early);
+                return false;
+            }
             if rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) {
                 count(&counters.early);
             }
@@ -404,14 +454,15 @@ impl State {
         true
     }
 
-    /// Places by memory policy; false where there was no room for it.
+    /// Places by memory policy; false where there was no room for it. An object that `is_moved` loses the policies
+    /// that it had.
     fn bind(
         &self,
         extent: Extent,
         (start, end): (usize, usize),
         pattern: Pattern<'_>,
         counters: &RuleCounters,
-        origin: Option<Origin>,
+        (origin, is_moved): (Option<Origin>, bool),
     ) -> bool {
         let exact = Pieces::new(extent, pattern);
         // Each piece may be a mapping of its own, and so may what is left of the old one behind them.
@@ -420,6 +471,9 @@ impl State {
         else {
             return false;
         };
+        if is_moved {
+            bind::reset(start, end - start);
+        }
         let (pieces, coarsened) = exact.at_most(granted - 1);
         counters.coarsened.fetch_add(coarsened, Relaxed);
         let nodes = (&self.allowed, self.spreads());
@@ -458,9 +512,8 @@ impl State {
         counters: &RuleCounters,
         origin: Option<Origin>,
     ) -> Option<u64> {
-        // One that waited was kept local.
+        // One that waited was kept local, and one that is moved had another place.
         if origin.is_some()
-            && self.spreads()
             && let Some(before) = self.placed.remove(address)
         {
             self.mappings.give_back(before.mappings.into());
@@ -499,6 +552,9 @@ impl State {
     fn freed(&self, address: usize) {
         self.group.forget(address);
         self.waiting.remove(address);
+        for phase in self.phases() {
+            phase.waiting.remove(address);
+        }
         let Some(placed) = self.placed.remove(address) else {
             return;
         };
@@ -537,11 +593,11 @@ impl State {
         }
         let waiting = self.group.take_all();
         let touched = |(index, address, size_bytes): (u32, usize, usize)| {
-            let rule = self.rules.get(index as usize)?;
+            let rule = self.section.rules.get(index as usize)?;
             Some(Touched {
                 extent: self.extent(address, size_bytes),
                 pattern: self.plan.pattern(rule)?,
-                counters: self.counters.get(index as usize)?,
+                counters: self.section.counters.get(index as usize)?,
                 is_writable: false,
             })
         };

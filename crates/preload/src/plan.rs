@@ -4,7 +4,8 @@
 use core::{fmt, mem};
 
 use nearpage_wire::compact_plan::{
-    FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight, subject,
+    FrameRange, Header, MAGIC, Module, NONE, PHASES_MAX, Phase, Pin, Rule, Run, Section, Table,
+    Weight, subject,
 };
 
 use crate::place::pieces::{Pattern, PatternTables, part};
@@ -56,6 +57,7 @@ pub struct Plan<'file> {
     nodes: &'file [u16],
     weights: &'file [Weight],
     pins: &'file [Pin],
+    phases: &'file [Phase],
     names: &'file [u8],
 }
 
@@ -76,6 +78,8 @@ unsafe impl Entry for Run {}
 unsafe impl Entry for Weight {}
 // SAFETY: as above.
 unsafe impl Entry for Pin {}
+// SAFETY: as above.
+unsafe impl Entry for Phase {}
 // SAFETY: as above.
 unsafe impl Entry for u16 {}
 // SAFETY: as above.
@@ -125,6 +129,7 @@ impl<'file> Plan<'file> {
             nodes: table(bytes, header.nodes, "nodes")?,
             weights: table(bytes, header.weights, "weights")?,
             pins: table(bytes, header.pins, "pins")?,
+            phases: table(bytes, header.phases, "phases")?,
             names: table(bytes, header.names, "names")?,
         })
     }
@@ -175,6 +180,17 @@ impl<'file> Plan<'file> {
     /// The pins of a section.
     pub fn pins(&self, section: &Section) -> &'file [Pin] {
         part(self.pins, section.pins).unwrap_or_default()
+    }
+
+    /// The phases of a section, as many as are carried out.
+    pub fn phases(&self, section: &Section) -> &'file [Phase] {
+        let phases = part(self.phases, section.phases).unwrap_or_default();
+        phases.get(..PHASES_MAX).unwrap_or(phases)
+    }
+
+    /// The rules of a phase, in order.
+    pub fn phase_rules(&self, phase: &Phase) -> &'file [Rule] {
+        part(self.rules, phase.rules).unwrap_or_default()
     }
 
     /// The frames of a rule, innermost first; a call site without frames is none.
@@ -240,6 +256,13 @@ mod tests {
             rank,
             rules: [first, 1],
             pins: [0, 0],
+            phases: [0, 2],
+        };
+        let phase = |first| Phase {
+            module: 0,
+            reserved: 0,
+            offset: 0x1200,
+            rules: [first, 2],
         };
         let rule = |number, placement| Rule {
             subject: subject::HEAP,
@@ -262,6 +285,7 @@ mod tests {
                 rule(2, placement::RUNS)
             ],
             nodes: std::vec![4, 2],
+            phases: std::vec![phase(1), phase(7)],
             names,
             ..Tables::default()
         }
@@ -287,6 +311,31 @@ mod tests {
             None,
             "by name, but its rules lie outside the table"
         );
+    }
+
+    #[test]
+    fn phases_have_rules_of_their_own() {
+        let words = example().encode();
+        let plan = Plan::parse(bytes(&words)).unwrap();
+        let numbers = plan.phases(&plan.sections[0]).iter().map(|phase| {
+            plan.phase_rules(phase)
+                .iter()
+                .map(|rule| rule.number)
+                .collect()
+        });
+        let numbers: Vec<Vec<u32>> = numbers.collect();
+        assert_eq!(numbers, [std::vec![1, 2], std::vec![]], "outside the table");
+        let many = Tables {
+            phases: std::vec![plan.phases[0]; 9],
+            sections: std::vec![Section {
+                phases: [0, 9],
+                ..plan.sections[0]
+            }],
+            ..example()
+        };
+        let words = many.encode();
+        let plan = Plan::parse(bytes(&words)).unwrap();
+        assert_eq!(plan.phases(&plan.sections[0]).len(), PHASES_MAX);
     }
 
     #[test]
@@ -339,7 +388,9 @@ mod tests {
             if let Ok(plan) = Plan::parse(&damaged[..length.min(damaged.len())]) {
                 for section in plan.sections {
                     plan.pins(section);
-                    for rule in plan.rules(section) {
+                    let phases = plan.phases(section).iter();
+                    let of_phases = phases.flat_map(|phase| plan.phase_rules(phase));
+                    for rule in plan.rules(section).iter().chain(of_phases) {
                         plan.is_sound(rule);
                         plan.frames(rule);
                     }

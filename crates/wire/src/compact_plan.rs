@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 3), little-endian, every table 8-byte aligned
+//! # Layout (version 4), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,9 +15,13 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x03";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x04";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
+
+/// Phases of a section that are carried out: each costs a process tables of its own, and every allocation a look at
+/// its rules.
+pub const PHASES_MAX: usize = 4;
 
 /// Flag of a header: say at exit what was placed, appended to the file of `NEARPAGE_SUMMARY`.
 pub const FLAG_SUMMARY: u32 = 1;
@@ -80,9 +84,11 @@ pub struct Header {
     pub pins: Table,
     /// Names: bytes, not terminated.
     pub names: Table,
+    /// [`Phase`]s. Since version 4.
+    pub phases: Table,
 }
 
-/// The rules and pins of one executable, and of one rank where a launcher numbers processes.
+/// The rules, pins and phases of one executable, and of one rank where a launcher numbers processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Section {
@@ -94,6 +100,24 @@ pub struct Section {
     pub rules: [u32; 2],
     /// First pin and how many.
     pub pins: [u32; 2],
+    /// First phase and how many, [`PHASES_MAX`] at the most.
+    pub phases: [u32; 2],
+}
+
+/// Rules that hold from when a function of the program is first executed, before the section's: what they recognise
+/// moves to its place then. With [`placement::LEAVE`] it stays where it is. Those of the phase that began last come
+/// first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Phase {
+    /// Module index of the function.
+    pub module: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Offset of the function (virtual address in the ELF file).
+    pub offset: u64,
+    /// First rule and how many; no [`subject::REST`] among them.
+    pub rules: [u32; 2],
 }
 
 /// A program or library.
@@ -162,7 +186,7 @@ pub struct Rule {
     pub placement: u32,
     /// [`RULE_WEAK`], [`RULE_LATER`].
     pub flags: u32,
-    /// Number that the summary reports it under.
+    /// Number that the summary reports it under; [`NONE`]: not at all.
     pub number: u32,
     /// STATIC: module index.
     pub module: u32,

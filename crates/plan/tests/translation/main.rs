@@ -2,6 +2,7 @@
 //! evaluator.
 
 mod compiled;
+mod phases;
 mod reference;
 mod rest;
 

@@ -5,6 +5,7 @@ use nearpage_plan::{Allocation, Compact, Evaluated, ModuleName, Origin};
 use nearpage_wire::compact_plan::{MAGIC, NONE, placement, subject};
 
 /// A decoded compact plan.
+#[derive(Debug)]
 pub struct Reference {
     compact: Compact,
     bytes: Vec<u8>,
@@ -30,6 +31,14 @@ pub enum Seen<'a> {
     Mapping,
 }
 
+/// A phase, and where its rules are in the file.
+#[derive(Debug, PartialEq)]
+pub struct PhaseAt {
+    pub module: u32,
+    pub offset: u64,
+    pub rules: Vec<usize>,
+}
+
 /// Which rule took an object, whether by its second key, and where its pages go (none: first touch,
 /// or anywhere of an interleave).
 #[derive(Debug, PartialEq)]
@@ -49,8 +58,9 @@ const NODES: usize = 5;
 const WEIGHTS: usize = 6;
 const PINS: usize = 7;
 const NAMES: usize = 8;
+const PHASES: usize = 9;
 /// Bytes of an entry of each table.
-const ENTRY: [usize; 9] = [24, 48, 104, 24, 16, 2, 8, 24, 1];
+const ENTRY: [usize; 10] = [32, 48, 104, 24, 16, 2, 8, 24, 1, 24];
 
 impl Reference {
     pub fn decode(compact: &Compact) -> Self {
@@ -67,7 +77,7 @@ impl Reference {
             let at = 40 + 8 * table;
             let (offset, count) = (reference.u32(at) as usize, reference.u32(at + 4) as usize);
             assert_eq!(offset % 8, 0);
-            assert!(offset >= 112 && offset + count * entry_bytes <= bytes.len());
+            assert!(offset >= 120 && offset + count * entry_bytes <= bytes.len());
             reference.tables.push((offset, count));
         }
         reference
@@ -158,6 +168,32 @@ impl Reference {
             )
         };
         self.part(PINS, section + 16).into_iter().map(pin).collect()
+    }
+
+    /// The phases of a process: module, address in its file, rules.
+    pub fn phases(&self, executable: Module<'_>, rank: Option<u32>) -> Vec<PhaseAt> {
+        let Some(section) = self.section(executable, rank) else {
+            return Vec::new();
+        };
+        let phase = |at: usize| PhaseAt {
+            module: self.u32(at),
+            offset: self.u64(at + 8),
+            rules: self.part(RULES, at + 16),
+        };
+        let phases = self.part(PHASES, section + 24);
+        phases.into_iter().map(phase).collect()
+    }
+
+    /// Is the plan's module `index` this one?
+    pub fn names_module(&self, index: u32, module: Module<'_>) -> bool {
+        self.is_module(index, module)
+    }
+
+    /// The first of a phase's rules that takes the object.
+    pub fn evaluate_phase(&self, phase: &PhaseAt, seen: &Seen<'_>, size: u64) -> Option<Verdict> {
+        let mut rules = phase.rules.iter();
+        let rule = rules.find(|&&rule| self.takes(rule, seen, size))?;
+        Some(self.verdict(*rule, size))
     }
 
     /// The first rule of the process that takes the object; the crate's own evaluation agrees.

@@ -108,18 +108,19 @@ pub struct RuleCounters {
     pub moved: AtomicU64,
     /// Objects placed by a rule that is a rebuilt program's weaker key.
     pub weak: AtomicU64,
-    /// Objects left to first touch, as planned.
+    /// Objects left to first touch, or where a phase found them, as planned.
     pub left: AtomicU64,
-    /// Objects that were to be placed when the second thread is created, and were not: none was
-    /// created while they were there.
+    /// Objects that were to be placed when the second thread is created, or a phase begins, and were not: that did
+    /// not happen while they were there.
     pub waited: AtomicU64,
-    /// Objects placed when the second thread was created.
+    /// Objects placed when the second thread was created, or their phase began.
     pub switched: AtomicU64,
     /// Their pages that were on another node, and were moved.
     pub switched_moved: AtomicU64,
-    /// Time for which the creator of the second thread waited for that.
+    /// Time for which the thread waited for that which created the second one, or began the phase.
     pub switched_ns: AtomicU64,
-    /// Objects that were to wait and were placed at their allocation, for want of a way to move pages.
+    /// Objects that were to wait and were placed at their allocation, or that a phase has left where they were, for
+    /// want of a way to move pages.
     pub early: AtomicU64,
     /// Objects recognised but smaller than two pages.
     pub too_small: AtomicU64,

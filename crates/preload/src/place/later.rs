@@ -17,7 +17,7 @@ use nearpage_wire::compact_plan::{RULE_LATER, Rule};
 
 use super::counters::{RuleCounters, count, discount};
 use super::placed::Waiting;
-use super::{Object, State};
+use super::{Object, RuleList, State};
 use crate::sys;
 
 impl State {
@@ -29,29 +29,34 @@ impl State {
         }
         fence(SeqCst);
         self.modules.all(|module| {
-            self.statics(module, |index, rule| {
-                if rule.flags & RULE_LATER != 0
-                    && let Some(object) = Object::of_module(module, rule)
-                {
-                    self.switch(index, object);
+            self.statics(&self.section, module, |index, rule| {
+                if rule.flags & RULE_LATER == 0 {
+                    return;
+                }
+                if self.is_moved(module, rule.offset) {
+                    if let Some(counters) = self.section.counters.get(index) {
+                        discount(&counters.waited);
+                    }
+                } else if let Some(object) = Object::of_module(module, rule) {
+                    self.switch(&self.section, index, object);
                 }
             });
         });
         self.waiting.take_all(|address, waiting| {
             let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
-            self.switch(waiting.rule as usize, object);
+            self.switch(&self.section, waiting.rule as usize, object);
         });
         self.spread_later();
     }
 
-    /// Places an object that has waited for the second thread.
-    fn switch(&self, index: usize, object: Object) {
-        let Some(counters) = self.counters.get(index) else {
+    /// Places an object that has waited for the second thread, or for a phase.
+    pub(super) fn switch(&self, list: &RuleList, index: usize, object: Object) {
+        let Some(counters) = list.counters.get(index) else {
             return;
         };
         let moved = counters.moved.load(Relaxed);
         let began_ns = sys::monotonic_ns();
-        if self.place(index, object) {
+        if self.place(list, index, object) {
             count(&counters.switched);
         }
         let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
@@ -84,7 +89,7 @@ impl State {
         fence(SeqCst);
         // Those that waited may have been looked through before this one was there.
         if self.has_second_thread.load(Relaxed) && self.waiting.remove(object.address).is_some() {
-            self.switch(index, object);
+            self.switch(&self.section, index, object);
         }
     }
 }

@@ -4,13 +4,14 @@ use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
 use nearpage_wire::SUMMARY_VARIABLE;
-use nearpage_wire::compact_plan::{Header, MAGIC, RULE_LATER};
+use nearpage_wire::compact_plan::{Header, MAGIC, PHASES_MAX, RULE_LATER, Rule};
 
 use super::bind;
 use super::memory::{zeroed, zeroed_slice};
+use super::phases::Phase;
 use super::pieces::{NODES_MAX, NodeSet};
 use super::rest::{self, Rest};
-use super::{PATH_BYTES_MAX, State};
+use super::{PATH_BYTES_MAX, RuleList, State};
 use crate::environment;
 use crate::modules::Modules;
 use crate::plan::{Plan, PlanError};
@@ -121,6 +122,18 @@ fn allowed_nodes() -> NodeSet {
     })
 }
 
+impl RuleList {
+    fn new(rules: &'static [Rule], is_of_phase: bool) -> Option<Self> {
+        Some(Self {
+            rules,
+            counters: zeroed_slice(rules.len())?,
+            sites: zeroed()?,
+            orders: zeroed()?,
+            is_of_phase,
+        })
+    }
+}
+
 impl State {
     /// The state for this process; none where the plan has nothing for it.
     pub(super) fn read(path: &[u8]) -> Result<Option<&'static Self>, Unusable> {
@@ -139,6 +152,12 @@ impl State {
             return Ok(None);
         };
         let rules = plan.rules(section);
+        let mut phases = [const { None }; PHASES_MAX];
+        for (slot, phase) in phases.iter_mut().zip(plan.phases(section)) {
+            let list = RuleList::new(plan.phase_rules(phase), true).ok_or_else(no_memory)?;
+            let waiting = zeroed().ok_or_else(no_memory)?;
+            *slot = Some(Phase::new((phase.module, phase.offset), list, waiting));
+        }
         let allowed = allowed_nodes();
         let rest = Rest::read(&plan, rules, &allowed);
         let mut summary_path = [0; PATH_BYTES_MAX];
@@ -150,13 +169,12 @@ impl State {
         }
         let state = Self {
             plan,
-            rules,
-            counters: zeroed_slice(rules.len()).ok_or_else(no_memory)?,
+            section: RuleList::new(rules, false).ok_or_else(no_memory)?,
+            phases,
+            phases_begun: AtomicU32::new(0),
             pin_rules: plan.pins(section),
             rank,
             modules,
-            sites: zeroed().ok_or_else(no_memory)?,
-            orders: zeroed().ok_or_else(no_memory)?,
             threads: zeroed().ok_or_else(no_memory)?,
             placed: zeroed().ok_or_else(no_memory)?,
             waiting: zeroed().ok_or_else(no_memory)?,

@@ -28,7 +28,7 @@ pub struct Placed {
     pub is_unmapped: bool,
 }
 
-/// An object that is placed when the second thread is created.
+/// An object that is placed when the second thread is created, or a phase begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Its rule.

@@ -362,6 +362,7 @@ mod tests {
             rank: NONE,
             rules: [0, plan.header.rules.count],
             pins: [0, 0],
+            phases: [0, 0],
         };
         let rules = plan.rules(&section);
         let recogniser = Recogniser {

@@ -226,11 +226,11 @@ impl State {
     }
 
     fn rest_counters(&self, rest: &Rest) -> Option<&'static RuleCounters> {
-        self.counters.get(rest.index)
+        self.section.counters.get(rest.index)
     }
 
     fn rest_is_later(&self, rest: &Rest) -> bool {
-        let rule = self.rules.get(rest.index);
+        let rule = self.section.rules.get(rest.index);
         rule.is_some_and(|rule| rule.flags & RULE_LATER != 0)
     }
 
@@ -304,7 +304,8 @@ impl State {
         let (Status::Set, Some(counters), Some(pattern)) = (
             rest.status(),
             self.rest_counters(rest),
-            self.rules
+            self.section
+                .rules
                 .get(rest.index)
                 .and_then(|rule| self.plan.pattern(rule)),
         ) else {

@@ -14,13 +14,15 @@
 //!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity"|"set_mempolicy","errno":N,"count":N}…],
 //!            "rest":"set"|"left"|"waits"|"failed"}…]}
 //! ```
-//! Every rule of the process's section is there, in order, under the number it has in the plan;
+//! Every rule of the process's section and of its phases is there, in order, under the number it has in the plan;
 //! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
 //! numbers them; `rest` stands with the rule about the rest ([`super::rest::Status`]); `mappings` says how many were added, and how many might have been.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
+
+use nearpage_wire::compact_plan::NONE;
 
 use super::State;
 use crate::sys;
@@ -49,7 +51,8 @@ impl Write for Line<'_> {
 
 /// Appends the summary to the file at `path`, which ends in a zero byte.
 pub fn append(state: &State, path: &[u8]) -> Result<(), sys::Errno> {
-    let bytes = LINE_BYTES_MAX + state.rules.len() * RULE_BYTES_MAX;
+    let rules: usize = state.lists().map(|list| list.rules.len()).sum();
+    let bytes = LINE_BYTES_MAX + rules * RULE_BYTES_MAX;
     let address = sys::reserve(bytes)?;
     // SAFETY: just mapped, writable, and ours until it is unmapped below.
     let memory = unsafe { core::slice::from_raw_parts_mut(address as *mut u8, bytes) };
@@ -127,11 +130,21 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
     write!(
         line,
         ",\"unnumbered\":{},\"rules\":[",
-        state.orders.full.load(Relaxed)
+        state
+            .lists()
+            .map(|list| list.orders.full.load(Relaxed))
+            .sum::<u64>()
     )?;
-    for (index, (rule, counters)) in state.rules.iter().zip(state.counters).enumerate() {
-        let comma = if index > 0 { "," } else { "" };
+    let rules = state
+        .lists()
+        .flat_map(|list| list.rules.iter().zip(list.counters));
+    let reported = rules
+        .enumerate()
+        .filter(|(_, (rule, _))| rule.number != NONE);
+    let mut comma = "";
+    for (index, (rule, counters)) in reported {
         write!(line, "{comma}{{\"number\":{}", rule.number)?;
+        comma = ",";
         for (name, counter) in counters.shown() {
             match counter.load(Relaxed) {
                 0 => {}

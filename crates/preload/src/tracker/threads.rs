@@ -147,6 +147,14 @@ impl Tracker {
         })
     }
 
+    /// The calling thread is about to execute a function that a phase of the plan may begin with.
+    pub fn function_begins(&self, function: usize, at: usize) {
+        let _left_out = LeftOut::begin();
+        if let Some(_observed) = self.observe(at) {
+            place::function_begins(function);
+        }
+    }
+
     /// A thread whose creation was taken into account does not come to be.
     pub fn thread_is_not_created(&self) {
         self.threads_created.fetch_sub(1, Ordering::Relaxed);

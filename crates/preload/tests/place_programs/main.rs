@@ -4,6 +4,7 @@
 //! for a node that does not exist keep `default`: that is enough to see every boundary.
 
 mod later;
+mod phases;
 mod plan_file;
 mod program;
 mod rest;
@@ -50,6 +51,7 @@ fn plan(programs: &Programs, rules: impl IntoIterator<Item = Rule>) -> Tables {
         rank: NONE,
         rules: [0, count],
         pins: [0, 0],
+        phases: [0, 0],
     }];
     tables
 }
@@ -412,6 +414,7 @@ fn ranks_and_executables_choose_their_section() {
         rank,
         rules: [first, 1],
         pins: [0, 0],
+        phases: [0, 0],
     };
     tables.sections = vec![section(0, 1, 0), section(0, NONE, 1), section(1, NONE, 2)];
     let run = programs.run_with(&tables, &["heap"], &[], &[("PMI_RANK", "1")]);

@@ -4,7 +4,7 @@
 use std::mem::{size_of, size_of_val};
 
 use nearpage_wire::compact_plan::{
-    FrameRange, Header, MAGIC, Module, NONE, Pin, Rule, Run, Section, Table, Weight,
+    FrameRange, Header, MAGIC, Module, NONE, Phase, Pin, Rule, Run, Section, Table, Weight,
 };
 
 /// The tables of a plan, and what its header says besides.
@@ -17,6 +17,7 @@ pub struct Tables {
     pub nodes: Vec<u16>,
     pub weights: Vec<Weight>,
     pub pins: Vec<Pin>,
+    pub phases: Vec<Phase>,
     pub names: Vec<u8>,
     pub mappings_max: u32,
     pub mechanism: u32,
@@ -35,6 +36,7 @@ impl Default for Tables {
             nodes: Vec::new(),
             weights: Vec::new(),
             pins: Vec::new(),
+            phases: Vec::new(),
             names: Vec::new(),
             mappings_max: 16382,
             mechanism: 0,
@@ -97,6 +99,7 @@ impl Tables {
             weights: append(&mut bytes, &self.weights),
             pins: append(&mut bytes, &self.pins),
             names: append(&mut bytes, &self.names),
+            phases: append(&mut bytes, &self.phases),
         };
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         // SAFETY: as above.

@@ -69,6 +69,17 @@ impl Programs {
             std::fs::create_dir_all(compiled("")).unwrap();
             compile(&["-pthread", "-ldl"], "objects.c", &compiled("objects"));
             compile(&["-fopenmp"], "team.c", &compiled("team"));
+            let lazy = ["-fopenmp", "-Wl,-z,lazy"];
+            compile(&lazy, "phases.c", &compiled("phases"));
+            let now = ["-fopenmp", "-Wl,-z,relro,-z,now"];
+            compile(&now, "phases.c", &compiled("phases_now"));
+            let fixed = ["-fopenmp", "-fno-plt", "-fno-pie", "-no-pie"];
+            compile(&fixed, "phases.c", &compiled("phases_fixed"));
+            let second = compiled("libsecond_runtime.so");
+            compile(&["-shared", "-fPIC"], "second_runtime.c", &second);
+            let two = ["-fopenmp", "-DLLVM", "-Wl,-z,lazy,--no-as-needed"];
+            let two = [&two[..], &[second.to_str().unwrap()]].concat();
+            compile(&two, "phases.c", &compiled("phases_two"));
             compile(&["-shared", "-fPIC"], "library.c", &compiled("library.so"));
             compile(&[], "refuse.c", &compiled("refuse"));
             let only = "-DONLY=SYS_set_mempolicy";

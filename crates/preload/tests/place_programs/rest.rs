@@ -61,6 +61,7 @@ fn plan(rules: Vec<Rule>, of_the_program: bool) -> Tables {
             rank: NONE,
             rules: [0, rules.len() as u32],
             pins: [0, 0],
+            phases: [0, 0],
         }],
         modules,
         names,

@@ -1,0 +1,172 @@
+//! What changes when a function is first executed.
+
+use nearpage_plan::Phase;
+use nearpage_wire::compact_plan::{NONE, PHASES_MAX};
+
+use super::*;
+
+/// A phase of the program that begins with `grow`, as it is in this build.
+fn phase(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Phase {
+    let program = &image.program;
+    let symbol = program.functions("grow")[0];
+    Phase {
+        function: "grow".to_owned(),
+        module: program.file_name.clone(),
+        build_id: program.build_id.clone(),
+        offset: symbol.offset,
+        size_bytes: symbol.size_bytes,
+        decisions: plan_for(image, decisions).decisions,
+    }
+}
+
+fn any_heap() -> Subject {
+    Subject::Heap {
+        size_min_bytes: PAGE,
+        size_max_bytes: u64::MAX,
+    }
+}
+
+fn at_phases(
+    plan: &Plan,
+    rules: &[&str],
+    later: Later,
+    programs: &[ProgramImage],
+) -> Result<(Reference, Compact), Error> {
+    let machine = machine();
+    let rules: Vec<PlaceRule> = rules
+        .iter()
+        .map(|rule| PlaceRule::parse(rule, &machine.node_ids()).expect(rule))
+        .collect();
+    let target = Target {
+        later,
+        ..target(&machine, 4)
+    };
+    let compact = translate(std::slice::from_ref(plan), &rules, &target, programs)?;
+    Ok((Reference::decode(&compact), compact))
+}
+
+#[test]
+fn a_phase_has_rules_of_its_own() {
+    let compiled = Compiled::new();
+    let programs = [compiled.image("phases", &["-pie", "-fPIE"])];
+    let image = &programs[0];
+    let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
+    plan.phases = vec![phase(image, vec![(any_heap(), "block")])];
+    let (reference, compact) = at_phases(&plan, &[], Later::Once, &programs).unwrap();
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    assert_eq!(compact.rule_names, ["it", "it from grow on"]);
+    assert_eq!(compact.decisions, [Some(0), None]);
+    assert_eq!(compact.phases, [None, Some("grow".to_owned())]);
+    let seen = heap(image, 0x1000);
+    let (rank, size) = (None, 8 * PAGE);
+    let before = reference.evaluate(identity(image), rank, &seen, size);
+    assert_eq!(nodes(&before.unwrap()), [3; 8]);
+    let phases = reference.phases(identity(image), rank);
+    assert_eq!(phases.len(), 1);
+    assert!(reference.names_module(phases[0].module, identity(image)));
+    assert_eq!(phases[0].offset, image.program.functions("grow")[0].offset);
+    let then = reference.evaluate_phase(&phases[0], &seen, size).unwrap();
+    assert_eq!(
+        (then.number, nodes(&then)),
+        (1, vec![0, 0, 1, 1, 2, 2, 3, 3])
+    );
+
+    // A rule by hand holds in every phase; the rest has no objects.
+    let rules = ["heap>=1M=node:2", "rest=node:1"];
+    let (reference, compact) = at_phases(&plan, &rules, Later::Once, &programs).unwrap();
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    let phases = reference.phases(identity(image), rank);
+    assert_eq!(phases[0].rules.len(), 2);
+    let large = reference
+        .evaluate_phase(&phases[0], &seen, 1 << 20)
+        .unwrap();
+    assert_eq!((large.number, large.pages[0]), (NONE, None));
+    let small = reference.evaluate_phase(&phases[0], &seen, size).unwrap();
+    assert_eq!(small.number, 3);
+    assert_eq!(reference.phases(("", "sh"), rank), []);
+}
+
+#[test]
+fn what_is_not_carried_out_is_said() {
+    let compiled = Compiled::new();
+    let programs = [compiled.image("said", &["-pie", "-fPIE"])];
+    let image = &programs[0];
+    let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
+    let (_, alone) = at_phases(&plan, &[], Later::Once, &programs).unwrap();
+    plan.phases = vec![phase(image, vec![(any_heap(), "block")])];
+    let said = |plan: &Plan, later| {
+        let (reference, compact) = at_phases(plan, &[], later, &programs).unwrap();
+        let phases = reference.phases(identity(image), None);
+        (phases, compact.warnings.join("\n"), compact.bytes)
+    };
+    let (_, warnings, bytes) = said(&plan, Later::Never);
+    assert!(warnings.contains("by touching"), "{warnings}");
+    assert_eq!(bytes, alone.bytes);
+    // Simulated machines are told by the plan itself.
+    let (_, warnings, bytes) = said(&plan, Later::AsPlanned);
+    assert_eq!((warnings.as_str(), bytes), ("", alone.bytes.clone()));
+
+    plan.phases[0].decisions[0].placement = Placement::FirstTouch;
+    let (phases, warnings, _) = said(&plan, Later::Once);
+    assert_eq!(phases.len(), 1);
+    assert_eq!(
+        warnings,
+        "`it` stays where placed before when `grow` is first executed: the plan has its pages move near who uses \
+         them next, for which there is no system call"
+    );
+    plan.phases = vec![phase(image, vec![(any_heap(), "block")]); PHASES_MAX + 1];
+    plan.phases[PHASES_MAX].function = "tell".to_owned();
+    let (phases, warnings, _) = said(&plan, Later::Once);
+    assert_eq!(phases.len(), PHASES_MAX);
+    assert!(
+        warnings.contains("when `tell` is first executed") && warnings.contains("only 4 phases"),
+        "{warnings}"
+    );
+    plan.phases.truncate(1);
+    let error = |subject| {
+        let mut plan = plan.clone();
+        plan.phases[0] = phase(image, vec![(subject, "block")]);
+        at_phases(&plan, &[], Later::Once, &programs)
+            .expect_err("nothing")
+            .to_string()
+    };
+    let message = error(Subject::Symbol {
+        symbol: "cvra".to_owned(),
+        module: String::new(),
+        build_id: String::new(),
+        offset: 0,
+        size_bytes: 0,
+    });
+    assert!(message.contains("did you mean `cvar`"), "{message}");
+}
+
+#[test]
+fn the_function_is_found_again_in_another_build() {
+    let compiled = Compiled::new();
+    let old = compiled.image("prog", &["-pie", "-fPIE"]);
+    let mut plan = plan_for(&old, vec![]);
+    plan.phases = vec![phase(&old, vec![(any_heap(), "block")])];
+    let offset = |plan: &Plan, flags: &[&str]| {
+        let programs = [compiled.image("prog", flags)];
+        let (reference, compact) = at_phases(plan, &[], Later::Once, &programs).unwrap();
+        let phases = reference.phases(identity(&programs[0]), None);
+        let function = programs[0].program.functions("grow");
+        let now = function.first().map(|symbol| symbol.offset);
+        let found = phases.first().map(|phase| phase.offset);
+        (found, now, compact.warnings.join("\n"))
+    };
+    let (found, now, said) = offset(&plan, &["-pie", "-fPIE", "-DREBUILT"]);
+    assert!(found.is_some() && found == now, "{said}");
+    assert!(!said.contains("grow"), "{said}");
+    assert_ne!(found, Some(plan.phases[0].offset), "it is elsewhere now");
+    let renamed = ["-pie", "-fPIE", "-DRENAMED"];
+    let (found, _, said) = offset(&plan, &renamed);
+    assert_eq!(found, None);
+    assert!(said.contains("there is no such function in prog"), "{said}");
+    // Written by hand: by name, in the program where nothing else is said.
+    let phase = &mut plan.phases[0];
+    (phase.build_id, phase.module) = (String::new(), String::new());
+    (phase.offset, phase.size_bytes) = (0, 0);
+    let (found, now, _) = offset(&plan, &["-pie", "-fPIE"]);
+    assert!(found.is_some() && found == now);
+}

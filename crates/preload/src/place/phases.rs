@@ -1,0 +1,268 @@
+//! Placements that begin when a function of the program is first executed.
+//!
+//! A phase has rules of its own, which are tried beside the section's. What they recognise is remembered, and placed
+//! by the section meanwhile; when a thread is about to execute the phase's function, with a team or as a thread of its
+//! own, that thread sets the policies and moves the pages that are there, once. Another that comes by meanwhile does not
+//! wait. From then on objects are placed at their allocation by the rules of the phase that began last, where
+//! one fits. What a phase leaves to first touch stays where it is: there is no system call for it.
+//!
+//! A forked process goes on where its parent was: what had begun has begun, and its pages are where they were moved
+//! to.
+
+use core::sync::atomic::{AtomicU32, Ordering::*, fence};
+
+use nearpage_wire::compact_plan::{PHASES_MAX, placement};
+
+use super::counters::{count, discount};
+use super::placed::{Objects, Waiting};
+use super::{Object, Origin, RuleList, State};
+use crate::modules::Module;
+use crate::regions;
+
+/// Phases of this process that have not begun.
+static TO_BEGIN: AtomicU32 = AtomicU32::new(0);
+
+/// What changes when a function is first executed.
+pub struct Phase {
+    /// Module index of the function.
+    pub(super) module: u32,
+    /// Its virtual address in the module's file.
+    pub(super) offset: u64,
+    pub(super) list: RuleList,
+    /// What is moved when it begins.
+    pub(super) waiting: &'static Objects<Waiting>,
+    /// Number among those that have begun, from 1; 0: it has not.
+    pub(super) turn: AtomicU32,
+}
+
+impl Phase {
+    pub(super) fn new(
+        (module, offset): (u32, u64),
+        list: RuleList,
+        waiting: &'static Objects<Waiting>,
+    ) -> Self {
+        Self {
+            module,
+            offset,
+            list,
+            waiting,
+            turn: AtomicU32::new(0),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.turn.load(SeqCst) != 0
+    }
+
+    /// Does its rule `index` move what it recognises?
+    fn moves(&self, index: usize) -> bool {
+        let rule = self.list.rules.get(index);
+        rule.is_some_and(|rule| rule.placement != placement::LEAVE)
+    }
+}
+
+/// For each phase: the rule that recognises an object, and the phase's turn when it was looked at.
+pub(super) type Recognised = [Option<(u32, usize)>; PHASES_MAX];
+
+/// Does anything begin when a function is executed?
+#[inline]
+pub fn awaits_function() -> bool {
+    TO_BEGIN.load(Relaxed) != 0
+}
+
+impl State {
+    pub(super) fn phases(&self) -> impl Iterator<Item = &Phase> {
+        self.phases.iter().flatten()
+    }
+
+    /// The section's rules, and those of each phase.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &RuleList> {
+        core::iter::once(&self.section).chain(self.phases().map(|phase| &phase.list))
+    }
+
+    /// Learns of calls that enter the phases' functions.
+    pub(super) fn start_phases(&self) {
+        TO_BEGIN.store(self.phases().count() as u32, Relaxed);
+        for phase in self.phases() {
+            self.modules.all(|module| {
+                if module.is(phase.module)
+                    && let Some(function) = module.address(phase.offset, 1)
+                {
+                    regions::lead_here(function, self.plan.header.page_bytes as usize);
+                }
+            });
+        }
+    }
+
+    /// A thread is about to execute a function: begins the phases that begin with it.
+    pub(super) fn function_begins(&self, function: usize) {
+        let Some(place) = self.modules.find(function) else {
+            return;
+        };
+        for phase in self.phases() {
+            if place.file_address == phase.offset
+                && place.module.is(phase.module)
+                && !phase.has_begun()
+            {
+                self.begin(phase);
+            }
+        }
+    }
+
+    fn begin(&self, phase: &Phase) {
+        let turn = self.phases_begun.fetch_add(1, SeqCst) + 1;
+        if phase
+            .turn
+            .compare_exchange(0, turn, SeqCst, SeqCst)
+            .is_err()
+        {
+            return;
+        }
+        TO_BEGIN.fetch_sub(1, Relaxed);
+        fence(SeqCst);
+        self.modules.all(|module| self.move_statics(phase, module));
+        phase.waiting.take_all(|address, waiting| {
+            let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
+            self.move_to_phase(phase, waiting.rule as usize, object);
+        });
+    }
+
+    fn move_statics(&self, phase: &Phase, module: &Module) {
+        self.statics(&phase.list, module, |index, rule| {
+            if phase.moves(index)
+                && let Some(object) = Object::of_module(module, rule)
+            {
+                self.move_to_phase(phase, index, object);
+            }
+        });
+    }
+
+    /// Moves an object that was remembered for a phase to its place.
+    fn move_to_phase(&self, phase: &Phase, index: usize, object: Object) {
+        if self.touches() {
+            if let Some(counters) = phase.list.counters.get(index) {
+                discount(&counters.waited);
+                count(&counters.early);
+            }
+            return;
+        }
+        // It waits for the second thread no more.
+        if object.origin.is_some()
+            && let Some(waiting) = self.waiting.remove(object.address)
+            && let Some(counters) = self.section.counters.get(waiting.rule as usize)
+        {
+            discount(&counters.waited);
+        }
+        self.switch(&phase.list, index, object);
+    }
+
+    /// A module was loaded, and the section's rules have placed its static objects.
+    pub(super) fn statics_in_phases(&self, module: &Module) {
+        for phase in self.phases() {
+            self.statics(&phase.list, module, |index, rule| {
+                let Some(counters) = phase.list.counters.get(index) else {
+                    return;
+                };
+                match Object::of_module(module, rule) {
+                    None => count(&counters.outside),
+                    Some(_) if !phase.moves(index) => count(&counters.left),
+                    Some(_) => count(&counters.waited),
+                }
+            });
+        }
+        // In the order in which they began.
+        for turn in 1..=self.phases_begun.load(SeqCst) {
+            for phase in self.phases() {
+                if phase.turn.load(SeqCst) == turn {
+                    self.move_statics(phase, module);
+                }
+            }
+        }
+    }
+
+    /// Is a static object, at this address in its module's file, one that a phase has moved?
+    pub(super) fn is_moved(&self, module: &Module, offset: u64) -> bool {
+        let begun = self.phases().filter(|phase| phase.has_begun());
+        begun.into_iter().any(|phase| {
+            let mut is_moved = false;
+            self.statics(&phase.list, module, |index, rule| {
+                is_moved |= rule.offset == offset && phase.moves(index);
+            });
+            is_moved
+        })
+    }
+
+    /// Which rules of the phases recognise a new object. Each list counts it among those of its call site.
+    pub(super) fn recognised(
+        &self,
+        origin: Origin,
+        size_bytes: usize,
+        frames: &[usize],
+    ) -> Recognised {
+        self.phases.each_ref().map(|phase| {
+            let phase = phase.as_ref()?;
+            let turn = phase.turn.load(SeqCst);
+            let index = self
+                .recogniser(&phase.list)
+                .recognise(origin, size_bytes, frames)?;
+            if !phase.moves(index)
+                && let Some(counters) = phase.list.counters.get(index)
+            {
+                count(&counters.left);
+                return None;
+            }
+            Some((turn, index))
+        })
+    }
+
+    /// The one of them that places the object: that of the phase that began last.
+    pub(super) fn newest(&self, recognised: &Recognised) -> Option<(&Phase, usize)> {
+        let phases = self.phases.iter().zip(recognised);
+        let begun = phases
+            .filter_map(|(phase, rule)| Some((phase.as_ref()?, (*rule)?)))
+            .filter(|(_, (turn, _))| *turn > 0);
+        let (phase, (_, index)) = begun.max_by_key(|(_, (turn, _))| *turn)?;
+        if self.touches() {
+            count(&phase.list.counters.get(index)?.early);
+            return None;
+        }
+        Some((phase, index))
+    }
+
+    /// Remembers a new object, which has its place for now, for the phases that had not begun.
+    pub(super) fn await_phases(&self, recognised: &Recognised, object: Object) {
+        let Some(origin) = object.origin else { return };
+        for (phase, rule) in self.phases.iter().zip(recognised) {
+            let (Some(phase), Some((0, index))) = (phase, *rule) else {
+                continue;
+            };
+            let Some(counters) = phase.list.counters.get(index) else {
+                continue;
+            };
+            if self
+                .extent(object.address, object.size_bytes)
+                .pages()
+                .is_none()
+            {
+                count(&counters.too_small);
+                continue;
+            }
+            let waiting = Waiting {
+                rule: index as u32,
+                size_bytes: object.size_bytes,
+                origin,
+            };
+            count(&counters.waited);
+            if !phase.waiting.insert(object.address, waiting) {
+                discount(&counters.waited);
+                count(&counters.no_room);
+                continue;
+            }
+            fence(SeqCst);
+            // Those that waited may have been looked through before this one was there.
+            if phase.has_begun() && phase.waiting.remove(object.address).is_some() {
+                self.move_to_phase(phase, index, object);
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Where a program enters parallel regions of OpenMP: its calls that hand a region's body to the runtime.
+//!
+//! Nothing is exported for that. An exported `GOMP_parallel` would stand in front of every OpenMP runtime of the
+//! process, and plugins (of Python, say) bring their own in scopes that this library cannot see: a team of one runtime
+//! whose threads ask another for their numbers computes nonsense. Instead the words through which one module calls the
+//! functions below (its global offset table) are led here, of the modules that a phase of the plan begins in alone.
+//! From here each call goes on to where it went, with all that it was called with.
+//!
+//! Only modules that are there when the program starts are looked at: where the loader is still at work, its words are
+//! its own. A word that is not filled in yet (lazy binding) is filled in where but one module defines the function;
+//! where several do, nobody knows before the call which is meant, and it is left alone. Calls that the linker has
+//! resolved (an OpenMP runtime that is linked in) have no such word.
+
+use core::arch::naked_asm;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+use crate::loader::{self, CallSlot};
+use crate::tracker::TRACKER;
+use crate::{message, place, sys};
+
+const PROT_READ: usize = 1;
+const PROT_WRITE: usize = 2;
+/// Words of one module that are led here.
+const SLOTS_MAX: usize = 64;
+
+/// Defines a stub for each function: it hands the body, in register `$x86` or `$aarch`, to [`body_begins`], and jumps
+/// on with everything that the function was called with, its arguments on the stack and in vector registers too.
+macro_rules! entries {
+    ($($name:ident $text:literal $x86:literal $aarch:literal;)*) => {
+        #[allow(non_camel_case_types, clippy::enum_variant_names)]
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        enum Entry { $($name),* }
+
+        /// Functions that take a region's body, and the stubs in front of them.
+        const ENTRIES: &[(&CStr, unsafe extern "C" fn())] = &[$(($text, $name)),*];
+
+        $(
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!(
+                    ".cfi_startproc",
+                    "sub rsp, 184",
+                    ".cfi_adjust_cfa_offset 184",
+                    "movups [rsp], xmm0",
+                    "movups [rsp + 16], xmm1",
+                    "movups [rsp + 32], xmm2",
+                    "movups [rsp + 48], xmm3",
+                    "movups [rsp + 64], xmm4",
+                    "movups [rsp + 80], xmm5",
+                    "movups [rsp + 96], xmm6",
+                    "movups [rsp + 112], xmm7",
+                    "mov [rsp + 128], rdi",
+                    "mov [rsp + 136], rsi",
+                    "mov [rsp + 144], rdx",
+                    "mov [rsp + 152], rcx",
+                    "mov [rsp + 160], r8",
+                    "mov [rsp + 168], r9",
+                    "mov [rsp + 176], rax",
+                    concat!("mov rdi, ", $x86),
+                    "mov esi, {entry}",
+                    "call {begins}",
+                    "mov r11, rax",
+                    "mov rdi, [rsp + 128]",
+                    "mov rsi, [rsp + 136]",
+                    "mov rdx, [rsp + 144]",
+                    "mov rcx, [rsp + 152]",
+                    "mov r8, [rsp + 160]",
+                    "mov r9, [rsp + 168]",
+                    "mov rax, [rsp + 176]",
+                    "movups xmm0, [rsp]",
+                    "movups xmm1, [rsp + 16]",
+                    "movups xmm2, [rsp + 32]",
+                    "movups xmm3, [rsp + 48]",
+                    "movups xmm4, [rsp + 64]",
+                    "movups xmm5, [rsp + 80]",
+                    "movups xmm6, [rsp + 96]",
+                    "movups xmm7, [rsp + 112]",
+                    "add rsp, 184",
+                    ".cfi_adjust_cfa_offset -184",
+                    "jmp r11",
+                    ".cfi_endproc",
+                    begins = sym body_begins,
+                    entry = const Entry::$name as usize,
+                );
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!(
+                    ".cfi_startproc",
+                    "stp x29, x30, [sp, #-208]!",
+                    ".cfi_def_cfa_offset 208",
+                    ".cfi_offset x29, -208",
+                    ".cfi_offset x30, -200",
+                    "mov x29, sp",
+                    "stp x0, x1, [sp, #16]",
+                    "stp x2, x3, [sp, #32]",
+                    "stp x4, x5, [sp, #48]",
+                    "stp x6, x7, [sp, #64]",
+                    "stp q0, q1, [sp, #80]",
+                    "stp q2, q3, [sp, #112]",
+                    "stp q4, q5, [sp, #144]",
+                    "stp q6, q7, [sp, #176]",
+                    concat!("mov x0, ", $aarch),
+                    "mov x1, {entry}",
+                    "bl {begins}",
+                    "mov x16, x0",
+                    "ldp q6, q7, [sp, #176]",
+                    "ldp q4, q5, [sp, #144]",
+                    "ldp q2, q3, [sp, #112]",
+                    "ldp q0, q1, [sp, #80]",
+                    "ldp x6, x7, [sp, #64]",
+                    "ldp x4, x5, [sp, #48]",
+                    "ldp x2, x3, [sp, #32]",
+                    "ldp x0, x1, [sp, #16]",
+                    "ldp x29, x30, [sp], #208",
+                    "br x16",
+                    ".cfi_endproc",
+                    begins = sym body_begins,
+                    entry = const Entry::$name as usize,
+                );
+            }
+        )*
+
+        /// Where each goes on to; 0: nothing is led here.
+        static REAL: [AtomicUsize; ENTRIES.len()] = [const { AtomicUsize::new(0) }; ENTRIES.len()];
+    };
+}
+
+// The body is the first argument of GCC's functions (libgomp_g.h), and the third of LLVM's (kmp.h).
+entries! {
+    gomp_parallel c"GOMP_parallel" "rdi" "x0";
+    gomp_parallel_start c"GOMP_parallel_start" "rdi" "x0";
+    gomp_parallel_reductions c"GOMP_parallel_reductions" "rdi" "x0";
+    gomp_sections c"GOMP_parallel_sections" "rdi" "x0";
+    gomp_sections_start c"GOMP_parallel_sections_start" "rdi" "x0";
+    gomp_static c"GOMP_parallel_loop_static" "rdi" "x0";
+    gomp_static_start c"GOMP_parallel_loop_static_start" "rdi" "x0";
+    gomp_dynamic c"GOMP_parallel_loop_dynamic" "rdi" "x0";
+    gomp_dynamic_start c"GOMP_parallel_loop_dynamic_start" "rdi" "x0";
+    gomp_guided c"GOMP_parallel_loop_guided" "rdi" "x0";
+    gomp_guided_start c"GOMP_parallel_loop_guided_start" "rdi" "x0";
+    gomp_runtime c"GOMP_parallel_loop_runtime" "rdi" "x0";
+    gomp_runtime_start c"GOMP_parallel_loop_runtime_start" "rdi" "x0";
+    gomp_nonmonotonic_dynamic c"GOMP_parallel_loop_nonmonotonic_dynamic" "rdi" "x0";
+    gomp_nonmonotonic_guided c"GOMP_parallel_loop_nonmonotonic_guided" "rdi" "x0";
+    gomp_nonmonotonic_runtime c"GOMP_parallel_loop_nonmonotonic_runtime" "rdi" "x0";
+    gomp_maybe_nonmonotonic_runtime c"GOMP_parallel_loop_maybe_nonmonotonic_runtime" "rdi" "x0";
+    kmpc_fork_call c"__kmpc_fork_call" "rdx" "x2";
+    kmpc_fork_call_if c"__kmpc_fork_call_if" "rdx" "x2";
+}
+
+/// A region is entered: says where its call goes on to.
+extern "C" fn body_begins(body: usize, entry: usize) -> usize {
+    if place::awaits_function() {
+        let place = 0usize;
+        TRACKER.function_begins(body, &raw const place as usize);
+    }
+    // The stubs' numbers are those of the table.
+    REAL.get(entry).map_or(0, |real| real.load(Acquire))
+}
+
+/// Leads here the calls by which the module that holds `code` enters regions.
+pub fn lead_here(code: usize, page_bytes: usize) {
+    let mut slots = [(0, CallSlot::default()); SLOTS_MAX];
+    let mut count = 0;
+    loader::each_call(code, page_bytes, |name, slot| {
+        let entry = ENTRIES.iter().position(|(known, _)| *known == name);
+        if let (Some(entry), Some(place)) = (entry, slots.get_mut(count)) {
+            *place = (entry, slot);
+            count += 1;
+        }
+    });
+    for (entry, slot) in slots.iter().take(count) {
+        if let Some((name, _)) = ENTRIES.get(*entry)
+            && lead(code, *slot, *entry, page_bytes).is_none()
+        {
+            message::line(format_args!(
+                "phases of the plan that begin with a call of {} do not begin: where it leads is not known (several \
+                 OpenMP runtimes are loaded: LD_BIND_NOW=1 has it known at start), or its word cannot be written",
+                name.to_str().unwrap_or("an OpenMP runtime")
+            ));
+        }
+    }
+}
+
+/// Leads one word here; none where that is not safe.
+fn lead(code: usize, slot: CallSlot, entry: usize, page_bytes: usize) -> Option<()> {
+    let (name, stub) = ENTRIES.get(entry)?;
+    let (stub, real) = (*stub as usize, REAL.get(entry)?);
+    // SAFETY: a word of a loaded module, eight bytes long and aligned; the loader may be writing it.
+    let word = unsafe { AtomicUsize::from_ptr(slot.address as *mut usize) };
+    let [low, high] = loader::module_range(code)?;
+    let led_to = word.load(Acquire);
+    // Led here for another phase of the module, or not defined anywhere.
+    if led_to == stub || led_to == 0 {
+        return Some(());
+    }
+    let goes_on = match (low..high).contains(&led_to) {
+        // Into its own procedure linkage, from where the loader finds the function.
+        true => loader::find_only(name)?,
+        false => loader::module_range(led_to).map(|_| led_to)?,
+    };
+    if let Err(known) = real.compare_exchange(0, goes_on, AcqRel, Acquire)
+        && known != goes_on
+    {
+        return None;
+    }
+    let page = slot.address & !(page_bytes - 1);
+    let protect = |protection: usize| {
+        let arguments = [page, page_bytes, protection, 0, 0, 0];
+        // SAFETY: a page that the loader made read-only once it was relocated, and for a moment is not.
+        unsafe { sys::call(sys::number::MPROTECT, arguments) }
+    };
+    if slot.is_sealed {
+        protect(PROT_READ | PROT_WRITE).ok()?;
+    }
+    word.store(stub, Release);
+    if slot.is_sealed {
+        let _ = protect(PROT_READ);
+    }
+    Some(())
+}

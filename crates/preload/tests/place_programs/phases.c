@@ -1,0 +1,111 @@
+// Fills objects alone, enters regions or starts a thread as the arguments say, and shows what objects.c shows.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WHOLE_BYTES (8 << 20)
+
+char table[1 << 20] __attribute__((aligned(4096)));
+static char *whole;
+static long sum;
+
+static void object(const char *name, void *address, size_t size) {
+    printf("OBJECT %s %zu %zu\n", name, (size_t)address, size);
+}
+
+static void *fill(void *memory, size_t size) {
+    memset(memory, 1, size);
+    __asm__ volatile("" : : "r"(memory) : "memory");
+    return memory;
+}
+
+static void show(const char *path) {
+    char buffer[4096];
+    size_t length;
+    FILE *file = fopen(path, "r");
+    printf("FILE %s\n", path);
+    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
+        fwrite(buffer, 1, length, stdout);
+    fclose(file);
+}
+
+static void *(*volatile allocate)(size_t) = malloc;
+__attribute__((noinline)) void *allocate_a(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
+
+// Entered by GOMP_parallel.
+__attribute__((noinline)) static void columns(void) {
+#pragma omp parallel
+    {
+#pragma omp for reduction(+ : sum)
+        for (long at = 0; at < WHOLE_BYTES; at++) sum += whole[at];
+    }
+}
+
+// Entered by GOMP_parallel_loop_nonmonotonic_dynamic, which has arguments on the stack.
+__attribute__((noinline)) static void rows(long step) {
+#pragma omp parallel for schedule(dynamic, 1000) reduction(+ : sum)
+    for (long at = 0; at < WHOLE_BYTES; at += step) sum += whole[at];
+}
+
+static void *reader(void *unused) {
+    for (long at = 0; at < WHOLE_BYTES; at++) sum += whole[at];
+    return unused;
+}
+
+// Makes and frees objects while a phase begins.
+static volatile int is_over;
+static void *churn(void *unused) {
+    while (!is_over) free(fill(allocate_a(20000), 20000));
+    fill(allocate_a(20000), 20000);
+    return unused;
+}
+
+#ifdef LLVM
+void __kmpc_fork_call(void *place, int count, void (*body)(), ...);
+
+// As LLVM outlines a region.
+__attribute__((noinline)) void outlined(int *thread, int *bound, long *a, long *b, long *c, long *d, long *e, long *f) {
+    sum += *thread + *bound + *a + 2 * *b + 3 * *c + 4 * *d + 5 * *e + 6 * *f;
+}
+#endif
+
+int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 1 << 16);
+    whole = fill(allocate_a(WHOLE_BYTES), WHOLE_BYTES);
+    free(fill(allocate_a(1 << 20), 1 << 20));
+    fill(table, sizeof table);
+    object("whole", whole, WHOLE_BYTES);
+    object("table", table, sizeof table);
+    for (int at = 1; at < argc; at++) {
+        if (!strcmp(argv[at], "columns")) columns();
+        if (!strcmp(argv[at], "rows")) rows(1);
+        if (!strcmp(argv[at], "fork") && fork()) {
+            wait(NULL);
+            return 0;
+        }
+        if (!strcmp(argv[at], "thread")) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, reader, NULL);
+            pthread_join(thread, NULL);
+        }
+        if (!strcmp(argv[at], "churn")) {
+            pthread_t threads[4];
+            for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, churn, NULL);
+            columns();
+            is_over = 1;
+            for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+        }
+#ifdef LLVM
+        long a = 1, b = 2, c = 3, d = 4, e = 5, f = 6;
+        if (!strcmp(argv[at], "llvm")) __kmpc_fork_call(NULL, 6, outlined, &a, &b, &c, &d, &e, &f);
+#endif
+    }
+    printf("SUM %ld\n", sum);
+    object("after", fill(allocate_a(1 << 20), 1 << 20), 1 << 20);
+    show("/proc/self/maps");
+    show("/proc/self/numa_maps");
+    return 0;
+}

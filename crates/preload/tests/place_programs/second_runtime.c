@@ -1,0 +1,20 @@
+// A second OpenMP runtime, of a sort: it hands regions on to the first, and runs LLVM's by one thread.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+
+void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags) {
+    void (*next)(void (*)(void *), void *, unsigned, unsigned) = dlsym(RTLD_NEXT, "GOMP_parallel");
+    next(body, data, threads, flags);
+}
+
+void __kmpc_fork_call(void *place, int count, void (*body)(), ...) {
+    int zero = 0;
+    void *arguments[6];
+    va_list list;
+    (void)place;
+    va_start(list, body);
+    for (int at = 0; at < count && at < 6; at++) arguments[at] = va_arg(list, void *);
+    va_end(list);
+    body(&zero, &zero, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+}
