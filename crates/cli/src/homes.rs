@@ -198,6 +198,10 @@ impl Homes {
                 continue;
             };
             let same_build = build_id.is_empty() || process.has_build(module, build_id);
+            let runs: &[(u64, u64)] = match pages.is_empty() || !same_build {
+                true => &[(0, u64::MAX)],
+                false => pages,
+            };
             let is_code = |object: &&Object| {
                 object.kind == ObjectKind::Code
                     && object.pid == process.pid
@@ -206,16 +210,10 @@ impl Homes {
             for object in process.recording.tables.objects.iter().filter(is_code) {
                 found.insert(position);
                 let end = object.address.saturating_add(object.size_bytes);
-                let runs = pages.iter().map(|&(first, count)| {
+                for &(first, count) in runs {
                     let at = |page: u64| page.saturating_mul(plan.page_bytes);
                     let address = |page: u64| object.address.saturating_add(at(page)).min(end);
-                    address(first)..address(first.saturating_add(count))
-                });
-                let ranges: Vec<Range<u64>> = match pages.is_empty() || !same_build {
-                    true => vec![object.address..end],
-                    false => runs.collect(),
-                };
-                for range in ranges {
+                    let range = address(first)..address(first.saturating_add(count));
                     self.take(process, object, range, |_| Some(Home::Copies));
                 }
             }

@@ -100,7 +100,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
                 None if matches!(file.try_exists(), Ok(false)) => bail!(
                     "{name}: there is no file `{wanted}`, and no policy of that name that plans"
                 ),
-                None => PlannedBy::File(Plan::read(file)?),
+                None => PlannedBy::File(Box::new(Plan::read(file)?)),
             };
             let mut found = Vec::new();
             let mut refused = None;
@@ -303,7 +303,7 @@ enum PlannedBy {
     /// A policy, of the very recording.
     Policy(nearpage_policy::Policy),
     /// A file.
-    File(Plan),
+    File(Box<Plan>),
 }
 
 /// What the name of a plan's policy begins with, before its file.

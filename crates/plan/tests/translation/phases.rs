@@ -10,6 +10,7 @@ fn phase(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Phase {
     let program = &image.program;
     let symbol = program.functions("grow")[0];
     Phase {
+        threads: Vec::new(),
         function: "grow".to_owned(),
         module: program.file_name.clone(),
         build_id: program.build_id.clone(),

@@ -1,5 +1,7 @@
 //! The online policies of ARS and Carrefour and Linux's own, at work.
 
+use std::slice::from_ref;
+
 use super::*;
 use crate::PhaseHomes;
 
@@ -573,9 +575,12 @@ fn a_plan_can_change_when_a_function_is_first_executed() {
     let (near, next) = (Some(Home::Node(1)), Some(Home::Later(None)));
     let function = (2, 64..128);
     // Of each page the reference that moves it is the only remote one of the last ten.
-    assert_eq!(planned(&[function.clone()], [near, None]), (1, 0, 9));
-    assert_eq!(planned(&[function.clone()], [near, next]), (2, 0, 18));
-    assert_eq!(planned(&[function], [Some(Home::Copies), None]), (0, 1, 9));
+    assert_eq!(planned(from_ref(&function), [near, None]), (1, 0, 9));
+    assert_eq!(planned(from_ref(&function), [near, next]), (2, 0, 18));
+    assert_eq!(
+        planned(from_ref(&function), [Some(Home::Copies), None]),
+        (0, 1, 9)
+    );
     // Another function, another page, or a phase that never begins.
     assert_eq!(planned(&[(2, 0..64)], [near, next]), (2, 0, 20));
     assert_eq!(planned(&[(2, 128..256)], [near, next]), (0, 0, 0));
