@@ -152,7 +152,7 @@ fn impossible_matrices_have_one_line() {
         ),
         (
             "latency_ns = [[1, 2], [2]]",
-            "row 1 of `latency_ns` has 1 numbers; expected 2",
+            "row 1 of `latency_ns` has 1 number; expected 2",
         ),
         (
             "distance = [[10, -20], [20, 10]]",

@@ -414,7 +414,7 @@ cpus = [2, 3]
             (
                 "[20, 10]",
                 "[20]",
-                "two.toml: row 1 of `distance` has 1 numbers; expected 2",
+                "two.toml: row 1 of `distance` has 1 number; expected 2",
             ),
             (
                 "[10, 20]",

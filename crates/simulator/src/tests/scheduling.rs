@@ -307,7 +307,7 @@ fn schedules_of_what_is_not_there_are_refused() {
         ),
         (
             "[[program]]\n[[program]]\n",
-            "s.toml: it has 2 programs, for 1 recordings",
+            "s.toml: it has 2 programs, for 1 recording",
         ),
         (
             "scheduler = \"affinity\"\n[[move]]\nthread = 1\nat_ns = 0\ncpu = 1",
