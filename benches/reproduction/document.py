@@ -276,7 +276,8 @@ def text(results, left_out, matrix, further, drawing):
         f"its sampling interval and cost of a sample, and the kernel's scan periods are divided by {scale['time']}; caches beyond "
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
         "- Free parameters, one value for all workloads: those at the end of [papers.md](papers.md), and of `auto` the margins in "
-        "`crates/policy/src/auto/model.rs`, `crates/cli/src/replay_judge.rs` and `crates/cli/src/plan/layouts.rs` and the parameters of "
+        "`crates/policy/src/auto/model.rs`, `crates/cli/src/replay_judge.rs` and `crates/cli/src/plan/layouts.rs`, what is a long phase (a tenth of the misses, "
+        "`crates/cli/src/phases.rs`), which pages of code are hot (half and nine tenths of the cost, `crates/policy/src/auto/choice.rs`) and the parameters of "
         "`crates/policy/src/online/auto`. Some choices came after first results of this page had been seen: "
         "the sizes of `cluster`, `lu_blocks`, `faces` and `pca` (their runs had lasted milliseconds), the cost of a move (no "
         "longer divided with the interval), what a move costs on `amd48` (Verghese's "
@@ -296,7 +297,7 @@ def text(results, left_out, matrix, further, drawing):
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
         "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
         "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"
-        "- Of phases plans of `auto` know those in which a single thread runs, and long ones that begin with a parallel region or a start routine, where pages or threads may go elsewhere; none of the workloads above has such long ones. "
+        "- Of phases plans of `auto` know those in which a single thread runs, and long ones that begin with a parallel region or a start routine, where pages or threads may go elsewhere ([figures](../benches/results/2026-11-23-phases.md)); of the plans above few have any. "
         "Otherwise they place threads for a whole run, packed or spread; online it moves threads as the program runs.\n",
     ]
     return "\n".join(parts)

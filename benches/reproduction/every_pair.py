@@ -201,11 +201,11 @@ WHY = """
   thread alone goes over what had moved to the others; pages go back to it without a margin of certainty now. After that
   ([2026-11-23](../benches/results/2026-11-23-online.md)) two were left that lost more than 1 %, `amr` and `ft` on `amd48`, and `is` on `smile-4` lost 3 % in the new tracings. None does now
   ([figures](../benches/results/2026-11-23-online-budget.md)): every tenth miss had shown only one of two arrays that a loop takes turns at, and the distances between samples are
-  drawn; what moves save is counted by the thread that others wait for; and for every page that is away its way back is held in reserve.
+  drawn; what moves save is counted by the thread that others wait for, from one barrier to the next; and for every page that is away its way back is held in reserve.
 - Online `auto` has moved threads since then ([figures](../benches/results/2026-11-23-online-threads.md)): `amr` on `amd48` takes 9 % less than first touch for it, `ammp` on `intel32` 19, on `xeon-2` and `epyc-8` 7 and 6.
   Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
 - Online, behind the best by more than 5 %: the reserve keeps a page from moving that has not lost enough yet. On `now-8`, where a move takes a millisecond, `mg` and `is` have
-  no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21. Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
+  no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21, then 10: while savings were counted epoch by epoch, it spent some that there had not been (60 points of first touch's time counted, 36 real; 27 and 27 now). Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
   the one that is kept. Neighbouring pages' moves and counts, which `in-w` lives on, were tried as evidence and shift losses from some pairs to others (same figures).
 - Threads run on other CPUs at other times whenever a workload is traced. Runs are of 3 to 700 ms; 1 % of the shortest is three page moves.
 
