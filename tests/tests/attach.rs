@@ -291,7 +291,10 @@ fn only_wanted_objects_are_kept() {
         "by_thread",
     ];
     let recorded = record(&case, &words).success();
-    assert!(recorded.stderr.contains("left out that nobody asked for"), "{recorded}");
+    assert!(
+        recorded.stderr.contains("left out that nobody asked for"),
+        "{recorded}"
+    );
     let found = report(&case);
     let kept = accesses(&found, "by_thread");
     assert!(
