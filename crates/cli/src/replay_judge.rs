@@ -139,9 +139,6 @@ impl Replays<'_> {
         // From the plan for the whole run: what had better change as it goes on.
         let onwards = with_phases(&chosen.plan);
         let onwards = self.decide_onwards(onwards, &found, input, parameters)?;
-        if !self.saves(onwards.1, chosen) {
-            return Ok(None);
-        }
         // From nothing: each phase for itself, the last first, then what comes before them all, and once more.
         let nothing = Plan {
             decisions: Vec::new(),
@@ -158,12 +155,8 @@ impl Replays<'_> {
             false => onwards,
         };
         plan.phases.retain(|phase| !phase.is_empty());
-        Ok((!plan.phases.is_empty()).then_some((plan, planned_ns)))
-    }
-
-    /// Does a plan that changes save enough beside the one that does not?
-    fn saves(&self, planned_ns: f64, chosen: &Chosen) -> bool {
-        planned_ns < chosen.planned_ns - MARGINS.plan * chosen.first_touch_ns
+        let worth_it = planned_ns < chosen.planned_ns - MARGINS.plan * chosen.first_touch_ns;
+        Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }
 }
 
