@@ -22,6 +22,13 @@ pub struct Cell {
     pub cost_ns: f32,
 }
 
+impl Cell {
+    /// Loads and stores, by weight (the `rw` of Marathe's Eq. 1 and 2).
+    pub fn accesses(&self) -> f64 {
+        f64::from(self.loads) + f64::from(self.stores)
+    }
+}
+
 /// What each thread did to each page of an object. Instances of one group are laid over each
 /// other, page by page.
 #[derive(Clone, Debug, Default, PartialEq)]

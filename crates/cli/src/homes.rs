@@ -3,6 +3,7 @@
 
 mod rest;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
@@ -47,40 +48,39 @@ impl Homes {
     ///
     /// # Errors
     /// A plan that means something that the machine does not have, or nothing of the recording.
-    pub fn of(
-        plans: &[Plan],
-        recording: &Recording,
-        trace: &Trace,
-        machine: &Machine,
-    ) -> anyhow::Result<Self> {
-        Self::with_threads(plans, &[], recording, trace, machine)
+    pub fn of(plans: &[Plan], processes: &Processes) -> anyhow::Result<Self> {
+        let mut homes = Self::with_threads(plans, &[], processes)?;
+        for plan in plans {
+            let mut places: &[u32] = &[];
+            for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
+                let before = places;
+                if !phase.threads.is_empty() {
+                    places = &phase.threads;
+                }
+                homes.add_phase(plan, phase, [before, places], processes)?;
+            }
+        }
+        Ok(homes)
     }
 
-    /// The same with threads of the first team in each other's places ([`Phase::threads`]).
-    fn with_threads(
-        plans: &[Plan],
-        places: &[u32],
-        recording: &Recording,
-        trace: &Trace,
-        machine: &Machine,
-    ) -> anyhow::Result<Self> {
+    /// The same of what holds from the start, with threads of the first team in each other's places
+    /// ([`Phase::threads`]).
+    fn with_threads(plans: &[Plan], places: &[u32], processes: &Processes) -> anyhow::Result<Self> {
         let mut homes = Self {
-            homes: vec![None; trace.pages().len()],
+            homes: vec![None; processes.pages],
             phases: Vec::new(),
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
             of_rest: 0,
-            decided: vec![false; trace.pages().len()],
+            decided: vec![false; processes.pages],
             missing: Vec::new(),
             warnings: Vec::new(),
         };
-        let pids = pids(recording);
         let mut found: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); plans.len()];
-        for pid in pids {
-            let process = Process::new(recording, trace, machine, pid);
+        for process in &processes.all {
             for (plan, found) in plans.iter().zip(&mut found) {
                 if process.runs(plan) {
-                    homes.place(plan, places, &process, found)?;
+                    homes.place(plan, places, process, found)?;
                 }
             }
         }
@@ -92,16 +92,6 @@ impl Homes {
                 }
             }
         }
-        for plan in plans {
-            let mut places: &[u32] = &[];
-            for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
-                let before = places;
-                if !phase.threads.is_empty() {
-                    places = &phase.threads;
-                }
-                homes.add_phase(plan, phase, [before, places], recording, trace, machine)?;
-            }
-        }
         Ok(homes)
     }
 
@@ -111,9 +101,7 @@ impl Homes {
         plan: &Plan,
         phase: &Phase,
         places: [&[u32]; 2],
-        recording: &Recording,
-        trace: &Trace,
-        machine: &Machine,
+        processes: &Processes,
     ) -> anyhow::Result<()> {
         let from_then_on = |decision: &Decision| Decision {
             start: match decision.placement {
@@ -124,40 +112,27 @@ impl Homes {
         };
         let alone = Plan {
             decisions: phase.decisions.iter().map(from_then_on).collect(),
-            phases: Vec::new(),
             ..plan.clone()
         };
-        let homes = Self::with_threads(
-            std::slice::from_ref(&alone),
-            places[1],
-            recording,
-            trace,
-            machine,
-        )?;
+        let homes = Self::with_threads(&[alone], places[1], processes)?;
         self.decisions += homes.decisions;
         self.found += homes.found;
         let missing = homes.missing.iter();
         self.missing
             .extend(missing.map(|name| format!("{name} from {} on", phase.function)));
-        for warning in homes.warnings {
-            if !self.warnings.contains(&warning) {
-                self.warnings.push(warning);
-            }
-        }
-        let entry = entry_of(phase, recording, trace);
+        self.warn(homes.warnings);
+        let entry = processes.all.iter().flat_map(|one| one.entry_of(phase));
+        let entry: Vec<(u32, Range<u32>)> = entry.collect();
         if entry.is_empty() {
             self.warnings.push(format!(
                 "`{}`, with which a phase of the plan begins, was not executed in {}: nothing moves then",
                 phase.function,
-                recording.folder.display()
+                processes.recording.folder.display()
             ));
         }
         let mut threads = Vec::new();
-        for pid in pids(recording) {
-            let process = Process::new(recording, trace, machine, pid);
-            if phase.threads.is_empty() || !process.runs(plan) {
-                continue;
-            }
+        let run_it = processes.all.iter().filter(|process| process.runs(plan));
+        for process in run_it.filter(|_| !phase.threads.is_empty()) {
             match process.moved(plan, places) {
                 Some(moves) => threads.extend(moves),
                 None => self.warnings.push(format!(
@@ -183,11 +158,7 @@ impl Homes {
         found: &mut BTreeSet<usize>,
     ) -> anyhow::Result<()> {
         let compact = process.translate(plan, places)?;
-        for warning in &compact.warnings {
-            if !self.warnings.contains(warning) {
-                self.warnings.push(warning.clone());
-            }
-        }
+        self.warn(compact.warnings.iter().cloned());
         for (position, decision) in plan.decisions.iter().enumerate() {
             let Subject::Code {
                 module,
@@ -281,6 +252,15 @@ impl Homes {
         }
     }
 
+    /// Keeps what is new of some warnings.
+    fn warn(&mut self, warnings: impl IntoIterator<Item = String>) {
+        for warning in warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+
     /// How much of a plan there is in the recording, in a line; with what to know about it.
     pub fn notes(&self, plan: &str) -> Vec<String> {
         let pages = self.homes.iter().flatten().count();
@@ -307,87 +287,56 @@ impl Homes {
 ///
 /// # Errors
 /// A plan of which nothing is in the recording.
-pub fn of_file(
-    file: &Path,
-    plan: &Plan,
-    recording: &Recording,
-    trace: &Trace,
-    machine: &Machine,
-) -> anyhow::Result<Homes> {
-    let homes = Homes::of(std::slice::from_ref(plan), recording, trace, machine)?;
+pub fn of_file(file: &Path, plan: &Plan, processes: &Processes) -> anyhow::Result<Homes> {
+    let homes = Homes::of(std::slice::from_ref(plan), processes)?;
     if homes.decisions > 0 && homes.found == 0 {
         bail!(
             "{}: nothing of this plan for {} is in {}: make one of this recording (`nearpage plan`), or record the \
              program that it is for",
             file.display(),
             plan.program.executable,
-            recording.folder.display()
+            processes.recording.folder.display()
         );
     }
     Ok(homes)
 }
 
-/// Processes of a recording.
-fn pids(recording: &Recording) -> Vec<u32> {
-    let threads = recording.tables.threads.iter();
-    let mut pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids
+/// The processes of a full recording, in which plans are looked for.
+pub struct Processes<'a> {
+    recording: &'a Recording,
+    all: Vec<Process<'a>>,
+    /// Pages of the trace.
+    pages: usize,
 }
 
-/// Pages of the trace with a phase's function, and its bytes in each: as it was in the recorded build, or, in another
-/// one, by name.
-fn entry_of(phase: &Phase, recording: &Recording, trace: &Trace) -> Vec<(u32, Range<u32>)> {
-    let tables = &recording.tables;
-    let page_bytes = trace.pages().page_bytes();
-    let mut functions: Vec<(u32, Range<u64>)> = Vec::new();
-    for mapping in &tables.mappings {
-        let Some(module) = tables.modules.get(mapping.module.0 as usize) else {
-            continue;
-        };
-        let own = module_name(module);
-        let is_its_build = !phase.build_id.is_empty() && phase.build_id == own.build_id;
-        if !is_its_build && phase.module != own.file_name {
-            continue;
-        }
-        let found = match is_its_build || phase.build_id.is_empty() && phase.size_bytes > 0 {
-            true => Some(phase.offset..phase.offset.saturating_add(phase.size_bytes)),
-            false => by_name(&phase.function, module),
-        };
-        functions.extend(found.map(|bytes| {
-            let at = |offset: u64| offset.wrapping_add(mapping.bias);
-            (mapping.pid, at(bytes.start)..at(bytes.end))
-        }));
-    }
-    functions.sort_unstable_by_key(|(pid, bytes)| (*pid, bytes.start));
-    functions.dedup();
-    let mut entry = Vec::new();
-    for page in 0..trace.pages().len() as u32 {
-        let (pid, place) = (
-            trace.pid(PageIndex(page)),
-            trace.pages().place(PageIndex(page)),
-        );
-        let page_end = place.address.saturating_add(page_bytes);
-        for (_, bytes) in functions.iter().filter(|function| function.0 == pid) {
-            let (start, end) = (bytes.start.max(place.address), bytes.end.min(page_end));
-            if start < end {
-                let in_page = |address: u64| (address - place.address) as u32;
-                entry.push((page, in_page(start)..in_page(end)));
-            }
+impl<'a> Processes<'a> {
+    /// Those of a recording, as they were traced on a machine.
+    pub fn of(recording: &'a Recording, trace: &Trace, machine: &'a Machine) -> Self {
+        let threads = recording.tables.threads.iter();
+        let mut pids: Vec<u32> = threads.map(|thread| thread.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let files: HashSet<u32> = trace.file_pages().into_iter().map(|file| file.0).collect();
+        let process = |pid| Process::new(recording, trace, machine, &files, pid);
+        Self {
+            recording,
+            all: pids.into_iter().map(process).collect(),
+            pages: trace.pages().len(),
         }
     }
-    entry
 }
 
-/// Bytes of a function of a module in its file, which is still the one that was recorded.
-fn by_name(function: &str, module: &Module) -> Option<Range<u64>> {
+/// Address of a function in the file of its module, and its bytes.
+fn by_name(function: &str, module: &Module) -> Option<(u64, u64)> {
+    let image = recorded_image(module)?;
+    let symbol = *image.functions(function).first()?;
+    Some((symbol.offset, symbol.size_bytes))
+}
+
+/// A module's file, where it is still the one that was recorded.
+pub fn recorded_image(module: &Module) -> Option<ModuleImage> {
     let image = ModuleImage::load(module.path.as_ref()).ok()?;
-    let found = image.functions(function);
-    let symbol = found
-        .first()
-        .filter(|_| image.build_id == module.build_id)?;
-    Some(symbol.offset..symbol.offset.saturating_add(symbol.size_bytes))
+    (image.build_id == module.build_id).then_some(image)
 }
 
 /// A page of the trace, and how long it was at its address.
@@ -416,23 +365,28 @@ struct Process<'a> {
     machine: &'a Machine,
     pid: u32,
     program: nearpage_plan::Program,
-    /// CPU of each thread in order of creation: its team, number in it, CPU.
-    threads: Vec<(&'a str, u32, CpuId)>,
-    /// What recordings call them.
-    indices: Vec<ThreadIndex>,
+    /// Threads in order of creation: team, number in it, what recordings call it, CPU.
+    threads: Vec<(&'a str, u32, ThreadIndex, CpuId)>,
     /// By address, then time.
     pages: Vec<Page>,
+    /// Its program on disk, read when it is asked for.
+    image: OnceCell<Option<ProgramImage>>,
 }
 
 impl<'a> Process<'a> {
-    fn new(recording: &'a Recording, trace: &Trace, machine: &'a Machine, pid: u32) -> Self {
+    fn new(
+        recording: &'a Recording,
+        trace: &Trace,
+        machine: &'a Machine,
+        files: &HashSet<u32>,
+        pid: u32,
+    ) -> Self {
         let threads = trace.threads().iter().filter_map(|traced| {
             let thread = recording.tables.threads.get(traced.thread.0 as usize)?;
-            let member = (thread.team.as_str(), thread.team_index, traced.cpu);
-            (thread.pid == pid).then_some((member, traced.thread))
+            let team = thread.team.as_str();
+            let member = (team, thread.team_index, traced.thread, traced.cpu);
+            (thread.pid == pid).then_some(member)
         });
-        let (threads, indices) = threads.unzip();
-        let files: HashSet<u32> = trace.file_pages().into_iter().map(|file| file.0).collect();
         let mut pages: Vec<Page> = (0..trace.pages().len())
             .filter(|&number| trace.pid(PageIndex(number as u32)) == pid)
             .map(|number| {
@@ -458,9 +412,9 @@ impl<'a> Process<'a> {
             machine,
             pid,
             program: program(&recording.tables, &recording.metadata, pid),
-            threads,
-            indices,
+            threads: threads.collect(),
             pages,
+            image: OnceCell::new(),
         }
     }
 
@@ -503,13 +457,54 @@ impl<'a> Process<'a> {
 
     /// The program on disk, where it is the build that was recorded: rebuilt programs' objects are
     /// found by their symbols.
-    fn image(&self) -> Option<ProgramImage> {
-        let modules = &self.recording.tables.modules;
-        let own = modules.iter().find(|module| {
-            !module.build_id.is_empty() && module.build_id == self.program.build_id
-        })?;
-        let image = ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
-        (image.program.build_id == own.build_id).then_some(image)
+    fn image(&self) -> Option<&ProgramImage> {
+        let read = || {
+            let modules = &self.recording.tables.modules;
+            let own = modules.iter().find(|module| {
+                !module.build_id.is_empty() && module.build_id == self.program.build_id
+            })?;
+            let image =
+                ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
+            (image.program.build_id == own.build_id).then_some(image)
+        };
+        self.image.get_or_init(read).as_ref()
+    }
+
+    /// Its pages with a phase's function, and the function's bytes in each: as it was in the recorded build, or, in
+    /// another one, by name.
+    fn entry_of(&self, phase: &Phase) -> Vec<(u32, Range<u32>)> {
+        let tables = &self.recording.tables;
+        let own = tables.mappings.iter().filter(|one| one.pid == self.pid);
+        let mut functions: Vec<(u64, u64)> = Vec::new();
+        for mapping in own {
+            let Some(module) = tables.modules.get(mapping.module.0 as usize) else {
+                continue;
+            };
+            let is_its_build = !phase.build_id.is_empty() && phase.build_id == module.build_id;
+            if !is_its_build && phase.module != module.file_name() {
+                continue;
+            }
+            let found = match is_its_build || phase.build_id.is_empty() && phase.size_bytes > 0 {
+                true => Some((phase.offset, phase.size_bytes)),
+                false => by_name(&phase.function, module),
+            };
+            functions.extend(found.map(|(offset, size_bytes)| {
+                let at = |offset: u64| offset.wrapping_add(mapping.bias);
+                (at(offset), at(offset.saturating_add(size_bytes)))
+            }));
+        }
+        functions.sort_unstable();
+        functions.dedup();
+        let page_bytes = self.machine.page_bytes;
+        let in_pages = functions.into_iter().flat_map(|(start, end)| {
+            let pages = self.pages_within(start & !(page_bytes - 1)..end);
+            pages.map(move |page| {
+                let last = end.min(page.address.saturating_add(page_bytes));
+                let bytes = [start.max(page.address), last].map(|at| (at - page.address) as u32);
+                (page.number as u32, bytes[0]..bytes[1])
+            })
+        });
+        in_pages.collect()
     }
 
     /// Is the module of this file name this build of it?
@@ -531,10 +526,9 @@ impl<'a> Process<'a> {
 
     /// Threads of a team by number, with their CPUs.
     fn members(&self, team: &str) -> Vec<(ThreadIndex, CpuId)> {
-        let threads = self.threads.iter().zip(&self.indices);
-        let members = threads.filter(|((name, ..), _)| *name == team);
+        let members = self.threads.iter().filter(|(name, ..)| *name == team);
         let mut members: Vec<_> = members
-            .map(|(&(_, index, cpu), &thread)| (index, (thread, cpu)))
+            .map(|&(_, index, thread, cpu)| (index, (thread, cpu)))
             .collect();
         members.sort_by_key(|&(index, _)| index);
         members.dedup_by_key(|&mut (index, _)| index);
@@ -589,8 +583,12 @@ impl<'a> Process<'a> {
             later: Later::AsPlanned,
             summary: false,
         };
-        let image = self.image();
-        translate(std::slice::from_ref(plan), &[], &target, image.as_slice())
+        translate(
+            std::slice::from_ref(plan),
+            &[],
+            &target,
+            self.image().map_or(&[], std::slice::from_ref),
+        )
     }
 
     /// Hands out the objects that rules take, in order of birth.
@@ -656,6 +654,6 @@ impl<'a> Process<'a> {
 fn module_name(module: &Module) -> ModuleName<'_> {
     ModuleName {
         build_id: &module.build_id,
-        file_name: module.path.rsplit('/').next().unwrap_or(&module.path),
+        file_name: module.file_name(),
     }
 }

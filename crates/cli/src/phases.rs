@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
 use nearpage_machine::NodeId;
-use nearpage_plan::{ModuleImage, Phase, Plan};
+use nearpage_plan::{Phase, Plan};
 use nearpage_policy::Input;
-use nearpage_recording::{
-    AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording, ThreadIndex,
-};
+use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Mark, Recording, ThreadIndex};
 use nearpage_wire::is_runtime_module;
+
+use crate::homes::recorded_image;
 
 /// A phase with less of the program's misses is not looked for: what it can save, moves have to be paid from, and
 /// each one is as much work as a plan.
@@ -130,15 +130,15 @@ pub fn exchanged(
             let of_page = cells[first..]
                 .iter()
                 .take_while(|cell| cell.page == users[0].page);
-            let all: f64 = of_page.clone().map(accesses).sum();
+            let all: f64 = of_page.clone().map(Cell::accesses).sum();
             for owner in of_page {
-                let share = accesses(owner) / all.max(f64::MIN_POSITIVE);
+                let share = owner.accesses() / all.max(f64::MIN_POSITIVE);
                 let Some(owner) = member(owner.thread) else {
                     continue;
                 };
                 for user in users {
                     if let Some(user_at) = member(user.thread) {
-                        references[user_at * team.len() + place(owner)] += share * accesses(user);
+                        references[user_at * team.len() + place(owner)] += share * user.accesses();
                     }
                 }
             }
@@ -170,10 +170,6 @@ pub fn exchanged(
     taken.iter().enumerate().any(moves).then_some(taken)
 }
 
-fn accesses(cell: &Cell) -> f64 {
-    f64::from(cell.loads) + f64::from(cell.stores)
-}
-
 /// A function that threads of a team run.
 struct Function {
     phase: Phase,
@@ -203,16 +199,13 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
             .collect();
         biases.sort_unstable();
         biases.dedup();
-        let file_name = file_name(module);
+        let file_name = module.file_name();
         if biases.is_empty() || is_runtime_module(file_name.as_bytes()) {
             continue;
         }
-        let Ok(image) = ModuleImage::load(module.path.as_ref()) else {
+        let Some(image) = recorded_image(module) else {
             continue;
         };
-        if image.build_id != module.build_id {
-            continue;
-        }
         let starts = tables.threads.iter().filter(|thread| thread.pid == pid);
         let starts: Vec<u64> = starts
             .filter_map(|thread| thread.start)
@@ -243,10 +236,6 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
         }
     }
     functions
-}
-
-fn file_name(module: &Module) -> &str {
-    module.path.rsplit('/').next().unwrap_or(&module.path)
 }
 
 /// Is it the body of a parallel region, by the name that the compiler gave it? GCC: `f._omp_fn.0`; LLVM:

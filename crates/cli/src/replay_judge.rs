@@ -11,7 +11,7 @@ use nearpage_policy::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, simulate};
 
-use crate::homes::Homes;
+use crate::homes::{Homes, Processes};
 use crate::phases::{self, Phases};
 use crate::replayed::Replayed;
 
@@ -31,7 +31,8 @@ const OBJECTS_MAX: usize = 6;
 /// Replays a recording.
 struct Replays<'a> {
     recording: &'a Recording,
-    trace: Replayed,
+    trace: &'a Replayed,
+    processes: Processes<'a>,
     machine: &'a Machine,
     workers: usize,
     /// Time under first touch, where it was replayed before.
@@ -170,7 +171,7 @@ impl Judge for Replays<'_> {
     ) -> anyhow::Result<Vec<f64>> {
         let job = |selection: &Selection| {
             let plan = self.whole(alternatives.plan(selection, |_| None));
-            let homes = Homes::of(&[plan], self.recording, &self.trace.trace, self.machine)?;
+            let homes = Homes::of(&[plan], &self.processes)?;
             Ok(Job::new(nearpage_simulator::Policy::Homes {
                 name: String::new(),
                 homes: homes.homes,
@@ -184,7 +185,7 @@ impl Judge for Replays<'_> {
         };
         let unknown = selections.iter().filter(|one| known_ns(one).is_none());
         let jobs: Vec<Job> = unknown.map(job).collect::<anyhow::Result<_>>()?;
-        let outcomes = simulate(&self.trace, self.machine, &jobs, self.workers)?;
+        let outcomes = simulate(self.trace, self.machine, &jobs, self.workers)?;
         let mut times_ns = outcomes.iter().map(|outcome| outcome.time_ns);
         let of = |selection| known_ns(selection).or_else(|| times_ns.next());
         Ok(selections.iter().filter_map(of).collect())
@@ -273,12 +274,14 @@ pub fn decided_within(
     let assumed = input.machine.with_assumed_bandwidth();
     let (chosen, by_replay) = match replayable(recording, input.machine)? {
         Some(trace) => {
+            let machine = assumed
+                .as_ref()
+                .map_or(input.machine, |assumed| &assumed.machine);
             let mut replays = Replays {
                 recording,
-                trace,
-                machine: assumed
-                    .as_ref()
-                    .map_or(input.machine, |assumed| &assumed.machine),
+                trace: &trace,
+                processes: Processes::of(recording, &trace.trace, machine),
+                machine,
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
                 first_touch_ns,
                 around: None,

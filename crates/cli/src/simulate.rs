@@ -113,7 +113,11 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
                         (homes, None)
                     }
                     PlannedBy::File(plan) => {
-                        let homes = homes::of_file(file, plan, recording, trace, &machine);
+                        let homes = homes::of_file(
+                            file,
+                            plan,
+                            &homes::Processes::of(recording, trace, &machine),
+                        );
                         (homes, plan.threads)
                     }
                 };
@@ -259,7 +263,7 @@ fn planned_for(
             Ok(decided.plan)
         })
         .collect::<anyhow::Result<_>>()?;
-    homes::Homes::of(&plans, recording, trace, machine)
+    homes::Homes::of(&plans, &homes::Processes::of(recording, trace, machine))
 }
 
 /// What is to be known of a plan for threads that run in a layout, if they were traced in another.

@@ -196,16 +196,6 @@ impl<'a> Translation<'a> {
             }
             _ => {}
         }
-        if self.target.later != Later::AsPlanned {
-            let moves_threads = plan.phases.iter().filter(|phase| !phase.threads.is_empty());
-            self.warnings.extend(moves_threads.map(|phase| {
-                format!(
-                    "threads do not change places when `{}` is first executed, as the plan has them: that is simulated, \
-                     and not carried out",
-                    phase.function
-                )
-            }));
-        }
         let siblings: Vec<&Subject> = plan
             .decisions
             .iter()
@@ -309,6 +299,14 @@ impl<'a> Translation<'a> {
                 }
             }
         }
+        let moves_threads = plan.phases.iter().filter(|phase| !phase.threads.is_empty());
+        self.warnings.extend(moves_threads.map(|phase| {
+            format!(
+                "threads do not change places when `{}` is first executed, as the plan has them: that is simulated, \
+                 and not carried out",
+                phase.function
+            )
+        }));
         Ok([first as u32, (self.tables.phases.len() - first) as u32])
     }
 

@@ -27,7 +27,7 @@ use nearpage_recording::ThreadIndex;
 
 use crate::Parameters;
 use crate::holder::{Holder, Layout};
-use crate::place::{Places, accesses};
+use crate::place::Places;
 use crate::plan::Context;
 
 const EQUAL: f64 = 1e-9;
@@ -379,7 +379,7 @@ fn most_active(context: &Context, cells: &[Cell], place: usize) -> Option<Owner>
         .iter()
         .filter(|cell| context.places.of(cell.thread) == Some(place))
     {
-        *totals.entry(cell.thread).or_insert(0.0) += accesses(cell);
+        *totals.entry(cell.thread).or_insert(0.0) += cell.accesses();
     }
     let more = |best: (ThreadIndex, f64), next: (ThreadIndex, f64)| {
         if next.1 > best.1 && !same(next.1, best.1) {

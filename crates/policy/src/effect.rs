@@ -5,7 +5,6 @@ use nearpage_recording::ThreadIndex;
 
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::place::accesses;
 use crate::plan::Context;
 
 /// Accesses, and how they would fare.
@@ -106,7 +105,7 @@ pub(crate) fn under_layout<C: Count>(context: &Context, group: &ObjectGroup, lay
     let mut counts = C::default();
     for cell in &group.affinity.cells {
         let holder = layout.holder(u64::from(cell.page) * unit + unit / 2);
-        counts.add(context, Part::Use, cell.thread, accesses(cell), holder);
+        counts.add(context, Part::Use, cell.thread, cell.accesses(), holder);
     }
     counts
 }
@@ -127,7 +126,7 @@ pub(crate) fn add_initialisation<C: Count>(
             None => Holder::Thread(touches.toucher(cell.page).unwrap_or(cell.thread)),
         };
         let part = Part::Initialisation;
-        counts.add(context, part, cell.thread, accesses(cell), holder);
+        counts.add(context, part, cell.thread, cell.accesses(), holder);
     }
 }
 
@@ -141,11 +140,11 @@ pub(crate) fn under_first_touch<C: Count>(context: &Context, group: &ObjectGroup
         if !context.places.knows(cell.thread) {
             continue;
         }
-        all += accesses(cell);
+        all += cell.accesses();
         if let Some(toucher) = touches.toucher(cell.page) {
             let holder = Holder::Thread(toucher);
-            counts.add(context, Part::Use, cell.thread, accesses(cell), holder);
-            known += accesses(cell);
+            counts.add(context, Part::Use, cell.thread, cell.accesses(), holder);
+            known += cell.accesses();
         }
     }
     (known > 0.0 && known >= all / 2.0).then_some(counts)
@@ -166,17 +165,17 @@ pub(crate) fn share_near(
         .iter()
         .filter(|cell| context.places.knows(cell.thread))
     {
-        all += accesses(cell);
+        all += cell.accesses();
         let Some(owner) = owner(cell.page) else {
             continue;
         };
-        known += accesses(cell);
+        known += cell.accesses();
         let is_near = if same_thread {
             owner == cell.thread
         } else {
             context.places.of(owner) == context.places.of(cell.thread)
         };
-        near += if is_near { accesses(cell) } else { 0.0 };
+        near += if is_near { cell.accesses() } else { 0.0 };
     }
     (known > 0.0 && known >= all / 2.0).then(|| near / known)
 }

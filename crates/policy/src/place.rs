@@ -166,7 +166,7 @@ impl Places {
     pub fn histogram(&self, cells: &[Cell]) -> Vec<(usize, f64)> {
         let mut counts: Vec<(usize, f64)> = cells
             .iter()
-            .filter_map(|cell| Some((self.of(cell.thread)?, accesses(cell))))
+            .filter_map(|cell| Some((self.of(cell.thread)?, cell.accesses())))
             .collect();
         counts.sort_by_key(|&(place, _)| place);
         counts.dedup_by(|next, kept| {
@@ -178,9 +178,4 @@ impl Places {
         });
         counts
     }
-}
-
-/// Reads and writes, by weight (the `rw` of Eq. 1 and 2).
-pub(crate) fn accesses(cell: &Cell) -> f64 {
-    f64::from(cell.loads) + f64::from(cell.stores)
 }

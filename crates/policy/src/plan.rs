@@ -190,8 +190,7 @@ impl<'a> Context<'a> {
                 Team {
                     name: name.clone(),
                     threads: u32::try_from(threads.len()).unwrap_or(u32::MAX),
-                    module: module
-                        .map_or_else(String::new, |module| subject::file_name(module).to_owned()),
+                    module: module.map_or_else(String::new, |module| module.file_name().to_owned()),
                     build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
                     offset: start.map_or(0, |(_, offset)| offset),
                 }

@@ -5,10 +5,6 @@ use nearpage_plan::{CallSiteFrame, Subject};
 use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
 use nearpage_wire::{is_own_module, is_runtime_module};
 
-pub(crate) fn file_name(module: &Module) -> &str {
-    module.path.rsplit('/').next().unwrap_or(&module.path)
-}
-
 fn module(tables: &Tables, id: ModuleId) -> Option<&Module> {
     tables.modules.get(id.0 as usize)
 }
@@ -23,7 +19,7 @@ fn frames(tables: &Tables, call_site: CallSiteId) -> Vec<CallSiteFrame> {
     physical
         .filter_map(|frame| {
             let module = module(tables, frame.module?)?;
-            let name = file_name(module);
+            let name = module.file_name();
             (!is_runtime_module(name.as_bytes())).then(|| CallSiteFrame {
                 module: name.to_owned(),
                 build_id: module.build_id.clone(),
@@ -54,10 +50,10 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
                 .iter()
                 .find_map(|id| tables.objects.get(id.0 as usize))?;
             let module = module(tables, *id)?;
-            let own = is_own_module(file_name(module).as_bytes());
+            let own = is_own_module(module.file_name().as_bytes());
             (!object.name.is_empty() && !own).then(|| Subject::Symbol {
                 symbol: object.name.clone(),
-                module: file_name(module).to_owned(),
+                module: module.file_name().to_owned(),
                 build_id: module.build_id.clone(),
                 offset: *offset,
                 size_bytes: group.size_bytes,
@@ -66,7 +62,7 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
         // Not the kernel's own, nor generated.
         (ObjectName::Other(name), ObjectKind::Code) if !name.starts_with('[') => {
             let mut modules = tables.modules.iter();
-            let module = modules.find(|module| file_name(module) == name);
+            let module = modules.find(|module| module.file_name() == name);
             Some(Subject::Code {
                 module: name.clone(),
                 build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
@@ -133,7 +129,7 @@ pub(crate) fn unplaceable_name(tables: &Tables, group: &ObjectGroup) -> String {
         ObjectName::Other(name) => name.clone(),
         ObjectName::CallSite(_) => "unknown call site".to_owned(),
         ObjectName::Symbol(id, offset) => {
-            let module = module(tables, *id).map_or("?", file_name);
+            let module = module(tables, *id).map_or("?", Module::file_name);
             format!("{module}+{offset:#x}")
         }
     }

@@ -6,7 +6,6 @@ use nearpage_recording::ThreadIndex;
 
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::place::accesses;
 use crate::plan::{Context, Input};
 use crate::prediction::Prediction;
 use crate::under::assumed_toucher;
@@ -73,12 +72,12 @@ fn add<'a>(
         };
         let of_thread = |thread: ThreadIndex| context.node_position(thread);
         match holder {
-            Holder::Thread(thread) => on(of_thread(thread), accesses(cell)),
-            Holder::Node(node) => on(context.machine.position(node), accesses(cell)),
-            Holder::Everywhere => on(Some(reader), accesses(cell)),
+            Holder::Thread(thread) => on(of_thread(thread), cell.accesses()),
+            Holder::Node(node) => on(context.machine.position(node), cell.accesses()),
+            Holder::Everywhere => on(Some(reader), cell.accesses()),
             Holder::Spread(nodes) => {
                 for &(node, share) in nodes {
-                    on(context.machine.position(node), accesses(cell) * share);
+                    on(context.machine.position(node), cell.accesses() * share);
                 }
             }
         }

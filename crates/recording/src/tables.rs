@@ -151,6 +151,13 @@ pub struct Module {
     pub build_id: String,
 }
 
+impl Module {
+    /// Its file's name without folders.
+    pub fn file_name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
 /// Where a module (or generated code) was in a process's memory, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleMapping {

@@ -5,7 +5,7 @@ use nearpage_plan::Plan;
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, Outcome, Policy, simulate};
 
-use crate::homes::Homes;
+use crate::homes::{Homes, Processes};
 use crate::progress::Progress;
 use crate::replayed::Replayed;
 
@@ -40,8 +40,9 @@ pub fn replay(
         Policy::from_name("first-touch").expect("it has that name"),
     )];
     let mut position = Vec::new();
+    let processes = Processes::of(recording, &trace.trace, machine);
     for (name, plans) in plans {
-        match Homes::of(plans, recording, &trace.trace, machine) {
+        match Homes::of(plans, &processes) {
             Ok(homes) => {
                 position.push(Some(jobs.len()));
                 jobs.push(Job::new(Policy::Homes {

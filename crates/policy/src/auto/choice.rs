@@ -8,7 +8,6 @@ use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
-use crate::place::accesses;
 use crate::plan::{Context, decided};
 use crate::under::assumed_toucher;
 use crate::{Parameters, Policy};
@@ -137,7 +136,7 @@ fn pages_by_cost(
     let cost_ns = |cell: &Cell| {
         let reader = context.node_position(cell.thread);
         reader.map_or(0.0, |reader| {
-            accesses(cell) * (latency_ns[reader][home] - latency_ns[reader][reader])
+            cell.accesses() * (latency_ns[reader][home] - latency_ns[reader][reader])
         })
     };
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
@@ -217,7 +216,7 @@ pub(super) fn choices(
             "over the nodes as its users are spread",
         );
         let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
-        let all: f64 = cells(group).map(accesses).sum();
+        let all: f64 = cells(group).map(Cell::accesses).sum();
         if parameters.replicas && stores <= stores_most * all {
             one(
                 Kind::Replicate,
@@ -322,7 +321,7 @@ fn weighted(context: &Context, group: &ObjectGroup) -> Option<Placement> {
         let reader = context.node_position(cell.thread);
         let node = reader.and_then(|at| context.machine.nodes.get(at))?.id;
         if let Some(entry) = by_node.iter_mut().find(|entry| entry.0 == node) {
-            entry.1 += accesses(cell);
+            entry.1 += cell.accesses();
         }
     }
     let most = by_node.iter().map(|node| node.1).fold(0.0, f64::max);
@@ -390,7 +389,7 @@ pub(super) fn sampling_error_ns(
             }
             _ => range_ns,
         };
-        accesses(cell) * changed * changed
+        cell.accesses() * changed * changed
     };
     let squares: f64 = cells(group).map(square).sum();
     let threads = group.threads.len().max(1) as f64;

@@ -19,7 +19,6 @@ use nearpage_recording::ThreadIndex;
 use super::choice::Choice;
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::place::accesses;
 use crate::plan::Context;
 use crate::under::assumed_toucher;
 
@@ -132,7 +131,7 @@ pub(super) fn slower_ns(
             return 0.0;
         };
         let change_ns = each_ns(reader, after) - each_ns(reader, Holder::Thread(before));
-        accesses(cell) * change_ns.max(0.0)
+        cell.accesses() * change_ns.max(0.0)
     };
     let mut of_threads: BTreeMap<ThreadIndex, f64> = BTreeMap::new();
     let by_page = |a: &Cell, b: &Cell| a.page == b.page;
@@ -153,7 +152,7 @@ pub(super) fn slower_ns(
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {
     let most = users
         .iter()
-        .max_by(|a, b| accesses(a).total_cmp(&accesses(b)));
+        .max_by(|a, b| a.accesses().total_cmp(&b.accesses()));
     most.map(|cell| cell.thread)
 }
 
