@@ -1,6 +1,9 @@
 //! `auto` by replay: the simulator says how long a full recording takes under a plan, phase by phase where it has
 //! long ones.
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use nearpage_machine::Machine;
 use nearpage_plan::{Phase, Plan};
 use nearpage_policy::auto::{
@@ -9,7 +12,7 @@ use nearpage_policy::auto::{
 use nearpage_policy::online::Initial;
 use nearpage_policy::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
-use nearpage_simulator::{Job, simulate};
+use nearpage_simulator::{Home, Job, PhaseHomes, simulate};
 
 use crate::homes::{Homes, Processes};
 use crate::phases::{self, Phases};
@@ -35,8 +38,9 @@ struct Replays<'a> {
     processes: Processes<'a>,
     machine: &'a Machine,
     workers: usize,
-    /// Time under first touch, where it was replayed before.
-    first_touch_ns: Option<f64>,
+    /// What was replayed before, by a hash of what it asks for each page and thread: other decisions about one part of a
+    /// plan, or the same ones about another, often come to the same.
+    known_ns: HashMap<u64, f64>,
     /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
     around: Option<(Plan, Option<usize>)>,
 }
@@ -161,6 +165,12 @@ impl Replays<'_> {
     }
 }
 
+fn hash(homes: &[Option<Home>], phases: &[PhaseHomes]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (homes, phases).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Judge for Replays<'_> {
     type Error = anyhow::Error;
 
@@ -169,26 +179,27 @@ impl Judge for Replays<'_> {
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> anyhow::Result<Vec<f64>> {
-        let job = |selection: &Selection| {
+        let mut asked = Vec::with_capacity(selections.len());
+        let mut jobs: Vec<(u64, Job)> = Vec::new();
+        for selection in selections {
             let plan = self.whole(alternatives.plan(selection, |_| None));
             let homes = Homes::of(&[plan], &self.processes)?;
-            Ok(Job::new(nearpage_simulator::Policy::Homes {
-                name: String::new(),
-                homes: homes.homes,
-                phases: homes.phases,
-            }))
-        };
-        let nothing = alternatives.nothing();
-        let known_ns = |selection: &Selection| {
-            let known = self.first_touch_ns.filter(|_| self.around.is_none());
-            known.filter(|_| *selection == nothing)
-        };
-        let unknown = selections.iter().filter(|one| known_ns(one).is_none());
-        let jobs: Vec<Job> = unknown.map(job).collect::<anyhow::Result<_>>()?;
+            let hash = hash(&homes.homes, &homes.phases);
+            asked.push(hash);
+            if !self.known_ns.contains_key(&hash) && jobs.iter().all(|job| job.0 != hash) {
+                let policy = nearpage_simulator::Policy::Homes {
+                    name: String::new(),
+                    homes: homes.homes,
+                    phases: homes.phases,
+                };
+                jobs.push((hash, Job::new(policy)));
+            }
+        }
+        let (new, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
         let outcomes = simulate(self.trace, self.machine, &jobs, self.workers)?;
-        let mut times_ns = outcomes.iter().map(|outcome| outcome.time_ns);
-        let of = |selection| known_ns(selection).or_else(|| times_ns.next());
-        Ok(selections.iter().filter_map(of).collect())
+        let times_ns = outcomes.iter().map(|outcome| outcome.time_ns);
+        self.known_ns.extend(new.into_iter().zip(times_ns));
+        Ok(asked.iter().map(|hash| self.known_ns[hash]).collect())
     }
 
     fn margins(&self) -> Margins {
@@ -277,13 +288,17 @@ pub fn decided_within(
             let machine = assumed
                 .as_ref()
                 .map_or(input.machine, |assumed| &assumed.machine);
+            let nothing = hash(&vec![None; trace.trace.pages().len()], &[]);
             let mut replays = Replays {
                 recording,
                 trace: &trace,
                 processes: Processes::of(recording, &trace.trace, machine),
                 machine,
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
-                first_touch_ns,
+                known_ns: first_touch_ns
+                    .map(|time_ns| (nothing, time_ns))
+                    .into_iter()
+                    .collect(),
                 around: None,
             };
             let mut chosen = choose_within(limit_ns, input, parameters, &mut replays)?;

@@ -55,7 +55,7 @@ pub enum Policy {
 }
 
 /// Where a plan wants a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
     /// On a node, by position.
     Node(u16),
@@ -70,7 +70,7 @@ pub enum Home {
 }
 
 /// Where a plan wants pages from when an instruction is executed for the first time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PhaseHomes {
     /// The instructions: the first fetch of any of these bytes begins the phase. Pages, and bytes in them.
     pub entry: Vec<(u32, Range<u32>)>,
