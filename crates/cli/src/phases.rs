@@ -117,30 +117,10 @@ pub fn exchanged(
     let mut references = vec![0.0; team.len() * team.len()];
     for group in now {
         let same = |other: &&ObjectGroup| other.kind == group.kind && other.name == group.name;
-        let Some(earlier) = before.iter().find(same) else {
-            continue;
-        };
-        let pages = |group: &ObjectGroup| group.affinity.page_bytes;
-        if pages(group) != pages(earlier) {
-            continue;
-        }
-        let cells = earlier.affinity.cells.as_slice();
-        for users in group.affinity.cells.chunk_by(|a, b| a.page == b.page) {
-            let first = cells.partition_point(|cell| cell.page < users[0].page);
-            let of_page = cells[first..]
-                .iter()
-                .take_while(|cell| cell.page == users[0].page);
-            let all: f64 = of_page.clone().map(Cell::accesses).sum();
-            for owner in of_page {
-                let share = owner.accesses() / all.max(f64::MIN_POSITIVE);
-                let Some(owner) = member(owner.thread) else {
-                    continue;
-                };
-                for user in users {
-                    if let Some(user_at) = member(user.thread) {
-                        references[user_at * team.len() + place(owner)] += share * user.accesses();
-                    }
-                }
+        let earlier = before.iter().find(same);
+        for (owner, user, count) in earlier.into_iter().flat_map(|one| shared(one, group)) {
+            if let (Some(owner), Some(user)) = (member(owner), member(user)) {
+                references[user * team.len() + place(owner)] += count;
             }
         }
     }
@@ -168,6 +148,26 @@ pub fn exchanged(
     let node = |place: usize| nodes[team[place].0 as usize];
     let moves = |(user, &to): (usize, &u32)| node(place(user)) != node(to as usize);
     taken.iter().enumerate().any(moves).then_some(taken)
+}
+
+/// References to pages of an object that other threads referred to before, as shares of those: owner, user, references.
+fn shared<'a>(
+    before: &'a ObjectGroup,
+    now: &'a ObjectGroup,
+) -> impl Iterator<Item = (ThreadIndex, ThreadIndex, f64)> + 'a {
+    let owners = before.affinity.cells.as_slice();
+    let is_alike = before.affinity.page_bytes == now.affinity.page_bytes;
+    let users = now.affinity.cells.iter().filter(move |_| is_alike);
+    users.flat_map(move |user| {
+        let first = owners.partition_point(|owner| owner.page < user.page);
+        let owners = owners[first..].iter();
+        let owners = owners.take_while(|owner| owner.page == user.page);
+        let all: f64 = owners.clone().map(Cell::accesses).sum();
+        owners.map(move |owner| {
+            let share = owner.accesses() / all.max(f64::MIN_POSITIVE);
+            (owner.thread, user.thread, share * user.accesses())
+        })
+    })
 }
 
 /// A function that threads of a team run.

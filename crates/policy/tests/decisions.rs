@@ -1086,6 +1086,28 @@ impl Judge for Slow<'_> {
     }
 }
 
+/// All its misses at the farthest node's latency, and then at the nearest's, are less than what is asked of a decision.
+#[test]
+fn a_replay_is_not_asked_about_what_cannot_save_enough() {
+    let decided = |loads_of_small: f32| {
+        let mut recording = master_initialised(8, block(), &block_cells());
+        let small: Vec<(u32, u32, f32)> = (0..32)
+            .map(|page| (page, page / 4, loads_of_small))
+            .collect();
+        recording.object("small", 32, block(), &small);
+        let tried = std::cell::Cell::new(0);
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &Parameters::default(), &mut Slow { tried: &tried });
+            (chosen.plan.decisions.len(), tried.get())
+        })
+    };
+    let large = block_cells()[0].2;
+    // Of the latencies 0.4 and 0.11 %; 43 % of that may be saved.
+    let [(_, of_both), (alone, of_one)] = [0.004 * large, 0.0011 * large].map(decided);
+    assert!(of_one < of_both, "{of_one} of {of_both}");
+    assert_eq!(alone, 1);
+}
+
 /// A difference of two large sums is the first that another input changes.
 #[test]
 fn auto_leaves_what_saves_little_of_what_it_makes_slower() {

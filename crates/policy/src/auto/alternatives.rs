@@ -5,10 +5,10 @@ use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
-    Choice, Kind, REPLICATED_STORES_MAX, choices, copies_of_code, later, left, next_touch,
-    next_use, placements,
+    Choice, Kind, REPLICATED_STORES_MAX, choices, copies_of_code, later, least_and_most_ns, left,
+    next_touch, next_use, placements,
 };
-use super::{inputs, rest};
+use super::{Margins, inputs, rest};
 use crate::effect::Tally;
 use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
 use crate::under::{Fate, under};
@@ -61,13 +61,14 @@ pub struct Alternatives<'a> {
 }
 
 impl<'a> Alternatives<'a> {
-    /// `of_samples`: they will be judged by samples, which do not say in what order accesses were made.
+    /// For a judge of such margins; one that goes by samples does not know in what order accesses were made.
     pub(crate) fn new(
         context: &Context<'a>,
         input: &Input<'a>,
         parameters: &Parameters,
-        of_samples: bool,
+        margins: &Margins,
     ) -> Self {
+        let of_samples = margins.of_samples;
         let mut objects = Vec::new();
         let mut left_alone = Vec::new();
         let mut others = Vec::new();
@@ -75,9 +76,17 @@ impl<'a> Alternatives<'a> {
         let timing = input.machine.timing();
         let latency_ns =
             timing.map_or_else(|_| context.weights.clone(), |timing| timing.latency_ns);
+        // An object has to save so much by itself; what samples of it say is uncertain by more than that.
+        let least_saved = match of_samples {
+            true => 0.0,
+            false => margins.object,
+        };
+        let is_worth_it = |group: &ObjectGroup| {
+            worth_deciding(context, group, parameters)
+                && may_save(context, group, &latency_ns) >= least_saved
+        };
         for (position, group) in input.attribution.objects.iter().enumerate() {
-            let subject = subject::subject(context.tables, group)
-                .filter(|_| worth_deciding(context, group, parameters));
+            let subject = subject::subject(context.tables, group).filter(|_| is_worth_it(group));
             let Some(subject) = subject else {
                 others.push((position, group));
                 continue;
@@ -392,6 +401,16 @@ fn with_resized(context: &Context, choices: &mut Vec<Choice>) -> Vec<usize> {
 /// Samples of a group's accesses.
 fn samples(group: &ObjectGroup) -> f64 {
     group.accesses() / group.affinity.sample_weight.max(1.0)
+}
+
+/// Share of the latencies that placing a group saves at most: were all it misses on the farthest node, and then on the
+/// nearest. Where all nodes are as far, relief of queues is all there is to save.
+fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec<f64>]) -> f64 {
+    let (_, cost_share) = context.part(group);
+    match least_and_most_ns(latency_ns) {
+        [least_ns, most_ns] if least_ns < most_ns => cost_share * (1.0 - least_ns / most_ns),
+        _ => cost_share,
+    }
 }
 
 /// The decision that leaves a group to first touch.

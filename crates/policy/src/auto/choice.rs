@@ -348,10 +348,16 @@ fn sample_ns(latency_ns: &[Vec<f64>], group: &ObjectGroup) -> f64 {
 
 /// From the nearest to the farthest memory.
 fn range_ns(latency_ns: &[Vec<f64>]) -> f64 {
+    let [least, most] = least_and_most_ns(latency_ns);
+    most - least
+}
+
+/// Of the nearest and the farthest memory.
+pub(super) fn least_and_most_ns(latency_ns: &[Vec<f64>]) -> [f64; 2] {
     let latencies = latency_ns.iter().flatten().copied();
     let most = latencies.clone().fold(0.0, f64::max);
     let least = latencies.fold(f64::MAX, f64::min);
-    most - least
+    [least, most]
 }
 
 /// Two standard errors of what decisions save: each sample of an access that they make faster or slower

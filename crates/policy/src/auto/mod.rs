@@ -35,6 +35,9 @@
 //! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
 //! what came before and what comes after.
 //!
+//! A replay is not asked about an object that could not save what is asked of a decision, if all that it misses were on
+//! the farthest node, and then on the nearest: it is part of the rest.
+//!
 //! What is in none of the objects worth deciding about, small objects, data without a name, is decided about
 //! together (`rest`): rows and atoms of a few hundred bytes share pages, so that nothing can be said of them one by
 //! one, but much is won where they are spread over the nodes, or each of their pages goes to the thread that is the
@@ -258,7 +261,7 @@ pub fn choose_within<J: Judge>(
 ) -> Result<Option<Chosen>, J::Error> {
     let context = Context::new(input);
     let (margins, objects_max) = (judge.margins(), judge.objects_max());
-    let alternatives = Alternatives::new(&context, input, parameters, margins.of_samples);
+    let alternatives = Alternatives::new(&context, input, parameters, &margins);
     let mut judged = Judged {
         judge,
         alternatives: &alternatives,
