@@ -166,12 +166,6 @@ impl Figures {
         }
     }
 
-    /// Filling the caches that a CPU has to itself, from the nearest memory.
-    pub fn refill_ns(&self) -> f64 {
-        let nearest = self.latency.iter().min().copied().unwrap_or(0);
-        self.private_lines as f64 * nearest as f64 / FS
-    }
-
     /// What a store to a replicated page costs, where no other waits for the lock.
     pub fn collapse_ns(&self) -> f64 {
         match self.moves {

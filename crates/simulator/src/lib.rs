@@ -228,7 +228,7 @@ fn simulate_one(
                 service_ns: figures.controller as f64 / figures::FS,
                 move_ns: figures.mean_move_ns(job.options.batch_pages),
                 collapse_ns: figures.collapse_ns(),
-                refill_ns: figures.refill_ns(),
+                private_lines: figures.private_lines,
             };
             run.under::<_, true>(Auto::new(parameters, &setting, Some(&times))?)
         }

@@ -38,7 +38,7 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 
 use self::purse::Purse;
 use self::risk::Risk;
-use self::threads::{Threads, Weighing};
+use self::threads::{Refill, Threads, Weighing};
 use super::parameter::parameters;
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
@@ -74,8 +74,8 @@ pub struct MemoryTimes {
     pub move_ns: f64,
     /// A store to a page that has copies, which takes them away.
     pub collapse_ns: f64,
-    /// Filling the caches that a CPU has to itself; 0: not known.
-    pub refill_ns: f64,
+    /// Lines of the caches that a CPU has to itself, which a thread that comes to it fills; 0: not known.
+    pub private_lines: u64,
 }
 
 /// No node.
@@ -217,10 +217,12 @@ impl Auto {
             (0, None) => cost_ns,
             (ns, _) => ns as f64,
         };
-        let refill_ns = match (refill_ns, times) {
-            (0, Some(times)) if times.refill_ns > 0.0 => times.refill_ns,
-            (0, _) => cost_ns,
-            (ns, _) => ns as f64,
+        let refill = match (refill_ns, times) {
+            (0, Some(times)) if times.private_lines > 0 => {
+                Refill::References(times.private_lines as f64)
+            }
+            (0, _) => Refill::Ns(cost_ns),
+            (ns, _) => Refill::Ns(ns as f64),
         };
         let latency_ns: Vec<f64> = match (remote_ns, times) {
             (0, Some(times)) => times.latency_ns.iter().flatten().copied().collect(),
@@ -270,7 +272,7 @@ impl Auto {
             one_runs: false,
             purse: Purse::new(budget_permille as f64 / 1000.0),
             threads: (move_threads != 0)
-                .then(|| Threads::new(nodes, setting.cpus_per_node, refill_ns)),
+                .then(|| Threads::new(nodes, setting.cpus_per_node, refill)),
         })
     }
 

@@ -30,7 +30,7 @@ fn times() -> MemoryTimes {
         service_ns: 0.0,
         move_ns: 20_000.0,
         collapse_ns: 20_000.0,
-        refill_ns: 0.0,
+        private_lines: 0,
     }
 }
 

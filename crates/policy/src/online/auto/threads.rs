@@ -17,8 +17,7 @@ pub(super) struct Threads {
     nodes: usize,
     /// 0: unknown, and none is taken to be free.
     cpus_per_node: u32,
-    /// Filling the caches of another CPU.
-    refill_ns: f64,
+    refill: Refill,
     /// By thread.
     known: Vec<Known>,
     /// Observations by the node that served them, `[thread × nodes + node]`.
@@ -32,6 +31,14 @@ pub(super) struct Threads {
     wishes: Vec<ThreadMove>,
 }
 
+/// Filling the caches of another CPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refill {
+    /// So many references to where the thread's have gone so far, from where it goes.
+    References(f64),
+    Ns(f64),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// Node where it was first seen.
@@ -39,12 +46,15 @@ struct Known {
     /// Where it was sent.
     node: u8,
     moves: u8,
+    /// What its last move has cost.
+    refill_ns: f64,
 }
 
 const UNKNOWN: Known = Known {
     first: NONE,
     node: NONE,
     moves: 0,
+    refill_ns: 0.0,
 };
 
 impl Known {
@@ -59,6 +69,12 @@ struct Leaving {
     /// Position among the epoch's threads.
     thread: usize,
     /// What that has certainly saved, beyond what it costs.
+    net_ns: f64,
+}
+
+/// What moving a thread to a node costs, and what being there would certainly have saved beyond that.
+struct Prospect {
+    refill_ns: f64,
     net_ns: f64,
 }
 
@@ -77,16 +93,20 @@ pub(super) struct Weighing<'a> {
 impl Weighing<'_> {
     /// What a reference from a node takes from another.
     fn loaded_ns(&self, node: usize, memory: usize) -> f64 {
-        self.latency_ns[node * self.wait_ns.len() + memory] + self.wait_ns[memory]
+        self.unloaded_ns(node, memory) + self.wait_ns[memory]
+    }
+
+    fn unloaded_ns(&self, node: usize, memory: usize) -> f64 {
+        self.latency_ns[node * self.wait_ns.len() + memory]
     }
 }
 
 impl Threads {
-    pub fn new(nodes: usize, cpus_per_node: u32, refill_ns: f64) -> Self {
+    pub fn new(nodes: usize, cpus_per_node: u32, refill: Refill) -> Self {
         Self {
             nodes,
             cpus_per_node,
-            refill_ns,
+            refill,
             known: Vec::new(),
             seen: Vec::new(),
             ran_on: 0,
@@ -134,20 +154,24 @@ impl Threads {
         if self.ran_on.count_ones() < 2 {
             return 0;
         }
-        let mut net_ns: Vec<Option<Vec<f64>>> = (threads.iter().zip(&at))
-            .map(|(one, &from)| self.net_ns(one.thread, from, weighing))
+        let mut prospects: Vec<Option<Vec<Prospect>>> = (threads.iter().zip(&at))
+            .map(|(one, &from)| self.prospect(one.thread, from, weighing))
             .collect();
         let mut left = 0;
-        while let Some(moving) = self.best(threads, &at, &room, &net_ns) {
-            let price_ns = moving
-                .iter()
-                .map(|&(thread, _)| purse.price_ns(threads[thread].thread, self.refill_ns));
-            let price_ns = price_ns.fold(0.0, f64::max);
+        while let Some(moving) = self.best(threads, &at, &room, &prospects) {
+            let costs = moving.iter().map(|&(thread, node)| {
+                let refill_ns = prospects[thread]
+                    .as_ref()
+                    .map_or(0.0, |to| to[node].refill_ns);
+                (threads[thread].thread, refill_ns)
+            });
+            let (mut price_ns, mut longest_ns) = (0.0f64, 0.0f64);
+            for (thread, refill_ns) in costs {
+                price_ns = price_ns.max(purse.price_ns(thread, refill_ns));
+                longest_ns = longest_ns.max(refill_ns);
+            }
             // They would go back side by side.
-            let reserve_ns = match purse.threads_reserve_ns {
-                0.0 => BACK_MOVES * self.refill_ns,
-                _ => 0.0,
-            };
+            let reserve_ns = (BACK_MOVES * longest_ns - purse.threads_reserve_ns).max(0.0);
             let of = |thread: usize| self.of(threads[thread].thread);
             let goes_back =
                 |&(thread, node): &(usize, usize)| usize::from(of(thread).first) == node;
@@ -160,12 +184,15 @@ impl Threads {
             }
             for (thread, node) in moving {
                 let index = threads[thread].thread;
-                purse.pay(index, self.refill_ns);
+                let refill_ns = prospects[thread]
+                    .take()
+                    .map_or(0.0, |to| to[node].refill_ns);
+                purse.pay(index, refill_ns);
                 left |= 1 << at[thread];
                 at[thread] = node;
-                net_ns[thread] = None;
                 let known = &mut self.known[index.0 as usize];
                 known.node = node as u8;
+                known.refill_ns = refill_ns;
                 known.moves = known.moves.saturating_add(1);
                 self.any_moved = true;
                 self.wishes.push(ThreadMove {
@@ -174,10 +201,9 @@ impl Threads {
                     rule: "its references so far would have paid for moving it to the memory that they went to",
                 });
             }
-            purse.threads_reserve_ns = match self.known.iter().any(Known::is_away) {
-                true => BACK_MOVES * self.refill_ns,
-                false => 0.0,
-            };
+            let away = self.known.iter().filter(|known| known.is_away());
+            let longest_ns = away.map(|known| known.refill_ns).fold(0.0, f64::max);
+            purse.threads_reserve_ns = BACK_MOVES * longest_ns;
         }
         left
     }
@@ -208,33 +234,41 @@ impl Threads {
         known.copied().unwrap_or(UNKNOWN)
     }
 
-    /// By node, what a thread on another would certainly have saved there, beyond what the move costs; none that was
-    /// never seen, or where a move is still to be made.
-    fn net_ns(
+    /// What moving a thread would have brought, by node; none that was never seen, or where a move is still to be made.
+    fn prospect(
         &self,
         thread: ThreadIndex,
         from: usize,
         weighing: &Weighing<'_>,
-    ) -> Option<Vec<f64>> {
+    ) -> Option<Vec<Prospect>> {
         let known = self.of(thread);
         if known.first == NONE || known.is_away() && usize::from(known.node) != from {
             return None;
         }
         let seen = &self.seen[thread.0 as usize * self.nodes..][..self.nodes];
+        let all: f64 = seen.iter().map(|&count| f64::from(count)).sum();
         let to = |node: usize| {
-            let (mut saved_ns, mut variance) = (0.0, 0.0);
+            let (mut saved_ns, mut variance, mut taken_ns) = (0.0, 0.0, 0.0);
             for (memory, &count) in seen.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let each_ns = weighing.every
                     * (weighing.loaded_ns(from, memory) - weighing.loaded_ns(node, memory));
                 saved_ns += f64::from(count) * each_ns;
                 variance += f64::from(count) * each_ns * each_ns;
+                taken_ns += f64::from(count) * weighing.unloaded_ns(node, memory);
             }
+            let refill_ns = match self.refill {
+                Refill::Ns(ns) => ns,
+                Refill::References(count) => count * taken_ns / all.max(1.0),
+            };
             let doublings = match usize::from(known.first) == node {
                 true => 0,
                 false => known.moves.min(DOUBLINGS_MAX),
             };
-            let cost_ns = self.refill_ns * f64::from(1u32 << doublings);
-            saved_ns - weighing.errors * f64::sqrt(variance) - cost_ns
+            let cost_ns = refill_ns * f64::from(1u32 << doublings);
+            Prospect {
+                refill_ns,
+                net_ns: saved_ns - weighing.errors * f64::sqrt(variance) - cost_ns,
+            }
         };
         Some((0..self.nodes).map(to).collect())
     }
@@ -245,11 +279,11 @@ impl Threads {
         threads: &[ThreadCounts],
         at: &[usize],
         room: &[i64],
-        net_ns: &[Option<Vec<f64>>],
+        prospects: &[Option<Vec<Prospect>>],
     ) -> Option<Vec<(usize, usize)>> {
         let mut leaving: Vec<Option<Leaving>> = vec![None; self.nodes * self.nodes];
-        for (thread, (&from, net_ns)) in at.iter().zip(net_ns).enumerate() {
-            for (to, &net_ns) in net_ns.iter().flatten().enumerate() {
+        for (thread, (&from, prospect)) in at.iter().zip(prospects).enumerate() {
+            for (to, &Prospect { net_ns, .. }) in prospect.iter().flatten().enumerate() {
                 let most = &mut leaving[from * self.nodes + to];
                 if most.is_none_or(|most| net_ns > most.net_ns) {
                     *most = Some(Leaving { thread, net_ns });
@@ -312,7 +346,7 @@ mod tests {
             let mut purse = Purse::new(0.0);
             purse.balance_ns = 1e9;
             Self {
-                threads: Threads::new(nodes, cpus_per_node, REFILL_NS),
+                threads: Threads::new(nodes, cpus_per_node, Refill::Ns(REFILL_NS)),
                 purse,
                 latency_ns: (0..nodes * nodes).map(latency).collect(),
                 wait_ns: vec![0.0; nodes],
@@ -391,6 +425,22 @@ mod tests {
         assert_eq!(world.decide(&[0, 1]), []);
         world.refer(0, 1, 1);
         assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+    }
+
+    /// On machines whose remote memory is far away the caches are filled from there, too.
+    #[test]
+    fn caches_are_filled_from_where_its_memory_is() {
+        let mut world = World::new(2, 2, &[0, 1]);
+        world.threads.refill = Refill::References(100.0);
+        // A quarter of its references would go to the node that it leaves: 150 ns each, by which 100 are saved.
+        world.refer(0, 0, 37);
+        world.refer(0, 1, 111);
+        assert_eq!(world.decide(&[0, 1]), []);
+        world.refer(0, 0, 1);
+        world.refer(0, 1, 3);
+        assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+        let left_ns = 1e9 - (1.0 + BACK_MOVES) * 100.0 * 150.0;
+        assert_eq!(world.purse.free_ns(), left_ns);
     }
 
     #[test]
