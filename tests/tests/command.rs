@@ -398,11 +398,28 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
+fn without_accesses_no_tables_are_printed() {
+    let case = Case::new("no-accesses");
+    case.nearpage(["record", "-q", "--after", "100", "-o", "r", "--", "true"])
+        .success();
+    let report = case.nearpage(["report", "r"]).success();
+    assert!(report.stdout.contains("no samples"), "{report}");
+    assert!(!report.stdout.contains("object"), "{report}");
+    let plan = case.nearpage(["plan", "r"]).success();
+    assert!(plan.stdout.contains("no accesses were recorded"), "{plan}");
+    assert!(!plan.stdout.contains("interleave"), "{plan}");
+}
+
+#[test]
 fn bad_recordings_are_named() {
     let case = Case::new("bad-recordings");
     says(case.nearpage(["report", "missing"]), 1, &["missing"]);
     case.write("file", "text");
-    says(case.nearpage(["report", "file"]), 1, &["file"]);
+    says(
+        case.nearpage(["report", "file"]),
+        1,
+        &["file", "nearpage record -o DIR -- COMMAND"],
+    );
     fs::create_dir(case.path("empty")).unwrap();
     says(case.nearpage(["report", "empty"]), 1, &["empty"]);
 
@@ -567,6 +584,15 @@ fn a_recording_that_cannot_be_written_leaves_what_was_there() {
         names
     };
     assert!(names().is_empty(), "{:?}", names());
+    let mut few_files = case.command("bash");
+    let nearpage = nearpage_path();
+    let script = format!(
+        "ulimit -n 4; exec '{}' record -o r -- true",
+        nearpage.display()
+    );
+    few_files.args(["-c", &script]);
+    case.run(few_files).says(1, &["Too many open files"]);
+    assert!(names().is_empty(), "{:?}", names());
     fs::create_dir(case.path("r")).unwrap();
     case.write("r/recording.json", "{}");
     record("--force");
@@ -583,7 +609,7 @@ fn an_earlier_recording_is_kept_unless_forced() {
     says(
         case.nearpage(["record", "-o", "r", "--", "true"]),
         1,
-        &["r"],
+        &["r: there is a recording already", "--force"],
     );
     assert_eq!(case.read("r/recording.json"), before);
     says(
@@ -944,6 +970,8 @@ fn text_fits_narrow_terminals() {
         ("60", vec!["report", "r"]),
         ("80", vec!["report", "r", "--by", "thread"]),
         ("80", vec!["report", "r", "--by", "page"]),
+        ("80", vec!["plan", "r", "--machine", "opteron-4"]),
+        ("50", vec!["plan", "r", "--machine", "opteron-4"]),
     ] {
         let mut command = case.command(nearpage_path());
         command.args(&arguments).env("COLUMNS", columns);

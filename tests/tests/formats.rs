@@ -183,6 +183,17 @@ fn profiles_are_labelled_with_object_node_and_level() {
     }
 }
 
+/// A folder named `-` was made.
+#[test]
+fn tables_are_not_printed() {
+    let case = Case::new("tables-printed");
+    case.nearpage(["record", "-q", "-o", "r", "--", "true"])
+        .success();
+    case.nearpage(["export", "r", "-o", "-"])
+        .says(2, &["Parquet tables are a folder"]);
+    assert!(!case.path("-").exists());
+}
+
 #[test]
 fn what_is_left_out_is_said() {
     let case = Case::new("thinned");

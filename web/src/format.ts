@@ -29,7 +29,8 @@ export function count(value: number): string {
 /** Every digit. */
 export const exact = (value: number) => value.toLocaleString("en", { maximumFractionDigits: 3 });
 
-export const percent = (share: number) => `${share > 0 && share < 0.0995 ? (share * 100).toFixed(1) : (share * 100).toFixed(0)} %`;
+export const percent = (share: number) =>
+  share > 0 && share < 0.001 ? "<0.1 %" : `${share > 0 && share < 0.0995 ? (share * 100).toFixed(1) : (share * 100).toFixed(0)} %`;
 
 /** A time as precise as the distance between two of them asks for. */
 export function timeAt(ns: number, step: number): string {

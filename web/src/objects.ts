@@ -8,6 +8,9 @@ import { bytes, count, percent, time } from "./format.ts";
 import { link, note } from "./state.ts";
 import { type Column, table } from "./table.ts";
 
+/** What the report calls them, where its JSON has another word. */
+const KINDS: Record<string, string> = { heap_unresolved: "heap outside known objects", mapping: "mappings", stack: "stacks", tls: "thread-local" };
+
 /**
  * An object's pages, coloured by the thread that uses each most: a background of hard stops, for a canvas
  * in every row costs the browser 100 KiB each.
@@ -92,7 +95,7 @@ export function objectsView(context: Context): HTMLElement {
     "section",
     {},
     h("h2", {}, "Objects"),
-    h("p", {}, `${count(report.accesses)} accesses: `, kinds.map(([kind, accesses]) => `${kind.replaceAll("_", " ")} ${percent(accesses / Math.max(report.accesses, 1))}`).join(", "), "."),
+    h("p", {}, `${count(report.accesses)} accesses: `, kinds.map(([kind, accesses]) => `${KINDS[kind] ?? kind} ${percent(accesses / Math.max(report.accesses, 1))}`).join(", "), "."),
     h("p", {}, h("label", {}, "search ", input)),
     place,
   );

@@ -42,7 +42,7 @@ impl ObjectIndex {
                 name: group.name.clone(),
                 size_bytes: group.size_bytes,
                 instances: group.instances.round() as u64,
-                samples: group.only.map(ObjectId).into_iter().collect(),
+                samples: vec![ObjectId(group.first)],
                 loads: OperationTotals::default(),
                 stores: OperationTotals::default(),
                 threads: Vec::new(),

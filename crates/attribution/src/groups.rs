@@ -18,6 +18,8 @@ pub(crate) struct Group {
     pub name: ObjectName,
     pub size_bytes: u64,
     pub instances: f64,
+    /// One of the objects.
+    pub first: u32,
     /// The only object, where there is one.
     pub only: Option<u32>,
 }
@@ -36,7 +38,8 @@ pub(crate) struct Groups {
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
     CallSite(ObjectKind, CallSiteId, u32),
-    Symbol(u32, u64),
+    /// By name, too: a section may begin where its first symbol does, and a segment where its first section does.
+    Symbol(u32, u64, &'a str),
     Named(ObjectKind, &'a str),
 }
 
@@ -67,7 +70,7 @@ impl Groups {
                     Key::CallSite(kind, site, class)
                 }
                 (ObjectKind::Static, _, Some(module)) => {
-                    Key::Symbol(module.0, object.module_offset)
+                    Key::Symbol(module.0, object.module_offset, &object.name)
                 }
                 (ObjectKind::Heap, ..) => Key::Named(object.kind, "heap, call site not recorded"),
                 (ObjectKind::HeapArea, ..) => {
@@ -91,6 +94,7 @@ impl Groups {
                     name,
                     size_bytes: 0,
                     instances: 0.0,
+                    first: id as u32,
                     only: Some(id as u32),
                 });
                 groups.len() as u32 - 1

@@ -1,12 +1,14 @@
 //! From accesses and objects to affinities and patterns.
 
 use nearpage_attribution::{
-    AccessChunks, Attribution, Error, Input, ObjectName, Operations, Options, Pattern, attribute,
+    AccessChunks, Attribution, Error, Input, ObjectIndex, ObjectName, Operations, Options, Pattern,
+    attribute,
 };
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, CallSiteId, FirstTouch, Level, Mark, Module, ModuleId,
-    ModuleMapping, Object, ObjectKind, Resolution, SampleCounts, Tables, Thread, ThreadIndex,
+    ModuleMapping, Object, ObjectId, ObjectKind, Resolution, SampleCounts, Tables, Thread,
+    ThreadIndex,
 };
 
 const THREADS: u32 = 4;
@@ -273,6 +275,44 @@ fn pages_of_code_are_told_apart_and_are_nobodys_share() {
         "{:?}",
         code.pattern
     );
+}
+
+/// `.bss` begins where its first symbol does: they were one row, with the section's size, and what lies
+/// between symbols was that symbol's.
+#[test]
+fn a_section_is_not_the_symbol_that_it_begins_with() {
+    const BSS: u64 = 0x6000_0000;
+    let mut tables = tables();
+    let parts = [("libz.so .bss", 0x8000), ("window", 0x1000)];
+    let first = tables.objects.len() as u32;
+    tables
+        .objects
+        .extend(parts.map(|(name, size_bytes)| Object {
+            name: name.to_owned(),
+            module: Some(ModuleId(0)),
+            module_offset: 0x4000,
+            ..object(ObjectKind::Static, BSS, size_bytes, None)
+        }));
+    let mut batch = AccessBatch::default();
+    batch.push(access(1, 0, BSS + 0x10, AccessKind::Load));
+    batch.push(access(2, 0, BSS + 0x20, AccessKind::Load));
+    batch.push(access(3, 0, BSS + 0x7000, AccessKind::Load));
+    let found = attributed_to(&tables, &[batch], &[], &Options::default()).unwrap();
+    let rows: Vec<(u64, u64, f64)> = found
+        .objects
+        .iter()
+        .map(|group| (group.size_bytes, group.instances, group.loads.count))
+        .collect();
+    assert_eq!(rows, [(0x1000, 1, 2.0), (0x8000, 1, 1.0)]);
+
+    let index = ObjectIndex::new(&tables.objects);
+    let groups = index.groups();
+    let mut search = index.search();
+    for (address, object) in [(BSS + 0x10, first + 1), (BSS + 0x7000, first)] {
+        let found = search.find(1, 5, address).unwrap();
+        assert_eq!(found.object, ObjectId(object));
+        assert_eq!(groups[found.group].samples, [ObjectId(object)]);
+    }
 }
 
 #[test]

@@ -74,6 +74,12 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         )
         .into());
     }
+    if arguments.output == Path::new("-") {
+        return Err(Usage(
+            "-o - prints a file: Parquet tables are a folder, name it with -o".to_owned(),
+        )
+        .into());
+    }
     let recording = Recording::open(&arguments.recording)?;
     let mut metadata = recording.metadata.clone();
     metadata.notes.push(format!(

@@ -518,16 +518,25 @@ impl OutputFolder {
         match LogWriter::create(&self.path, metadata, machine) {
             Ok(log) => Ok((self, log)),
             Err(error) => {
+                let is_recording = self.path.join(folder::METADATA_FILE).exists();
                 if self.is_new {
                     self.give_back();
                 }
-                Err(error.into())
+                match error {
+                    nearpage_recording::Error::FolderInUse(path) if is_recording => bail!(
+                        "{}: there is a recording already; choose another folder with -o, or replace it with --force",
+                        path.display()
+                    ),
+                    error => Err(error.into()),
+                }
             }
         }
     }
 
     /// There will be no new recording.
     fn give_back(self) {
+        // One after the other: where it is for want of open files, two folders can't be open at once.
+        let _ = fs::remove_dir_all(self.path.join(folder::LOG_FOLDER));
         let _ = fs::remove_dir_all(&self.path);
         if let Some(earlier) = self.earlier {
             let _ = fs::rename(earlier, &self.path);

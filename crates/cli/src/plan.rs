@@ -12,7 +12,7 @@ use nearpage_plan::{Decision, Phase, Placement, Plan, Subject};
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
 };
-use nearpage_report::{bytes, printable, shorten, width};
+use nearpage_report::{bytes, printable, shorten, width, wrapped};
 use serde_json::{Value, json};
 
 use crate::Usage;
@@ -107,8 +107,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         } else {
             let mut text = to_text(plan, &planned.prediction, terminal::width());
             if let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time {
-                let _ = writeln!(
-                    text,
+                let words = format!(
                     "time, {}: {} instead of {} under first touch",
                     if replayed {
                         "replayed"
@@ -118,9 +117,11 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
                     crate::compare::duration(planned_ns),
                     crate::compare::duration(first_touch_ns),
                 );
+                let _ = writeln!(text, "{}", wrapped(&words, terminal::width()));
             }
             if let Some(words) = &planned.decided.assumed {
-                let _ = writeln!(text, "assumed: {words}");
+                let words = wrapped(&format!("assumed: {words}"), terminal::width());
+                let _ = writeln!(text, "{words}");
             }
             if let Some(choice) = &choice {
                 text += &format!("\n{}", choice.to_text());
@@ -202,9 +203,8 @@ const ROWS_MAX: usize = 20;
 pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
     let mut text = String::new();
     let threads = plan.teams.first().map_or(1, |team| team.threads);
-    let _ = writeln!(
-        text,
-        "{} on {}, {}: where accesses would go (policy {})\n",
+    let heading = format!(
+        "{} on {}, {}: where accesses would go (policy {})",
         if plan.program.executable.is_empty() {
             "program"
         } else {
@@ -214,12 +214,26 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         several(threads as u64, "thread"),
         plan.policy
     );
-    const FIGURES: usize = 10 + 7 + 2 + 17 + 12 + 11 + 8;
-    let name_width = width.saturating_sub(FIGURES).clamp(12, 48);
-    let _ = writeln!(
-        text,
-        "{:<name_width$} {:>9} {:>6}  {:<17}{:>12}{:>11}{:>8}",
-        "object", "size", "cost", "placement", "first touch", "interleave", "planned"
+    let _ = writeln!(text, "{}\n", wrapped(&heading, width));
+    if prediction.accesses <= 0.0 {
+        let words = "no accesses were recorded that a plan could place; record for longer, or at a higher --rate";
+        let _ = writeln!(text, "{}", wrapped(words, width));
+        return text;
+    }
+    let columns = Columns::that_fit(width);
+    text.push_str(
+        &columns.line(
+            "object",
+            [
+                "size",
+                "cost",
+                "placement",
+                "first touch",
+                "interleave",
+                "planned",
+            ]
+            .map(str::to_owned),
+        ),
     );
     let mut assumed = false;
     let worth_a_row = |object: &&ObjectPrediction| {
@@ -242,17 +256,15 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
             ""
         };
         assumed |= !mark.is_empty();
-        let _ = writeln!(
-            text,
-            "{} {:>9} {:>5.1}%  {:<17}{:>12}{:>11}{:>8}",
-            fitted(&object.name, name_width),
+        let cells = [
             bytes(object.size_bytes),
-            object.cost_share * 100.0,
-            fitted(&placement, 17),
+            format!("{:.1}%", object.cost_share * 100.0),
+            placement,
             format!("{}{mark}", share(object.first_touch)),
             share(object.interleave),
-            share(object.plan)
-        );
+            share(object.plan),
+        ];
+        text.push_str(&columns.line(&object.name, cells));
     }
     if left_out > 0 {
         let _ = writeln!(text, "… and {left_out} more that matter less");
@@ -262,24 +274,19 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         prediction.interleave,
         prediction.plan,
     ];
-    let row = |label: &str, figures: [String; 3]| {
-        let label_width = name_width + 10 + 7 + 2 + 17;
-        format!(
-            "{label:<label_width$}{:>12}{:>11}{:>8}\n",
-            figures[0], figures[1], figures[2]
-        )
-    };
-    text.push_str(&row("local accesses, all objects", totals.map(share)));
+    text.push_str(&columns.total("local accesses, all objects", totals.map(share)));
     let label = match prediction.unit {
         WeightUnit::Nanoseconds => "mean latency in ns, uncontended",
         WeightUnit::Distance => "mean distance, uncontended",
     };
-    text.push_str(&row(
-        label,
-        totals.map(|outcome| format!("{:.0}", outcome.mean_weight)),
-    ));
+    let means = totals.map(|outcome| format!("{:.0}", outcome.mean_weight));
+    text.push_str(&columns.total(label, means));
     if assumed {
-        text.push_str("* assumed: first touched by the thread that allocated it\n");
+        let words = wrapped(
+            "* assumed: first touched by the thread that allocated it",
+            width,
+        );
+        let _ = writeln!(text, "{words}");
     }
     for phase in &plan.phases {
         let _ = writeln!(
@@ -301,11 +308,69 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
                 Placement::FirstTouch => "near the thread that uses it next".to_owned(),
                 placement => placement.to_string(),
             };
-            let _ = writeln!(text, "  {} {placement}", fitted(&decision.name, name_width));
+            let _ = writeln!(
+                text,
+                "  {} {placement}",
+                fitted(&decision.name, columns.name)
+            );
         }
     }
     text
 }
+
+/// The table's columns: the name, then size, cost, placement, first touch, interleave, planned, as far as there is
+/// room.
+struct Columns {
+    name: usize,
+    /// 0: left out.
+    widths: [usize; 6],
+}
+
+/// Which of them is the placement: words, on the left.
+const PLACEMENT: usize = 2;
+
+impl Columns {
+    fn that_fit(columns: usize) -> Self {
+        let mut widths = [10, 7, 19, 12, 11, 8];
+        let room = |widths: &[usize; 6]| columns.saturating_sub(widths.iter().sum());
+        let (size, first_touch, interleave) = (0, 3, 4);
+        for dispensable in [interleave, size, first_touch] {
+            if room(&widths) < NAME_MIN {
+                widths[dispensable] = 0;
+            }
+        }
+        Self {
+            name: room(&widths).clamp(NAME_MIN, NAME_MAX),
+            widths,
+        }
+    }
+
+    fn line(&self, name: &str, cells: [String; 6]) -> String {
+        let mut line = fitted(name, self.name);
+        for (column, (cell, width)) in cells.iter().zip(self.widths).enumerate() {
+            match (width, column) {
+                (0, _) => {}
+                (_, PLACEMENT) => line += &format!("  {}", fitted(cell, width - 2)),
+                _ => line += &format!("{cell:>width$}"),
+            }
+        }
+        line.trim_end().to_owned() + "\n"
+    }
+
+    /// Of all objects: first touch, interleave, planned.
+    fn total(&self, label: &str, figures: [String; 3]) -> String {
+        let (before, after) = self.widths.split_at(PLACEMENT + 1);
+        let mut line = fitted(label, self.name + before.iter().sum::<usize>());
+        for (figure, width) in figures.iter().zip(after).filter(|(_, width)| **width > 0) {
+            line += &format!("{figure:>width$}");
+        }
+        line + "\n"
+    }
+}
+
+/// Columns of a name, at least and at most.
+const NAME_MIN: usize = 16;
+const NAME_MAX: usize = 48;
 
 /// Is an object placed as part of the rest?
 fn is_of_rest(plan: &Plan, object: &ObjectPrediction) -> bool {

@@ -394,28 +394,11 @@ fn first_touch_does_as_well(
 
 /// Gives every decision the shortest of its names that tells it from the others.
 pub(crate) fn named_apart(decisions: Vec<(Vec<String>, Decision)>) -> Vec<Decision> {
-    let at = |names: &[String], depth: usize| {
-        names
-            .get(depth)
-            .or(names.last())
-            .cloned()
-            .unwrap_or_default()
-    };
-    let depth_of = |own: &[String]| {
-        let others = || {
-            decisions
-                .iter()
-                .map(|(names, _)| names)
-                .filter(|names| names.as_slice() != own)
-        };
-        (0..own.len())
-            .find(|&depth| others().all(|names| at(names, depth) != at(own, depth)))
-            .unwrap_or(own.len())
-    };
-    let names: Vec<String> = decisions
+    let subjects: Vec<_> = decisions
         .iter()
-        .map(|(names, _)| at(names, depth_of(names)))
+        .map(|(names, decision)| (names.as_slice(), &decision.subject))
         .collect();
+    let names = subject::names_apart(&subjects);
     decisions
         .into_iter()
         .zip(names)

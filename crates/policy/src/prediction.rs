@@ -2,6 +2,7 @@
 //! interleaving and under the plan. Uncontended: queues at memory controllers and links are not
 //! modelled, so interleaving looks worse here than where bandwidth is short.
 
+use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Plan, Subject};
 use nearpage_recording::ObjectKind;
 
@@ -11,7 +12,7 @@ use crate::effect::Tally;
 use crate::holder::Layout;
 use crate::interleave;
 use crate::plan::{Context, Input};
-use crate::subject::{means, names, subject, unplaceable_name};
+use crate::subject::{means, names_of_groups, subject};
 use crate::under::{Fate, under};
 
 /// How accesses fare.
@@ -111,6 +112,22 @@ pub struct Prediction {
     pub plan: Outcome,
 }
 
+/// Positions of a plan's decisions about a group, which is recognised as `own`; what is placed with the rest has
+/// none.
+pub(crate) fn decisions_about(
+    plan: &Plan,
+    context: &Context,
+    group: &ObjectGroup,
+    own: Option<&Subject>,
+) -> Vec<usize> {
+    let pages_min = Parameters::default().pages_min;
+    let own = own.filter(|_| group.size_bytes >= pages_min * context.page_bytes);
+    let applies = |position: &usize| {
+        own.is_some_and(|own| means(&plan.decisions[*position].subject, own, group.kind))
+    };
+    (0..plan.decisions.len()).filter(applies).collect()
+}
+
 /// Predicts what a plan does to the accesses of a recording on the machine of `input`. The plan may
 /// be one that [`crate::decide`] made, or one that was read from a file.
 pub fn predict(plan: &Plan, input: &Input) -> Prediction {
@@ -133,15 +150,7 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             continue;
         }
         let own = subject(context.tables, group);
-        let worth_placing = group.size_bytes >= parameters.pages_min * context.page_bytes;
-        let decisions: Vec<usize> = match &own {
-            Some(own) if worth_placing => {
-                let applies =
-                    |position: &usize| means(&plan.decisions[*position].subject, own, group.kind);
-                (0..plan.decisions.len()).filter(applies).collect()
-            }
-            _ => Vec::new(),
-        };
+        let decisions = decisions_about(plan, &context, group, own.as_ref());
         let is_named = !decisions.is_empty();
         let decisions = match is_named {
             true => decisions,
@@ -173,17 +182,12 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         for (total, tally) in totals.iter_mut().zip(tallies) {
             total.add_scaled(tally, accesses / tally.accesses);
         }
-        let name = match &own {
-            Some(own) => names(own).into_iter().next(),
-            None => Some(unplaceable_name(context.tables, group)),
-        };
         objects.push(ObjectPrediction {
             group: position,
             name: decisions
                 .first()
                 .filter(|_| is_named)
                 .map(|&first| plan.decisions[first].name.clone())
-                .or(name)
                 .unwrap_or_default(),
             size_bytes: group.size_bytes,
             accesses,
@@ -195,6 +199,16 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
             plan: tallies[2].into(),
         });
     }
+    let unnamed = objects.iter_mut().filter(|object| object.name.is_empty());
+    let mut unnamed: Vec<&mut ObjectPrediction> = unnamed.collect();
+    let groups = unnamed
+        .iter()
+        .map(|object| &input.attribution.objects[object.group]);
+    let names = names_of_groups(context.tables, &groups.collect::<Vec<_>>());
+    for (object, name) in unnamed.iter_mut().zip(names) {
+        object.name = name;
+    }
+    objects.sort_by(|a, b| b.cost_share.total_cmp(&a.cost_share));
     Prediction {
         machine: input.machine.name.clone(),
         unit: if input.machine.latency_ns.is_some() {

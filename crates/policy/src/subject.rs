@@ -1,5 +1,7 @@
 //! How the objects of a group are recognised in another run, and called.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use nearpage_attribution::{ObjectGroup, ObjectName};
 use nearpage_plan::{CallSiteFrame, Subject};
 use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
@@ -121,7 +123,7 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
 }
 
 /// What a group without a [`subject`] is called.
-pub(crate) fn unplaceable_name(tables: &Tables, group: &ObjectGroup) -> String {
+fn unplaceable_name(tables: &Tables, group: &ObjectGroup) -> String {
     match &group.name {
         ObjectName::Other(name) if group.kind == ObjectKind::Mapping => {
             name.rsplit('/').next().unwrap_or(name).to_owned()
@@ -140,11 +142,6 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
     match subject {
         Subject::Symbol { symbol, .. } => vec![symbol.clone()],
         Subject::CallSite { frames, .. } => {
-            let one = |frame: &CallSiteFrame| match (frame.function.as_str(), frame.line) {
-                ("", _) => format!("{}+{:#x}", frame.module, frame.offset),
-                (function, 0) => function.to_owned(),
-                (function, line) => format!("{function}:{line}"),
-            };
             let Some(innermost) = frames.first() else {
                 return vec![String::new()];
             };
@@ -153,11 +150,96 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
                 function => function,
             };
             let outer = frames.iter().skip(1);
-            let outer = outer.map(|frame| format!("{} ({through})", one(frame)));
-            std::iter::once(one(innermost)).chain(outer).collect()
+            let outer = outer.map(|frame| format!("{} ({through})", frame_name(frame)));
+            std::iter::once(frame_name(innermost))
+                .chain(outer)
+                .collect()
         }
         Subject::Code { module, .. } => vec![format!("code of {module}")],
         Subject::Rest => vec!["the rest".to_owned()],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }
+}
+
+/// For each subject the shortest of its [`names`] that tells it from the others. Call sites whose callers are
+/// called alike too, as where lines are not known, are told apart by their place in the module.
+pub(crate) fn names_apart(subjects: &[(&[String], &Subject)]) -> Vec<String> {
+    let lists: BTreeSet<&[String]> = subjects.iter().map(|(names, _)| *names).collect();
+    let depth_max = lists.iter().map(|names| names.len()).max().unwrap_or(0);
+    let mut chosen: BTreeMap<&[String], &str> = BTreeMap::new();
+    for depth in 0..depth_max {
+        let mut called: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in lists
+            .iter()
+            .filter_map(|names| names.get(depth).or(names.last()))
+        {
+            *called.entry(name).or_default() += 1;
+        }
+        for &names in &lists {
+            if let Some(name) = names.get(depth)
+                && called[name.as_str()] == 1
+            {
+                chosen.entry(names).or_insert(name);
+            }
+        }
+    }
+    let name = |names: &[String]| {
+        let last = names.last().map_or("", String::as_str);
+        chosen.get(names).copied().unwrap_or(last).to_owned()
+    };
+    let mut places: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
+    for (names, subject) in subjects {
+        places
+            .entry(name(names))
+            .or_default()
+            .insert(place(subject));
+    }
+    let tell = |(names, subject): &(&[String], &Subject)| {
+        let name = name(names);
+        match place(subject) {
+            Some(place) if places[&name].len() > 1 => place,
+            _ => name,
+        }
+    };
+    subjects.iter().map(tell).collect()
+}
+
+/// Where in its module a call site is, and who called it.
+fn place(subject: &Subject) -> Option<String> {
+    let Subject::CallSite { frames, .. } = subject else {
+        return None;
+    };
+    let innermost = frames.first()?;
+    let place = format!("{}+{:#x}", innermost.module, innermost.offset);
+    Some(match frames.get(1) {
+        Some(caller) => format!("{} ({place})", frame_name(caller)),
+        None => place,
+    })
+}
+
+fn frame_name(frame: &CallSiteFrame) -> String {
+    match (frame.function.as_str(), frame.line) {
+        ("", _) => format!("{}+{:#x}", frame.module, frame.offset),
+        (function, 0) => function.to_owned(),
+        (function, line) => format!("{function}:{line}"),
+    }
+}
+
+/// What groups are called that no decision names, told apart from each other.
+pub(crate) fn names_of_groups(tables: &Tables, groups: &[&ObjectGroup]) -> Vec<String> {
+    let recognised: Vec<Option<(Vec<String>, Subject)>> = groups
+        .iter()
+        .map(|group| subject(tables, group).map(|own| (names(&own), own)))
+        .collect();
+    let subjects: Vec<(&[String], &Subject)> = recognised
+        .iter()
+        .flatten()
+        .map(|(names, own)| (names.as_slice(), own))
+        .collect();
+    let mut apart = names_apart(&subjects).into_iter();
+    let named = groups.iter().zip(&recognised).map(|(group, own)| {
+        let name = own.as_ref().and_then(|_| apart.next());
+        name.unwrap_or_else(|| unplaceable_name(tables, group))
+    });
+    named.collect()
 }

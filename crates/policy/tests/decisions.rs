@@ -9,7 +9,7 @@ use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, S
 use nearpage_policy::auto::{Alternatives, Judge, Margins, Selection, choose, choose_within};
 use nearpage_policy::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
-    thread_nodes,
+    thread_nodes, traffic,
 };
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
@@ -592,6 +592,46 @@ fn names_are_told_apart_by_their_callers() {
     assert_eq!(names, ["main:80 (allocate)", "build:81 (allocate)"]);
 }
 
+#[test]
+fn undecided_objects_are_told_apart_by_their_callers_and_come_by_cost() {
+    let mut recording = Recording::new(8);
+    recording.object("main", 32, Pattern::Mixed, &[(0, 0, 1.0)]);
+    recording.object("build", 32, Pattern::Mixed, &[(0, 0, 9.0)]);
+    let mut plan = recording.decide(Policy::Object, &opteron());
+    plan.decisions.clear();
+    let prediction = recording.predict(&plan, &opteron());
+    let names = prediction.objects.iter().map(|object| object.name.as_str());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["build:81 (allocate)", "main:80 (allocate)"]
+    );
+}
+
+#[test]
+fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
+    let mut recording = Recording::new(8);
+    recording.object("main", 32, block(), &block_cells());
+    recording.object("main", 32, block(), &block_cells());
+    for (site, offset) in recording.tables.call_sites.iter_mut().zip([0x10, 0x20]) {
+        let own = site
+            .frames
+            .iter_mut()
+            .filter(|frame| frame.module == Some(ModuleId(0)));
+        for frame in own {
+            frame.line = 0;
+            if frame.function == "allocate" {
+                frame.offset = offset;
+            }
+        }
+    }
+    let plan = recording.decide(Policy::Object, &opteron());
+    let names = plan.decisions.iter().map(|decision| decision.name.as_str());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["main (cg+0x10)", "main (cg+0x20)"]
+    );
+}
+
 /// Eight buffers, allocated in turn by the master, two for each of four threads; the last two were
 /// never sampled.
 #[test]
@@ -649,6 +689,26 @@ fn instances_go_to_their_users_in_order_of_allocation() {
         object.thread = Some(ThreadIndex(order as u32 / 2));
     }
     assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
+}
+
+/// The stores that initialise were missing from the traffic.
+#[test]
+fn the_traffic_adds_up_to_the_prediction() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    recording.attribution.objects[0].affinity.initialisation = vec![filled_by_master()];
+    let machine = opteron();
+    let plan = recording.decide(Policy::Object, &machine);
+    let prediction = recording.predict(&plan, &machine);
+    let flows = recording.with(&machine, |input| traffic(&plan, input, &prediction));
+    for (flows, expected) in [
+        (flows.first_touch, prediction.first_touch),
+        (flows.plan, prediction.plan),
+    ] {
+        let all: f64 = flows.iter().flatten().sum();
+        let local: f64 = (0..4).map(|node| flows[node][node]).sum();
+        assert!((all - prediction.accesses).abs() < 1e-6, "{flows:?}");
+        assert!((local / all - expected.local).abs() < 1e-6, "{flows:?}");
+    }
 }
 
 #[test]

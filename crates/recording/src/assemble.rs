@@ -128,7 +128,7 @@ pub(crate) fn assemble(
     let mut notes = modules.notes().to_vec();
     notes.append(&mut damage.notes);
     if log.torn {
-        notes.push("the recorder was killed while it wrote: the last block of its log is torn and left out".into());
+        notes.push("the recorder was killed or had no more room while it wrote: the last block of its log is torn and left out".into());
     }
     let totals = |value: fn(&Image) -> u64| images.iter().map(value).fold(0, u64::saturating_add);
     let dropped = totals(|image| image.counters.dropped);
@@ -143,7 +143,9 @@ pub(crate) fn assemble(
         notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
     }
     let (modules, mappings) = modules.into_tables();
-    notes.extend(unseen_new(&modules));
+    if !attached {
+        notes.extend(unseen_new(&modules));
+    }
     Ok(Assembled {
         allocations: totals(|image| image.counters.allocations),
         small_unlogged: totals(|image| image.counters.small_unlogged),

@@ -8,7 +8,7 @@ pub enum Error {
     #[error("{}: already exists and is not empty; choose another folder with -o, or remove it", .0.display())]
     FolderInUse(PathBuf),
     /// There is no recording.
-    #[error("{}: no recording here ({file} is missing); make one with `nearpage record -o {}`", folder.display(), folder.display())]
+    #[error("{}: no recording here ({file} is missing); `nearpage record -o DIR -- COMMAND` makes one", folder.display())]
     NotARecording {
         /// The folder that was named.
         folder: PathBuf,

@@ -1,7 +1,7 @@
 //! The folder of a recording: which files it has, and how they are put in place.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub(crate) fn create(folder: &Path) -> Result<(), Error> {
     }
     match DirBuilder::new().mode(0o700).create(folder) {
         Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && folder.is_dir() => {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
             if fs::read_dir(folder)
                 .at(folder, "read the folder")?
                 .next()
@@ -108,13 +108,15 @@ pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
         version: u32,
     }
     let file = folder.join(METADATA_FILE);
-    if !file.exists() {
-        return Err(Error::NotARecording {
-            folder: folder.to_owned(),
-            file: METADATA_FILE,
-        });
-    }
-    let text = fs::read_to_string(&file).at(&file, "read")?;
+    let text = match fs::read_to_string(&file) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Err(Error::NotARecording {
+                folder: folder.to_owned(),
+                file: METADATA_FILE,
+            });
+        }
+        read => read.at(&file, "read")?,
+    };
     let VersionOnly { version } =
         serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
     if version != FORMAT_VERSION {

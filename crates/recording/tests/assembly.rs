@@ -394,6 +394,9 @@ fn what_was_running_already_has_the_kernels_objects() {
         map(0, 100, 0x40_0000, 0x1000, DATA, "[anon:buffer pool]"),
         // An allocator's reserve holds nothing.
         map(0, 100, 0x50_0000, 64 * MIB, 0, "//anon"),
+        // Nothing is said of an operator new where no allocation is logged.
+        map(4, 100, 0x6000_0000, 0x1000, CODE, "/lib/libstdc++.so.6"),
+        map(4, 100, 0x6100_0000, 0x1000, CODE, "/lib/libjemalloc.so.2"),
         // The heap grows, and half of the large mapping is found gone.
         map(20, 100, 0x3000, 0x1000, DATA, "[heap]"),
         Event::Unmap {
@@ -446,8 +449,14 @@ fn what_was_running_already_has_the_kernels_objects() {
             "[anon:buffer pool]".to_owned(),
         ),
     ];
+    found.retain(|(_, _, _, name)| !name.starts_with("/lib/"));
     assert_eq!(found, expected);
     assert!(of_kind(&recording, ObjectKind::HeapArea).is_empty());
+    let notes = &recording.metadata.notes;
+    assert!(
+        !notes.iter().any(|note| note.contains("operator new")),
+        "{notes:?}"
+    );
 }
 
 #[test]

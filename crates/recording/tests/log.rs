@@ -150,7 +150,7 @@ fn a_torn_last_block_is_ignored_and_reported() {
                 .metadata
                 .notes
                 .iter()
-                .any(|note| note.contains("torn"))
+                .any(|note| note.contains("had no more room") && note.contains("torn"))
         );
     }
 }

@@ -248,6 +248,19 @@ fn a_truncated_or_missing_table_is_named() {
     }
 }
 
+/// Root's recording, opened by another user; here, for the test may be root's, a name that is too long.
+#[test]
+fn a_recording_that_may_not_be_read_is_not_called_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Recording::open(&folder.path().join("missing")).unwrap_err();
+    assert!(matches!(error, Error::NotARecording { .. }), "{error}");
+    let error = Recording::open(&folder.path().join("x".repeat(300))).unwrap_err();
+    assert!(
+        error.to_string().contains("recording.json: cannot read"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_table_without_a_checksum_is_not_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,7 @@ pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{
     Simulation, ThreadsElsewhere, movements_json, simulation_html, simulation_json, simulation_text,
 };
+pub use table::wrapped;
 pub use text::{By, Count, Sort, TextOptions, text};
 
 /// What a report is made from.

@@ -5,7 +5,7 @@ use nearpage_recording::{
     CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables, Thread,
 };
 use nearpage_wire::is_runtime_module;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Locate, amount::bytes};
 
@@ -52,12 +52,14 @@ pub(crate) fn place(tables: &Tables, frame: &Frame) -> String {
 
 /// What engineers call the groups of a report: a group's symbol; or function and line that
 /// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ. As recorded, not yet safe to
-/// print.
+/// `malloc`) are named after the first frame in which they differ, or with the innermost one's place in
+/// its module where none does. As recorded, not yet safe to print.
 pub struct Names<'a> {
     tables: &'a Tables,
     /// Frame that names each call site of several with the same innermost one.
     frames: FxHashMap<CallSiteId, usize>,
+    /// Those that no frame tells apart: functions without lines.
+    alike: FxHashSet<CallSiteId>,
 }
 
 impl<'a> Names<'a> {
@@ -66,6 +68,7 @@ impl<'a> Names<'a> {
         let mut names = Self {
             tables,
             frames: FxHashMap::default(),
+            alike: FxHashSet::default(),
         };
         let mut open: Vec<CallSiteId> = groups
             .iter()
@@ -76,6 +79,7 @@ impl<'a> Names<'a> {
             .collect();
         open.sort_unstable();
         open.dedup();
+        let sites = open.clone();
         while open.len() > 1 {
             let mut by_place: FxHashMap<String, Vec<CallSiteId>> = FxHashMap::default();
             for &site in &open {
@@ -93,6 +97,13 @@ impl<'a> Names<'a> {
                 .collect();
             open.sort_unstable();
         }
+        let mut by_name: FxHashMap<String, Vec<CallSiteId>> = FxHashMap::default();
+        for site in sites {
+            let name = names.of_call_site(site, ObjectKind::Heap);
+            by_name.entry(name).or_default().push(site);
+        }
+        let alike = by_name.into_values().filter(|sites| sites.len() > 1);
+        names.alike = alike.flatten().collect();
         names
     }
 
@@ -136,7 +147,12 @@ impl<'a> Names<'a> {
             return "unknown call site".to_owned();
         };
         let innermost = &self.frames_of(site)[self.innermost(site)];
+        let inner_place = match module_name(self.tables, innermost.module) {
+            "" => format!("{:#x}", innermost.offset),
+            module => format!("{module}+{:#x}", innermost.offset),
+        };
         let through = match (self.frames.contains_key(&site), kind) {
+            _ if self.alike.contains(&site) => inner_place.as_str(),
             (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),
             (_, ObjectKind::Mapping) => "mmap",
             _ => "malloc",

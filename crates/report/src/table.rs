@@ -64,6 +64,12 @@ pub(crate) fn lines(
     (heading, rows)
 }
 
+/// A sentence in lines of at most `columns_max`.
+pub fn wrapped(text: &str, columns_max: usize) -> String {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    wrap(&words, " ", columns_max, 2)
+}
+
 /// Words in lines of at most `columns_max`, later lines after `indent` spaces.
 pub(crate) fn wrap(parts: &[String], separator: &str, columns_max: usize, indent: usize) -> String {
     let mut text = String::new();

@@ -212,19 +212,20 @@ impl Page<'_> {
             .map(|(name, weight)| format!("{name} {}", percent(weight / shares_of)))
             .collect();
         let width = self.options.width;
-        format!(
-            "{}\n{}\n",
-            wrap(&first, ", ", width, 2),
-            wrap(&second, ", ", width, 2)
-        )
+        let lines = [first.to_vec(), second];
+        let lines = lines.iter().filter(|words| !words.is_empty());
+        lines
+            .map(|words| wrap(words, ", ", width, 2) + "\n")
+            .collect()
     }
 
-    fn heading(&self, heading: &str) -> String {
-        if self.options.colour {
-            format!("\x1b[1m{heading}\x1b[0m")
-        } else {
-            heading.to_owned()
-        }
+    /// The line above so many rows; none above nothing.
+    fn head(&self, out: &mut String, heading: &str, rows: usize) {
+        let _ = match (rows, self.options.colour) {
+            (0, _) => Ok(()),
+            (_, true) => writeln!(out, "\n\x1b[1m{heading}\x1b[0m"),
+            (_, false) => writeln!(out, "\n{heading}"),
+        };
     }
 
     /// Positions of the rows to show, in order, and what the others come to.
@@ -336,7 +337,7 @@ impl Page<'_> {
             })
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
-        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        self.head(out, &heading, lines.len());
         for (group, line) in groups.into_iter().zip(lines) {
             let pattern = pattern_words(&group.pattern, &attribution.teams, &tables.threads);
             let mut parts: Vec<String> = pattern.split(", ").map(str::to_owned).collect();
@@ -388,7 +389,7 @@ impl Page<'_> {
             })
             .collect();
         let (heading, lines) = lines(columns, "thread", &names, self.options.width);
-        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        self.head(out, &heading, lines.len());
         for line in lines {
             let _ = writeln!(out, "{line}");
         }
@@ -493,7 +494,7 @@ impl Page<'_> {
             })
             .collect();
         let (heading, lines) = lines(columns, "object", &names, self.options.width);
-        let _ = writeln!(out, "\n{}", self.heading(&heading));
+        self.head(out, &heading, lines.len());
         for line in lines {
             let _ = writeln!(out, "{line}");
         }

@@ -291,6 +291,67 @@ fn threads_and_pages() {
 }
 
 #[test]
+fn without_accesses_there_is_no_table() {
+    let attribution = Attribution {
+        objects: vec![],
+        threads: vec![],
+        totals: Totals::default(),
+        counts: SampleCounts::default(),
+        ..attribution()
+    };
+    let tables = tables();
+    for by in [By::Object, By::Thread, By::Page] {
+        let content = Content {
+            attribution: &attribution,
+            tables: &tables,
+            source: "clock",
+            notes: &["no samples".to_owned()],
+            nodes: 1,
+            trace: None,
+        };
+        let options = TextOptions {
+            by,
+            width: 120,
+            ..TextOptions::default()
+        };
+        assert_eq!(
+            text(&content, &options, &mut locate),
+            "0 accesses, 0 of 32 threads, source clock, 0 samples lost, 0 undecoded, 0 computation\n\nno samples\n"
+        );
+    }
+}
+
+/// zlib without debug information: four calls of malloc in one function, which one line calls.
+#[test]
+fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
+    let mut tables = tables();
+    tables.call_sites = [0x10, 0x20]
+        .map(|offset| CallSite {
+            frames: vec![
+                Frame {
+                    offset,
+                    ..frame(0, "deflateInit2_", "", 0)
+                },
+                frame(0, "main", "/src/pigz.c", 120),
+            ],
+        })
+        .into();
+    let attribution = attribution();
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: "clock",
+        notes: &[],
+        nodes: 1,
+        trace: None,
+    };
+    let report = json(&content, usize::MAX, &mut locate);
+    for place in ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"] {
+        assert!(report.contains(place), "{report}");
+    }
+}
+
+#[test]
 fn stores_alone_leave_out_what_only_loads() {
     let report = render(&TextOptions {
         count: Count::Stores,

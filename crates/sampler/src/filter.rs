@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use nearpage_recording::elf::{ElfFile, Symbol, demangle};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::address_space::file_inside;
 use crate::calibrate::page_bytes;
@@ -30,8 +30,8 @@ impl Wanted {
         self.ranges.is_empty() && self.objects.is_empty()
     }
 
-    /// Is a mapping with this path wanted?
-    fn names(&self, path: &str) -> bool {
+    /// The object that is wanted and called so: a mapping with this path.
+    fn mapping(&self, path: &str) -> Option<&String> {
         let file = path.starts_with('/') && !path.starts_with("//");
         let file = file.then(|| path.rsplit('/').next()).flatten();
         let memory = path.strip_prefix("[anon:");
@@ -39,13 +39,13 @@ impl Wanted {
         let names = [Some(path), file, memory];
         self.objects
             .iter()
-            .any(|object| names.contains(&Some(object)))
+            .find(|object| names.contains(&Some(object)))
     }
 
-    fn symbol(&self, name: &str) -> bool {
+    fn symbol(&self, name: &str) -> Option<&String> {
         self.objects
             .iter()
-            .any(|object| object == name || *object == demangle(name))
+            .find(|object| *object == name || **object == demangle(name))
     }
 }
 
@@ -61,6 +61,8 @@ pub(crate) struct Filter {
     symbols: FxHashMap<u32, Vec<Range<u64>>>,
     /// By path and build-id.
     files: FxHashMap<(String, Vec<u8>), Found>,
+    /// Names of wanted objects that were there.
+    seen: FxHashSet<String>,
 }
 
 impl Filter {
@@ -84,6 +86,20 @@ impl Filter {
                 .any(|all| all.get(&pid).is_some_and(holds))
     }
 
+    /// Wanted objects that never were there.
+    pub fn unseen(&self) -> Option<String> {
+        let wanted = self.wanted.objects.iter();
+        let unseen = wanted.filter(|object| !self.seen.contains(*object));
+        let unseen: Vec<String> = unseen.map(|object| format!("`{object}`")).collect();
+        (!unseen.is_empty()).then(|| {
+            format!(
+                "there was no static object or mapping called {}: --object takes symbols, files, `[heap]` and names of \
+                 named memory",
+                unseen.join(", ")
+            )
+        })
+    }
+
     /// Something was mapped.
     pub fn map(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
         if self.wanted.objects.is_empty() {
@@ -91,7 +107,8 @@ impl Filter {
         }
         let range = mapping.begin..mapping.end;
         self.unmap(pid, &range);
-        if self.wanted.names(&mapping.path) {
+        if let Some(object) = self.wanted.mapping(&mapping.path) {
+            self.seen.insert(object.clone());
             self.mappings.entry(pid).or_default().push(range);
         } else if mapping.protection & libc::PROT_EXEC as u32 != 0 && mapping.of_file() {
             self.map_module(pid, mapping, build_id);
@@ -105,7 +122,11 @@ impl Filter {
             let file =
                 open(&file_inside(pid, &mapping.path)).or_else(|| open(mapping.path.as_ref()))?;
             let mut symbols = file.data_symbols();
-            symbols.retain(|symbol| self.wanted.symbol(&symbol.name));
+            symbols.retain(|symbol| {
+                let object = self.wanted.symbol(&symbol.name);
+                self.seen.extend(object.cloned());
+                object.is_some()
+            });
             (!symbols.is_empty()).then(|| Rc::new((file, symbols)))
         });
         let Some((file, symbols)) = found.as_deref() else {
@@ -216,6 +237,19 @@ mod tests {
         assert!(filter.keeps(8, 0x5000));
     }
 
+    #[test]
+    fn objects_that_never_were_there_are_named() {
+        let mut filter = wanting(&["[heap]", "gird", "NEARPAGE_FILTER_TEST"]);
+        filter.map(7, &mapping(0x1000, 0x2000, "[heap]"), &[]);
+        filter.clear(7);
+        let said = filter.unseen().unwrap();
+        assert!(
+            said.contains("`gird`, `NEARPAGE_FILTER_TEST`") && !said.contains("`[heap]`,"),
+            "{said}"
+        );
+        assert_eq!(wanting(&[]).unseen(), None);
+    }
+
     #[unsafe(no_mangle)]
     static NEARPAGE_FILTER_TEST: [u8; 64] = [7; 64];
 
@@ -230,5 +264,6 @@ mod tests {
         let begin = std::hint::black_box(&raw const NEARPAGE_FILTER_TEST) as u64;
         let kept = [begin - 1, begin, begin + 63, begin + 64].map(|at| filter.keeps(pid, at));
         assert_eq!(kept, [false, true, true, false]);
+        assert_eq!(filter.unseen(), None);
     }
 }

@@ -84,11 +84,7 @@ pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
     ));
     findings.push(match open(Counted::CpuClock, true) {
         Ok(_) => Finding::there("samples in the kernel", "allowed"),
-        Err(refusal) => Finding {
-            remedy: "run `sysctl kernel.perf_event_paranoid=1`, or give nearpage CAP_PERFMON"
-                .to_owned(),
-            ..Finding::refused("samples in the kernel", refusal)
-        },
+        Err(refusal) => in_the_kernel(refusal, paranoid_level(proc_root)),
     });
     findings.push(source("hardware samples (PMU)", SourceWish::Pmu));
     findings.push(source("timer signals", SourceWish::Signal));
@@ -114,6 +110,20 @@ fn source(
             cause: error.to_string(),
             ..Finding::there(subject, "not to be had")
         },
+    }
+}
+
+/// Level 2 allows samples, but for those in the kernel.
+fn in_the_kernel(refusal: Refusal, paranoid: Option<i32>) -> Finding {
+    let refused = Finding::refused("samples in the kernel", refusal);
+    match paranoid {
+        Some(2) => Finding {
+            cause: "kernel.perf_event_paranoid is 2".to_owned(),
+            remedy: "run `sysctl kernel.perf_event_paranoid=1`, or give nearpage CAP_PERFMON"
+                .to_owned(),
+            ..refused
+        },
+        _ => refused,
     }
 }
 
@@ -157,6 +167,34 @@ fn ring(event: &PerfEvent) -> Finding {
                         .to_owned(),
                 };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A filter was blamed for what level 2 does.
+    #[test]
+    fn the_kernel_is_not_sampled_at_level_2_by_its_own_rule() {
+        let refusal = || Refusal {
+            source: std::io::Error::from_raw_os_error(libc::EACCES),
+            cause: "a filter".to_owned(),
+            remedy: "allow it".to_owned(),
+        };
+        let finding = in_the_kernel(refusal(), Some(2));
+        assert_eq!(finding.cause, "kernel.perf_event_paranoid is 2");
+        assert!(
+            finding.remedy.contains("perf_event_paranoid=1"),
+            "{finding:?}"
+        );
+        for level in [Some(1), Some(3), None] {
+            let finding = in_the_kernel(refusal(), level);
+            assert_eq!(
+                (finding.cause.as_str(), finding.remedy.as_str()),
+                ("a filter", "allow it")
+            );
         }
     }
 }

@@ -443,6 +443,7 @@ impl Sampler {
         self.round(sink)?;
         self.round_ns = u64::MAX;
         self.round(sink)?;
+        self.notes.extend(self.follower.filter.unseen());
         let mut records = self.follower.records;
         records.malformed += self.window.malformed;
         records.late = self.window.late;

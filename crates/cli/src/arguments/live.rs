@@ -30,8 +30,8 @@ pub struct Live {
         help_heading = "Instead of a command"
     )]
     pub all: bool,
-    /// What decides: traffic, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local, out-w-local,
-    /// watch
+    /// What decides: traffic, auto, migrate, migrate-replicate, out-u, out-w, in-w, out-u-local,
+    /// out-w-local, watch
     #[arg(long, value_name = "POLICY", default_value = "traffic")]
     pub policy: String,
     /// Set a parameter of the policy

@@ -164,13 +164,10 @@ fn decided(
 
 /// The costliest of them by name, and how many more there are.
 fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
-    let name = |group: &&ObjectGroup| match subject::subject(context.tables, group) {
-        Some(own) => subject::names(&own).into_iter().next(),
-        None => Some(subject::unplaceable_name(context.tables, group)),
-    };
     let mut costliest = groups.to_vec();
     costliest.sort_by(|a, b| context.part(b).1.total_cmp(&context.part(a).1));
-    let named: Vec<String> = costliest.iter().take(NAMED_MAX).filter_map(name).collect();
+    costliest.truncate(NAMED_MAX);
+    let named = subject::names_of_groups(context.tables, &costliest);
     match groups.len().saturating_sub(NAMED_MAX) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

@@ -47,7 +47,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
     );
     let why = &decision.why;
     assert!(
-        why.starts_with("48000 loads and 0 stores by 16 threads to allocate:33, "),
+        why.starts_with("48000 loads and 0 stores by 16 threads to rows:80 (allocate), "),
         "{why}"
     );
     assert!(

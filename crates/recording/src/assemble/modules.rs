@@ -87,8 +87,12 @@ impl Modules {
         } else {
             open_module(&module, paths)
                 .inspect_err(|cause| {
-                    self.notes
-                        .push(format!("no static objects of {path}: {cause}"))
+                    // Most causes begin with the file, which is not always that of the path.
+                    let of = match cause.starts_with(&format!("{path}: ")) {
+                        true => String::new(),
+                        false => format!("{path}: "),
+                    };
+                    self.notes.push(format!("no static objects of {of}{cause}"));
                 })
                 .ok()
         };

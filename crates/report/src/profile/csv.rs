@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use nearpage_recording::Level;
+
 use super::Writer;
 use super::labels::{Labelled, access_name, level_name};
 
@@ -35,12 +37,11 @@ impl Writer for Csv {
             access.cpu
         )?;
         write!(out, "{},{},", node(labelled.cpu_node), node(labelled.node))?;
-        write!(
-            out,
-            "{},{},",
-            access_name(access.kind),
-            level_name(access.level)
-        )?;
+        let level = match access.level {
+            Level::Unknown => "",
+            level => level_name(level),
+        };
+        write!(out, "{},{level},", access_name(access.kind))?;
         let base = labelled
             .object_address
             .map_or_else(String::new, |base| format!("{base:#x}"));
