@@ -38,6 +38,9 @@ fuzz_target!(|data: &[u8]| {
         plan.pins(section);
         let phases = plan.phases(section);
         assert!(phases.len() <= PHASES_MAX);
+        for phase in phases {
+            plan.phase_pins(phase);
+        }
         let of_phases = phases
             .iter()
             .flat_map(|phase| plan.phase_rules(phase).iter().take(1000));

@@ -1212,6 +1212,7 @@ fn a_plan_may_change_when_a_function_is_first_executed() {
         let mut command = case.command(nearpage_path());
         command.args(["run", "--plan", "plan.toml"]).args(options);
         command.arg("--").arg(&stages).args(["2048", "1", "1"]);
+        command.env("OMP_NUM_THREADS", "2");
         let run = case.run(command).success();
         assert_eq!(run.stdout.lines().count(), 1, "{run}");
         run.stderr
@@ -1232,6 +1233,15 @@ fn a_plan_may_change_when_a_function_is_first_executed() {
         ),
         "{said}"
     );
+    let exchange = "[[team]]\nname = \"openmp\"\nthreads = 2\n[[phase]]\nfunction = \"backward._omp_fn.0\"\n\
+                    threads = [1, 0]\n";
+    let said = run(exchange, &[]);
+    let changed = " changed place when `backward._omp_fn.0` was first executed\n";
+    assert!(said.contains(changed), "{said}");
+    let said = run(exchange, &["--threads", "none"]);
+    let stay = "threads do not change places when `backward._omp_fn.0` is first executed, as the plan has them: they are \
+                not pinned\n";
+    assert!(said.contains(stay) && !said.contains(changed), "{said}");
     let said = run(&phase("backward._omp_fn.0", "first-touch"), &[]);
     assert!(said.contains("for which there is no system call"), "{said}");
     assert!(

@@ -101,6 +101,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     plan_on_the_host(&case);
     case.write("later.toml", LATER_PLAN);
     case.write("stages.toml", STAGES_PLAN);
+    case.write("exchange.toml", exchange_plan());
     another_build(&case, "smalls", "other");
     case.write("rest.toml", REST_PLAN);
     let later = "placement = \"interleave\"\nstart = \"second-thread\"";
@@ -223,6 +224,13 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         Inspection::command(
             "stages",
             &format!("{bound} {nearpage} run --plan stages.toml -- {stages} 4096 2 2 2>stages.err"),
+        ),
+        // Pages and threads that are moved then.
+        Inspection::command(
+            "exchange",
+            &format!(
+                "{team} {nearpage} run --plan exchange.toml -- {stages} 4096 2 2 2>exchange.err"
+            ),
         ),
         // Whether the plan wins is up to the emulator's clock; one that loses is not used again.
         format!(
@@ -388,6 +396,12 @@ heap = ">=1M"
 placement = "runs"
 runs = ["0+256 thread:3", "256+256 thread:2", "512+256 thread:1", "768+256 thread:0"]
 "#;
+
+/// The same with each thread in the next one's place from `backward` on.
+fn exchange_plan() -> String {
+    let function = "function = \"backward._omp_fn.0\"\n";
+    STAGES_PLAN.replace(function, &format!("{function}threads = [1, 2, 3, 0]\n"))
+}
 
 /// A copy of a workload that is another program to nearpage: with another build-id.
 fn another_build(case: &Case, name: &str, copy: &str) {
@@ -623,6 +637,32 @@ fn pages_are_near_the_opposite_threads_once_these_use_them() {
         ),
     ] {
         assert!(said.contains(&expected), "{expected}{said}");
+    }
+}
+
+#[test]
+fn threads_change_places_and_pages_follow_them() {
+    let there = &*IN_GUEST;
+    let inspection = there.inspection("exchange");
+    let said = there.case.read("exchange.err");
+    let threads = &inspection.paused.threads;
+    let node = |thread: u32| there.guest.node_of_cpu(threads[&thread].cpu).unwrap();
+    let nodes: Vec<u32> = (0..4).map(node).collect();
+    assert_eq!(nodes, [1, 2, 3, 0], "{said}");
+    let range = &inspection.paused.objects["grid"];
+    for (page, at) in inspection.pages["grid"].present() {
+        // A page at an end belongs to the object where that covers the larger part of it.
+        let covered = range.end.min(page + 4096) - range.start.max(page);
+        if covered > 2048 {
+            let share = share_of(range, 4, middle_of(range, page));
+            assert_eq!(at, node(3 - share), "{page:#x}: {said}");
+        }
+    }
+    for expected in [
+        "4 threads pinned\n",
+        "4 threads changed place when `backward._omp_fn.0` was first executed\n",
+    ] {
+        assert!(said.contains(expected), "{expected}{said}");
     }
 }
 

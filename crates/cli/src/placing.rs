@@ -40,6 +40,8 @@ pub struct Placing {
     rule_names: Vec<String>,
     /// By the same number: the function that the rule's phase begins with.
     phases: Vec<Option<String>>,
+    /// By number of the phase: the function with which its threads change places.
+    exchanges: Vec<Option<String>>,
     /// What people should know before the command runs.
     pub warnings: Vec<String>,
 }
@@ -102,6 +104,7 @@ impl Placing {
             folder,
             rule_names: compact.rule_names,
             phases: compact.phases,
+            exchanges: compact.exchanges,
             warnings,
         };
         fs::write(placing.plan_file(), compact.bytes).with_context(|| {
@@ -138,7 +141,9 @@ impl Placing {
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        outcome(&processes, &self.rule_names, &self.phases)
+        let mut lines = outcome(&processes, &self.rule_names, &self.phases);
+        lines.extend(changed_places(&processes, &self.exchanges));
+        lines
     }
 
     fn plan_file(&self) -> PathBuf {
@@ -421,12 +426,23 @@ struct ProcessSummary {
     bind_refused: Option<i32>,
     pins: Pins,
     rules: Vec<RuleSummary>,
+    phases: Vec<PhaseSummary>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Pins {
     pinned: u64,
+    failed: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct PhaseSummary {
+    number: u32,
+    begun: bool,
+    changed: u64,
+    left: u64,
     failed: u64,
 }
 
@@ -749,6 +765,40 @@ fn outcome(
     lines
 }
 
+/// How many threads changed places with each phase that is to have them do so.
+fn changed_places(processes: &[ProcessSummary], exchanges: &[Option<String>]) -> Vec<String> {
+    let of_phase = |(number, function): (u32, &Option<String>)| {
+        let function = printable(function.as_ref()?);
+        let phases = processes.iter().flat_map(|process| &process.phases);
+        let ours = || phases.clone().filter(|phase| phase.number == number);
+        // Where nobody said anything, something else has been said of that.
+        ours().next()?;
+        if !ours().any(|phase| phase.begun) {
+            return Some(format!(
+                "no thread changed place: `{function}` was not seen to be executed"
+            ));
+        }
+        let sum = |count: fn(&PhaseSummary) -> u64| ours().map(count).sum::<u64>();
+        let mut line = format!(
+            "{} changed place when `{function}` was first executed",
+            several(sum(|phase| phase.changed), "thread")
+        );
+        let left = sum(|phase| phase.left);
+        if left > 0 {
+            line += &format!(
+                ", {left} stayed, as the program or its OpenMP runtime has set their affinity since (LLVM's does without \
+                 KMP_AFFINITY=disabled)"
+            );
+        }
+        let failed = sum(|phase| phase.failed);
+        if failed > 0 {
+            line += &format!(", {failed} could not be pinned there");
+        }
+        Some(line)
+    };
+    (0..).zip(exchanges).filter_map(of_phase).collect()
+}
+
 /// Lines that are the same once, where the first was, with their number: what one function allocates
 /// by several ways may have a rule for each.
 fn counted(lines: Vec<String>) -> Vec<String> {
@@ -954,6 +1004,36 @@ mod tests {
             "a from f on: 1 object recognised, none placed (1 left where placed before: pages that are there can't \
              be moved by touching them)"
         );
+    }
+
+    #[test]
+    fn threads_that_change_places_are_told_by_phase() {
+        let said = |phases: &[&str]| {
+            let line = |phases: &&str| format!(r#"{{"pid":1,"phases":[{phases}]}}"#);
+            let lines = phases.iter().map(line);
+            let processes: Vec<ProcessSummary> = lines
+                .map(|line| serde_json::from_str(&line).unwrap())
+                .collect();
+            changed_places(&processes, &[None, Some("f._omp_fn.0".to_owned())]).join("\n")
+        };
+        let all = r#"{"number":1,"begun":true,"changed":3,"left":0,"failed":0}"#;
+        let when = "changed place when `f._omp_fn.0` was first executed";
+        assert_eq!(said(&[all]), format!("3 threads {when}"));
+        let some = r#"{"number":1,"begun":true,"changed":1,"left":2,"failed":1}"#;
+        assert_eq!(
+            said(&[some]),
+            format!(
+                "1 thread {when}, 2 stayed, as the program or its OpenMP runtime has set their affinity since (LLVM's does \
+                 without KMP_AFFINITY=disabled), 1 could not be pinned there"
+            )
+        );
+        let none = r#"{"number":1,"begun":false,"changed":0,"left":0,"failed":0}"#;
+        assert_eq!(said(&[all, none, all]), format!("6 threads {when}"));
+        assert_eq!(
+            said(&[none, none]),
+            "no thread changed place: `f._omp_fn.0` was not seen to be executed"
+        );
+        assert_eq!(said(&["", r#"{"number":0,"begun":true}"#]), "");
     }
 
     #[test]

@@ -39,7 +39,7 @@ macro_rules! plain {
         const _: () = assert!(size_of::<$name>() == $bytes, "its layout changed: check that it has no padding");
     )* };
 }
-plain!(Header: 120 Section: 32 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 24 u16: 2 u8: 1);
+plain!(Header: 120 Section: 32 Module: 48 Rule: 104 FrameRange: 24 Run: 16 Weight: 8 Pin: 24 Phase: 32 u16: 2 u8: 1);
 
 /// First entry and how many.
 pub(crate) type Part = [u32; 2];
@@ -188,11 +188,12 @@ impl Tables {
     }
 
     /// Appends a phase that begins with the function at `offset`.
-    pub fn phase(&mut self, module: u32, offset: u64, rules: Part) {
+    pub fn phase(&mut self, module: u32, offset: u64, rules: Part, pins: Part) {
         self.phases.push(Phase {
             module,
             offset,
             rules,
+            pins,
             ..Phase::zeroed()
         });
     }

@@ -352,9 +352,10 @@ impl Plan {
         decisions.find(|decision| decision.subject == Subject::Rest)
     }
 
-    /// Does any placement name threads, so that a run of it pins them unless told otherwise?
+    /// Does any placement name threads, or do they change places, so that a run of it pins them unless told otherwise?
     pub fn names_threads(&self) -> bool {
-        self.all_decisions()
-            .any(|decision| decision.placement.names_threads())
+        let exchange = self.phases.iter().any(|phase| !phase.threads.is_empty());
+        let mut decisions = self.all_decisions();
+        exchange || decisions.any(|decision| decision.placement.names_threads())
     }
 }

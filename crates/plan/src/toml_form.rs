@@ -76,8 +76,8 @@
 //!
 //! A phase begins when any thread executes its function for the first time: each page of the objects that it names
 //! moves to its place when it is next used, with `placement = "first-touch"` near the thread that uses it. What it
-//! does not name stays where it is. `run` moves the pages that are there when the function is about to be executed by a
-//! team or as a thread's start routine, and leaves objects with `first-touch` where they are.
+//! does not name stays where it is. `run` moves the pages that are there, and the threads, when the function is about to
+//! be executed by a team or as a thread's start routine, and leaves objects with `first-touch` where they are.
 //!
 //! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
 //! four decimals, accesses as whole numbers.

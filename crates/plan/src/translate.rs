@@ -28,6 +28,8 @@ pub struct Compact {
     pub decisions: Vec<Option<usize>>,
     /// By the same number: the function that the rule's phase begins with; none: it holds from the start.
     pub phases: Vec<Option<String>>,
+    /// By number of the phase in the file: the function with which its threads change places; none: they stay.
+    pub exchanges: Vec<Option<String>>,
     /// What was found again only by its second key, scaled, or left out; one line each.
     pub warnings: Vec<String>,
     /// What is in `bytes`.
@@ -53,6 +55,7 @@ pub fn translate(
         rule_names: Vec::new(),
         decisions: Vec::new(),
         phases: Vec::new(),
+        exchanges: Vec::new(),
         warnings: Vec::new(),
     };
     let by_hand = translation.by_hand(rules, plans)?;
@@ -72,6 +75,7 @@ pub fn translate(
         rule_names,
         decisions,
         phases,
+        exchanges,
         mut warnings,
         ..
     } = translation;
@@ -96,6 +100,7 @@ pub fn translate(
         rule_names,
         decisions,
         phases,
+        exchanges,
         warnings,
         tables,
     })
@@ -119,6 +124,7 @@ struct Translation<'a> {
     rule_names: Vec<String>,
     decisions: Vec<Option<usize>>,
     phases: Vec<Option<String>>,
+    exchanges: Vec<Option<String>>,
     warnings: Vec<String>,
 }
 
@@ -158,6 +164,7 @@ impl<'a> Translation<'a> {
                 &[],
                 &teams,
                 u64::from(self.target.page_bytes),
+                self.target,
             )? {
                 Ok(rules) => compact.extend(rules),
                 Err(Unmatched::Nothing(message) | Unmatched::Gone(message)) => {
@@ -230,7 +237,14 @@ impl<'a> Translation<'a> {
                 && decision.placement != Placement::FirstTouch
                 && self.target.later != Later::Never;
             let flags = if is_later { RULE_LATER } else { 0 };
-            match self.rules(&wish, &recogniser, &siblings, &teams, plan.page_bytes)? {
+            match self.rules(
+                &wish,
+                &recogniser,
+                &siblings,
+                &teams,
+                plan.page_bytes,
+                self.target,
+            )? {
                 Ok(more) => rules.extend(more.into_iter().map(|rule| Rule {
                     flags: rule.flags | flags,
                     ..rule
@@ -262,7 +276,7 @@ impl<'a> Translation<'a> {
         let pins = match self.target.pinning {
             Pinning::None => [0, 0],
             Pinning::CreationOrder => self.pin_in_order(&self.target.threads),
-            Pinning::Teams => self.pin_teams(plan, &recogniser),
+            Pinning::Teams => self.pin_teams(plan, &recogniser, self.target),
         };
         let phases = self.phases(plan, &recogniser, &teams, by_hand)?;
         let rank = plan.program.rank.unwrap_or(NONE);
@@ -278,66 +292,98 @@ impl<'a> Translation<'a> {
         teams: &[&Team],
         by_hand: &[Rule],
     ) -> Result<Part, Error> {
-        let first = self.tables.phases.len();
-        let placing = || {
-            let phases = plan.phases.iter();
-            phases.filter(|phase| !phase.decisions.is_empty())
-        };
-        match self.target.later {
+        if self.target.later == Later::AsPlanned {
             // Told by the plan itself.
-            Later::AsPlanned => return Ok([0, 0]),
-            Later::Never => self.warnings.extend(placing().map(|phase| {
-                format!(
-                    "what the plan changes when `{}` is first executed stays where it was placed before: pages that \
-                     are there cannot be moved by touching them",
-                    phase.function
-                )
-            })),
-            Later::Once => {
-                for phase in placing() {
-                    self.phase(plan, phase, recogniser, teams, (by_hand, first))?;
-                }
-            }
+            return Ok([0, 0]);
         }
-        let moves_threads = plan.phases.iter().filter(|phase| !phase.threads.is_empty());
-        self.warnings.extend(moves_threads.map(|phase| {
-            format!(
-                "threads do not change places when `{}` is first executed, as the plan has them: that is simulated, \
-                 and not carried out",
-                phase.function
-            )
-        }));
+        let first = self.tables.phases.len();
+        let mut target = self.target.clone();
+        for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
+            if self.tables.phases.len() - first == PHASES_MAX {
+                self.warn_of_phase(phase, &format!("only {PHASES_MAX} phases are carried out"));
+                continue;
+            }
+            let Some((build_id, module, offset)) = recogniser.phase_function(phase) else {
+                let module = match phase.module.as_str() {
+                    "" => &plan.program.executable,
+                    module => module,
+                };
+                self.warn_of_phase(phase, &format!("there is no such function in {module} now"));
+                continue;
+            };
+            let pins = match self.exchanged(plan, phase) {
+                Some(exchanged) => {
+                    target = exchanged;
+                    self.pin_teams(plan, recogniser, &target)
+                }
+                None => [0, 0],
+            };
+            // Pages follow the threads, in later phases too.
+            let rules = self.phase_rules(plan, phase, recogniser, teams, by_hand, &target)?;
+            if rules.is_empty() && pins[1] == 0 {
+                continue;
+            }
+            let module = self.tables.module(&build_id, &module);
+            let rules = self.tables.add_rules(rules);
+            self.tables.phase(module, offset, rules, pins);
+            self.exchanges
+                .push((pins[1] > 0).then(|| phase.function.clone()));
+        }
         Ok([first as u32, (self.tables.phases.len() - first) as u32])
     }
 
-    /// A phase of a plan, whose first is number `first` of all plans'.
-    fn phase(
+    fn warn_of_phase(&mut self, phase: &Phase, why: &str) {
+        self.warnings.push(format!(
+            "what the plan changes when `{}` is first executed stays as it was before: {why}",
+            phase.function
+        ));
+    }
+
+    /// The target with the threads of the plan's first team where they run in a phase; none: they stay.
+    fn exchanged(&mut self, plan: &Plan, phase: &Phase) -> Option<Target<'a>> {
+        if phase.threads.is_empty() {
+            return None;
+        }
+        let team = plan.teams.first();
+        let cpus = team.map_or(&[][..], |team| self.target.cpus(&team.name));
+        let why = if self.target.pinning != Pinning::Teams {
+            "they are not pinned".to_owned()
+        } else if cpus.len() != phase.threads.len() {
+            format!("it is for {}, and there are others", phase.threads.len())
+        } else {
+            let cpus = phase.threads.iter().map(|&place| cpus[place as usize]);
+            let mut target = self.target.clone();
+            target.teams.insert(team?.name.clone(), cpus.collect());
+            return Some(target);
+        };
+        self.warnings.push(format!(
+            "threads do not change places when `{}` is first executed, as the plan has them: {why}",
+            phase.function
+        ));
+        None
+    }
+
+    /// The rules of a phase; none where no object moves.
+    fn phase_rules(
         &mut self,
         plan: &Plan,
         phase: &Phase,
         recogniser: &Recogniser<'_>,
         teams: &[&Team],
-        (by_hand, first): (&[Rule], usize),
-    ) -> Result<(), Error> {
+        by_hand: &[Rule],
+        target: &Target<'_>,
+    ) -> Result<Vec<Rule>, Error> {
         let function = &phase.function;
-        let stays = format!(
-            "what the plan changes when `{function}` is first executed stays where it was placed before"
-        );
-        if self.tables.phases.len() - first == PHASES_MAX {
-            self.warnings
-                .push(format!("{stays}: only {PHASES_MAX} phases are carried out"));
-            return Ok(());
+        if phase.decisions.is_empty() {
+            return Ok(Vec::new());
         }
-        let Some((build_id, module, offset)) = recogniser.phase_function(phase) else {
-            let module = match phase.module.as_str() {
-                "" => &plan.program.executable,
-                module => module,
-            };
+        if self.target.later == Later::Never {
             self.warnings.push(format!(
-                "{stays}: there is no such function in {module} now"
+                "objects stay where they were placed before when `{function}` is first executed: pages that are there \
+                 cannot be moved by touching them"
             ));
-            return Ok(());
-        };
+            return Ok(Vec::new());
+        }
         // What is placed by hand is, in every phase.
         let of_object = by_hand.iter().filter(|rule| rule.subject != subject::REST);
         let mut rules: Vec<Rule> = of_object
@@ -359,7 +405,7 @@ impl<'a> Translation<'a> {
                 subject: &decision.subject,
                 placement: &decision.placement,
             };
-            match self.rules(&wish, recogniser, &siblings, teams, plan.page_bytes)? {
+            match self.rules(&wish, recogniser, &siblings, teams, plan.page_bytes, target)? {
                 Ok(more) => rules.extend(more),
                 Err(Unmatched::Nothing(message)) => {
                     let program = &plan.program.executable;
@@ -389,12 +435,10 @@ impl<'a> Translation<'a> {
                 left.join(", ")
             ));
         }
-        if rules.len() > kept {
-            let module = self.tables.module(&build_id, &module);
-            let rules = self.tables.add_rules(rules);
-            self.tables.phase(module, offset, rules);
+        if rules.len() == kept {
+            rules.clear();
         }
-        Ok(())
+        Ok(rules)
     }
 
     /// Says what of a placement that does not begin at the allocation is not done.
@@ -446,6 +490,7 @@ impl<'a> Translation<'a> {
         siblings: &[&Subject],
         teams: &[&Team],
         plan_page_bytes: u64,
+        target: &Target<'_>,
     ) -> Result<Result<Vec<Rule>, Unmatched>, Error> {
         if *wish.subject == Subject::Rest {
             self.check_rest(wish)?;
@@ -462,7 +507,7 @@ impl<'a> Translation<'a> {
         let mut rules = Vec::new();
         for key in keys {
             let mut dealer = Dealer {
-                target: self.target,
+                target,
                 teams,
                 plan_page_bytes,
                 period_is_kept: recogniser.plan.is_some(),
@@ -520,18 +565,22 @@ impl<'a> Translation<'a> {
         [first as u32, cpus.len() as u32]
     }
 
-    fn pin_teams(&mut self, plan: &Plan, recogniser: &Recogniser<'_>) -> Part {
+    fn pin_teams(&mut self, plan: &Plan, recogniser: &Recogniser<'_>, target: &Target<'_>) -> Part {
         let first = self.tables.pins.len();
         for team in &plan.teams {
-            let cpus = self.target.cpus(&team.name);
-            if team.module.is_empty() {
+            let cpus = target.cpus(&team.name);
+            if team.module.is_empty() && team.threads == 1 {
                 // The main thread alone.
                 if let Some(cpu) = cpus.first() {
                     self.tables.pin(NONE, 0, 0, cpu.0);
                 }
                 continue;
             }
-            match recogniser.start_routine(team) {
+            let routine = match team.module.is_empty() {
+                true => None,
+                false => recogniser.start_routine(team),
+            };
+            match routine {
                 Some((build_id, name, offset)) => {
                     let module = self.tables.module(&build_id, &name);
                     for (index, cpu) in cpus.iter().enumerate() {
@@ -539,15 +588,17 @@ impl<'a> Translation<'a> {
                     }
                 }
                 None => {
-                    let kind = if is_runtime_module(team.module.as_bytes()) {
-                        "another build"
+                    let module = &team.module;
+                    let why = if module.is_empty() {
+                        "the plan does not name it".to_owned()
+                    } else if is_runtime_module(module.as_bytes()) {
+                        format!("{module} is another build since the plan was made")
                     } else {
-                        "rebuilt"
+                        format!("{module} is rebuilt since the plan was made")
                     };
                     self.warnings.push(format!(
-                        "{} is {kind} since the plan was made, and the start routine of team `{}` is not found in \
-                         it; threads are pinned in order of creation",
-                        team.module, team.name
+                        "the start routine of team `{}` is not found ({why}): threads are pinned in order of creation",
+                        team.name
                     ));
                     self.tables.pins.truncate(first);
                     return self.pin_in_order(cpus);

@@ -1,4 +1,5 @@
-//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process.
+//! Pinning threads to CPUs by what they are: the n-th thread of a team, or the n-th of the process. Their CPUs may be
+//! others once a phase has begun ([`crate::place`]): whoever needs one asks for it by the number of the thread's pin.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -14,6 +15,8 @@ use crate::touch::CpuSet;
 /// Start routines whose threads are counted, and threads created but not started yet.
 const TEAMS_MAX: usize = 256;
 const CREATED_MAX: usize = 1 << 13;
+/// Pins whose threads are remembered.
+const HOLDERS_MAX: usize = 1 << 13;
 
 /// Counts of threads, and the affinity of the process before any was pinned. Zeroed memory is a
 /// process of no threads.
@@ -24,8 +27,10 @@ pub struct Pins {
     created: [AtomicU64; CREATED_MAX],
     affinity: [AtomicU64; size_of::<CpuSet>() / 8],
     affinity_words: AtomicUsize,
-    /// CPU that the main thread is to be pinned to, plus one.
-    main_cpu: AtomicU32,
+    /// Number of the pin that the main thread is to have, plus one.
+    main_pin: AtomicU32,
+    /// By number of the pin: the thread that has it; 0: none.
+    holders: [AtomicU32; HOLDERS_MAX],
     /// Threads pinned.
     pub pinned: AtomicU64,
     /// Threads that the kernel would not pin: no such CPU here.
@@ -34,6 +39,19 @@ pub struct Pins {
 
 // SAFETY: atomics only.
 unsafe impl Zeroed for Pins {}
+
+/// What became of a thread that was to run elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// There is none with this pin, or it is where it was to go.
+    Stays,
+    /// It is on another CPU.
+    Changed,
+    /// It is not pinned as it was: somebody has thought of something better since.
+    Left,
+    /// The kernel refused.
+    Failed,
+}
 
 impl Pins {
     /// Remembers the affinity that threads without a pin keep.
@@ -81,6 +99,7 @@ impl Pins {
     pub fn thread_started(
         &self,
         pins: &[Pin],
+        cpu_now: impl Fn(usize) -> u32,
         modules: &Modules,
         start_routine: usize,
         creation_order: u32,
@@ -91,7 +110,7 @@ impl Pins {
         let index = self.index(start_routine, creation_order);
         let routine = modules.find(start_routine);
         let is_openmp = routine.is_some_and(|place| place.module.is_openmp());
-        let own = pins.iter().find(|pin| {
+        let own = pins.iter().position(|pin| {
             if pin.module == NONE {
                 return pin.index == creation_order;
             }
@@ -102,7 +121,7 @@ impl Pins {
                 })
         });
         match own {
-            Some(pin) => self.pin(pin.cpu, pins),
+            Some(number) => self.pin(number, pins, cpu_now),
             None => self.unpin(pins),
         }
     }
@@ -111,34 +130,83 @@ impl Pins {
     /// unless the scheduler knows better. It is pinned when it creates a thread: until then runtimes
     /// ask it how many CPUs there are, to have as many threads.
     pub fn main_started(&self, plan: &Plan<'_>, pins: &[Pin]) {
-        let own = pins.iter().find(|pin| {
+        let own = pins.iter().position(|pin| {
             pin.index == 0
                 && (pin.module == NONE
                     || plan.module_name(pin.module).is_some_and(is_openmp_runtime))
         });
-        if let Some(pin) = own {
-            if bind(pin.cpu) {
+        if let Some((number, pin)) = own.and_then(|number| Some((number, pins.get(number)?))) {
+            if bind(0, pin.cpu) {
                 self.restore();
             }
-            self.main_cpu.store(pin.cpu.saturating_add(1), Relaxed);
+            self.main_pin.store(number as u32 + 1, Relaxed);
         }
     }
 
     /// The calling thread is about to create one: the first to do so is the main thread.
-    pub fn main_creates(&self, pins: &[Pin]) {
-        if self.main_cpu.load(Relaxed) != 0
-            && let Some(cpu) = self.main_cpu.swap(0, Relaxed).checked_sub(1)
+    pub fn main_creates(&self, pins: &[Pin], cpu_now: impl Fn(usize) -> u32) {
+        if self.main_pin.load(Relaxed) != 0
+            && let Some(number) = self.main_pin.swap(0, Relaxed).checked_sub(1)
         {
-            self.pin(cpu, pins);
+            self.pin(number as usize, pins, cpu_now);
         }
     }
 
-    fn pin(&self, cpu: u32, pins: &[Pin]) {
-        if bind(cpu) {
-            self.pinned.fetch_add(1, Relaxed);
-        } else {
-            self.failed.fetch_add(1, Relaxed);
-            self.unpin(pins);
+    /// Gives the calling thread a pin.
+    fn pin(&self, number: usize, pins: &[Pin], cpu_now: impl Fn(usize) -> u32) {
+        loop {
+            let cpu = cpu_now(number);
+            if !bind(0, cpu) {
+                self.hold(number, 0);
+                self.failed.fetch_add(1, Relaxed);
+                return self.unpin(pins);
+            }
+            self.hold(number, sys::gettid());
+            // Who has begun a phase before that has not found this thread.
+            if cpu_now(number) == cpu {
+                break;
+            }
+        }
+        self.pinned.fetch_add(1, Relaxed);
+    }
+
+    fn hold(&self, number: usize, tid: u32) {
+        if let Some(holder) = self.holders.get(number) {
+            holder.store(tid, SeqCst);
+        }
+    }
+
+    /// Pins the thread that has a pin to the CPU that it is to have now, if it is on one that it was given before.
+    pub fn change_place(
+        &self,
+        number: usize,
+        cpu_now: impl Fn(usize) -> u32,
+        was_given: impl Fn(u32) -> bool,
+    ) -> Moved {
+        let holder = self.holders.get(number).map_or(0, |tid| tid.load(SeqCst));
+        if holder == 0 {
+            return Moved::Stays;
+        }
+        let mut moved = Moved::Stays;
+        loop {
+            let mut cpus: CpuSet = [0; 128];
+            if !sys::has_thread(holder) || sys::sched_getaffinity(holder, &mut cpus).is_err() {
+                return moved;
+            }
+            let cpu = cpu_now(number);
+            match only_cpu(&cpus) {
+                Some(current) if current == cpu => return moved,
+                Some(current) if was_given(current) => {}
+                _ => return Moved::Left,
+            }
+            if !bind(holder, cpu) {
+                return Moved::Failed;
+            }
+            moved = Moved::Changed;
+            // Another phase may have begun meanwhile.
+            if cpu_now(number) == cpu {
+                return moved;
+            }
         }
     }
 
@@ -146,15 +214,10 @@ impl Pins {
     fn unpin(&self, pins: &[Pin]) {
         let mut cpus: CpuSet = [0; 128];
         let known = self.pinned.load(Relaxed) > 0 && sys::sched_getaffinity(0, &mut cpus).is_ok();
-        let only = cpus.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
-        let of = |cpu: u32| {
-            cpus.get(cpu as usize / 64)
-                .is_some_and(|word| word >> (cpu % 64) & 1 == 1)
-        };
-        if !known || !only || !pins.iter().any(|pin| of(pin.cpu)) {
-            return;
+        let only = only_cpu(&cpus).filter(|_| known);
+        if only.is_some_and(|cpu| pins.iter().any(|pin| pin.cpu == cpu)) {
+            self.restore();
         }
-        self.restore();
     }
 
     /// Gives the calling thread the affinity that the process began with.
@@ -177,24 +240,33 @@ impl Pins {
             return;
         }
         self.unpin(pins);
-        self.main_cpu.store(0, Relaxed);
+        self.main_pin.store(0, Relaxed);
         self.sizes.iter().for_each(|size| size.store(0, Relaxed));
         self.created
             .iter()
             .filter(|entry| entry.load(Relaxed) != 0)
             .for_each(|entry| entry.store(0, Relaxed));
+        let holders = self.holders.iter().take(pins.len());
+        holders.for_each(|holder| holder.store(0, Relaxed));
         self.pinned.store(0, Relaxed);
         self.failed.store(0, Relaxed);
     }
 }
 
-/// Restricts the calling thread to a CPU; false where the kernel refuses.
-fn bind(cpu: u32) -> bool {
+/// The CPU of a set of one.
+fn only_cpu(cpus: &CpuSet) -> Option<u32> {
+    let mut words = (0..).zip(cpus).filter(|(_, word)| **word != 0);
+    let (at, word) = words.next()?;
+    (word.is_power_of_two() && words.next().is_none()).then(|| 64 * at + word.trailing_zeros())
+}
+
+/// Restricts a thread (0: the calling one) to a CPU; false where the kernel refuses.
+fn bind(tid: u32, cpu: u32) -> bool {
     let mut cpus: CpuSet = [0; 128];
     if let Some(word) = cpus.get_mut(cpu as usize / 64) {
         *word = 1 << (cpu % 64);
     }
-    sys::sched_setaffinity(0, &cpus).is_ok()
+    sys::sched_setaffinity(tid, &cpus).is_ok()
 }
 
 /// Is this the file name of an OpenMP runtime?
@@ -240,5 +312,84 @@ mod tests {
             pins.created(routine + 1, 5);
         }
         assert_eq!(pins.created(9999, 6), NONE, "one routine too many");
+    }
+
+    #[test]
+    fn a_set_of_one_cpu_is_told_from_others() {
+        let set = |cpus: &[usize]| {
+            let mut set: CpuSet = [0; 128];
+            cpus.iter().for_each(|cpu| set[cpu / 64] |= 1 << (cpu % 64));
+            set
+        };
+        assert_eq!(only_cpu(&set(&[0])), Some(0));
+        assert_eq!(only_cpu(&set(&[200])), Some(200));
+        assert_eq!(only_cpu(&set(&[])), None);
+        assert_eq!(only_cpu(&set(&[3, 4])), None);
+        assert_eq!(only_cpu(&set(&[3, 200])), None);
+    }
+
+    #[test]
+    fn threads_go_where_their_pins_are_now_unless_they_left() {
+        const NO_CPU: u32 = 8190;
+        let may_run_on = |tid: u32| {
+            let mut cpus: CpuSet = [0; 128];
+            sys::sched_getaffinity(tid, &mut cpus).unwrap();
+            cpus
+        };
+        let all = may_run_on(0);
+        // A machine may have but one.
+        let is_set = |cpu: &u32| all[*cpu as usize / 64] >> (cpu % 64) & 1 == 1;
+        let first = (0..8192).find(is_set).unwrap();
+        let last = (0..8192).rev().find(is_set).unwrap();
+        let pins = zeroed::<Pins>().unwrap();
+        let rules = [first; 2].map(|cpu| Pin {
+            module: NONE,
+            index: 0,
+            offset: 0,
+            cpu,
+            reserved: 0,
+        });
+        let moves =
+            |number, now, given| pins.change_place(number, |_| now, |current| current == given);
+        assert_eq!(moves(1, last, first), Moved::Stays, "nobody has it");
+        let (say, said) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                pins.pin(1, &rules, |_| first);
+                say.send(sys::gettid()).unwrap();
+                let _ = ended.recv();
+            });
+            let tid = said.recv().unwrap();
+            let now = || may_run_on(tid);
+            assert_eq!(only_cpu(&now()), Some(first));
+            assert_eq!(moves(1, first, first), Moved::Stays, "it is there");
+            assert_eq!(moves(1, NO_CPU, first), Moved::Failed);
+            assert_eq!(only_cpu(&now()), Some(first));
+            if first != last {
+                assert_eq!(moves(1, last, first), Moved::Changed);
+                assert_eq!(only_cpu(&now()), Some(last));
+                assert_eq!(moves(1, first, NO_CPU), Moved::Left, "on another CPU");
+                // What another phase says, meanwhile, holds.
+                let asked = core::cell::Cell::new(0);
+                let changes = |_| {
+                    asked.set(asked.get() + 1);
+                    if asked.get() == 1 { first } else { last }
+                };
+                let given = |current| [first, last].contains(&current);
+                assert_eq!(pins.change_place(1, changes, given), Moved::Changed);
+                assert_eq!(only_cpu(&now()), Some(last));
+                sys::sched_setaffinity(tid, &all).unwrap();
+                assert_eq!(moves(1, first, last), Moved::Left, "let go by somebody");
+                assert_eq!(now(), all);
+            }
+            // In a forked child it is none of its threads.
+            pins.forked_child(&rules);
+            assert_eq!(moves(1, last, first), Moved::Stays);
+            drop(end);
+        });
+        // An id that is another process's by now.
+        pins.hold(1, sys::getppid());
+        assert_eq!(moves(1, first, last), Moved::Stays);
     }
 }

@@ -14,7 +14,7 @@
 //! # Bounds
 //! 1024 modules, 32 Ki placed heap objects and mappings at a time, and as many that wait for the second thread and
 //! for each phase; of the section and of each phase, 4096 cached call sites and 16 Ki numbered pairs of call
-//! site and thread. Whatever is beyond is slower, or not placed and counted.
+//! site and thread; the threads of 8 Ki pins. Whatever is beyond is slower, or not placed and counted.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -183,7 +183,8 @@ pub fn thread_created(start_routine: usize, creation_order: u32) {
         }
         state.flush_group();
         if !state.pin_rules.is_empty() {
-            state.pins.main_creates(state.pin_rules);
+            let cpu_now = |number| state.cpu_now(number);
+            state.pins.main_creates(state.pin_rules, cpu_now);
             state.pins.created(start_routine, creation_order);
         }
     }
@@ -210,6 +211,7 @@ pub fn thread_started(start_routine: usize, creation_order: u32, tid: u32) {
     if start_routine != 0 {
         state.pins.thread_started(
             state.pin_rules,
+            |number| state.cpu_now(number),
             state.modules,
             start_routine,
             creation_order,
@@ -228,6 +230,7 @@ pub fn forked_child() {
         list.orders.clear();
         list.counters.iter().for_each(RuleCounters::clear);
     }
+    state.phases().for_each(|phase| phase.threads.clear());
     state.is_finished.store(false, Relaxed);
 }
 
@@ -248,6 +251,7 @@ pub fn replacing() {
         for list in state.lists() {
             list.counters.iter().for_each(RuleCounters::clear);
         }
+        state.phases().for_each(|phase| phase.threads.clear());
         state.pins.pinned.store(0, Relaxed);
         state.pins.failed.store(0, Relaxed);
     }
@@ -262,7 +266,7 @@ impl State {
         self.mappings.start(self.plan.header.mappings_max.into());
         self.pins.start();
         // Later would be too late: by touching, pages that are there cannot be moved.
-        if (self.has_later || self.phases().next().is_some())
+        if (self.has_later || self.phases().any(|phase| !phase.list.rules.is_empty()))
             && !self.touches()
             && let Some(error) = bind::refusal()
         {

@@ -193,6 +193,11 @@ impl<'file> Plan<'file> {
         part(self.rules, phase.rules).unwrap_or_default()
     }
 
+    /// The pins that threads have from when a phase begins.
+    pub fn phase_pins(&self, phase: &Phase) -> &'file [Pin] {
+        part(self.pins, phase.pins).unwrap_or_default()
+    }
+
     /// The frames of a rule, innermost first; a call site without frames is none.
     pub fn frames(&self, rule: &Rule) -> Option<&'file [FrameRange]> {
         part(self.frames, rule.frames).filter(|frames| !frames.is_empty())
@@ -263,6 +268,7 @@ mod tests {
             reserved: 0,
             offset: 0x1200,
             rules: [first, 2],
+            pins: [0, 0],
         };
         let rule = |number, placement| Rule {
             subject: subject::HEAP,
@@ -389,6 +395,7 @@ mod tests {
                 for section in plan.sections {
                     plan.pins(section);
                     let phases = plan.phases(section).iter();
+                    phases.clone().for_each(|phase| _ = plan.phase_pins(phase));
                     let of_phases = phases.flat_map(|phase| plan.phase_rules(phase));
                     for rule in plan.rules(section).iter().chain(of_phases) {
                         plan.is_sound(rule);

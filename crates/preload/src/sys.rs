@@ -44,6 +44,7 @@ pub mod number {
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const SCHED_GETAFFINITY: usize = 204;
+    pub const TGKILL: usize = 234;
     pub const CLOCK_GETTIME: usize = 228;
     pub const PRCTL: usize = 157;
     pub const EXIT_GROUP: usize = 231;
@@ -92,6 +93,7 @@ pub mod number {
     pub const FUTEX: usize = 98;
     pub const SCHED_SETAFFINITY: usize = 122;
     pub const SCHED_GETAFFINITY: usize = 123;
+    pub const TGKILL: usize = 131;
     pub const CLOCK_GETTIME: usize = 113;
     pub const PRCTL: usize = 167;
     pub const EXIT_GROUP: usize = 94;
@@ -726,6 +728,18 @@ pub fn sched_setaffinity(tid: u32, mask: &[u64]) -> Result<usize, Errno> {
             ],
         )
     }
+}
+
+/// Is there a thread of this process with that id? An id may be another process's once a thread has ended.
+pub fn has_thread(tid: u32) -> bool {
+    // SAFETY: signal 0 is none.
+    let asked = unsafe {
+        call(
+            number::TGKILL,
+            [getpid() as usize, tid as usize, 0, 0, 0, 0],
+        )
+    };
+    asked.is_ok()
 }
 
 /// The CPUs that thread `tid` (0: the caller) may run on. Returns the bytes written.

@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 4), little-endian, every table 8-byte aligned
+//! # Layout (version 5), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x04";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x05";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -118,6 +118,9 @@ pub struct Phase {
     pub offset: u64,
     /// First rule and how many; no [`subject::REST`] among them.
     pub rules: [u32; 2],
+    /// First pin and how many: the section's, in their order, with the CPUs that their threads have from then on; none:
+    /// threads stay where they are. Since version 5.
+    pub pins: [u32; 2],
 }
 
 /// A program or library.

@@ -63,7 +63,7 @@ pub struct Plan {
     ///
     /// Of a full recording it looks for long phases, too, which begin with a parallel region or a thread's start
     /// routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
-    /// executed; `run` moves pages then, but no threads.
+    /// executed, in `run` too.
     #[arg(long)]
     pub phases: bool,
     /// Which threads share a node on that machine; none: those that did when recorded [default: compact;

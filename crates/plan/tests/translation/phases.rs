@@ -4,6 +4,7 @@ use nearpage_plan::Phase;
 use nearpage_wire::compact_plan::{NONE, PHASES_MAX};
 
 use super::*;
+use crate::reference::PinAt;
 
 /// A phase of the program that begins with `grow`, as it is in this build.
 fn phase(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Phase {
@@ -139,6 +140,102 @@ fn what_is_not_carried_out_is_said() {
         size_bytes: 0,
     });
     assert!(message.contains("did you mean `cvar`"), "{message}");
+}
+
+#[test]
+fn threads_that_change_places_take_later_pages_along() {
+    let compiled = Compiled::new();
+    let programs = [compiled.image("places", &["-pie", "-fPIE"])];
+    let image = &programs[0];
+    let mut plan = plan_for(image, vec![(any_heap(), "node:3")]);
+    assert!(!plan.names_threads());
+    // Others stay, and where no thread moves pages follow those that did before.
+    let server = Team {
+        name: "server".to_owned(),
+        threads: 4,
+        offset: 0x99,
+        ..plan.teams[0].clone()
+    };
+    plan.teams.push(server);
+    plan.phases = vec![
+        phase(image, vec![]),
+        phase(image, vec![(any_heap(), "block")]),
+    ];
+    plan.phases[0].threads = vec![1, 2, 3, 0];
+    plan.phases[1].function = "tell".to_owned();
+    assert!(plan.names_threads());
+    let machine = machine();
+    let translated = |plan: &Plan, threads, pinning, later| {
+        let target = Target {
+            pinning,
+            later,
+            ..target(&machine, threads)
+        };
+        let compact = translate(std::slice::from_ref(plan), &[], &target, &programs).unwrap();
+        let phases = Reference::decode(&compact).phases(identity(image), None);
+        (phases, compact)
+    };
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Once);
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    assert_eq!(compact.exchanges, [Some("grow".to_owned()), None]);
+    let reference = Reference::decode(&compact);
+    let same_but_cpus = |(module, offset, index, _): &PinAt| (*module, *offset, *index);
+    let pins = reference.pins(identity(image), None);
+    let of_phase = &phases[0].pins;
+    assert!(
+        pins.iter()
+            .map(same_but_cpus)
+            .eq(of_phase.iter().map(same_but_cpus))
+    );
+    let cpus = |pins: &[PinAt]| pins.iter().map(|pin| pin.3).collect::<Vec<_>>();
+    assert_eq!(cpus(&pins), [0, 1, 2, 3, 0, 1, 2, 3]);
+    assert_eq!(cpus(of_phase), [1, 2, 3, 0, 0, 1, 2, 3]);
+    assert_eq!((phases[0].rules.len(), phases[1].pins.len()), (0, 0));
+    let then = reference.evaluate_phase(&phases[1], &heap(image, 0x1000), 4 * PAGE);
+    assert_eq!(nodes(&then.unwrap()), [1, 2, 3, 0]);
+    // Pages that cannot move do not keep threads from moving.
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Never);
+    assert_eq!((phases.len(), phases[0].pins.len()), (1, 8));
+    assert!(compact.warnings.concat().contains("by touching"));
+
+    // Where they stay, so do pages.
+    for (threads, pinning, stayed, why) in [
+        (4, Pinning::None, vec![0, 1, 2, 3], "they are not pinned"),
+        (
+            8,
+            Pinning::Teams,
+            vec![0, 0, 1, 1, 2, 2, 3, 3],
+            "it is for 4, and there are others",
+        ),
+    ] {
+        let (phases, compact) = translated(&plan, threads, pinning, Later::Once);
+        assert_eq!((phases.len(), phases[0].pins.len()), (1, 0), "{why}");
+        assert_eq!(compact.exchanges, [None]);
+        let said = format!(
+            "threads do not change places when `grow` is first executed, as the plan has them: {why}"
+        );
+        assert_eq!(compact.warnings, [said]);
+        let reference = Reference::decode(&compact);
+        let size = threads as u64 * PAGE;
+        let then = reference.evaluate_phase(&phases[0], &heap(image, 0x1000), size);
+        assert_eq!(nodes(&then.unwrap()), stayed);
+    }
+
+    // Written by hand, without the runtime's start routine: in order of creation.
+    plan.teams.truncate(1);
+    plan.teams[0].module.clear();
+    plan.teams[0].build_id.clear();
+    let (phases, compact) = translated(&plan, 4, Pinning::Teams, Later::Once);
+    let pin = |(index, cpu)| (NONE, 0, index, cpu);
+    let pins: Vec<PinAt> = (0..).zip([1, 2, 3, 0]).map(pin).collect();
+    assert_eq!(phases[0].pins, pins);
+    assert_eq!(
+        compact.warnings,
+        [
+            "the start routine of team `openmp` is not found (the plan does not name it): threads are pinned in order of \
+             creation"
+        ]
+    );
 }
 
 #[test]

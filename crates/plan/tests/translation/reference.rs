@@ -31,13 +31,17 @@ pub enum Seen<'a> {
     Mapping,
 }
 
-/// A phase, and where its rules are in the file.
+/// A phase, where its rules are in the file, and its pins.
 #[derive(Debug, PartialEq)]
 pub struct PhaseAt {
     pub module: u32,
     pub offset: u64,
     pub rules: Vec<usize>,
+    pub pins: Vec<PinAt>,
 }
+
+/// A pin: module, address in its file, index, CPU.
+pub type PinAt = (u32, u64, u32, u32);
 
 /// Which rule took an object, whether by its second key, and where its pages go (none: first touch,
 /// or anywhere of an interleave).
@@ -60,7 +64,7 @@ const PINS: usize = 7;
 const NAMES: usize = 8;
 const PHASES: usize = 9;
 /// Bytes of an entry of each table.
-const ENTRY: [usize; 10] = [32, 48, 104, 24, 16, 2, 8, 24, 1, 24];
+const ENTRY: [usize; 10] = [32, 48, 104, 24, 16, 2, 8, 24, 1, 32];
 
 impl Reference {
     pub fn decode(compact: &Compact) -> Self {
@@ -154,11 +158,13 @@ impl Reference {
         best.map(|(_, at)| at)
     }
 
-    /// The pins of a process: module, its name, offset, index, CPU.
-    pub fn pins(&self, executable: Module<'_>, rank: Option<u32>) -> Vec<(u32, u64, u32, u32)> {
-        let Some(section) = self.section(executable, rank) else {
-            return Vec::new();
-        };
+    /// The pins of a process.
+    pub fn pins(&self, executable: Module<'_>, rank: Option<u32>) -> Vec<PinAt> {
+        let section = self.section(executable, rank);
+        section.map_or(Vec::new(), |section| self.pins_at(section + 16))
+    }
+
+    fn pins_at(&self, part_at: usize) -> Vec<PinAt> {
         let pin = |at: usize| {
             (
                 self.u32(at),
@@ -167,10 +173,10 @@ impl Reference {
                 self.u32(at + 16),
             )
         };
-        self.part(PINS, section + 16).into_iter().map(pin).collect()
+        self.part(PINS, part_at).into_iter().map(pin).collect()
     }
 
-    /// The phases of a process: module, address in its file, rules.
+    /// The phases of a process.
     pub fn phases(&self, executable: Module<'_>, rank: Option<u32>) -> Vec<PhaseAt> {
         let Some(section) = self.section(executable, rank) else {
             return Vec::new();
@@ -179,6 +185,7 @@ impl Reference {
             module: self.u32(at),
             offset: self.u64(at + 8),
             rules: self.part(RULES, at + 16),
+            pins: self.pins_at(at + 24),
         };
         let phases = self.part(PHASES, section + 24);
         phases.into_iter().map(phase).collect()

@@ -8,10 +8,14 @@ use nearpage_wire::allocation_log::{FLAG_REALLOCATED, FLAG_ZEROED};
 
 use super::entry::{caller, enter};
 use crate::place;
-use crate::real::{self, Function};
+use crate::real;
+#[cfg(target_arch = "x86_64")]
+use crate::real::Function;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::Thread;
-use crate::tracker::{FILTER, Filter, TRACKER};
+use crate::tracker::TRACKER;
+#[cfg(target_arch = "x86_64")]
+use crate::tracker::{FILTER, Filter};
 
 enter! {
     reallocarray => reallocarray_at, "rcx", "x3";

@@ -153,10 +153,12 @@ impl State {
         };
         let rules = plan.rules(section);
         let mut phases = [const { None }; PHASES_MAX];
-        for (slot, phase) in phases.iter_mut().zip(plan.phases(section)) {
+        let planned = plan.phases(section).iter().zip(section.phases[0]..);
+        for (slot, (phase, number)) in phases.iter_mut().zip(planned) {
             let list = RuleList::new(plan.phase_rules(phase), true).ok_or_else(no_memory)?;
             let waiting = zeroed().ok_or_else(no_memory)?;
-            *slot = Some(Phase::new((phase.module, phase.offset), list, waiting));
+            let pins = plan.phase_pins(phase);
+            *slot = Some(Phase::new(phase, number, (list, pins), waiting));
         }
         let allowed = allowed_nodes();
         let rest = Rest::read(&plan, rules, &allowed);

@@ -6,17 +6,22 @@
 //! wait. From then on objects are placed at their allocation by the rules of the phase that began last, where
 //! one fits. What a phase leaves to first touch stays where it is: there is no system call for it.
 //!
+//! Threads change places with a phase whose pins say so: the thread that begins it pins those that are there, by their
+//! ids, before it moves pages, and threads that start later have the CPUs of the phase that began last. Who is not pinned
+//! any more as the plan had it is left alone: the program, its runtime or somebody else has decided otherwise.
+//!
 //! A forked process goes on where its parent was: what had begun has begun, and its pages are where they were moved
 //! to.
 
-use core::sync::atomic::{AtomicU32, Ordering::*, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
-use nearpage_wire::compact_plan::{PHASES_MAX, placement};
+use nearpage_wire::compact_plan::{self, NONE, PHASES_MAX, Pin, placement};
 
 use super::counters::{count, discount};
 use super::placed::{Objects, Waiting};
 use super::{Object, Origin, RuleList, State};
 use crate::modules::Module;
+use crate::pin::Moved;
 use crate::regions;
 
 /// Phases of this process that have not begun.
@@ -29,28 +34,57 @@ pub struct Phase {
     /// Its virtual address in the module's file.
     pub(super) offset: u64,
     pub(super) list: RuleList,
+    /// Its number in the plan.
+    pub(super) number: u32,
+    /// The section's, with other CPUs; empty: threads stay.
+    pub(super) pins: &'static [Pin],
+    pub(super) threads: ThreadCounters,
     /// What is moved when it begins.
     pub(super) waiting: &'static Objects<Waiting>,
     /// Number among those that have begun, from 1; 0: it has not.
     pub(super) turn: AtomicU32,
 }
 
+/// What became of threads when a phase began.
+#[derive(Default)]
+pub struct ThreadCounters {
+    /// On another CPU since.
+    pub changed: AtomicU64,
+    /// Not pinned any more as the plan had it, and left alone.
+    pub left: AtomicU64,
+    /// Those that the kernel would not pin.
+    pub failed: AtomicU64,
+}
+
+impl ThreadCounters {
+    /// Forgets what a forked process's parent did.
+    pub fn clear(&self) {
+        for counter in [&self.changed, &self.left, &self.failed] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
 impl Phase {
     pub(super) fn new(
-        (module, offset): (u32, u64),
-        list: RuleList,
+        phase: &compact_plan::Phase,
+        number: u32,
+        (list, pins): (RuleList, &'static [Pin]),
         waiting: &'static Objects<Waiting>,
     ) -> Self {
         Self {
-            module,
-            offset,
+            module: phase.module,
+            offset: phase.offset,
             list,
+            number,
+            pins,
+            threads: ThreadCounters::default(),
             waiting,
             turn: AtomicU32::new(0),
         }
     }
 
-    fn has_begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.turn.load(SeqCst) != 0
     }
 
@@ -120,11 +154,40 @@ impl State {
         }
         TO_BEGIN.fetch_sub(1, Relaxed);
         fence(SeqCst);
+        self.change_places(phase);
         self.modules.all(|module| self.move_statics(phase, module));
         phase.waiting.take_all(|address, waiting| {
             let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
             self.move_to_phase(phase, waiting.rule as usize, object);
         });
+    }
+
+    /// Moves the threads that are there to where they run from a phase on.
+    fn change_places(&self, phase: &Phase) {
+        for number in 0..phase.pins.len().min(self.pin_rules.len()) {
+            let given = |pins: &[Pin], cpu| pins.get(number).is_some_and(|pin| pin.cpu == cpu);
+            let was_given = |cpu| {
+                given(self.pin_rules, cpu) || self.phases().any(|phase| given(phase.pins, cpu))
+            };
+            let cpu_now = |number| self.cpu_now(number);
+            match self.pins.change_place(number, cpu_now, was_given) {
+                Moved::Stays => {}
+                Moved::Changed => count(&phase.threads.changed),
+                Moved::Left => count(&phase.threads.left),
+                Moved::Failed => count(&phase.threads.failed),
+            }
+        }
+    }
+
+    /// The CPU of the threads with a pin: as the phase has it that began last, of those with which threads change places.
+    pub(super) fn cpu_now(&self, number: usize) -> u32 {
+        let phases = self.phases().filter_map(|phase| {
+            let turn = phase.turn.load(SeqCst);
+            Some((turn, phase.pins.get(number).filter(|_| turn > 0)?))
+        });
+        let newest = phases.max_by_key(|(turn, _)| *turn).map(|(_, pin)| pin);
+        let pin = newest.or_else(|| self.pin_rules.get(number));
+        pin.map_or(NONE, |pin| pin.cpu)
     }
 
     fn move_statics(&self, phase: &Phase, module: &Module) {

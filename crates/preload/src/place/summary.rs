@@ -12,12 +12,15 @@
 //!            "waited":N,"switched":N,"switched_moved":N,"switched_ns":N,"early":N,
 //!            "too_small":N,"coarsened":N,"no_room":N,"missing_node_pages":N,"untouched":N,"outside":N,"ignored":true,
 //!            "failures":[{"call":"mbind"|"move_pages"|"touch"|"sched_setaffinity"|"set_mempolicy","errno":N,"count":N}…],
-//!            "rest":"set"|"left"|"waits"|"failed"}…]}
+//!            "rest":"set"|"left"|"waits"|"failed"}…],
+//!  "phases":[{"number":N,"begun":true|false,"changed":N,"left":N,"failed":N}…]}
 //! ```
 //! Every rule of the process's section and of its phases is there, in order, under the number it has in the plan;
 //! counters that are 0 are left out, so a rule that matched nothing is `{"number":N}`. The counters
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
 //! numbers them; `rest` stands with the rule about the rest ([`super::rest::Status`]); `mappings` says how many were added, and how many might have been.
+//! `phases` has those with which threads change places, under the number in the plan
+//! ([`super::phases::ThreadCounters`]).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
@@ -168,6 +171,21 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
             write!(line, ",\"rest\":\"{}\"", rest.status().name())?;
         }
         line.write_str("}")?;
+    }
+    line.write_str("],\"phases\":[")?;
+    let mut comma = "";
+    for phase in state.phases().filter(|phase| !phase.pins.is_empty()) {
+        let [changed, left, failed] = {
+            let threads = &phase.threads;
+            [&threads.changed, &threads.left, &threads.failed].map(|counter| counter.load(Relaxed))
+        };
+        write!(
+            line,
+            "{comma}{{\"number\":{},\"begun\":{},\"changed\":{changed},\"left\":{left},\"failed\":{failed}}}",
+            phase.number,
+            phase.has_begun()
+        )?;
+        comma = ",";
     }
     line.write_str("]}\n")
 }

@@ -1,7 +1,7 @@
 //! Placements that begin when a function of the program is first executed.
 
 use nearpage_wire::compact_plan::{
-    FrameRange, NONE, Phase, RULE_LATER, Rule, Section, placement, subject,
+    FrameRange, NONE, Phase, Pin, RULE_LATER, Rule, Section, placement, subject,
 };
 
 use crate::plan_file::{self, Tables};
@@ -44,6 +44,7 @@ fn tables(programs: &Programs, program: &str, functions: &[&str]) -> Tables {
             reserved: 0,
             offset: programs.symbol(program, function).0,
             rules: [2 + 2 * number, 2],
+            pins: [0, 0],
         })
         .collect();
     tables.sections = vec![Section {
@@ -283,4 +284,77 @@ fn a_function_of_no_use_is_none() {
     let run = run(&programs, &tables, "phases", &["columns"]);
     assert_eq!(run.words("SUM"), [WHOLE.to_string()]);
     is_on_node_0(&run);
+}
+
+#[test]
+fn threads_take_the_places_that_a_phase_gives_them() {
+    let programs = Programs::build();
+    let last = std::thread::available_parallelism().unwrap().get() as u32 - 1;
+    let pin = |(index, cpu)| Pin {
+        module: NONE,
+        index,
+        offset: 0,
+        cpu,
+        reserved: 0,
+    };
+    let (before, after) = ([0, last, 0, last], [last, 0, last, 0]);
+    let tables = |after: [u32; 4]| {
+        let mut names = Vec::new();
+        let pins = (0..).zip(before).chain((0..).zip(after));
+        Tables {
+            modules: vec![plan_file::module(&mut names, &[], b"places")],
+            pins: pins.map(pin).collect(),
+            phases: vec![Phase {
+                module: 0,
+                reserved: 0,
+                offset: programs.symbol("places", "second._omp_fn.0").0,
+                rules: [0, 0],
+                pins: [4, 4],
+            }],
+            sections: vec![Section {
+                executable: NONE,
+                rank: NONE,
+                rules: [0, 0],
+                pins: [0, 4],
+                phases: [0, 1],
+            }],
+            names,
+            ..Tables::default()
+        }
+    };
+    let run = |after, arguments: &[&str]| run(&programs, &tables(after), "places", arguments);
+    let is_on = |run: &Run, team: &str, cpus: &[u32]| {
+        for (number, cpu) in cpus.iter().enumerate() {
+            let words = run.words(&format!("{team} {number}"));
+            assert_eq!(words, ["1", &cpu.to_string()], "{team} {number}");
+        }
+        assert_eq!(run.stderr, "");
+    };
+    let outcome = |run: &Run, [changed, left, failed]: [u32; 3]| {
+        assert_eq!(
+            run.summaries[0]["phases"],
+            serde_json::json!([{"number": 0, "begun": true, "changed": changed, "left": left, "failed": failed}])
+        );
+    };
+    let several = last > 0;
+    let if_several = |count: u32| if several { count } else { 0 };
+    // The fourth thread is created when the phase has begun.
+    let all = run(after, &[]);
+    is_on(&all, "FIRST", &before[..3]);
+    is_on(&all, "SECOND", &after);
+    outcome(&all, [if_several(3), 0, 0]);
+    assert_eq!(all.summaries[0]["pins"]["pinned"], 4);
+    // Before any thread is pinned.
+    let late = run(after, &["late"]);
+    is_on(&late, "SECOND", &after);
+    outcome(&late, [0, 0, 0]);
+    // Where the program has decided about a thread, it has.
+    let free = run(after, &["free"]);
+    assert_eq!(free.words("SECOND 1"), [(last + 1).to_string(), "0".into()]);
+    assert_eq!(free.words("SECOND 2"), ["1", &last.to_string()]);
+    outcome(&free, [if_several(2), if_several(1), 0]);
+    // A CPU that is not there.
+    let refused = run([8190, 0, last, 0], &[]);
+    is_on(&refused, "SECOND", &[0, 0, last, 0]);
+    outcome(&refused, [if_several(2), 0, 1]);
 }

@@ -71,6 +71,7 @@ impl Programs {
             compile(&["-fopenmp"], "team.c", &compiled("team"));
             let lazy = ["-fopenmp", "-Wl,-z,lazy"];
             compile(&lazy, "phases.c", &compiled("phases"));
+            compile(&["-fopenmp"], "places.c", &compiled("places"));
             let now = ["-fopenmp", "-Wl,-z,relro,-z,now"];
             compile(&now, "phases.c", &compiled("phases_now"));
             let fixed = ["-fopenmp", "-fno-plt", "-fno-pie", "-no-pie"];
