@@ -7,7 +7,6 @@ use nearpage_wire::compact_plan::{NONE, Pin};
 use crate::modules::Modules;
 use crate::place::memory::Zeroed;
 use crate::place::order::spread;
-use crate::plan::Plan;
 use crate::sys;
 use crate::touch::CpuSet;
 
@@ -90,13 +89,12 @@ impl Pins {
         }
         let index = self.index(start_routine, creation_order);
         let routine = modules.find(start_routine);
-        let is_openmp = routine.is_some_and(|place| place.module.is_openmp());
         let own = pins.iter().find(|pin| {
             if pin.module == NONE {
                 return pin.index == creation_order;
             }
             index != NONE
-                && pin.index == index.saturating_add(is_openmp.into())
+                && pin.index == index
                 && routine.is_some_and(|place| {
                     place.file_address == pin.offset && place.module.is(pin.module)
                 })
@@ -107,15 +105,11 @@ impl Pins {
         }
     }
 
-    /// Moves the main thread, number 0 of all threads or of an OpenMP team, to its CPU, where it stays
+    /// Moves the main thread, number 0 of all threads, to its CPU, where it stays
     /// unless the scheduler knows better. It is pinned when it creates a thread: until then runtimes
     /// ask it how many CPUs there are, to have as many threads.
-    pub fn main_started(&self, plan: &Plan<'_>, pins: &[Pin]) {
-        let own = pins.iter().find(|pin| {
-            pin.index == 0
-                && (pin.module == NONE
-                    || plan.module_name(pin.module).is_some_and(is_openmp_runtime))
-        });
+    pub fn main_started(&self, pins: &[Pin]) {
+        let own = pins.iter().find(|pin| pin.index == 0 && pin.module == NONE);
         if let Some(pin) = own {
             if bind(pin.cpu) {
                 self.restore();
@@ -195,13 +189,6 @@ fn bind(cpu: u32) -> bool {
         *word = 1 << (cpu % 64);
     }
     sys::sched_setaffinity(0, &cpus).is_ok()
-}
-
-/// Is this the file name of an OpenMP runtime?
-pub fn is_openmp_runtime(name: &[u8]) -> bool {
-    [&b"libgomp"[..], b"libomp", b"libiomp"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
