@@ -1,7 +1,7 @@
 //! Long phases of a full recording, and plans that change with them.
 //!
-//! A phase begins with a function that a team of threads runs: the body of a parallel region as GCC and LLVM outline
-//! it, or a thread's start routine. When it is executed for the first time, any run of the program shows, whatever its
+//! A phase begins with a function that a team of threads runs: the body of a parallel region or of a task as GCC and
+//! LLVM outline it, or a thread's start routine. When it is executed for the first time, any run of the program shows, whatever its
 //! input. Only the first time counts: regions that take turns, as in every iteration of a loop, begin within a short
 //! time of each other, and are one phase. A phase is long if it makes a tenth of the program's misses or more; a
 //! shorter one is part of the one before it.
@@ -12,6 +12,7 @@ use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Phase, Plan};
 use nearpage_policy::Input;
+use nearpage_recording::elf::demangle;
 use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Mark, Recording, ThreadIndex};
 use nearpage_wire::is_runtime_module;
 
@@ -185,7 +186,7 @@ struct First {
     time_ns: u64,
 }
 
-/// Bodies of parallel regions and start routines of threads, of the modules that a process has mapped and whose files
+/// Bodies of parallel regions and tasks, and start routines of threads, of the modules that a process has mapped and whose files
 /// are still those that were recorded.
 fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
     let tables = &recording.tables;
@@ -213,7 +214,7 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
             .map(|start| start.1)
             .collect();
         let of_team = |symbol: &&nearpage_plan::Symbol| {
-            is_region(&symbol.name) || starts.contains(&symbol.offset)
+            is_body(&symbol.name) || starts.contains(&symbol.offset)
         };
         for symbol in image.all_functions().filter(of_team) {
             let code = |bias: &u64| {
@@ -222,7 +223,7 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
             };
             functions.push(Function {
                 phase: Phase {
-                    function: symbol.name.clone(),
+                    function: demangle(&symbol.name),
                     module: file_name.to_owned(),
                     build_id: module.build_id.clone(),
                     offset: symbol.offset,
@@ -238,10 +239,15 @@ fn functions_of_teams(recording: &Recording, pid: u32) -> Vec<Function> {
     functions
 }
 
-/// Is it the body of a parallel region, by the name that the compiler gave it? GCC: `f._omp_fn.0`; LLVM:
-/// `f.omp_outlined`, `.omp_outlined..1`.
-fn is_region(name: &str) -> bool {
-    name.contains("._omp_fn.") || name.contains(".omp_outlined") && !name.contains("_debug__")
+/// Is it the body of a parallel region or task, by the name that the compiler gave it? GCC: `f._omp_fn.0`; LLVM:
+/// `f.omp_outlined`, `.omp_outlined..1`, `.omp_task_entry.`. What the body calls, or jumps to, is not: what is seldom
+/// executed (`.cold`) or was split off (`.part.0`).
+fn is_body(name: &str) -> bool {
+    let is_whole = !name.contains(".cold") && !name.contains(".part.");
+    is_whole
+        && (name.contains("._omp_fn.")
+            || name.contains(".omp_outlined") && !name.contains("_debug__")
+            || name.contains(".omp_task_entry."))
 }
 
 /// Notes when each function was first executed, by its first instruction fetch that missed; returns the process's
@@ -424,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_regions_are_known_by_name() {
+    fn bodies_are_known_by_name() {
         for name in [
             "backward._omp_fn.0",
             "main._omp_fn.12",
@@ -432,11 +438,21 @@ mod tests {
             "sweep.omp_outlined",
             ".omp_outlined.",
             ".omp_outlined..3",
+            ".omp_task_entry..7",
+            "main._omp_fn.0.lto_priv.2",
         ] {
-            assert!(is_region(name), "{name}");
+            assert!(is_body(name), "{name}");
         }
-        for name in ["main", "omp_outlined", "fn.0", "sweep.omp_outlined_debug__"] {
-            assert!(!is_region(name), "{name}");
+        for name in [
+            "main",
+            "omp_outlined",
+            "fn.0",
+            "sweep.omp_outlined_debug__",
+            "main._omp_fn.0.cold",
+            "main._omp_fn.0.part.0",
+            "sweep.omp_outlined.cold.1",
+        ] {
+            assert!(!is_body(name), "{name}");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! An ELF file as rules need it: its identity, its static objects and its functions.
 
-use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -8,6 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use addr2line::demangle_auto;
+use nearpage_wire::is_mangled;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache, SymbolKind, elf};
 
@@ -92,7 +92,8 @@ impl Names {
         let demangled = self.demangled.get_or_init(|| {
             let mut positions: HashMap<String, Vec<usize>> = HashMap::new();
             for (position, symbol) in self.symbols.iter().enumerate() {
-                if let Cow::Owned(name) = demangle_auto(Cow::Borrowed(&symbol.name), None) {
+                if is_mangled(&symbol.name) {
+                    let name = demangle(symbol.name.clone());
                     positions.entry(name).or_default().push(position);
                 }
             }
@@ -219,7 +220,7 @@ impl ModuleImage {
                 while let Ok(Some(frame)) = chain.next() {
                     let name = frame
                         .function
-                        .and_then(|name| Some(name.demangle().ok()?.into_owned()));
+                        .and_then(|name| Some(demangle(name.raw_name().ok()?.into_owned())));
                     frames.push((
                         name.unwrap_or_default(),
                         frame.location.and_then(|location| location.line),
@@ -248,6 +249,14 @@ impl ModuleImage {
     fn symbols(&self) -> &Symbols {
         self.symbols
             .get_or_init(|| read_symbols(&self.path).unwrap_or_default())
+    }
+}
+
+/// As people write it.
+fn demangle(name: String) -> String {
+    match is_mangled(&name) {
+        true => demangle_auto(name.into(), None).into_owned(),
+        false => name,
     }
 }
 

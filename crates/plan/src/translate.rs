@@ -583,8 +583,13 @@ impl<'a> Translation<'a> {
             match routine {
                 Some((build_id, name, offset)) => {
                     let module = self.tables.module(&build_id, &name);
+                    // The main thread, which has not been created, is the first of an OpenMP team.
+                    let is_openmp = team.name == "openmp";
                     for (index, cpu) in cpus.iter().enumerate() {
-                        self.tables.pin(module, offset, index, cpu.0);
+                        match index.checked_sub(is_openmp.into()) {
+                            Some(index) => self.tables.pin(module, offset, index, cpu.0),
+                            None => self.tables.pin(NONE, 0, 0, cpu.0),
+                        }
                     }
                 }
                 None => {

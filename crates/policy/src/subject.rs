@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearpage_attribution::{ObjectGroup, ObjectName};
 use nearpage_plan::{CallSiteFrame, Subject};
 use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
-use nearpage_wire::{is_own_module, is_runtime_module};
+use nearpage_wire::{is_own_module, is_runtime_function, is_runtime_module};
 
 fn module(tables: &Tables, id: ModuleId) -> Option<&Module> {
     tables.modules.get(id.0 as usize)
@@ -142,6 +142,9 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
     match subject {
         Subject::Symbol { symbol, .. } => vec![symbol.clone()],
         Subject::CallSite { frames, .. } => {
+            // What a standard library does for them says nothing, unless there is nothing else.
+            let is_own = |frame: &CallSiteFrame| !is_runtime_function(&frame.function);
+            let frames = &frames[frames.iter().position(is_own).unwrap_or(0)..];
             let Some(innermost) = frames.first() else {
                 return vec![String::new()];
             };

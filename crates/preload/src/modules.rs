@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use nearpage_wire::is_runtime_module;
 
-use crate::pin::is_openmp_runtime;
 use crate::place::memory::Zeroed;
 use crate::plan::{Identity, Plan};
 use crate::sys;
@@ -89,11 +88,6 @@ impl Module {
     /// Does it belong to the language runtimes ([`is_runtime_module`])?
     pub fn is_runtime(&self) -> bool {
         self.description().is_runtime
-    }
-
-    /// Is it an OpenMP runtime?
-    pub fn is_openmp(&self) -> bool {
-        is_openmp_runtime(self.identity().name)
     }
 
     /// The process's address of `size_bytes` bytes at a virtual address of the file, where the
@@ -359,7 +353,8 @@ unsafe extern "C" fn visit_module(
     let range = Range {
         bias: loaded.bias,
         low: at(low & !4095),
-        high: at(high),
+        // Memory is mapped in whole pages, and what is not named in a module is known by them.
+        high: at(high.saturating_add(4095) & !4095),
         writable: (
             headers
                 .iter()

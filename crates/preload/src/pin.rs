@@ -8,7 +8,6 @@ use nearpage_wire::compact_plan::{NONE, Pin};
 use crate::modules::Modules;
 use crate::place::memory::Zeroed;
 use crate::place::order::spread;
-use crate::plan::Plan;
 use crate::sys;
 use crate::touch::CpuSet;
 
@@ -109,13 +108,12 @@ impl Pins {
         }
         let index = self.index(start_routine, creation_order);
         let routine = modules.find(start_routine);
-        let is_openmp = routine.is_some_and(|place| place.module.is_openmp());
         let own = pins.iter().position(|pin| {
             if pin.module == NONE {
                 return pin.index == creation_order;
             }
             index != NONE
-                && pin.index == index.saturating_add(is_openmp.into())
+                && pin.index == index
                 && routine.is_some_and(|place| {
                     place.file_address == pin.offset && place.module.is(pin.module)
                 })
@@ -126,16 +124,13 @@ impl Pins {
         }
     }
 
-    /// Moves the main thread, number 0 of all threads or of an OpenMP team, to its CPU, where it stays
+    /// Moves the main thread, number 0 of all threads, to its CPU, where it stays
     /// unless the scheduler knows better. It is pinned when it creates a thread: until then runtimes
     /// ask it how many CPUs there are, to have as many threads.
-    pub fn main_started(&self, plan: &Plan<'_>, pins: &[Pin]) {
-        let own = pins.iter().position(|pin| {
-            pin.index == 0
-                && (pin.module == NONE
-                    || plan.module_name(pin.module).is_some_and(is_openmp_runtime))
-        });
-        if let Some((number, pin)) = own.and_then(|number| Some((number, pins.get(number)?))) {
+    pub fn main_started(&self, pins: &[Pin]) {
+        let is_own = |pin: &Pin| pin.index == 0 && pin.module == NONE;
+        let own = pins.iter().enumerate().find(|(_, pin)| is_own(pin));
+        if let Some((number, pin)) = own {
             if bind(0, pin.cpu) {
                 self.restore();
             }
@@ -267,13 +262,6 @@ fn bind(tid: u32, cpu: u32) -> bool {
         *word = 1 << (cpu % 64);
     }
     sys::sched_setaffinity(tid, &cpus).is_ok()
-}
-
-/// Is this the file name of an OpenMP runtime?
-pub fn is_openmp_runtime(name: &[u8]) -> bool {
-    [&b"libgomp"[..], b"libomp", b"libiomp"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -281,7 +281,7 @@ impl State {
         WANTED_BYTES_MIN.store(wanted.min().unwrap_or(usize::MAX), Relaxed);
         self.modules.all(|module| self.place_statics(module));
         self.start_phases();
-        self.pins.main_started(&self.plan, self.pin_rules);
+        self.pins.main_started(self.pin_rules);
     }
 
     fn append(&self, append: impl FnOnce(&[u8]) -> Result<(), Errno>) {

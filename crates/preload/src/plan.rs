@@ -147,11 +147,6 @@ impl<'file> Plan<'file> {
         }
     }
 
-    /// The file name of the plan's module `index`.
-    pub fn module_name(&self, index: u32) -> Option<&'file [u8]> {
-        part(self.names, self.modules.get(index as usize)?.name)
-    }
-
     /// The section for this executable and rank: the one that says most about them, the first of
     /// several equal ones.
     pub fn section(&self, executable: Identity<'_>, rank: Option<u32>) -> Option<&'file Section> {

@@ -1,4 +1,4 @@
-//! Where a program enters parallel regions of OpenMP: its calls that hand a region's body to the runtime.
+//! Where a program enters parallel regions of OpenMP, and makes tasks: its calls that hand a body to the runtime.
 //!
 //! Nothing is exported for that. An exported `GOMP_parallel` would stand in front of every OpenMP runtime of the
 //! process, and plugins (of Python, say) bring their own in scopes that this library cannot see: a team of one runtime
@@ -33,7 +33,7 @@ macro_rules! entries {
         #[repr(usize)]
         enum Entry { $($name),* }
 
-        /// Functions that take a region's body, and the stubs in front of them.
+        /// Functions that take a body, and the stubs in front of them.
         const ENTRIES: &[(&CStr, unsafe extern "C" fn())] = &[$(($text, $name)),*];
 
         $(
@@ -130,7 +130,7 @@ macro_rules! entries {
     };
 }
 
-// The body is the first argument of GCC's functions (libgomp_g.h), and the third of LLVM's (kmp.h).
+// The body is the first argument of GCC's functions (libgomp_g.h), and the third of LLVM's (kmp.h), of a task the sixth.
 entries! {
     gomp_parallel c"GOMP_parallel" "rdi" "x0";
     gomp_parallel_start c"GOMP_parallel_start" "rdi" "x0";
@@ -149,11 +149,17 @@ entries! {
     gomp_nonmonotonic_guided c"GOMP_parallel_loop_nonmonotonic_guided" "rdi" "x0";
     gomp_nonmonotonic_runtime c"GOMP_parallel_loop_nonmonotonic_runtime" "rdi" "x0";
     gomp_maybe_nonmonotonic_runtime c"GOMP_parallel_loop_maybe_nonmonotonic_runtime" "rdi" "x0";
+    gomp_teams c"GOMP_teams_reg" "rdi" "x0";
+    gomp_task c"GOMP_task" "rdi" "x0";
+    gomp_taskloop c"GOMP_taskloop" "rdi" "x0";
+    gomp_taskloop_ull c"GOMP_taskloop_ull" "rdi" "x0";
     kmpc_fork_call c"__kmpc_fork_call" "rdx" "x2";
     kmpc_fork_call_if c"__kmpc_fork_call_if" "rdx" "x2";
+    kmpc_fork_teams c"__kmpc_fork_teams" "rdx" "x2";
+    kmpc_omp_task_alloc c"__kmpc_omp_task_alloc" "r9" "x5";
 }
 
-/// A region is entered: says where its call goes on to.
+/// A region is entered, or a task made: says where its call goes on to.
 extern "C" fn body_begins(body: usize, entry: usize) -> usize {
     if place::awaits_function() {
         let place = 0usize;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use nearpage_wire::is_mangled;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
     SymbolSection,
@@ -217,6 +218,9 @@ impl ElfFile {
 pub fn demangle(name: &str) -> String {
     // Versions (`stdout@@GLIBC_2.2.5`) are no part of the name.
     let name = name.split_once('@').map_or(name, |(name, _)| name);
+    if !is_mangled(name) {
+        return name.to_owned();
+    }
     addr2line::demangle_auto(name.into(), None).into_owned()
 }
 
@@ -226,4 +230,25 @@ fn hexadecimal(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::demangle;
+
+    #[test]
+    fn only_what_a_compiler_has_encoded_is_demangled() {
+        for (name, readable) in [
+            ("_ZN4mesh5solveEv", "mesh::solve()"),
+            ("_ZSt4cout@GLIBCXX_3.4", "std::cout"),
+            ("_RNvC4demo5sweep", "demo::sweep"),
+            ("stdout@@GLIBC_2.2.5", "stdout"),
+        ] {
+            assert_eq!(demangle(name), readable);
+        }
+        // Each encodes a type of C++: bool, __int128, char const*.
+        for name in ["b", "n", "PKc"] {
+            assert_eq!(demangle(name), name);
+        }
+    }
 }

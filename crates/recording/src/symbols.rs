@@ -240,9 +240,8 @@ fn dwarf_frames(dwarf: &Loader, probe: u64) -> Option<Vec<Frame>> {
         let function = frame
             .function
             .as_ref()
-            .and_then(|name| name.demangle().ok())
-            .unwrap_or_default()
-            .into_owned();
+            .and_then(|name| Some(demangle(&name.raw_name().ok()?)))
+            .unwrap_or_default();
         let file = frame
             .location
             .as_ref()

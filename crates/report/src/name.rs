@@ -4,7 +4,7 @@ use nearpage_attribution::{ObjectGroup, ObjectName, Pattern};
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables, Thread,
 };
-use nearpage_wire::is_runtime_module;
+use nearpage_wire::{is_runtime_function, is_runtime_module};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{Locate, amount::bytes};
@@ -114,13 +114,13 @@ impl<'a> Names<'a> {
             .map_or(&[], |site| &site.frames)
     }
 
-    /// The innermost frame outside runtime modules.
+    /// The innermost frame outside runtime modules, and outside what of a standard library is in others.
     fn innermost(&self, site: CallSiteId) -> usize {
         let frames = self.frames_of(site);
-        let own = frames
-            .iter()
-            .position(|frame| !is_runtime(self.tables, frame));
-        own.unwrap_or(0)
+        let outside = |frame: &Frame| !is_runtime(self.tables, frame);
+        let own = |frame: &Frame| outside(frame) && !is_runtime_function(&frame.function);
+        let own = frames.iter().position(own);
+        own.or_else(|| frames.iter().position(outside)).unwrap_or(0)
     }
 
     fn naming_frame(&self, site: CallSiteId) -> Option<&'a Frame> {

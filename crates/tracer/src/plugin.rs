@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
@@ -46,8 +46,16 @@ static MAPS_BEFORE: OnceLock<Vec<u8>> = OnceLock::new();
 static GUEST_BASE: AtomicU64 = AtomicU64::new(0);
 /// First and last address, + 1, of the preload library's code, which does not count; 0: it is not there.
 static OWN_CODE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Held while a thread is made, ends, or all are ended.
-static ENDING: Mutex<()> = Mutex::new(());
+/// Locked while a thread is made, ends, or all are ended. A forked child has another: in its parent a thread that the
+/// child does not have may have locked this one.
+static ENDING: AtomicPtr<Mutex<()>> = AtomicPtr::new(&raw const FIRST_ENDING as *mut Mutex<()>);
+static FIRST_ENDING: Mutex<()> = Mutex::new(());
+
+fn ending() -> MutexGuard<'static, ()> {
+    // SAFETY: a static or a leaked one, and only read.
+    let mutex = unsafe { &*ENDING.load(Relaxed) };
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) fn process() -> Option<&'static Process> {
     // SAFETY: null, or a process that was leaked.
@@ -187,7 +195,7 @@ fn first_step_of_vcpu(vcpu: c_uint) -> Option<&'static mut Thread> {
 /// # Safety
 /// As above.
 unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
-    let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ending();
     if left_out_thread(vcpu).is_some() {
         count_again(vcpu);
     }
@@ -434,6 +442,7 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
     };
     if thread.returned(number, result) == After::Child {
         let process = thread.process;
+        ENDING.store(Box::leak(Box::new(Mutex::new(()))), Relaxed);
         // What the parent's threads are doing is not ours, and their memory stays as it is.
         for slot in THREADS.iter().chain(&LEFT_OUT) {
             slot.store(std::ptr::null_mut(), Relaxed);
@@ -463,7 +472,7 @@ pub(crate) fn end_all() {
     // Whoever finds no thread from here on makes none.
     PROCESS.store(std::ptr::null_mut(), Relaxed);
     process.lockstep.end();
-    let _alone = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ending();
     let begun = Instant::now();
     let mut last = (0, 0);
     for (vcpu, in_call) in IN_CALL.iter().enumerate() {

@@ -258,11 +258,10 @@ pub struct Weight {
 #[repr(C)]
 pub struct Pin {
     /// Module index of the start routine; [`NONE`]: threads are counted whatever they start
-    /// (`--threads` without a plan).
+    /// (`--threads` without a plan, and the main thread).
     pub module: u32,
-    /// Number among the threads with that start routine, in order of creation. Where the start
-    /// routine belongs to an OpenMP runtime the main thread is 0 and the first created one is 1;
-    /// with `module` [`NONE`] the main thread is 0 too.
+    /// Number among the threads with that start routine, in order of creation; with `module`
+    /// [`NONE`] among all threads of the process, of which the main thread is 0.
     pub index: u32,
     /// Offset of the start routine (virtual address in the ELF file).
     pub offset: u64,

@@ -84,6 +84,14 @@ pub fn is_own_module(file_name: &[u8]) -> bool {
     file_name.starts_with(b"libnearpage")
 }
 
+/// Is this the name of a function or object as a compiler of C++ or Rust encodes it? A demangler takes others for the
+/// encoding of a type: an array `n` in C would be `__int128`.
+pub fn is_mangled(name: &str) -> bool {
+    ["_Z", "__Z", "_R", "_GLOBAL_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
 /// Is this a module (by file name) whose frames say nothing about *which* object is allocated:
 /// the C and C++ runtimes, allocators, the loader, the OpenMP and thread runtimes, and nearpage itself?
 ///
@@ -107,4 +115,68 @@ pub fn is_runtime_module(file_name: &[u8]) -> bool {
         b"libmimalloc",
     ];
     is_own_module(file_name) || PREFIXES.iter().any(|prefix| file_name.starts_with(prefix))
+}
+
+/// Is this a function, demangled, of the standard library of C++ or Rust? Much of them is templates, which lie in the
+/// program's own module, and which allocate for whoever called them.
+pub fn is_runtime_function(name: &str) -> bool {
+    const NAMESPACES: [&str; 4] = ["std::", "__gnu_cxx::", "core::", "alloc::"];
+    let is_runtime = |path: &str| NAMESPACES.iter().any(|space| path.starts_with(space));
+    // Rust: `<type as trait>::method`, where the type may be a parameter's name.
+    if let Some(implementation) = name.strip_prefix('<') {
+        let (of_type, of_trait) = match implementation.split_once(" as ") {
+            Some((of_type, of_trait)) => (of_type, of_trait),
+            None => (implementation, ""),
+        };
+        return is_runtime(of_type) || !of_type.contains("::") && is_runtime(of_trait);
+    }
+    // C++: behind the type that a template returns, and before its parameters.
+    let mut depth = 0;
+    let mut start = 0;
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' => depth -= 1,
+            b' ' if depth == 0 => start = at + 1,
+            b'(' if depth == 0 => break,
+            _ => {}
+        }
+    }
+    name.starts_with("operator new") || name.get(start..).is_some_and(is_runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_runtime_function;
+
+    #[test]
+    fn functions_of_standard_libraries_are_known_by_their_names() {
+        for name in [
+            "std::__new_allocator<double>::allocate(unsigned long, void const*)",
+            "void std::vector<double, std::allocator<double> >::_M_realloc_insert<double>(double&&)",
+            "__gnu_cxx::new_allocator<double>::allocate(unsigned long, void const*)",
+            "operator new(unsigned long)",
+            "alloc::vec::Vec<T>::with_capacity_in",
+            "<T as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
+            "<core::iter::adapters::map::Map<I,F> as core::iter::traits::iterator::Iterator>::fold",
+            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+        ] {
+            assert!(is_runtime_function(name), "{name}");
+        }
+        for name in [
+            "",
+            "main",
+            "alloc",
+            "mesh::Field<double>::Field(unsigned long)",
+            "mesh::operator<(mesh::Cell const&, std::string const&)",
+            "std::vector<double, std::allocator<double> > grid<double>(unsigned long)",
+            "Arena::operator new(unsigned long)",
+            "(anonymous namespace)::fill(std::vector<double>&)",
+            "<mesh::Grid as core::clone::Clone>::clone",
+            "<T as mesh::Fill>::fill",
+            "mesh::alloc::grid",
+        ] {
+            assert!(!is_runtime_function(name), "{name}");
+        }
+    }
 }

@@ -868,12 +868,8 @@ fn sections_and_pins_are_per_executable_and_rank() {
         .collect();
     assert_eq!(
         short,
-        [
-            (0x1d80, 0, 0),
-            (0x1d80, 1, 1),
-            (0x1d80, 2, 2),
-            (0x1d80, 3, 3)
-        ]
+        [(0, 0, 0), (0x1d80, 0, 1), (0x1d80, 1, 2), (0x1d80, 2, 3)],
+        "the main thread, and those that are created"
     );
     assert_eq!(reference.pins(("", "sh"), None), []);
     target.pinning = Pinning::CreationOrder;

@@ -583,6 +583,15 @@ fn huge_pages_are_units_where_malloc_asks_for_them() {
 
 #[test]
 fn openmp_teams_are_pinned_with_their_main_thread() {
+    for (program, runtime) in [
+        ("team", "libgomp.so.1"),
+        ("team_linked_in", "team_linked_in"),
+    ] {
+        team_is_pinned(program, runtime);
+    }
+}
+
+fn team_is_pinned(program: &str, runtime: &str) {
     let programs = Programs::build();
     let mut tables = plan(&programs, []);
     let team = [("OMP_NUM_THREADS", "4")];
@@ -594,31 +603,35 @@ fn openmp_teams_are_pinned_with_their_main_thread() {
             .to_string();
         line.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
     };
-    let offset = routine(&programs.run_other(&tables, "team", &team));
+    let offset = routine(&programs.run_other(&tables, program, &team));
     let module = tables.modules.len() as u32;
-    let openmp = plan_file::module(&mut tables.names, &[], b"libgomp.so.1");
+    let openmp = plan_file::module(&mut tables.names, &[], runtime.as_bytes());
     tables.modules.push(openmp);
     let last = std::thread::available_parallelism().unwrap().get() as u32 - 1;
-    tables.pins = (0..4)
-        .map(|index| Pin {
-            module,
-            index,
-            offset,
-            cpu: if index == 2 { 0 } else { last },
-            reserved: 0,
-        })
-        .collect();
+    let pin = |module, offset, index, cpu| Pin {
+        module,
+        index,
+        offset,
+        cpu,
+        reserved: 0,
+    };
+    tables.pins = vec![
+        pin(NONE, 0, 0, last),
+        pin(module, offset, 0, last),
+        pin(module, offset, 1, 0),
+        pin(module, offset, 2, last),
+    ];
     tables.sections[0].pins = [0, 4];
-    let shown = programs.run_other(&tables, "team", &team);
+    let shown = programs.run_other(&tables, program, &team);
     for index in 0..4 {
         let expected = format!("MEMBER {index} 1 {}", if index == 2 { 0 } else { last });
         assert!(
             shown.lines().any(|line| line == expected),
-            "{expected} in {shown}"
+            "{program}: {expected} in {shown}"
         );
     }
     // That its main thread has a CPU of its own must not look as if there were no others.
-    let shown = programs.run_other(&tables, "team", &[]);
+    let shown = programs.run_other(&tables, program, &[]);
     let members = shown.lines().filter(|line| line.starts_with("MEMBER "));
     assert_eq!(members.count(), last as usize + 1, "{shown}");
 }

@@ -50,6 +50,18 @@ __attribute__((noinline)) static void rows(long step) {
     for (long at = 0; at < WHOLE_BYTES; at += step) sum += whole[at];
 }
 
+// Handed to GOMP_task, which has arguments on the stack, and to GOMP_taskloop.
+__attribute__((noinline)) static void tasks(long first) {
+#pragma omp task
+    for (long at = first; at < WHOLE_BYTES; at++) sum += whole[at];
+#pragma omp taskwait
+}
+
+__attribute__((noinline)) static void taskloop(long step) {
+#pragma omp taskloop
+    for (long at = 0; at < WHOLE_BYTES; at += step) sum += whole[at];
+}
+
 static void *reader(void *unused) {
     for (long at = 0; at < WHOLE_BYTES; at++) sum += whole[at];
     return unused;
@@ -70,6 +82,13 @@ void __kmpc_fork_call(void *place, int count, void (*body)(), ...);
 __attribute__((noinline)) void outlined(int *thread, int *bound, long *a, long *b, long *c, long *d, long *e, long *f) {
     sum += *thread + *bound + *a + 2 * *b + 3 * *c + 4 * *d + 5 * *e + 6 * *f;
 }
+
+void *__kmpc_omp_task_alloc(void *place, int thread, int flags, size_t task_bytes, size_t shared_bytes, int (*body)(int, void *));
+
+int task_entry(int thread, void *task) {
+    sum += thread + *(long *)task;
+    return 0;
+}
 #endif
 
 int main(int argc, char **argv) {
@@ -82,6 +101,8 @@ int main(int argc, char **argv) {
     for (int at = 1; at < argc; at++) {
         if (!strcmp(argv[at], "columns")) columns();
         if (!strcmp(argv[at], "rows")) rows(1);
+        if (!strcmp(argv[at], "tasks")) tasks(0);
+        if (!strcmp(argv[at], "taskloop")) taskloop(1);
         if (!strcmp(argv[at], "fork") && fork()) {
             wait(NULL);
             return 0;
@@ -101,6 +122,7 @@ int main(int argc, char **argv) {
 #ifdef LLVM
         long a = 1, b = 2, c = 3, d = 4, e = 5, f = 6;
         if (!strcmp(argv[at], "llvm")) __kmpc_fork_call(NULL, 6, outlined, &a, &b, &c, &d, &e, &f);
+        if (!strcmp(argv[at], "llvm_task")) task_entry(3, __kmpc_omp_task_alloc(NULL, 1, 2, 3, 4, task_entry));
 #endif
     }
     printf("SUM %ld\n", sum);

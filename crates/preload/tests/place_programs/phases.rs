@@ -261,6 +261,22 @@ fn calls_lead_to_the_runtime_that_they_led_to() {
 }
 
 #[test]
+fn phases_begin_with_tasks() {
+    let programs = Programs::build();
+    for function in ["tasks", "taskloop"] {
+        let body = format!("{function}._omp_fn.0");
+        let tables = tables(&programs, "phases", &[&body]);
+        let run = run(&programs, &tables, "phases", &[function]);
+        assert_eq!(run.words("SUM"), [WHOLE.to_string()], "{function}");
+        assert_eq!(run.policies("whole"), alternating(2048, 100), "{function}");
+    }
+    let tables = tables(&programs, "phases_two", &["task_entry"]);
+    let run = run(&programs, &tables, "phases_two", &["llvm_task"]);
+    assert_eq!(run.words("SUM"), ["13"]);
+    assert_eq!(run.policies("whole"), alternating(2048, 100));
+}
+
+#[test]
 fn a_function_of_no_use_is_none() {
     let programs = Programs::build();
     let mut tables = tables(&programs, "phases", &["columns._omp_fn.0"]);

@@ -69,6 +69,11 @@ impl Programs {
             std::fs::create_dir_all(compiled("")).unwrap();
             compile(&["-pthread", "-ldl"], "objects.c", &compiled("objects"));
             compile(&["-fopenmp"], "team.c", &compiled("team"));
+            // The runtime is part of the program.
+            let whole =
+                "-Wl,--as-needed,-Bstatic,--whole-archive,-lgomp,--no-whole-archive,-Bdynamic";
+            let linked_in = ["-fopenmp", whole];
+            compile(&linked_in, "team.c", &compiled("team_linked_in"));
             let lazy = ["-fopenmp", "-Wl,-z,lazy"];
             compile(&lazy, "phases.c", &compiled("phases"));
             compile(&["-fopenmp"], "places.c", &compiled("places"));

@@ -18,3 +18,11 @@ void __kmpc_fork_call(void *place, int count, void (*body)(), ...) {
     va_end(list);
     body(&zero, &zero, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
 }
+
+// The task that it makes holds the sum of the arguments but the last.
+void *__kmpc_omp_task_alloc(void *place, int thread, int flags, unsigned long task_bytes, unsigned long shared_bytes, int (*body)(int, void *)) {
+    static long task;
+    task = (place != 0) + thread + flags + (long)task_bytes + (long)shared_bytes;
+    (void)body;
+    return &task;
+}

@@ -655,6 +655,18 @@ fn programs_that_are_hard_on_it_run_as_ever() {
     }
 }
 
+/// A child has no thread that could give back what one of its parent's held.
+#[test]
+fn forked_children_end_whatever_threads_of_their_parent_did() {
+    let case = Case::new("forks", "forks", &[]);
+    let output = case.run(&[], SETUP, &[]);
+    succeeded(&output);
+    assert_eq!(output.stdout, b"done\n");
+    let traces = case.traces();
+    assert_eq!(traces.len(), 61);
+    assert!(traces.iter().all(|trace| trace.counters.is_some()));
+}
+
 #[test]
 fn between_the_markers_everything_before_them_first_touches() {
     let case = Case::new("marks", "marks", &[]);
