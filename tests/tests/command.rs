@@ -352,6 +352,41 @@ fn status_and_signals_pass_through() {
     .exits(5);
 }
 
+/// Threads stay where they were pinned under LLVM's OpenMP runtime too, unless somebody wants them elsewhere.
+#[test]
+fn a_runtime_that_would_pin_threads_itself_is_told_not_to() {
+    let case = Case::new("affinity");
+    let told = |threads: &str, given: Option<(&str, &str)>| {
+        let mut command = case.command(nearpage_path());
+        command.args([
+            "run",
+            "--threads",
+            threads,
+            "--place",
+            "heap>=1M=interleave",
+        ]);
+        command.args(["--", "sh", "-c", "echo \"<$KMP_AFFINITY>\""]);
+        for name in [
+            "KMP_AFFINITY",
+            "OMP_PLACES",
+            "OMP_PROC_BIND",
+            "GOMP_CPU_AFFINITY",
+        ] {
+            command.env_remove(name);
+        }
+        command.envs(given);
+        case.run(command).success().stdout
+    };
+    assert_eq!(told("compact", None), "<disabled>\n");
+    assert_eq!(told("none", None), "<>\n");
+    assert_eq!(
+        told("compact", Some(("KMP_AFFINITY", "scatter"))),
+        "<scatter>\n"
+    );
+    // It would complain of it.
+    assert_eq!(told("compact", Some(("OMP_PROC_BIND", "true"))), "<>\n");
+}
+
 #[test]
 fn a_crashing_program_leaves_a_recording_that_opens() {
     let case = Case::new("crash");

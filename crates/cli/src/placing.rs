@@ -42,6 +42,8 @@ pub struct Placing {
     phases: Vec<Option<String>>,
     /// By number of the phase: the function with which its threads change places.
     exchanges: Vec<Option<String>>,
+    /// LLVM's OpenMP runtime would set the affinity of threads after they have been pinned, and can be kept from it.
+    overrules_llvm: bool,
     /// What people should know before the command runs.
     pub warnings: Vec<String>,
 }
@@ -66,6 +68,8 @@ impl Placing {
         let run = RunThreads::of_this_process(wish.machine)?;
         let mut warnings = Vec::new();
         let (placement, pinning) = run.pinning(wish, &mut warnings);
+        // Without an affinity of its own it would not see a mask when it counts CPUs.
+        let overrules_llvm = pinning != Pinning::None && !run.masked && run.binding.is_none();
         let teams = wish.plans.iter().flat_map(|plan| &plan.teams);
         let teams = teams.map(|team| {
             let threads = run.team_size(&team.name).unwrap_or(team.threads as usize);
@@ -105,6 +109,7 @@ impl Placing {
             rule_names: compact.rule_names,
             phases: compact.phases,
             exchanges: compact.exchanges,
+            overrules_llvm,
             warnings,
         };
         fs::write(placing.plan_file(), compact.bytes).with_context(|| {
@@ -116,7 +121,7 @@ impl Placing {
         Ok(placing)
     }
 
-    /// Variables that the preload library reads.
+    /// Variables that the preload library reads, and one for LLVM's OpenMP runtime.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut variables = vec![
             (
@@ -128,6 +133,10 @@ impl Placing {
                 self.summary_file().into_os_string(),
             ),
         ];
+        const LLVM_AFFINITY: &str = "KMP_AFFINITY";
+        if self.overrules_llvm && std::env::var_os(LLVM_AFFINITY).is_none() {
+            variables.push((LLVM_AFFINITY.into(), "disabled".into()));
+        }
         if let Some(policy) = launched_policy() {
             variables.push((nearpage_wire::POLICY_VARIABLE.into(), policy.into()));
         }
@@ -786,8 +795,7 @@ fn changed_places(processes: &[ProcessSummary], exchanges: &[Option<String>]) ->
         let left = sum(|phase| phase.left);
         if left > 0 {
             line += &format!(
-                ", {left} stayed, as the program or its OpenMP runtime has set their affinity since (LLVM's does without \
-                 KMP_AFFINITY=disabled)"
+                ", {left} stayed, as the program or its OpenMP runtime has set their affinity since"
             );
         }
         let failed = sum(|phase| phase.failed);
@@ -1023,8 +1031,8 @@ mod tests {
         assert_eq!(
             said(&[some]),
             format!(
-                "1 thread {when}, 2 stayed, as the program or its OpenMP runtime has set their affinity since (LLVM's does \
-                 without KMP_AFFINITY=disabled), 1 could not be pinned there"
+                "1 thread {when}, 2 stayed, as the program or its OpenMP runtime has set their affinity since, 1 could not be \
+                 pinned there"
             )
         );
         let none = r#"{"number":1,"begun":false,"changed":0,"left":0,"failed":0}"#;

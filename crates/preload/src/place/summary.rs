@@ -20,7 +20,7 @@
 //! are those of [`super::counters::RuleCounters`]. `unnumbered` allocations found no room in the table that
 //! numbers them; `rest` stands with the rule about the rest ([`super::rest::Status`]); `mappings` says how many were added, and how many might have been.
 //! `phases` has those with which threads change places, under the number in the plan
-//! ([`super::phases::ThreadCounters`]).
+//! (`ThreadCounters` of `phases`).
 
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
