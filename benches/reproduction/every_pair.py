@@ -178,16 +178,20 @@ WHY = """
   alone gains by it is in the column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.
 - All 300 pairs were traced anew later that day, without what nearpage itself does to log allocations (in `ep` on `smile-4` it had been 28 % of the remote misses).
   Nine pairs had been behind, eleven are now, seven of them the same ones: threads meet at other moments in every tracing, and what is near 1 % falls to either side.
+- And traced anew once more, after all of that and after the tracer's last mends: fourteen are behind, nine of them the same ones. Of the five that are new the winner costs the first input more than
+  first touch on three (`cluster` on `altix-4` 3.7 %, `ocean` on `now-8` 1.6, `radix` on `altix-4` 1.4), and gains less there than the plan on two (`radix` on `opteron-4` 3.3 % for the plan's 7.0, `ft` on
+  `smile-4` 32.6 for 40.7).
 - `fft` on `flash-8` and `now-8`, `is` on `flash-8-contended`, `quake` on `intel32`, `sor` and `ocean` on `opteron-4`: what wins on the second input costs the first one 5, 11, 1, 7, 4 and
-  11 %, so that no margin would choose it. (`fft` on `flash-8-contended` is placed much like the winner, 22 % ahead of first touch.)
+  11 % (in the tracings before the last), so that no margin would choose it. (`fft` on `flash-8-contended` is placed much like the winner.)
 - `ocean` on `altix-4`, the largest loss: its four arrays have 75 KiB each with the first input, and lie among each other in the heap, so that first touch serves 38 % of the misses locally; with the
   second they have 167 KiB, for which `malloc` maps pages of their own, and first touch serves 72 %. The plan saves 8 % of the first and gets 60 % of the second. That an object
   of another size would be allocated in another way is nothing that plans are judged by.
 - `bt` on `altix-4`: a plan that saves 1.5 % of the first input costs the second 1.9 %; in one of three tracings of the same inputs it had gained there, too.
 - `is` on `now-8`, `ep` on `smile-4`: `migrate-replicate` moves and copies pages as the program goes on, by few misses each
-  (a move pays after 370 remote misses on `now-8`, 26 on `smile-4`). In `ep` the page with most remote misses has tables of the mathematical library, which in the run with the first
+  (a move pays after 370 remote misses on `now-8`, 26 on `smile-4`). In `is` these are the counts, which all threads read when the keys are put in their places at the end: a phase within
+  one parallel region, with which no function begins. In `ep` the page with most remote misses has tables of the mathematical library, which in the run with the first
   input one thread alone misses: no plan of that copies it.
-- `carrefour-b`, `opteron-4` and `altix-4` are still without a lead of 5 %: 4.9, 4.5 and 0.9 % at the most. `opteron-4` has a CPU to a node, `altix-4` two, all of them busy; there
+- `carrefour-b`, `opteron-4` and `altix-4` are still without a lead of 5 %: 4.4, 4.5 and 0.4 % at the most. `opteron-4` has a CPU to a node, `altix-4` two, all of them busy; there
   post-facto itself, which knows the judged run, is ahead by more than 1 % on `mg` and `ammp` alone.
 - `traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is
   stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to most decisions;
@@ -204,8 +208,10 @@ WHY = """
   drawn; what moves save is counted by the thread that others wait for, from one barrier to the next; and for every page that is away its way back is held in reserve.
 - Online `auto` has moved threads since then ([figures](../benches/results/2026-11-23-online-threads.md)): `amr` on `amd48` takes 9 % less than first touch for it, `ammp` on `intel32` 19, on `xeon-2` and `epyc-8` 7 and 6.
   Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
+  What it takes to fill them was priced by the nearest memory at first; in the last tracings `water` on `smile-4` lost 2.6 % to first touch for it, a place that was exchanged for nothing. It is priced by
+  where the thread's memory is now: none of 600 replays (two seeds) loses more than 1 %, and all but `faces` on `amd48` (1.5 % gained for 2.6) keep what they gained.
 - Online, behind the best by more than 5 %: the reserve keeps a page from moving that has not lost enough yet. On `now-8`, where a move takes a millisecond, `mg` and `is` have
-  no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21, then 10: while savings were counted epoch by epoch, it spent some that there had not been (60 points of first touch's time counted, 36 real; 27 and 27 now). Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
+  no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21, then 10: while savings were counted epoch by epoch, it spent some that there had not been (60 points of first touch's time counted, 36 real; 27 and 27 then). In the last tracings it is 50 % behind `out-u-local`, and 19 ahead of first touch. Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
   the one that is kept. Neighbouring pages' moves and counts, which `in-w` lives on, were tried as evidence and shift losses from some pairs to others (same figures).
 - Threads run on other CPUs at other times whenever a workload is traced. Runs are of 3 to 700 ms; 1 % of the shortest is three page moves.
 
