@@ -61,8 +61,8 @@ pub struct Plan {
     /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
     /// created, and not back
     ///
-    /// Of a full recording it looks for long phases, too, which begin with a parallel region or a thread's start
-    /// routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
+    /// Of a full recording it looks for long phases, too, which begin with a parallel region, a task or a thread's
+    /// start routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
     /// executed, in `run` too.
     #[arg(long)]
     pub phases: bool,
