@@ -20,8 +20,8 @@ pub(crate) struct Group {
     pub instances: f64,
     /// One of the objects.
     pub first: u32,
-    /// The only object, where there is one.
-    pub only: Option<u32>,
+    /// There is no other.
+    pub is_only: bool,
 }
 
 /// All rows, and who is in which.
@@ -95,14 +95,14 @@ impl Groups {
                     size_bytes: 0,
                     instances: 0.0,
                     first: id as u32,
-                    only: Some(id as u32),
+                    is_only: true,
                 });
                 groups.len() as u32 - 1
             });
             let group = &mut groups[number as usize];
             group.size_bytes = group.size_bytes.max(object.size_bytes);
             group.instances += f64::from(object.weight);
-            group.only = group.only.filter(|&only| only == id as u32);
+            group.is_only &= group.first == id as u32;
             of_object.push(number);
         }
         let followed = follow(objects, &groups, &of_object);
@@ -124,10 +124,10 @@ impl Groups {
 fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
     let mut candidates: Vec<u32> = (0..objects.len() as u32)
         .filter(|&id| {
-            let Group { kind, only, .. } = groups[of_object[id as usize] as usize];
-            only.is_none()
+            let group = &groups[of_object[id as usize] as usize];
+            !group.is_only
                 && matches!(
-                    kind,
+                    group.kind,
                     ObjectKind::Heap | ObjectKind::Mapping | ObjectKind::Static
                 )
         })

@@ -65,13 +65,13 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             sample_weight: accesses(part.weight_max),
             ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
         };
-        let (samples, users) = match group.only {
-            Some(only) => (vec![ObjectId(only)], Vec::new()),
-            None => instances.remove(&number).unwrap_or_default(),
+        let (samples, users) = match group.is_only {
+            true => (vec![ObjectId(group.first)], Vec::new()),
+            false => instances.remove(&number).unwrap_or_default(),
         };
         let pattern = match group.kind {
             // Whose else should a stack be? Many of them lie over each other here.
-            ObjectKind::Stack | ObjectKind::Tls if group.only.is_none() => Pattern::PrivateEach,
+            ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
             _ if each_its_own(&users) => Pattern::PrivateEach,
             // No thread has a part of it, whatever it happens to run.
             ObjectKind::Code => {

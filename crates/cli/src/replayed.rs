@@ -14,8 +14,14 @@ pub struct Replayed {
     /// Objects of more than a page: process, first page number, pages. In order of place; of those
     /// that begin together, the largest last.
     objects: Vec<(u32, u64, u64)>,
-    /// Steps of each thread, where they are kept.
-    steps: Option<Vec<Vec<StepBatch>>>,
+    kept: Option<Kept>,
+}
+
+/// Decoded steps.
+struct Kept {
+    /// By thread.
+    steps: Vec<Vec<StepBatch>>,
+    any_marked: bool,
 }
 
 /// Decoded steps that are kept, at most: 256 MiB, sixteen million misses.
@@ -64,19 +70,19 @@ impl Replayed {
             processes,
             applications,
             objects,
-            steps: None,
+            kept: None,
         }
     }
 
     /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
     pub fn keep_steps(&mut self) -> Result<(), nearpage_recording::Error> {
-        let mut threads = Vec::new();
+        let mut steps = Vec::new();
         let mut kept_bytes = 0;
         for position in 0..self.trace.threads().len() {
-            let mut steps = self.trace.steps(position);
+            let mut read = self.trace.steps(position);
             let mut batches = Vec::new();
             let mut batch = StepBatch::default();
-            while steps.next(&mut batch)? {
+            while read.next(&mut batch)? {
                 kept_bytes += batch.misses.len() * size_of::<Miss>()
                     + batch.happenings.len() * size_of::<(usize, u32, Happening)>();
                 if kept_bytes > STEPS_BYTES_MAX {
@@ -84,9 +90,12 @@ impl Replayed {
                 }
                 batches.push(batch.clone());
             }
-            threads.push(batches);
+            steps.push(batches);
         }
-        self.steps = Some(threads);
+        self.kept = Some(Kept {
+            any_marked: steps.iter().flatten().any(is_marked),
+            steps,
+        });
         Ok(())
     }
 }
@@ -102,8 +111,7 @@ impl Trace for Replayed {
     }
 
     fn may_be_marked(&self) -> bool {
-        let kept = self.steps.as_ref();
-        kept.is_none_or(|threads| threads.iter().flatten().any(is_marked))
+        self.kept.as_ref().is_none_or(|kept| kept.any_marked)
     }
 
     fn file_pages(&self) -> Vec<(u32, FilePage)> {
@@ -137,8 +145,8 @@ impl Trace for Replayed {
     fn threads(&self) -> Result<Vec<ThreadSteps<'_>>, nearpage_recording::Error> {
         let mut threads: Vec<ThreadSteps<'_>> = Vec::new();
         for (position, thread) in self.trace.threads().iter().enumerate() {
-            let steps = match &self.steps {
-                Some(kept) => StepSource::Kept(kept[position].iter()),
+            let steps = match &self.kept {
+                Some(kept) => StepSource::Kept(kept.steps[position].iter()),
                 None => StepSource::Read(Box::new(self.trace.steps(position))),
             };
             threads.push((thread.clone(), steps));

@@ -1,5 +1,6 @@
 //! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,7 +24,7 @@ use nearpage_simulator::{
 
 use crate::analysis::Analysis;
 use crate::arguments::Simulate;
-use crate::homes;
+use crate::homes::{self, Homes, Processes};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::replay_judge::decided;
@@ -86,6 +87,8 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     };
     let mut planned = Vec::new();
     let mut elsewhere: Vec<ThreadsElsewhere> = Vec::new();
+    // By recording, for all plans.
+    let processes: Vec<OnceCell<Processes>> = recordings.iter().map(|_| OnceCell::new()).collect();
     for job in &mut jobs {
         if let Policy::Homes {
             name,
@@ -104,22 +107,15 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             };
             let mut found = Vec::new();
             let mut refused = None;
-            for (recording, trace) in recordings.iter().zip(&traces) {
+            for ((recording, trace), processes) in recordings.iter().zip(&traces).zip(&processes) {
                 // Of several programs a plan need not be for all.
                 let trace = &trace.trace;
+                let processes = processes.get_or_init(|| Processes::of(recording, trace, &machine));
                 let (found_homes, layout) = match &planned_by {
                     PlannedBy::Policy(policy) => {
-                        let homes = planned_for(*policy, recording, trace, &machine);
-                        (homes, None)
+                        (planned_for(*policy, recording, processes, &machine), None)
                     }
-                    PlannedBy::File(plan) => {
-                        let homes = homes::of_file(
-                            file,
-                            plan,
-                            &homes::Processes::of(recording, trace, &machine),
-                        );
-                        (homes, plan.threads)
-                    }
+                    PlannedBy::File(plan) => (homes::of_file(file, plan, processes), plan.threads),
                 };
                 found.push(match found_homes {
                     Ok(found) => {
@@ -245,9 +241,9 @@ pub fn parameters() -> String {
 fn planned_for(
     policy: nearpage_policy::Policy,
     recording: &Recording,
-    trace: &nearpage_recording::trace::Trace,
+    processes: &Processes,
     machine: &Machine,
-) -> anyhow::Result<homes::Homes> {
+) -> anyhow::Result<Homes> {
     let analysis = Analysis::of(&recording.folder, Operations::Both)?;
     let parameters = Parameters {
         replicas: true,
@@ -263,7 +259,7 @@ fn planned_for(
             Ok(decided.plan)
         })
         .collect::<anyhow::Result<_>>()?;
-    homes::Homes::of(&plans, &homes::Processes::of(recording, trace, machine))
+    Homes::of(&plans, processes)
 }
 
 /// What is to be known of a plan for threads that run in a layout, if they were traced in another.

@@ -68,6 +68,9 @@ impl Known {
 struct Leaving {
     /// Position among the epoch's threads.
     thread: usize,
+    /// Where to.
+    node: usize,
+    refill_ns: f64,
     /// What that has certainly saved, beyond what it costs.
     net_ns: f64,
 }
@@ -159,45 +162,37 @@ impl Threads {
             .collect();
         let mut left = 0;
         while let Some(moving) = self.best(threads, &at, &room, &prospects) {
-            let costs = moving.iter().map(|&(thread, node)| {
-                let refill_ns = prospects[thread]
-                    .as_ref()
-                    .map_or(0.0, |to| to[node].refill_ns);
-                (threads[thread].thread, refill_ns)
-            });
             let (mut price_ns, mut longest_ns) = (0.0f64, 0.0f64);
-            for (thread, refill_ns) in costs {
-                price_ns = price_ns.max(purse.price_ns(thread, refill_ns));
-                longest_ns = longest_ns.max(refill_ns);
+            for one in &moving {
+                let thread = threads[one.thread].thread;
+                price_ns = price_ns.max(purse.price_ns(thread, one.refill_ns));
+                longest_ns = longest_ns.max(one.refill_ns);
             }
             // They would go back side by side.
             let reserve_ns = (BACK_MOVES * longest_ns - purse.threads_reserve_ns).max(0.0);
-            let of = |thread: usize| self.of(threads[thread].thread);
             let goes_back =
-                |&(thread, node): &(usize, usize)| usize::from(of(thread).first) == node;
+                |one: &Leaving| usize::from(self.of(threads[one.thread].thread).first) == one.node;
             let affordable = purse.free_ns() >= price_ns + reserve_ns;
             if !affordable && !moving.iter().all(goes_back) {
                 break;
             }
-            if let [(_, node)] = moving.as_slice() {
-                room[*node] -= 1;
+            if let [one] = moving.as_slice() {
+                room[one.node] -= 1;
             }
-            for (thread, node) in moving {
-                let index = threads[thread].thread;
-                let refill_ns = prospects[thread]
-                    .take()
-                    .map_or(0.0, |to| to[node].refill_ns);
-                purse.pay(index, refill_ns);
-                left |= 1 << at[thread];
-                at[thread] = node;
+            for one in moving {
+                let index = threads[one.thread].thread;
+                prospects[one.thread] = None;
+                purse.pay(index, one.refill_ns);
+                left |= 1 << at[one.thread];
+                at[one.thread] = one.node;
                 let known = &mut self.known[index.0 as usize];
-                known.node = node as u8;
-                known.refill_ns = refill_ns;
+                known.node = one.node as u8;
+                known.refill_ns = one.refill_ns;
                 known.moves = known.moves.saturating_add(1);
                 self.any_moved = true;
                 self.wishes.push(ThreadMove {
                     thread: index,
-                    node: node as u16,
+                    node: one.node as u16,
                     rule: "its references so far would have paid for moving it to the memory that they went to",
                 });
             }
@@ -273,20 +268,25 @@ impl Threads {
         Some((0..self.nodes).map(to).collect())
     }
 
-    /// What saves most: a thread to a node with room, or two that change places; with their new nodes.
+    /// What saves most: a thread to a node with room, or two that change places.
     fn best(
         &self,
         threads: &[ThreadCounts],
         at: &[usize],
         room: &[i64],
         prospects: &[Option<Vec<Prospect>>],
-    ) -> Option<Vec<(usize, usize)>> {
+    ) -> Option<Vec<Leaving>> {
         let mut leaving: Vec<Option<Leaving>> = vec![None; self.nodes * self.nodes];
         for (thread, (&from, prospect)) in at.iter().zip(prospects).enumerate() {
-            for (to, &Prospect { net_ns, .. }) in prospect.iter().flatten().enumerate() {
-                let most = &mut leaving[from * self.nodes + to];
-                if most.is_none_or(|most| net_ns > most.net_ns) {
-                    *most = Some(Leaving { thread, net_ns });
+            for (node, to) in prospect.iter().flatten().enumerate() {
+                let most = &mut leaving[from * self.nodes + node];
+                if most.is_none_or(|most| to.net_ns > most.net_ns) {
+                    *most = Some(Leaving {
+                        thread,
+                        node,
+                        refill_ns: to.refill_ns,
+                        net_ns: to.net_ns,
+                    });
                 }
             }
         }
@@ -298,16 +298,15 @@ impl Threads {
                 };
                 let other = leaving[to * self.nodes + from].filter(|other| other.net_ns > 0.0);
                 let first = self.of(threads[leaver.thread].thread).first;
-                let there = (leaver.thread, to);
                 let (net_ns, back) = if room[to] + i64::from(usize::from(first) == to) > 0 {
                     (leaver.net_ns, None)
                 } else if let Some(other) = other.filter(|_| leaver.net_ns > 0.0) {
-                    (leaver.net_ns + other.net_ns, Some((other.thread, from)))
+                    (leaver.net_ns + other.net_ns, Some(other))
                 } else {
                     continue;
                 };
                 if net_ns > best.0 {
-                    best = (net_ns, Some((there, back)));
+                    best = (net_ns, Some((leaver, back)));
                 }
             }
         }
