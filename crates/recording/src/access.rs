@@ -2,7 +2,7 @@
 
 use nearpage_machine::{CpuId, NodeId};
 
-use crate::ThreadIndex;
+use crate::{ColumnSelection, ThreadIndex};
 
 /// What an access does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -190,6 +190,29 @@ impl AccessBatch {
         self.page_node.extend_from_slice(&other.page_node);
     }
 
+    /// Appends these rows of the wanted columns of `other`, a column at a time.
+    pub(crate) fn gather(&mut self, other: &Self, rows: &[u32], columns: ColumnSelection) {
+        fn column<T: Copy>(wanted: bool, to: &mut Vec<T>, from: &[T], rows: &[u32]) {
+            if wanted {
+                to.extend(rows.iter().map(|&row| from[row as usize]));
+            }
+        }
+        macro_rules! gather {
+            ($($name:ident),*) => {
+                $(column(columns.$name, &mut self.$name, &other.$name, rows);)*
+            };
+        }
+        gather!(time_ns, thread, cpu, address, instruction, kind);
+        gather!(
+            level,
+            resolution,
+            distance_bytes,
+            weight,
+            cost_ns,
+            page_node
+        );
+    }
+
     /// Appends all of these, a column at a time.
     pub fn extend(&mut self, rows: &[Access]) {
         self.time_ns.extend(rows.iter().map(|row| row.time_ns));
@@ -210,6 +233,7 @@ impl AccessBatch {
     }
 
     /// Appends one.
+    #[inline]
     pub fn push(&mut self, access: Access) {
         self.time_ns.push(access.time_ns);
         self.thread.push(access.thread);

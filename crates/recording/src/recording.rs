@@ -177,7 +177,7 @@ impl Recording {
         }
     }
 
-    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log or a trace: by all).
+    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all).
     /// Several threads may read at once. Panics where there is no such chunk.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl Recording {
         match &self.accesses {
             Accesses::Table(table) => table.read_chunk(number, columns, batch),
             Accesses::Log(log) => log.read_chunk(number, batch),
-            Accesses::Trace(trace) => trace.read_chunk(number, batch),
+            Accesses::Trace(trace) => trace.read_chunk(number, columns, batch),
         }
     }
 

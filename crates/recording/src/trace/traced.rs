@@ -13,7 +13,7 @@ use super::steps::kind;
 use super::survey::{Survey, is_access, walk};
 use super::{Moved, Tracing};
 use crate::log::LogReader;
-use crate::{Access, AccessBatch, Error, Level, Metadata, Resolution, folder};
+use crate::{Access, AccessBatch, ColumnSelection, Error, Level, Metadata, Resolution, folder};
 
 /// No node.
 const NOWHERE: u16 = u16::MAX;
@@ -202,34 +202,49 @@ impl Traced {
         (self.frames[frame].image, self.frames[frame].thread)
     }
 
-    /// Replaces what is in `batch` by the accesses of a chunk, in order of time. A damaged frame is
+    /// Replaces what is in `batch` by the wanted columns of a chunk, in order of time. A damaged frame is
     /// empty: it was counted.
-    pub(crate) fn read_chunk(&self, number: usize, batch: &mut AccessBatch) -> Result<(), Error> {
+    pub(crate) fn read_chunk(
+        &self,
+        number: usize,
+        columns: ColumnSelection,
+        batch: &mut AccessBatch,
+    ) -> Result<(), Error> {
         let keep_hits = self.tracing.keep_hits();
         let wanted = |reference: &Reference| is_access(reference, keep_hits);
         let chunk = &self.chunks[number];
-        batch.clear();
-        let (mut found, mut order) = (AccessBatch::default(), Vec::new());
-        let mut accesses = AccessBatch::default();
+        let (mut found, mut inside) = (AccessBatch::default(), Vec::new());
+        let (mut accesses, mut order) = (AccessBatch::default(), Vec::new());
+        // Without a time there is no order.
+        let with_time = ColumnSelection {
+            time_ns: true,
+            ..columns
+        };
         for &frame in &chunk.frames {
             let TimedFrame {
                 begin_ns, end_ns, ..
             } = self.frames[frame as usize];
             self.read_selected(frame as usize, &mut found, wanted, |_, _| Some(1.0))?;
-            for row in 0..found.len() {
-                // Each access belongs to one chunk, whatever its clock said.
-                let time_ns =
-                    found.time_ns[row].clamp(begin_ns, end_ns.saturating_sub(1).max(begin_ns));
-                if (chunk.begin_ns..chunk.end_ns).contains(&time_ns) {
-                    order.push((found.time_ns[row], accesses.len() as u32));
-                    accesses.push(found.get(row));
-                }
-            }
+            // Each access belongs to one chunk, whatever its clock said.
+            let last_ns = end_ns.saturating_sub(1).max(begin_ns);
+            let is_inside = |time_ns: u64| {
+                (chunk.begin_ns..chunk.end_ns).contains(&time_ns.clamp(begin_ns, last_ns))
+            };
+            let rows = (0..).zip(&found.time_ns);
+            inside.clear();
+            inside.extend(rows.filter(|row| is_inside(*row.1)).map(|row| row.0));
+            accesses.gather(&found, &inside, with_time);
         }
-        order.sort_unstable();
-        for (_, row) in order {
-            batch.push(accesses.get(row as usize));
-        }
+        order.extend(
+            (0..)
+                .zip(&accesses.time_ns)
+                .map(|(row, &time_ns)| (time_ns, row)),
+        );
+        // They come in runs, a frame each.
+        order.sort_by_key(|access| access.0);
+        let rows: Vec<u32> = order.into_iter().map(|access| access.1).collect();
+        batch.clear();
+        batch.gather(&accesses, &rows, columns);
         Ok(())
     }
 
