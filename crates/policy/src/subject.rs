@@ -142,9 +142,7 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
     match subject {
         Subject::Symbol { symbol, .. } => vec![symbol.clone()],
         Subject::CallSite { frames, .. } => {
-            // What a standard library does for them says nothing, unless there is nothing else.
-            let is_own = |frame: &CallSiteFrame| !is_runtime_function(&frame.function);
-            let frames = &frames[frames.iter().position(is_own).unwrap_or(0)..];
+            let frames = naming(frames);
             let Some(innermost) = frames.first() else {
                 return vec![String::new()];
             };
@@ -162,6 +160,16 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
         Subject::Rest => vec!["the rest".to_owned()],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }
+}
+
+/// Frames that say something: what a standard library does for them does not, unless there is nothing else, nor does
+/// what calls `main`.
+fn naming(frames: &[CallSiteFrame]) -> &[CallSiteFrame] {
+    let is_own = |frame: &CallSiteFrame| !is_runtime_function(&frame.function);
+    let frames = &frames[frames.iter().position(is_own).unwrap_or(0)..];
+    let calls_main = |frame: &CallSiteFrame| frame.function == "_start";
+    let end = frames.iter().skip(1).position(calls_main);
+    end.map_or(frames, |callers| &frames[..=callers])
 }
 
 /// For each subject the shortest of its [`names`] that tells it from the others. Call sites whose callers are
@@ -214,9 +222,11 @@ fn place(subject: &Subject) -> Option<String> {
     };
     let innermost = frames.first()?;
     let place = format!("{}+{:#x}", innermost.module, innermost.offset);
-    Some(match frames.get(1) {
-        Some(caller) => format!("{} ({place})", frame_name(caller)),
-        None => place,
+    let (own, callers) = naming(frames).split_first()?;
+    Some(match (callers.first(), own.function.as_str()) {
+        (Some(caller), _) => format!("{} ({place})", frame_name(caller)),
+        (None, "") => place,
+        (None, _) => format!("{} ({place})", frame_name(own)),
     })
 }
 

@@ -632,6 +632,35 @@ fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
     );
 }
 
+#[test]
+fn call_sites_on_one_line_of_main_are_named_after_main() {
+    let mut recording = Recording::new(8);
+    recording.object("main", 32, block(), &block_cells());
+    recording.object("main", 32, block(), &block_cells());
+    for (site, offset) in recording.tables.call_sites.iter_mut().zip([0x10, 0x20]) {
+        let is_main = |frame: &&Frame| frame.function == "main";
+        let main = site.frames.iter().find(is_main).expect("it calls").clone();
+        let start = Frame {
+            function: "_start".to_owned(),
+            line: 0,
+            offset: 0x70,
+            ..main.clone()
+        };
+        let frame = Frame {
+            line: 80,
+            offset,
+            ..main
+        };
+        site.frames = vec![frame, start];
+    }
+    let plan = recording.decide(Policy::Object, &opteron());
+    let names = plan.decisions.iter().map(|decision| decision.name.as_str());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["main:80 (cg+0x10)", "main:80 (cg+0x20)"]
+    );
+}
+
 /// Eight buffers, allocated in turn by the master, two for each of four threads; the last two were
 /// never sampled.
 #[test]
