@@ -110,6 +110,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         REST_PLAN.replace("placement = \"interleave\"", later),
     );
 
+    case.write("heap.toml", HEAP_PLAN);
+
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
     let [
@@ -213,7 +215,8 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              {smalls} ./other >rest.out 2>rest.err\n\
              {nearpage} run --plan rest.toml -- {smalls} ./other >rest_plan.out 2>rest_plan.err\n\
              {nearpage} run --plan rest_later.toml -- {smalls} ./other >rest_later.out 2>rest_later.err\n\
-             {nearpage} run -q --place rest=node:1 -- {smalls} >rest_node.out\n"
+             {nearpage} run -q --place rest=node:1 -- {smalls} >rest_node.out\n\
+             {nearpage} run --plan heap.toml -- {smalls} >heap.out 2>heap.err\n"
         ),
         // Pages that are moved when the second thread is created.
         Inspection::command(
@@ -440,6 +443,24 @@ placement = "node:2"
 name = "the rest"
 rest = true
 placement = "interleave"
+"#;
+
+/// For `smalls`: the first 4 MiB of the heap in two parts.
+const HEAP_PLAN: &str = r#"
+version = 1
+policy = "hand"
+machine = "any"
+page_bytes = 4096
+
+[program]
+executable = "smalls"
+
+[[object]]
+name = "rows"
+brk_heap = true
+size = 4194304
+placement = "runs"
+runs = ["0+300 node:3", "300+724 node:1"]
 "#;
 
 /// A plan of `lu_blocks`, made on this machine with the guest's number of threads.
@@ -755,6 +776,28 @@ fn the_rest_is_spread_and_stacks_and_placed_objects_are_not() {
         };
         assert!(is_on(count, node), "{name}: {count:?}");
     }
+}
+
+#[test]
+fn pages_of_the_heap_go_where_the_plan_has_them_as_it_grows() {
+    let pages = pages_of_smalls("heap.out");
+    let near = |pages: u64, planned: u64| pages.abs_diff(planned) <= 4;
+    let rows = &pages["rows"];
+    // The main thread, which fills them, is on node 0, and so is what lies beyond the plan.
+    assert!(rows.keys().eq(&[0, 1, 3]), "{pages:?}");
+    assert!(near(rows[&3], 300) && near(rows[&1], 724), "{pages:?}");
+    assert!(rows[&0] > 900, "{pages:?}");
+    assert!(is_on(&pages["middle"], 0), "mapped by itself: {pages:?}");
+    assert!(is_on(&pages["forked"], 0), "behind the rows: {pages:?}");
+    for cpu in 0..4 {
+        let own = &pages[&format!("own rows {cpu}")];
+        assert!(is_on(own, cpu), "in an arena: {pages:?}");
+    }
+    let said = IN_GUEST.case.read("heap.err");
+    assert!(
+        said.contains("rows: placed 1 object, 4 MiB in 1024 pages"),
+        "{said}"
+    );
 }
 
 #[test]

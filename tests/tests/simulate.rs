@@ -145,9 +145,9 @@ fn policies_are_tried_on_a_recording() {
 }
 
 /// Rows of 32 to 256 bytes, many to a page, which the main thread initialises: no decision about an object
-/// places any of them.
+/// places any of them, but one about the heap does, or one about all that is left.
 #[test]
-fn small_objects_are_placed_as_the_rest() {
+fn small_objects_are_placed_by_pages_of_the_heap_or_as_the_rest() {
     let case = Case::new("rest");
     let mut record = case.command(nearpage_path());
     record
@@ -172,7 +172,7 @@ fn small_objects_are_placed_as_the_rest() {
     .success();
     let plan = fs::read_to_string(case.path("auto.toml")).unwrap();
     let (header, _) = plan.split_once("\n[[object]]").expect("decisions");
-    assert_eq!(plan.matches("rest = true").count(), 1, "{plan}");
+    assert_eq!(plan.matches("brk_heap = true").count(), 1, "{plan}");
     assert!(plan.contains("; predicted to save "), "{plan}");
     let rest = "[[object]]\nname = \"the rest\"\nrest = true\nplacement = \"interleave\"\n";
     case.write("spread.toml", format!("{header}\n{rest}"));

@@ -34,6 +34,11 @@ pub(crate) struct Groups {
     followed: Vec<u64>,
 }
 
+/// What no logged object explains of the heap that `brk` extends.
+pub const IN_BRK_HEAP: &str = "heap, outside logged objects";
+/// The same of memory that allocators map.
+const IN_ARENAS: &str = "arenas, outside logged objects";
+
 /// What decides about the group; names are compared by reference.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
@@ -74,7 +79,11 @@ impl Groups {
                 }
                 (ObjectKind::Heap, ..) => Key::Named(object.kind, "heap, call site not recorded"),
                 (ObjectKind::HeapArea, ..) => {
-                    Key::Named(object.kind, "heap, outside logged objects")
+                    let name = match object.is_brk_heap() {
+                        true => IN_BRK_HEAP,
+                        false => IN_ARENAS,
+                    };
+                    Key::Named(object.kind, name)
                 }
                 (ObjectKind::Stack, ..) => Key::Named(object.kind, "stack"),
                 (ObjectKind::Tls, ..) => Key::Named(object.kind, "thread-local storage"),

@@ -51,5 +51,6 @@ pub use affinity::{
 pub use attribute::attribute;
 pub use error::Error;
 pub use find::{Found, ObjectIndex, Search};
+pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options};
 pub use pattern::{Pattern, find_pattern};

@@ -617,7 +617,8 @@ impl<'a> Process<'a> {
             .iter()
             .filter(|object| object.pid == self.pid)
             .collect();
-        objects.sort_by_key(|object| object.born_ns);
+        // The heap as a whole is what is left of it.
+        objects.sort_by_key(|object| (object.is_brk_heap(), object.born_ns));
         for object in objects {
             let allocation = || {
                 let site = object.call_site.map(|site| &frames[site.0 as usize]);
@@ -642,6 +643,7 @@ impl<'a> Process<'a> {
                         offset: object.module_offset,
                     }
                 }
+                _ if object.is_brk_heap() => Origin::BrkHeap,
                 _ => continue,
             };
             if let Some(evaluated) = rules.place(&origin, object.address, object.size_bytes) {

@@ -33,6 +33,8 @@ pub enum Origin<'a> {
     Heap(Allocation<'a>),
     /// It is a mapping of the program's own.
     Mapping(Allocation<'a>),
+    /// It is the heap that `brk` extends, as a whole: for where no object has a place of its own.
+    BrkHeap,
 }
 
 /// Who allocated an object.
@@ -185,6 +187,10 @@ impl ProcessRules<'_> {
             }),
             Origin::Heap(allocation) => self.allocated(subject::HEAP, allocation, size_bytes),
             Origin::Mapping(allocation) => self.allocated(subject::MAPPING, allocation, size_bytes),
+            Origin::BrkHeap => self
+                .rules
+                .iter()
+                .position(|rule| rule.subject == subject::BRK_HEAP),
         }?;
         let rule = &self.rules[winner];
         let tables = PatternTables {
@@ -198,7 +204,7 @@ impl ProcessRules<'_> {
         let extent = Extent {
             address: address as usize,
             size_bytes: match origin {
-                Origin::Static { .. } => rule.size_bytes as usize,
+                Origin::Static { .. } | Origin::BrkHeap => rule.size_bytes as usize,
                 _ => size_bytes as usize,
             },
             page_bytes,

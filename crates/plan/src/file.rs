@@ -130,6 +130,12 @@ pub enum Subject {
         /// build-id, of another build all of its code is meant. Empty: all.
         pages: Vec<(u64, u64)>,
     },
+    /// What no other decision about objects places of the heap that `brk` extends, `[heap]` in `/proc/PID/maps`: pages
+    /// full of small objects, by their distance from its start, which is the same in every run of one input.
+    BrkHeap {
+        /// Bytes of it when it was observed; what it grows by beyond them is part of the rest.
+        size_bytes: u64,
+    },
     /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'
     /// stacks. Many of its objects share a page, so that it can only be spread, or go to one node
     /// ([`Placement::fits_rest`]).

@@ -107,6 +107,7 @@ impl fmt::Display for PlaceRule {
                 }
             }
             Subject::Code { module, .. } => write!(f, "code:{module}")?,
+            Subject::BrkHeap { .. } => f.write_str("brk-heap")?,
             Subject::Rest => f.write_str("rest")?,
             Subject::Heap {
                 size_min_bytes,

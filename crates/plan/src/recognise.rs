@@ -77,6 +77,11 @@ impl<'a> Recogniser<'a> {
             }
             // Nothing places it.
             Subject::Code { .. } => Ok(Vec::new()),
+            Subject::BrkHeap { size_bytes } => Ok(vec![Rule {
+                subject: subject::BRK_HEAP,
+                size_bytes: *size_bytes,
+                ..open_rule()
+            }]),
             Subject::Rest => Ok(vec![Rule {
                 subject: subject::REST,
                 ..open_rule()

@@ -51,6 +51,13 @@
 //! placement = "replicate"
 //!
 //! [[object]]
+//! name = "heap, outside logged objects"
+//! brk_heap = true                 # the heap that `brk` extends, where no decision about an object places it
+//! size = 1384448                  # from its start on
+//! placement = "runs"
+//! runs = ["0+80 thread:0", "80+90 thread:1"]
+//!
+//! [[object]]
 //! name = "the rest"
 //! rest = true                     # what no other decision places: small objects, and what has no name
 //! placement = "interleave"        # over nodes without weights; or "node:1", "first-touch"
@@ -60,7 +67,7 @@
 //! module = "adi"                  # also `build_id`, `offset` and `size`
 //! threads = [1, 0, 3, 2]          # whose place each thread of the first team takes; left out: none moves
 //!
-//! [[phase.object]]                # as above, but for `rest`, `code` and `start`
+//! [[phase.object]]                # as above, but for `rest`, `brk_heap`, `code` and `start`
 //! name = "grid"
 //! symbol = "grid"
 //! placement = "block-cyclic:4K"
@@ -196,9 +203,14 @@ impl Plan {
                 .into_inner()
                 .decision(start)
                 .map_err(|(at, message)| fault(at, message))?;
-            if decision.subject == Subject::Rest && decisions.iter().any(is_of_rest) {
-                let message = "there is one decision about the rest already".to_owned();
-                return Err(fault(start, message));
+            for (is_it, what) in [
+                (is_of_rest as fn(&Decision) -> bool, "the rest"),
+                (is_of_brk_heap, "`brk_heap`"),
+            ] {
+                if is_it(&decision) && decisions.iter().any(is_it) {
+                    let message = format!("there is one decision about {what} already");
+                    return Err(fault(start, message));
+                }
             }
             decisions.push(decision);
         }
@@ -332,6 +344,9 @@ impl Decision {
                 if !pages.is_empty() {
                     *text += &format!("pages = [{}]\n", pages.join(", "));
                 }
+            }
+            Subject::BrkHeap { size_bytes } => {
+                *text += &format!("brk_heap = true\nsize = {}\n", integer(*size_bytes));
             }
             Subject::Rest => text.push_str("rest = true\n"),
             Subject::Heap {
@@ -496,8 +511,10 @@ impl PhaseTable {
         for object in self.objects {
             let start = object.span().start;
             let object = object.into_inner();
-            if object.start.is_some() || object.rest || object.code.is_some() {
-                let message = "`start`, `rest` and `code` do not go with an object of a phase";
+            let is_all = object.rest || object.brk_heap;
+            if object.start.is_some() || is_all || object.code.is_some() {
+                let message =
+                    "`start`, `rest`, `brk_heap` and `code` do not go with an object of a phase";
                 return Err((start, message.to_owned()));
             }
             decisions.push(object.decision(start)?);
@@ -558,6 +575,8 @@ struct ObjectTable {
     #[serde(default)]
     pages: Vec<Spanned<String>>,
     #[serde(default)]
+    brk_heap: bool,
+    #[serde(default)]
     rest: bool,
     heap: Option<Spanned<String>>,
     mapping: Option<Spanned<String>>,
@@ -572,6 +591,10 @@ struct ObjectTable {
 
 fn is_of_rest(decision: &Decision) -> bool {
     decision.subject == Subject::Rest
+}
+
+fn is_of_brk_heap(decision: &Decision) -> bool {
+    matches!(decision.subject, Subject::BrkHeap { .. })
 }
 
 /// Where, and what is wrong.
@@ -660,20 +683,32 @@ impl ObjectTable {
                 )),
             }
         };
+        let others = [
+            self.symbol.is_some(),
+            self.call_site.is_some(),
+            self.code.is_some(),
+            self.heap.is_some(),
+            self.mapping.is_some(),
+        ];
+        let alone = no_symbol_keys && no_call_site_keys && !others.contains(&true);
         if self.rest {
-            let others = [
-                self.symbol.is_some(),
-                self.call_site.is_some(),
-                self.code.is_some(),
-                self.heap.is_some(),
-                self.mapping.is_some(),
-            ];
-            let alone = no_symbol_keys && no_call_site_keys && self.size == 0;
-            return match alone && !others.contains(&true) {
+            return match alone && self.size == 0 && !self.brk_heap {
                 true => Ok(Subject::Rest),
                 false => Err((
                     start,
                     "`rest` goes with no other key that recognises an object".to_owned(),
+                )),
+            };
+        }
+        if self.brk_heap {
+            return match alone && self.size > 0 {
+                true => Ok(Subject::BrkHeap {
+                    size_bytes: self.size,
+                }),
+                false => Err((
+                    start,
+                    "`brk_heap` needs `size`, and goes with no other key that recognises an object"
+                        .to_owned(),
                 )),
             };
         }
@@ -897,6 +932,7 @@ mod tests {
                         pages: pages.collect(),
                     }
                 }),
+            (1..=i64::MAX as u64).prop_map(|size_bytes| Subject::BrkHeap { size_bytes }),
             Just(Subject::Rest),
             bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
                 size_min_bytes,
@@ -991,14 +1027,19 @@ mod tests {
         )
             .prop_map(
                 |(program, policy, machine, page_bytes, threads, teams, mut decisions)| {
-                    let mut has_rest = false;
-                    decisions.retain(|decision: &Decision| {
-                        !(is_of_rest(decision) && std::mem::replace(&mut has_rest, true))
-                    });
+                    for is_it in [is_of_rest, is_of_brk_heap] {
+                        let mut has_one = false;
+                        decisions.retain(|decision: &Decision| {
+                            !(is_it(decision) && std::mem::replace(&mut has_one, true))
+                        });
+                    }
                     // Any of them might as well change with a phase.
                     let begins = |decision: &Decision| {
                         let kind = &decision.subject;
-                        let is_object = !matches!(kind, Subject::Code { .. } | Subject::Rest);
+                        let is_object = !matches!(
+                            kind,
+                            Subject::Code { .. } | Subject::BrkHeap { .. } | Subject::Rest
+                        );
                         let phase = || Phase {
                             function: decision.name.clone(),
                             module: program.executable.clone(),
@@ -1206,6 +1247,22 @@ placement = "block-cyclic:20M"
                 &["p.toml:5:", "exactly one of"],
             ),
             (
+                "symbol = \"cvar\"",
+                "brk_heap = true",
+                &["p.toml:5:", "`brk_heap` needs `size`"],
+            ),
+            (
+                "symbol = \"cvar\"",
+                "brk_heap = true\nsize = 4096\nthread = 1",
+                &["p.toml:5:", "no other key"],
+            ),
+            (
+                "[[object]]",
+                "[[object]]\nname = \"a\"\nbrk_heap = true\nsize = 8192\nplacement = \"interleave\"\n\
+                 [[object]]\nname = \"b\"\nbrk_heap = true\nsize = 4096\nplacement = \"node:1\"\n[[object]]",
+                &["p.toml:10:", "one decision about `brk_heap` already"],
+            ),
+            (
                 "[[object]]",
                 "[[object]]\nname = \"a\"\nrest = true\nplacement = \"interleave\"\n\
                  [[object]]\nname = \"b\"\nrest = true\nplacement = \"node:1\"\n[[object]]",
@@ -1232,7 +1289,10 @@ placement = "block-cyclic:20M"
             (
                 "[[object]]",
                 "[[phase]]\nfunction = \"f\"\n[[phase.object]]\nstart = \"parallel\"",
-                &["p.toml:7:", "`start`, `rest` and `code` do not go"],
+                &[
+                    "p.toml:7:",
+                    "`start`, `rest`, `brk_heap` and `code` do not go",
+                ],
             ),
             (
                 "symbol = \"cvar\"",

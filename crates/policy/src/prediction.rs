@@ -100,7 +100,7 @@ pub struct Prediction {
     /// What weights are.
     pub unit: WeightUnit,
     /// Heap objects, mappings and static objects with accesses by the plan's process, by cost,
-    /// descending; where the plan places the rest, the heap outside logged objects, too.
+    /// descending; where the plan places it or the rest, the heap outside logged objects, too.
     pub objects: Vec<ObjectPrediction>,
     /// Their accesses.
     pub accesses: f64,
@@ -141,17 +141,17 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
         let rest = of_rest.filter(|_| may_be_rest(group));
-        let placeable = rest.is_some()
-            || matches!(
-                group.kind,
-                ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
-            );
-        if !placeable || accesses <= 0.0 {
-            continue;
-        }
         let own = subject(context.tables, group);
         let decisions = decisions_about(plan, &context, group, own.as_ref());
         let is_named = !decisions.is_empty();
+        let is_object = matches!(
+            group.kind,
+            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
+        );
+        let of_brk_heap = group.kind == ObjectKind::HeapArea && is_named;
+        if !(rest.is_some() || is_object || of_brk_heap) || accesses <= 0.0 {
+            continue;
+        }
         let decisions = match is_named {
             true => decisions,
             false => rest.into_iter().collect(),

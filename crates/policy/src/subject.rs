@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearpage_attribution::{ObjectGroup, ObjectName};
+use nearpage_attribution::{IN_BRK_HEAP, ObjectGroup, ObjectName};
 use nearpage_plan::{CallSiteFrame, Subject};
 use nearpage_recording::{CallSiteId, Module, ModuleId, ObjectKind, Tables};
 use nearpage_wire::{is_own_module, is_runtime_function, is_runtime_module};
@@ -61,6 +61,11 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
                 size_bytes: group.size_bytes,
             })
         }
+        (ObjectName::Other(name), ObjectKind::HeapArea) if name == IN_BRK_HEAP => {
+            Some(Subject::BrkHeap {
+                size_bytes: group.size_bytes,
+            })
+        }
         // Not the kernel's own, nor generated.
         (ObjectName::Other(name), ObjectKind::Code) if !name.starts_with('[') => {
             let mut modules = tables.modules.iter();
@@ -102,6 +107,7 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
                 && size_bytes.checked_ilog2() == own_size.checked_ilog2()
         }
         (Subject::Code { module, .. }, Subject::Code { module: own, .. }) => module == own,
+        (Subject::BrkHeap { .. }, Subject::BrkHeap { .. }) => true,
         (
             Subject::Heap {
                 size_min_bytes,
@@ -157,6 +163,7 @@ pub(crate) fn names(subject: &Subject) -> Vec<String> {
                 .collect()
         }
         Subject::Code { module, .. } => vec![format!("code of {module}")],
+        Subject::BrkHeap { .. } => vec![IN_BRK_HEAP.to_owned()],
         Subject::Rest => vec!["the rest".to_owned()],
         Subject::Heap { .. } | Subject::Mapping { .. } => vec![String::new()],
     }

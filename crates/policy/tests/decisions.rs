@@ -17,6 +17,8 @@ use nearpage_recording::{
 };
 use proptest::prelude::*;
 
+#[path = "decisions/brk_heap.rs"]
+mod brk_heap;
 #[path = "decisions/rest.rs"]
 mod rest;
 

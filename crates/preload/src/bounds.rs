@@ -12,9 +12,9 @@ const UNLIMITED_STACK_BYTES: u64 = 64 << 20;
 /// Upper bound of what the C library keeps at and above the thread pointer.
 const CONTROL_BLOCK_BYTES: usize = 4096;
 
-/// The numbers of a line of `/proc/PID/maps` that ends in `[stack]`.
-fn stack_line(line: &[u8]) -> Option<[usize; 2]> {
-    let line = line.strip_suffix(b"[stack]")?;
+/// The numbers of a line of `/proc/PID/maps` that ends in this name.
+fn named_line(line: &[u8], name: &[u8]) -> Option<[usize; 2]> {
+    let line = line.strip_suffix(name)?;
     let mut bounds = [0usize; 2];
     let mut which = 0;
     for byte in line {
@@ -36,6 +36,16 @@ fn stack_line(line: &[u8]) -> Option<[usize; 2]> {
 
 /// The main thread's stack as it is mapped now: first byte, and the one after the last.
 pub fn main_stack_mapping() -> Option<(usize, usize)> {
+    named_mapping(b"[stack]")
+}
+
+/// First byte of the heap that `brk` extends, whether there is any of it yet or not; 0: not known.
+pub fn heap_start() -> usize {
+    named_mapping(b"[heap]").map_or_else(sys::program_break, |(start, _)| start)
+}
+
+/// The first mapping of the process that the kernel calls so.
+fn named_mapping(name: &[u8]) -> Option<(usize, usize)> {
     let fd = sys::open(b"/proc/self/maps\0", sys::O_RDONLY).ok()?;
     let mut buffer = [0u8; 1024];
     let mut line = Text::<256>::new();
@@ -43,7 +53,7 @@ pub fn main_stack_mapping() -> Option<(usize, usize)> {
     while let Ok(bytes @ 1..) = sys::read(fd, &mut buffer) {
         for byte in buffer.iter().take(bytes) {
             if *byte == b'\n' {
-                found = found.or(stack_line(line.as_bytes()));
+                found = found.or_else(|| named_line(line.as_bytes(), name));
                 line = Text::new();
             } else {
                 line.push(&[*byte]);
@@ -156,15 +166,21 @@ mod tests {
     #[test]
     fn lines_of_maps_are_read() {
         assert_eq!(
-            stack_line(b"7ffd1000-7ffd3000 rw-p 00000000 00:00 0                          [stack]"),
+            named_line(
+                b"7ffd1000-7ffd3000 rw-p 00000000 00:00 0                          [stack]",
+                b"[stack]"
+            ),
             Some([0x7ffd_1000, 0x7ffd_3000])
         );
         assert_eq!(
-            stack_line(b"7ffd1000-7ffd3000 rw-p 00000000 00:00 0  [heap]"),
+            named_line(
+                b"7ffd1000-7ffd3000 rw-p 00000000 00:00 0  [heap]",
+                b"[stack]"
+            ),
             None
         );
-        assert_eq!(stack_line(b"[stack]"), None);
-        assert_eq!(stack_line(b"fffffffffffffffff-1 [stack]"), None);
+        assert_eq!(named_line(b"[stack]", b"[stack]"), None);
+        assert_eq!(named_line(b"fffffffffffffffff-1 [stack]", b"[stack]"), None);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::touch::{self, Group, Touched};
 use crate::{environment, message};
 
 pub mod bind;
+pub mod brk_heap;
 pub mod counters;
 mod later;
 pub mod memory;
@@ -279,6 +280,7 @@ impl State {
             .lists()
             .map(|list| self.recogniser(list).size_bytes_min());
         WANTED_BYTES_MIN.store(wanted.min().unwrap_or(usize::MAX), Relaxed);
+        self.start_heap();
         self.modules.all(|module| self.place_statics(module));
         self.start_phases();
         self.pins.main_started(self.pin_rules);
@@ -480,7 +482,8 @@ impl State {
         }
         let (pieces, coarsened) = exact.at_most(granted - 1);
         counters.coarsened.fetch_add(coarsened, Relaxed);
-        let nodes = (&self.allowed, self.spreads());
+        let spreads = self.spreads() || self.is_in_placed_heap(extent.address);
+        let nodes = (&self.allowed, spreads);
         let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
         if outcome == Outcome::LargerPages {
             // Explicit huge pages, of which the kernel splits no mapping.
@@ -567,6 +570,7 @@ impl State {
             self.mappings.give_back(placed.mappings.into());
         } else {
             bind::reset(placed.start, placed.length);
+            self.return_to_heap(placed.start, placed.length, placed.mappings);
         }
     }
 

@@ -215,6 +215,7 @@ impl<'file> Plan<'file> {
             subject::STATIC => (rule.module as usize) < self.modules.len() && rule.size_bytes > 0,
             subject::CALL_SITE => self.frames(rule).is_some(),
             subject::HEAP | subject::MAPPING => true,
+            subject::BRK_HEAP => rule.size_bytes > 0,
             subject::REST => {
                 return matches!(
                     self.pattern(rule),

@@ -398,6 +398,12 @@ pub fn gettid() -> u32 {
     unsafe { call(number::GETTID, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// Where the heap that `brk` extends ends.
+pub fn program_break() -> usize {
+    // SAFETY: asks where it is, and changes nothing.
+    unsafe { call(number::BRK, [0; 6]) }.unwrap_or(0)
+}
+
 /// Lets another thread run.
 pub fn sched_yield() {
     // SAFETY: no memory is involved.

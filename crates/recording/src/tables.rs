@@ -96,6 +96,16 @@ pub struct Object {
     pub module_offset: u64,
 }
 
+impl Object {
+    /// What the kernel calls the heap that `brk` extends.
+    pub(crate) const BRK_HEAP: &str = "[heap]";
+
+    /// Is it the heap that `brk` extends, as a whole?
+    pub fn is_brk_heap(&self) -> bool {
+        self.kind == ObjectKind::HeapArea && self.name == Self::BRK_HEAP
+    }
+}
+
 /// A thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thread {

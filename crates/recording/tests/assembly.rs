@@ -325,6 +325,8 @@ fn the_allocators_memory_is_an_area_and_generated_code_is_code() {
         map(11, 100, 0x80_0000, 0x4_2000, DATA, "[heap]"),
         map(12, 100, 0x7000_0000, 0x400_0000, 0, "//anon"),
         map(13, 100, 0x7000_0000, 0x2_1000, DATA, "//anon"),
+        // It ends where the heap begins.
+        map(13, 100, 0x7f_f000, 0x1000, DATA, "//anon"),
         map(14, 100, 0x9000_0000, 0x1000, CODE | 2, "//anon"),
     ]);
     let recording = open(
@@ -339,8 +341,9 @@ fn the_allocators_memory_is_an_area_and_generated_code_is_code() {
     assert_eq!(
         areas,
         [
+            ("allocator", 0x7f_f000, 0x1000),
+            ("allocator", 0x7000_0000, 0x400_0000),
             ("[heap]", 0x80_0000, 0x4_2000),
-            ("allocator", 0x7000_0000, 0x400_0000)
         ]
     );
     assert!(

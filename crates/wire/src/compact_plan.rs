@@ -4,7 +4,7 @@
 //! offsets, and size units into bytes, so that the library only compares numbers. The file is
 //! written once, read-only, and mapped by every process of the run.
 //!
-//! # Layout (version 5), little-endian, every table 8-byte aligned
+//! # Layout (version 6), little-endian, every table 8-byte aligned
 //! [`Header`], then the tables it points to, each an array of one `repr(C)` struct of this module
 //! whose fields are stored in order. Offsets are from the start of the file.
 //!
@@ -15,7 +15,7 @@
 //! `NEARPAGE_SUMMARY`; its layout stands in the preload library's `place/summary.rs`.
 
 /// First eight bytes; the last is the version.
-pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x05";
+pub const MAGIC: [u8; 8] = *b"NPPLAN\0\x06";
 /// "No index", "any" in 32-bit fields.
 pub const NONE: u32 = u32::MAX;
 
@@ -150,6 +150,9 @@ pub mod subject {
     /// No object: what no other rule places, as the memory policy of the process. INTERLEAVE, NODE or
     /// LEAVE; the first such rule of a section counts. Since version 3.
     pub const REST: u32 = 5;
+    /// What no rule for an object places of the heap that `brk` extends: `size` bytes from its start on; the first
+    /// such rule of a section counts, of a phase none. Since version 6.
+    pub const BRK_HEAP: u32 = 6;
 }
 
 /// Where the pages of a recognised object go.

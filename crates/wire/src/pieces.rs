@@ -295,6 +295,20 @@ impl<'plan> Pieces<'plan> {
         }
     }
 
+    /// Those between two addresses, which are whole pages.
+    pub fn within(self, start: usize, end: usize) -> Self {
+        Self {
+            cursor: self.cursor.max(start),
+            end: self.end.min(end),
+            ..self
+        }
+    }
+
+    /// Where the next piece begins, and where the last one ends.
+    pub fn range(&self) -> (usize, usize) {
+        (self.cursor, self.end)
+    }
+
     /// The same in at most `pieces_max` pieces (at least 1), and how many exact pieces that gave up.
     ///
     /// Short runs join the run before them, weighted patterns deal longer rows, and of every other
@@ -678,6 +692,17 @@ mod tests {
             let (fitted, lost) = exact.at_most(limit);
             prop_assert!(fitted.count_up_to(limit + 1) <= limit);
             prop_assert_eq!(lost == 0, exact.count_up_to(limit + 1) <= limit || matches!(pattern, Pattern::Weighted(_)));
+            // A part has the pieces of the whole.
+            if let Some((start, end)) = extent.pages().filter(|_| exact.count_up_to(1) > 0) {
+                let at = |share: u64| start + (end - start) / PAGE * (share % 9) as usize / 8 * PAGE;
+                let (from, to) = (at(block).min(at(limit)), at(block).max(at(limit)));
+                let inside = exact.filter_map(|piece| {
+                    let (start, end) = (piece.start.max(from), piece.end.min(to));
+                    (start < end).then_some(Piece { start, end, ..piece })
+                });
+                prop_assert_eq!(exact.within(from, to).collect::<Vec<_>>(), inside.collect::<Vec<_>>());
+                prop_assert_eq!(exact.within(from, to).range(), (from, to));
+            }
             for pieces in [exact, fitted] {
                 let pieces: Vec<Piece> = pieces.collect();
                 if pieces.is_empty() {

@@ -1,6 +1,7 @@
 //! Plans and hand-written rules, translated for real programs and read back by a reference
 //! evaluator.
 
+mod brk_heap;
 mod compiled;
 mod phases;
 mod reference;

@@ -87,6 +87,10 @@ impl<'a> Alternatives<'a> {
         };
         for (position, group) in input.attribution.objects.iter().enumerate() {
             let subject = subject::subject(context.tables, group).filter(|_| is_worth_it(group));
+            // A phase says nothing of what is of no object.
+            let subject = subject.filter(|subject| {
+                !parameters.of_phase || !matches!(subject, Subject::BrkHeap { .. })
+            });
             let Some(subject) = subject else {
                 others.push((position, group));
                 continue;
@@ -257,6 +261,11 @@ impl<'a> Alternatives<'a> {
     pub fn resized(&self, selection: &Selection) -> Selection {
         let of = |(object, &choice): (&Object, &usize)| object.resized[choice];
         Selection(self.objects.iter().zip(&selection.0).map(of).collect())
+    }
+
+    /// Would a choice for an object become another with an input of another size?
+    pub fn has_size(&self, object: usize, choice: usize) -> bool {
+        self.objects[object].resized[choice] != choice
     }
 
     /// Decisions about an object.

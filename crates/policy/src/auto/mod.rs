@@ -19,7 +19,8 @@
 //!
 //! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
 //! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
-//! share of what they save if the object's pattern did not grow as they do; and a plan has to save more than
+//! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and with
+//! each placement that has no size; and a plan has to save more than
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
@@ -153,17 +154,36 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 
     /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
-    /// to be trusted ([`Margins::resized`]).
-    fn trusted_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
+    /// to be trusted ([`Margins::resized`]), be it for leaving the object alone or for what has no size.
+    fn trusted_ns(
+        &mut self,
+        object: usize,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, J::Error> {
         let (times, resized) = (self.times_ns(selections)?, self.resized_ns(selections)?);
-        let before_ns = [times[0], resized[0]];
         let share = self.judge.margins().resized;
-        let trusted = |(time, resized): (f64, f64)| match trusted(share, before_ns, [time, resized])
-        {
-            true => time,
-            false => f64::INFINITY,
+        let after_ns: Vec<[f64; 2]> = times
+            .into_iter()
+            .zip(resized)
+            .map(<[f64; 2]>::from)
+            .collect();
+        let has_size = |at: usize| {
+            let choice = selections[at].choice(object);
+            self.alternatives.has_size(object, choice)
         };
-        Ok(times.into_iter().zip(resized).map(trusted).collect())
+        let without: Vec<usize> = (0..selections.len()).filter(|&at| !has_size(at)).collect();
+        let time_ns = |at: usize| {
+            let is_asked = |&&other: &&usize| {
+                let gains = after_ns[at][0] < after_ns[other][0];
+                other == 0 || has_size(at) && gains
+            };
+            let mut others = without.iter().filter(is_asked);
+            match others.all(|&other| trusted(share, after_ns[other], after_ns[at])) {
+                true => after_ns[at][0],
+                false => f64::INFINITY,
+            }
+        };
+        Ok((0..selections.len()).map(time_ns).collect())
     }
 
     fn judged_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
@@ -200,7 +220,7 @@ impl<J: Judge> Judged<'_, '_, J> {
                 let with = |choice: &usize| selection.with(object, *choice);
                 let mut choices: Vec<usize> = (0..alternatives.at_once(object)).collect();
                 let all: Vec<Selection> = choices.iter().map(with).collect();
-                let times = self.trusted_ns(&all)?;
+                let times = self.trusted_ns(object, &all)?;
                 // The best may be better with another start, and so may what depends on starts alone.
                 let placed = 1 + least(&times[1..], 0.0);
                 let now = selection.choice(object);
@@ -214,7 +234,7 @@ impl<J: Judge> Judged<'_, '_, J> {
                     choices.push(now);
                 }
                 let all: Vec<Selection> = choices.iter().map(with).collect();
-                let times = self.trusted_ns(&all)?;
+                let times = self.trusted_ns(object, &all)?;
                 let at = least(&times, 0.0);
                 let (best, best_ns) = (choices[at], times[at]);
                 let error = alternatives.sampling_error_ns(object, best);

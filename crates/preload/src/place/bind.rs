@@ -253,12 +253,10 @@ impl<'a> Movement<'a> {
         }
     }
 
-    /// Moves the object's pages that are there.
+    /// Moves the pages of an object's pieces that are there.
     fn object(mut self, mut pieces: Pieces<'_>, allowed: &NodeSet, interleaved: &NodeSet) {
-        let Some((mut start, end)) = self.extent.pages() else {
-            return;
-        };
-        if end - start > SEARCHED_BYTES_MAX {
+        let (mut start, end) = pieces.range();
+        if start >= end || end - start > SEARCHED_BYTES_MAX {
             return;
         }
         let page_bytes = self.extent.page_bytes;

@@ -42,6 +42,7 @@ impl State {
                 }
             });
         });
+        self.place_heap_later();
         self.waiting.take_all(|address, waiting| {
             let object = Object::allocated(waiting.origin, address, waiting.size_bytes);
             self.switch(&self.section, waiting.rule as usize, object);

@@ -190,8 +190,10 @@ impl Recogniser<'_> {
         let rules = self.rules.iter().zip(self.counters);
         rules
             .filter(|(rule, counters)| {
-                !matches!(rule.subject, subject::STATIC | subject::REST)
-                    && counters.ignored.load(Relaxed) == 0
+                matches!(
+                    rule.subject,
+                    subject::CALL_SITE | subject::HEAP | subject::MAPPING
+                ) && counters.ignored.load(Relaxed) == 0
             })
             .map(|(rule, _)| usize::try_from(asked(rule)).unwrap_or(usize::MAX))
             .min()

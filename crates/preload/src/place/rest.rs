@@ -349,7 +349,8 @@ impl State {
         counters: &RuleCounters,
         origin: Option<super::Origin>,
     ) {
-        let Some(pages) = extent.pages().filter(|_| self.spreads()) else {
+        let is_placed = self.spreads() || self.is_in_placed_heap(extent.address);
+        let Some(pages) = extent.pages().filter(|_| is_placed) else {
             return;
         };
         let Some(granted) = self.claim(extent.address, pages, 2, counters, origin) else {

@@ -36,10 +36,11 @@ impl Tracker {
 
     pub(super) fn next_gap(&self, thread: &mut Thread) -> i64 {
         match self.small_sample_bytes.load(Ordering::Relaxed) {
-            0 => i64::MAX / 2,
             1 => i64::MIN / 2,
-            _ if LENGTH.load(Ordering::Relaxed) == 0 || !self.log.is_on() => i64::MAX / 2,
-            period => sampling::gap_bytes(period, thread.next_random()),
+            period if period > 0 && LENGTH.load(Ordering::Relaxed) > 0 && self.log.is_on() => {
+                sampling::gap_bytes(period, thread.next_random())
+            }
+            _ => place::brk_heap::gap_bytes(),
         }
     }
 
@@ -71,6 +72,7 @@ impl Tracker {
         if !self.is_sampled(thread) || self.logs_every_allocation() {
             return None;
         }
+        place::brk_heap::look();
         let gap = self.next_gap(thread);
         if thread.loading_at == 0 {
             thread.countdown = gap
@@ -128,6 +130,8 @@ impl Tracker {
         is_due: bool,
     ) {
         let _left_out = LeftOut::begin();
+        // Before the object gets a place of its own.
+        place::brk_heap::used(address, size);
         let placed = place::wants(size);
         let logged = is_due && self.logs.load(Ordering::Relaxed) != 0;
         if !logged && !placed {

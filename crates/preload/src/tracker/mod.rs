@@ -129,6 +129,7 @@ impl Tracker {
                 );
                 if started {
                     place::initialise();
+                    thread.countdown = thread.countdown.min(place::brk_heap::gap_bytes());
                     place::thread_started(0, thread.order, thread.tid);
                 }
             }

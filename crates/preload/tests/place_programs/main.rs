@@ -3,6 +3,7 @@
 //! node 0 show as `prefer:0`, those of an interleaved object as `interleave:0`, and those planned
 //! for a node that does not exist keep `default`: that is enough to see every boundary.
 
+mod heap;
 mod later;
 mod phases;
 mod plan_file;

@@ -91,6 +91,7 @@ impl Programs {
             let only = "-DONLY=SYS_set_mempolicy";
             compile(&[only], "refuse.c", &compiled("refuse_policy"));
             compile(&[], "under.c", &compiled("under"));
+            compile(&["-pthread"], "heap.c", &compiled("heap"));
             compile(&["-pthread"], "rest.c", &compiled("rest"));
             // Another program, which does the same.
             compile(&["-pthread"], "rest.c", &compiled("other"));

@@ -56,7 +56,7 @@ pub(super) fn objects(
         .iter()
         .filter(|region| region.born_ns < region.died_ns)
     {
-        let (kind, name) = if &*region.path == "[heap]" {
+        let (kind, name) = if &*region.path == Object::BRK_HEAP {
             heap.entry((region.pid, spaces.end(region.pid, region.born_ns)))
                 .or_default()
                 .push(region);
@@ -173,27 +173,31 @@ fn object(region: &Region, kind: ObjectKind, name: String) -> Object {
 }
 
 /// Joins the allocator's regions, whenever they were mapped: it maps and unmaps all the time, and
-/// what else is mapped there meanwhile is another object and wins.
+/// what else is mapped there meanwhile is another object and wins. What `brk` extends is apart from what lies
+/// beside it.
 fn heap_areas(
     kind: ObjectKind,
     mut regions: Vec<&Region>,
     died_ns: u64,
     objects: &mut Vec<Object>,
 ) {
-    regions.sort_unstable_by_key(|region| region.start);
+    let is_of_brk = |region: &Region| &*region.path == Object::BRK_HEAP;
+    regions.sort_unstable_by_key(|region| (is_of_brk(region), region.start));
     let mut area: Option<Object> = None;
     for region in regions {
         match &mut area {
-            Some(area) if region.start <= area.address + area.size_bytes => {
+            Some(area)
+                if (area.name == Object::BRK_HEAP) == is_of_brk(region)
+                    && region.start <= area.address + area.size_bytes =>
+            {
                 area.size_bytes = area.size_bytes.max(region.end - area.address);
                 area.born_ns = area.born_ns.min(region.born_ns);
             }
             _ => {
                 objects.extend(area.take());
-                let name = if &*region.path == "[heap]" {
-                    "[heap]"
-                } else {
-                    "allocator"
+                let name = match is_of_brk(region) {
+                    true => Object::BRK_HEAP,
+                    false => "allocator",
                 };
                 area = Some(Object {
                     died_ns,

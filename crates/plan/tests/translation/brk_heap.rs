@@ -1,0 +1,52 @@
+//! The decision about the heap that `brk` extends.
+
+use nearpage_machine::NodeId;
+use nearpage_plan::{Allocation, ModuleName, Origin};
+
+use super::*;
+
+const HEAP: u64 = 0x5555_0000_0000;
+
+#[test]
+fn its_pages_go_by_their_distance_from_its_start_and_it_is_no_object() {
+    let compiled = Compiled::new();
+    let image = compiled.image("heap", &["-pie", "-fPIE"]);
+    let subject = Subject::BrkHeap {
+        size_bytes: 8 * PAGE,
+    };
+    let plan = plan_for(&image, vec![(subject, "block")]);
+    let machine = machine();
+    let programs = [image];
+    let compact = translate(&[plan], &[], &target(&machine, 4), &programs).expect("translation");
+    assert_eq!(compact.warnings, Vec::<String>::new());
+    let name = ModuleName {
+        build_id: &programs[0].program.build_id,
+        file_name: &programs[0].program.file_name,
+    };
+    let mut rules = compact.process(name, None, PAGE);
+    // However long it is in this run, the share of each thread is that of the run that was observed.
+    for size_bytes in [3 * PAGE, 8 * PAGE, 100 * PAGE] {
+        let placed = rules
+            .place(&Origin::BrkHeap, HEAP, size_bytes)
+            .expect("placed");
+        let pages: Vec<_> = placed
+            .pages
+            .iter()
+            .map(|pages| {
+                let node = pages.node(pages.start, PAGE);
+                ((pages.start - HEAP) / PAGE, (pages.end - HEAP) / PAGE, node)
+            })
+            .collect();
+        let share = |thread: u16| {
+            let first = 2 * u64::from(thread);
+            (first, first + 2, Some(NodeId(thread)))
+        };
+        assert_eq!(pages, (0..4).map(share).collect::<Vec<_>>());
+    }
+    let allocation = Allocation {
+        frames: &[],
+        thread: 0,
+    };
+    let object = Origin::Heap(allocation);
+    assert_eq!(rules.place(&object, HEAP, 8 * PAGE), None);
+}

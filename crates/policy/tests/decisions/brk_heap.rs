@@ -1,0 +1,85 @@
+//! Decisions about the heap's pages full of small objects.
+
+use nearpage_attribution::IN_BRK_HEAP;
+
+use super::*;
+
+/// A heap of which each of four threads uses a share of its own, filled by the master.
+fn heap() -> Recording {
+    let mut recording = Recording::new(4);
+    let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 1000.0)).collect();
+    let group = recording.object("allocate", 40, block(), &cells);
+    group.kind = ObjectKind::HeapArea;
+    group.name = ObjectName::Other(IN_BRK_HEAP.to_owned());
+    group.first_touches = (0..40).map(|page| (page, ThreadIndex(0))).collect();
+    recording
+}
+
+#[test]
+fn every_policy_places_them_by_their_distance_from_its_start() {
+    let recording = heap();
+    let owner = |index| Owner::Thread {
+        team: "openmp".to_owned(),
+        index,
+    };
+    let run = |index: u32| PageRun {
+        first_page: 10 * u64::from(index),
+        pages: 10,
+        owner: owner(index),
+    };
+    let runs = Placement::Runs((0..4).map(run).collect());
+    let shares = Placement::Block {
+        team: String::new(),
+    };
+    for (policy, placement) in [
+        (Policy::Object, shares.clone()),
+        (Policy::Uniform, runs.clone()),
+        (Policy::HopSensitive, runs),
+        (Policy::Auto, shares),
+    ] {
+        let plan = recording.decide(policy, &opteron());
+        let decision = only(&plan);
+        let size_bytes = 40 * PAGE;
+        assert_eq!(decision.subject, Subject::BrkHeap { size_bytes });
+        assert_eq!(
+            (decision.name.as_str(), &decision.placement),
+            (IN_BRK_HEAP, &placement)
+        );
+        assert_eq!(decision.effect.local_after, 1.0, "{policy:?}");
+        let predicted = recording.predict(&plan, &opteron());
+        assert_eq!(predicted.objects.len(), 1);
+        assert_eq!(predicted.objects[0].decision, Some(0));
+        assert_eq!(
+            (predicted.first_touch.local, predicted.plan.local),
+            (0.25, 1.0)
+        );
+        assert_eq!(
+            Plan::from_toml(&plan.to_toml(), "plan.toml").expect("it is read again"),
+            plan
+        );
+    }
+}
+
+/// It is what no object's decision is about: a plan without one says nothing of it, and a phase cannot.
+#[test]
+fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
+    let recording = heap();
+    let empty = Plan {
+        decisions: Vec::new(),
+        ..recording.decide(Policy::Object, &opteron())
+    };
+    assert_eq!(recording.predict(&empty, &opteron()).objects, []);
+    let parameters = Parameters {
+        of_phase: true,
+        ..Parameters::default()
+    };
+    let plan = recording.with(&opteron(), |input| decide(Policy::Auto, input, &parameters));
+    assert_eq!(plan.decisions, []);
+    // What allocators map by themselves is not that heap.
+    let mut arenas = heap();
+    arenas.attribution.objects[0].name =
+        ObjectName::Other("arenas, outside logged objects".to_owned());
+    for policy in [Policy::Object, Policy::Uniform] {
+        assert_eq!(arenas.decide(policy, &opteron()).decisions, []);
+    }
+}

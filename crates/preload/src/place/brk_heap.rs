@@ -1,0 +1,247 @@
+//! The heap that `brk` extends, where no object has a place of its own: pages full of small objects, placed by their
+//! distance from its start.
+//!
+//! Nobody tells when it grows: the C library asks the kernel without a call that could be stood in front of. It is
+//! looked at when a thread has used up [`GROWTH_BYTES`] of small allocations, and after each large one that lies beyond
+//! what is placed. What was touched before is moved. The kernel joins no mapping that has a policy with what `brk`
+//! adds, nor afterwards, when both have pages: each look costs a mapping at least, which the C library's 132 KiB make
+//! some 8,000 to the GiB. Where the plan's limit of mappings is reached, the heap is left to first touch from there on.
+//!
+//! What shrinks loses its policies with its pages; that it shrank is seen at the next look, unless it is as large as
+//! before again by then. Memory given back by an
+//! object that had a place gets the heap's. What another thread places in a part that has just grown may end up with
+//! the heap's policy. A forked process has its parent's policies, and goes on.
+
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+use nearpage_wire::compact_plan::{RULE_LATER, subject};
+
+use super::bind::{self, Outcome};
+use super::counters::{Request, RuleCounters, count};
+use super::pieces::{Extent, Pattern, Pieces};
+use super::remap::each_mapping;
+use super::{State, state};
+use crate::{bounds, sys};
+
+/// Small allocations of a thread after which the heap is looked at: half of what the C library lets it grow by.
+const GROWTH_BYTES: i64 = 64 << 10;
+
+/// First byte of the heap; all ones: it is not placed.
+static START: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// Bytes from there that a plan says something of.
+static PLANNED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Where what is placed ends.
+static PLACED_END: AtomicUsize = AtomicUsize::new(0);
+
+/// What is placed of the heap, and by which rule.
+#[derive(Clone, Copy)]
+struct Heap<'a> {
+    extent: Extent,
+    pattern: Pattern<'a>,
+    counters: &'a RuleCounters,
+    is_later: bool,
+}
+
+/// Is the heap to be placed?
+#[inline]
+pub fn is_wanted() -> bool {
+    PLANNED_BYTES.load(Relaxed) != 0
+}
+
+/// Small allocations of a thread after which [`look`] is to be called, in bytes.
+pub fn gap_bytes() -> i64 {
+    if is_wanted() {
+        GROWTH_BYTES
+    } else {
+        i64::MAX / 2
+    }
+}
+
+/// An object was allocated: places what the heap has grown by, if it lies there.
+#[inline]
+pub fn used(address: usize, size_bytes: usize) {
+    if address.wrapping_sub(START.load(Relaxed)) < PLANNED_BYTES.load(Relaxed)
+        && address.saturating_add(size_bytes) > PLACED_END.load(Relaxed)
+    {
+        look();
+    }
+}
+
+/// Places what the heap has grown by since it was last looked at.
+#[cold]
+pub fn look() {
+    if let Some(state) = state().filter(|_| is_wanted()) {
+        state.look_at_heap();
+    }
+}
+
+impl State {
+    /// Finds where the heap begins, where a rule is about it, and places what there is.
+    pub(super) fn start_heap(&self) {
+        let Some((rule, _)) = self.heap_rule() else {
+            return;
+        };
+        let start = bounds::heap_start();
+        if start == 0 {
+            return;
+        }
+        START.store(start, Relaxed);
+        PLACED_END.store(start, Relaxed);
+        let planned_bytes = self
+            .section
+            .rules
+            .get(rule)
+            .map_or(0, |rule| rule.size_bytes);
+        PLANNED_BYTES.store(usize::try_from(planned_bytes).unwrap_or(0), Release);
+        self.look_at_heap();
+    }
+
+    /// The first sound rule about the heap, by number.
+    fn heap_rule(&self) -> Option<(usize, &RuleCounters)> {
+        let rules = self.section.rules.iter().zip(self.section.counters);
+        let mut rules = rules.enumerate().filter(|(_, (rule, counters))| {
+            rule.subject == subject::BRK_HEAP && counters.ignored.load(Relaxed) == 0
+        });
+        rules.next().map(|(index, (_, counters))| (index, counters))
+    }
+
+    fn heap(&self) -> Option<Heap<'_>> {
+        let (index, counters) = self.heap_rule()?;
+        let rule = self.section.rules.get(index)?;
+        Some(Heap {
+            extent: self.extent(START.load(Relaxed), PLANNED_BYTES.load(Relaxed)),
+            pattern: self.plan.pattern(rule)?,
+            counters,
+            is_later: rule.flags & RULE_LATER != 0,
+        })
+    }
+
+    /// Has the memory at an address the heap's policy where no object has another?
+    pub(super) fn is_in_placed_heap(&self, address: usize) -> bool {
+        let placed = START.load(Relaxed)..PLACED_END.load(Relaxed);
+        is_wanted() && placed.contains(&address)
+    }
+
+    fn look_at_heap(&self) {
+        let Some(heap) = self.heap() else { return };
+        if heap.is_later && !self.has_second_thread.load(Relaxed) && !self.touches() {
+            return;
+        }
+        let (before, end) = self.take_growth(&heap);
+        if before == heap.extent.address && before < end {
+            count(match heap.pattern {
+                Pattern::Leave => &heap.counters.left,
+                _ => &heap.counters.objects,
+            });
+        }
+        if before < end {
+            self.place_in_heap(&heap, (before, end), None);
+        } else if end < before {
+            // Some of it may have come back since.
+            self.place_where_no_policy_is(&heap, (heap.extent.address, end));
+        }
+    }
+
+    /// Where what is placed ended, and where the heap ends, which is taken to be placed from now on.
+    fn take_growth(&self, heap: &Heap<'_>) -> (usize, usize) {
+        let end = sys::program_break() & !(heap.extent.page_bytes - 1);
+        let end = end.max(heap.extent.address);
+        (PLACED_END.swap(end, AcqRel), end)
+    }
+
+    /// The second thread is about to be created: places what waited for it.
+    pub(super) fn place_heap_later(&self) {
+        let Some(heap) = self.heap().filter(|heap| is_wanted() && heap.is_later) else {
+            return;
+        };
+        let began_ns = sys::monotonic_ns();
+        let moved = heap.counters.moved.load(Relaxed);
+        let (start, end) = self.take_growth(&heap);
+        self.place_where_no_policy_is(&heap, (start, end));
+        count(&heap.counters.objects);
+        count(&heap.counters.switched);
+        let moved = heap.counters.moved.load(Relaxed).saturating_sub(moved);
+        heap.counters.switched_moved.fetch_add(moved, Relaxed);
+        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
+        heap.counters.switched_ns.fetch_add(took_ns, Relaxed);
+    }
+
+    /// Places the mappings between two addresses that have no policy: one that has is an object's.
+    fn place_where_no_policy_is(&self, heap: &Heap<'_>, (start, end): (usize, usize)) {
+        let known = each_mapping(|mapping| {
+            let range = (mapping.start.max(start), mapping.end.min(end));
+            if range.0 < range.1 && bind::has_no_policy(range.0) {
+                self.place_in_heap(heap, range, None);
+            }
+        });
+        if let Err(error) = known {
+            heap.counters.failures.add(Request::Bind, error, 1);
+        }
+    }
+
+    /// Gives memory that an object had a place in back to the heap's policy, in at most so many mappings.
+    pub(super) fn return_to_heap(&self, start: usize, length: usize, mappings: u32) {
+        if self.is_in_placed_heap(start)
+            && let Some(heap) = self.heap()
+        {
+            self.place_in_heap(&heap, (start, start + length), Some(mappings.into()));
+        }
+    }
+
+    /// Places a part of the heap; `granted`: mappings that there are for it already.
+    fn place_in_heap(&self, heap: &Heap<'_>, (start, end): (usize, usize), granted: Option<u64>) {
+        let Heap {
+            extent,
+            pattern,
+            counters,
+            ..
+        } = *heap;
+        let Some((planned_start, planned_end)) = extent.pages() else {
+            return count(&counters.too_small);
+        };
+        let (start, end) = (start.max(planned_start), end.min(planned_end));
+        if start >= end {
+            return;
+        }
+        let pages = ((end - start) / extent.page_bytes) as u64;
+        if self.touches() {
+            counters.untouched.fetch_add(pages, Relaxed);
+            return;
+        }
+        if pattern == Pattern::Leave {
+            if self.spreads()
+                && let Err(error) = bind::keep_local(start, end)
+            {
+                counters.failures.add(Request::Bind, error, 1);
+            }
+            return;
+        }
+        let exact = Pieces::new(extent, pattern).within(start, end);
+        let room = match granted {
+            Some(granted) => granted,
+            None => self
+                .mappings
+                .take(exact.count_up_to(self.mappings.max()), 1),
+        };
+        if room == 0 {
+            return count(&counters.no_room);
+        }
+        let (pieces, coarsened) = exact.at_most(room);
+        counters.coarsened.fetch_add(coarsened, Relaxed);
+        let nodes = (&self.allowed, self.spreads());
+        match bind::place(extent, pieces, &pattern, nodes, counters) {
+            Outcome::Placed | Outcome::LargerPages => {}
+            Outcome::Exhausted => self.mappings.exhaust(),
+            Outcome::Refused(error) => {
+                counters.failures.add(Request::Bind, error, 1);
+                self.refused(error);
+            }
+        }
+        if granted.is_none() {
+            counters.pages.fetch_add(pages, Relaxed);
+            counters
+                .bytes
+                .fetch_add(pages * extent.page_bytes as u64, Relaxed);
+        }
+    }
+}
