@@ -1,7 +1,7 @@
 //! From patterns over threads to sequences of nodes: who gets which part of an object.
 
 use nearpage_machine::{NodeId, several};
-use nearpage_wire::compact_plan::{RULE_WEAK, Rule, Run, placement, subject};
+use nearpage_wire::compact_plan::{BRK_HEAP_BYTES_MAX, RULE_WEAK, Rule, Run, placement, subject};
 
 use crate::compact::{Tables, run};
 use crate::{Error, Owner, PageRun, Placement, Target, Team};
@@ -29,6 +29,15 @@ pub(crate) struct Dealer<'a> {
 impl Dealer<'_> {
     /// The rule with its placement; two where page runs fit one size only.
     pub fn place(&mut self, rule: Rule, wanted: &Placement) -> Result<Vec<Rule>, Error> {
+        let rule = match (rule.subject, wanted) {
+            // Shares and runs are for the size that was observed; all else goes on.
+            (subject::BRK_HEAP, Placement::Block { .. } | Placement::Runs(_)) => rule,
+            (subject::BRK_HEAP, _) => Rule {
+                size_bytes: BRK_HEAP_BYTES_MAX,
+                ..rule
+            },
+            _ => rule,
+        };
         let place = |placement: u32| Rule { placement, ..rule };
         Ok(vec![match wanted {
             Placement::Block { team } => {

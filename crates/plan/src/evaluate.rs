@@ -211,7 +211,13 @@ impl ProcessRules<'_> {
             unit_bytes: page_bytes,
         };
         let interleaved = pattern.nodes();
-        let pages = Pieces::new(extent, pattern).map(|piece| PlacedPages {
+        let pieces = Pieces::new(extent, pattern);
+        let pieces = match origin {
+            // As long as it is in this run.
+            Origin::BrkHeap => pieces.within(0, (address + size_bytes) as usize),
+            _ => pieces,
+        };
+        let pages = pieces.map(|piece| PlacedPages {
             start: piece.start as u64,
             end: piece.end as u64,
             target: piece.target,

@@ -133,7 +133,8 @@ pub enum Subject {
     /// What no other decision about objects places of the heap that `brk` extends, `[heap]` in `/proc/PID/maps`: pages
     /// full of small objects, by their distance from its start, which is the same in every run of one input.
     BrkHeap {
-        /// Bytes of it when it was observed; what it grows by beyond them is part of the rest.
+        /// Bytes of it when it was observed. What it grows by beyond them is part of the rest under page runs and
+        /// blocks, and goes on in turn, or to the same place, under other placements.
         size_bytes: u64,
     },
     /// `rest`: what no other decision places and no file is behind, small objects among it, but for threads'

@@ -137,6 +137,9 @@ pub struct Module {
     pub reserved: u32,
 }
 
+/// No heap is longer.
+pub const BRK_HEAP_BYTES_MAX: u64 = 1 << 46;
+
 /// What a rule recognises.
 pub mod subject {
     /// A static object: `module`, `offset` (virtual address in the ELF file), `size`.
@@ -150,8 +153,9 @@ pub mod subject {
     /// No object: what no other rule places, as the memory policy of the process. INTERLEAVE, NODE or
     /// LEAVE; the first such rule of a section counts. Since version 3.
     pub const REST: u32 = 5;
-    /// What no rule for an object places of the heap that `brk` extends: `size` bytes from its start on; the first
-    /// such rule of a section counts, of a phase none. Since version 6.
+    /// What no rule for an object places of the heap that `brk` extends: `size` bytes from its start on
+    /// ([`super::BRK_HEAP_BYTES_MAX`]: all of it); the first such rule of a section counts, of a phase none. Since
+    /// version 6.
     pub const BRK_HEAP: u32 = 6;
 }
 
@@ -203,7 +207,7 @@ pub struct Rule {
     pub order: [u32; 2],
     /// STATIC: virtual address in the ELF file.
     pub offset: u64,
-    /// STATIC: bytes. CALL_SITE: bytes of the object the plan was made from.
+    /// STATIC, BRK_HEAP: bytes. CALL_SITE: bytes of the object the plan was made from.
     pub size_bytes: u64,
     /// CALL_SITE, HEAP, MAPPING: least and greatest size in bytes.
     pub size_bounds_bytes: [u64; 2],

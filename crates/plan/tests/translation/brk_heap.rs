@@ -43,6 +43,34 @@ fn its_pages_go_by_their_distance_from_its_start_and_it_is_no_object() {
         };
         assert_eq!(pages, (0..4).map(share).collect::<Vec<_>>());
     }
+    // What has no size goes on.
+    let plan = |placement| {
+        let subject = Subject::BrkHeap {
+            size_bytes: 8 * PAGE,
+        };
+        plan_for(&programs[0], vec![(subject, placement)])
+    };
+    for (placement, node_of) in [
+        ("interleave", (|page| page % 4) as fn(u64) -> u64),
+        ("block-cyclic:8K", |page| page / 2 % 4),
+        ("node:2", |_| 2),
+    ] {
+        let compact = translate(&[plan(placement)], &[], &target(&machine, 4), &programs);
+        let compact = compact.expect(placement);
+        let mut rules = compact.process(name, None, PAGE);
+        let placed = rules
+            .place(&Origin::BrkHeap, HEAP, 100 * PAGE)
+            .expect("placed");
+        let (first, last) = (&placed.pages[0], &placed.pages[placed.pages.len() - 1]);
+        assert_eq!((first.start, last.end), (HEAP, HEAP + 100 * PAGE));
+        for page in 0..100 {
+            let address = HEAP + page * PAGE;
+            let mut pages = placed.pages.iter();
+            let pages = pages.find(|pages| (pages.start..pages.end).contains(&address));
+            let node = pages.expect("whole").node(address, PAGE).expect("a node");
+            assert_eq!(u64::from(node.0), node_of(page), "{placement} {page}");
+        }
+    }
     let allocation = Allocation {
         frames: &[],
         thread: 0,

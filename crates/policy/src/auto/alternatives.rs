@@ -137,7 +137,7 @@ impl<'a> Alternatives<'a> {
                 names,
                 samples: samples(group),
                 at_once,
-                resized: with_resized(context, &mut choices),
+                resized: with_resized(context, Some(group), &mut choices),
                 choices,
                 apart,
             });
@@ -396,10 +396,15 @@ fn note_slower(
 }
 
 /// Appends what would become of choices with an input of another size; by choice, the one that it would become.
-fn with_resized(context: &Context, choices: &mut Vec<Choice>) -> Vec<usize> {
+fn with_resized(
+    context: &Context,
+    group: Option<&ObjectGroup>,
+    choices: &mut Vec<Choice>,
+) -> Vec<usize> {
     let mut resized: Vec<usize> = (0..choices.len()).collect();
     for number in 0..resized.len() {
-        if let Some(other) = inputs::resized(context, &choices[number]) {
+        let resized_to = group.and_then(|group| inputs::resized(context, group, &choices[number]));
+        if let Some(other) = resized_to {
             resized[number] = choices.len();
             choices.push(other);
         }
@@ -475,7 +480,7 @@ fn the_rest(
         names: subject::names(&Subject::Rest),
         samples: groups.iter().map(|group| samples(group)).sum(),
         at_once,
-        resized: with_resized(context, &mut choices),
+        resized: with_resized(context, None, &mut choices),
         choices,
         apart: None,
         groups: positions,

@@ -28,7 +28,7 @@ const LARGER: (u64, u64) = (3, 2);
 /// What a choice would come to if the object's accesses kept to their pages where a plan scales its runs with
 /// the object, and spread where a plan keeps the pages or the block: the placement that meets the accesses as
 /// they were recorded. None: it has no size.
-pub(super) fn resized(context: &Context, choice: &Choice) -> Option<Choice> {
+pub(super) fn resized(context: &Context, group: &ObjectGroup, choice: &Choice) -> Option<Choice> {
     let [decision] = choice.decisions.as_slice() else {
         return None;
     };
@@ -39,6 +39,10 @@ pub(super) fn resized(context: &Context, choice: &Choice) -> Option<Choice> {
                 _ => (LARGER.1, LARGER.0),
             };
             Placement::Runs(scaled(runs, times, parts)?)
+        }
+        // The shares of a heap that has grown are as long as before.
+        Placement::Block { team } if matches!(decision.subject, Subject::BrkHeap { .. }) => {
+            Placement::Runs(scaled(&shares(context, group, team)?, LARGER.1, LARGER.0)?)
         }
         Placement::BlockCyclic { block_bytes, team } => {
             let pages = block_bytes * LARGER.1 / LARGER.0 / context.page_bytes;
@@ -57,6 +61,21 @@ pub(super) fn resized(context: &Context, choice: &Choice) -> Option<Choice> {
         }],
         ..choice.clone()
     })
+}
+
+/// Equal shares of a group's pages, one for each thread of a team.
+fn shares(context: &Context, group: &ObjectGroup, team: &str) -> Option<Vec<PageRun>> {
+    let threads = context.team(team)?;
+    let pages = group.size_bytes / context.page_bytes;
+    let first = |index: usize| pages * index as u64 / threads.len() as u64;
+    let share = |(index, &thread): (usize, &ThreadIndex)| {
+        Some(PageRun {
+            first_page: first(index),
+            pages: first(index + 1) - first(index),
+            owner: context.owner(thread)?,
+        })
+    };
+    threads.iter().enumerate().map(share).collect()
 }
 
 /// Runs that begin `times` ÷ `parts` as far into the same pages; the last one goes to their end.
