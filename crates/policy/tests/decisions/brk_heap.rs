@@ -18,32 +18,22 @@ fn heap() -> Recording {
 #[test]
 fn every_policy_places_them_by_their_distance_from_its_start() {
     let recording = heap();
-    let owner = |index| Owner::Thread {
-        team: "openmp".to_owned(),
-        index,
-    };
-    let run = |index: u32| PageRun {
-        first_page: 10 * u64::from(index),
-        pages: 10,
-        owner: owner(index),
-    };
-    let runs = Placement::Runs((0..4).map(run).collect());
     let shares = Placement::Block {
         team: String::new(),
     };
-    for (policy, placement) in [
-        (Policy::Object, shares.clone()),
-        (Policy::Uniform, runs.clone()),
-        (Policy::HopSensitive, runs),
-        (Policy::Auto, shares),
-    ] {
+    // By another input's heap of another size nobody's share would be where it is: `auto` spreads it.
+    let plan = recording.decide(Policy::Auto, &opteron());
+    let spread = Placement::Interleave { nodes: Vec::new() };
+    assert!(matches!(only(&plan).subject, Subject::BrkHeap { .. }));
+    assert_eq!(only(&plan).placement, spread);
+    for policy in [Policy::Object, Policy::Uniform, Policy::HopSensitive] {
         let plan = recording.decide(policy, &opteron());
         let decision = only(&plan);
         let size_bytes = 40 * PAGE;
         assert_eq!(decision.subject, Subject::BrkHeap { size_bytes });
         assert_eq!(
             (decision.name.as_str(), &decision.placement),
-            (IN_BRK_HEAP, &placement)
+            (IN_BRK_HEAP, &shares)
         );
         assert_eq!(decision.effect.local_after, 1.0, "{policy:?}");
         let predicted = recording.predict(&plan, &opteron());
