@@ -147,6 +147,7 @@ struct HotPages<'a> {
     pages: u64,
     by_cache_misses: &'a [f64],
     by_tlb_misses: &'a [f64],
+    tlb_misses: &'a [f64],
 }
 
 #[derive(Serialize)]
@@ -262,6 +263,7 @@ impl<'a> From<&'a TraceStatistics> for TraceForm<'a> {
                 pages: hot_pages.pages,
                 by_cache_misses: &hot_pages.by_cache_misses,
                 by_tlb_misses: &hot_pages.by_tlb_misses,
+                tlb_misses: &hot_pages.tlb_misses,
             },
             read_mostly: read_mostly.into(),
             system: statistics.system.as_ref().map(System::from),

@@ -405,6 +405,7 @@ fn statistics() -> TraceStatistics {
             pages: 1255,
             by_cache_misses: (0..=100).map(|at| 1.0 - 0.9f64.powi(at)).collect(),
             by_tlb_misses: (0..=100).map(|at| f64::from(at) / 100.0).collect(),
+            tlb_misses: (0..=100).map(|at| 1.0 - 0.8f64.powi(at)).collect(),
         },
         read_mostly: ReadMostly {
             page: 0.16,
@@ -453,6 +454,8 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     );
     assert_eq!(trace["read_chains"]["shares"][3]["length"], 8);
     assert_eq!(trace["hot_pages"]["by_tlb_misses"][50], 0.5);
+    assert_eq!(trace["hot_pages"]["tlb_misses"][0], 0.0);
+    assert_eq!(trace["hot_pages"]["tlb_misses"][1], 1.0 - 0.8);
     assert_eq!(trace["read_mostly"]["one_page_in"], 4);
 }
 

@@ -210,6 +210,10 @@ impl<'a> PageTable<'a> {
                     .unwrap_or(wanted)
             });
         self.touched += 1;
+        // Replicas make way for what a program needs.
+        if self.used_in_all >= self.limit {
+            self.reclaim(home, now, figures);
+        }
         self.take(home, now);
         let entry = &mut self.pages[page as usize];
         entry.copies = 1 << home;

@@ -480,6 +480,36 @@ fn memory_pressure_reclaims_what_is_not_used() {
 }
 
 #[test]
+fn replicas_make_way_for_new_pages() {
+    let machine = preset("flash-8").expect("preset");
+    // Two pages are replicated on node 5, then four new ones are touched there.
+    let first: Vec<Miss> = (0..2).flat_map(|page| vec![load(0, page); 33]).collect();
+    let end = first.len();
+    let first = batch(first, vec![(end, 0, Happening::Signal { sequence: 1 })]);
+    let second = (0..2).flat_map(|page| vec![load(0, page); 200]);
+    let second = second.chain((2..6).map(|page| load(0, page))).collect();
+    let trace = trace(
+        6,
+        vec![
+            thread(0, 0, 0, first),
+            thread(1, 5, 1, batch(second, vec![])),
+        ],
+    );
+    for (pages, expected) in [("8", (2, 0, 8)), ("6", (2, 2, 6)), ("5", (2, 2, 6))] {
+        let outcome = one(
+            &trace,
+            &machine,
+            job("replicate", &[("memory_pages", pages)]),
+        );
+        assert_eq!(
+            (outcome.replicated, outcome.reclaimed, outcome.pages_max),
+            expected,
+            "{pages} pages"
+        );
+    }
+}
+
+#[test]
 fn nodes_fill_up() {
     let full = machine(2, CLOCK)
         .to_toml()

@@ -16,6 +16,9 @@ pub struct HotPages {
     pub by_cache_misses: Vec<f64>,
     /// The same, of the pages with the most TLB misses.
     pub by_tlb_misses: Vec<f64>,
+    /// At the same percents, the share of all TLB misses that are to the pages with the most TLB misses: with this,
+    /// programs' curves can be put together.
+    pub tlb_misses: Vec<f64>,
 }
 
 /// Counts by page.
@@ -44,25 +47,28 @@ impl PageCounters {
         // Ties go to the page with fewer cache misses: a curve shows what its count tells alone.
         self.pages
             .sort_unstable_by_key(|(cache, _)| Reverse(*cache));
-        let by_cache_misses = curve(&self.pages);
+        let cache = |&(cache, _): &(u32, u32)| cache;
+        let by_cache_misses = curve(&self.pages, cache);
         self.pages
             .sort_unstable_by_key(|(cache, tlb)| (Reverse(*tlb), *cache));
         HotPages {
             pages: self.pages.len() as u64,
-            by_tlb_misses: curve(&self.pages),
             by_cache_misses,
+            by_tlb_misses: curve(&self.pages, cache),
+            tlb_misses: curve(&self.pages, |&(_, tlb)| tlb),
         }
     }
 }
 
-fn curve(pages: &[(u32, u32)]) -> Vec<f64> {
-    let all: u64 = pages.iter().map(|(cache, _)| u64::from(*cache)).sum();
+/// Share of what is counted that the first pages have.
+fn curve(pages: &[(u32, u32)], counted: impl Fn(&(u32, u32)) -> u32) -> Vec<f64> {
+    let sum =
+        |pages: &[(u32, u32)]| -> u64 { pages.iter().map(|page| u64::from(counted(page))).sum() };
+    let all = sum(pages);
     let (mut taken, mut misses) = (0, 0);
     let point = |step: usize| {
         let upto = pages.len() * step / STEPS;
-        for (cache, _) in &pages[taken..upto] {
-            misses += u64::from(*cache);
-        }
+        misses += sum(&pages[taken..upto]);
         taken = upto;
         misses as f64 / all.max(1) as f64
     };
@@ -92,6 +98,8 @@ mod tests {
         assert_eq!(found.by_cache_misses[20], 0.92);
         assert_eq!(found.by_tlb_misses[90], 0.09);
         assert_eq!(found.by_tlb_misses[100], 1.0);
+        assert_eq!(found.tlb_misses[9..=10], [0.0, 1.0 / 9.0]);
+        assert_eq!(found.tlb_misses[90], 1.0);
     }
 
     proptest! {
