@@ -321,21 +321,29 @@ fn without_accesses_there_is_no_table() {
     }
 }
 
-/// zlib without debug information: four calls of malloc in one function, which one line calls.
+/// zlib without debug information: four calls of malloc in one function, which one line calls; and one call, reached in
+/// two ways through one function.
 #[test]
 fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
+    let at = |offset, function| Frame {
+        offset,
+        ..frame(0, function, "", 0)
+    };
+    let main = || frame(0, "main", "/src/pigz.c", 120);
+    let names = ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"];
+    are_named(names, |offset| vec![at(offset, "deflateInit2_"), main()]);
+    are_named(names, |offset| {
+        vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()]
+    });
+}
+
+/// Two call sites with these frames, at 0x10 and 0x20, are called so.
+fn are_named(names: [&str; 2], frames: impl Fn(u64) -> Vec<Frame>) {
     let mut tables = tables();
-    tables.call_sites = [0x10, 0x20]
-        .map(|offset| CallSite {
-            frames: vec![
-                Frame {
-                    offset,
-                    ..frame(0, "deflateInit2_", "", 0)
-                },
-                frame(0, "main", "/src/pigz.c", 120),
-            ],
-        })
-        .into();
+    let sites = [0x10, 0x20].map(|offset| CallSite {
+        frames: frames(offset),
+    });
+    tables.call_sites = sites.into();
     let attribution = attribution();
     let content = Content {
         attribution: &attribution,
@@ -346,8 +354,8 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
         trace: None,
     };
     let report = json(&content, usize::MAX, &mut locate);
-    for place in ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"] {
-        assert!(report.contains(place), "{report}");
+    for name in names {
+        assert!(report.contains(name), "{report}");
     }
 }
 
