@@ -52,14 +52,14 @@ pub(crate) fn place(tables: &Tables, frame: &Frame) -> String {
 
 /// What engineers call the groups of a report: a group's symbol; or function and line that
 /// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ, or, where all are called alike, with the place in
-/// its module of the first that is at another. As recorded, not yet safe to print.
+/// `malloc`) are named after the first frame in which they differ, or, where all are called alike, with the places in
+/// their modules of those that are at others. As recorded, not yet safe to print.
 pub struct Names<'a> {
     tables: &'a Tables,
     /// Frame that names each call site of several with the same innermost one.
     frames: FxHashMap<CallSiteId, usize>,
-    /// Those that no frame's name tells apart (functions without lines, calls on one line): the frame whose place does.
-    alike: FxHashMap<CallSiteId, usize>,
+    /// Those that no frame's name tells apart (functions without lines, calls on one line): the frames whose places do.
+    alike: FxHashMap<CallSiteId, Vec<usize>>,
 }
 
 impl<'a> Names<'a> {
@@ -121,12 +121,10 @@ impl<'a> Names<'a> {
                     let place = frame.map(|frame| (frame.module, frame.offset));
                     by_place.entry(place).or_default().push(site);
                 }
-                if outwards == 0 || by_place.len() > 1 {
-                    for &site in &sites {
-                        let number = self.innermost(site) + outwards;
-                        if number < self.frames_of(site).len() {
-                            self.alike.insert(site, number);
-                        }
+                for &site in sites.iter().filter(|_| by_place.len() > 1) {
+                    let number = self.innermost(site) + outwards;
+                    if number < self.frames_of(site).len() {
+                        self.alike.entry(site).or_default().push(number);
                     }
                 }
                 open.extend(by_place.into_values().filter(|sites| sites.len() > 1));
@@ -174,12 +172,15 @@ impl<'a> Names<'a> {
             return "unknown call site".to_owned();
         };
         let innermost = &self.frames_of(site)[self.innermost(site)];
-        let apart = self.alike.get(&site).map(|&number| {
-            let frame = &self.frames_of(site)[number];
-            match module_name(self.tables, frame.module) {
-                "" => format!("{:#x}", frame.offset),
-                module => format!("{module}+{:#x}", frame.offset),
-            }
+        let apart = self.alike.get(&site).map(|numbers| {
+            let places = numbers.iter().map(|&number| {
+                let frame = &self.frames_of(site)[number];
+                match module_name(self.tables, frame.module) {
+                    "" => format!("{:#x}", frame.offset),
+                    module => format!("{module}+{:#x}", frame.offset),
+                }
+            });
+            places.collect::<Vec<_>>().join(", ")
         });
         let through = match (self.frames.contains_key(&site), kind) {
             (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),

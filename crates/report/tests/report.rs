@@ -331,20 +331,34 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
     };
     let main = || frame(0, "main", "/src/pigz.c", 120);
     let names = ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"];
-    are_named(names, |offset| vec![at(offset, "deflateInit2_"), main()]);
-    are_named(names, |offset| {
-        vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()]
-    });
+    are_named(
+        names,
+        [0x10, 0x20].map(|offset| vec![at(offset, "deflateInit2_"), main()]),
+    );
+    let through = |offset| vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()];
+    are_named(names, [0x10, 0x20].map(through));
+    // Both: neither place alone would do.
+    let names = [
+        "main pigz.c:120 (lu+0x5, lu+0x10)",
+        "main pigz.c:120 (lu+0x5, lu+0x20)",
+        "main pigz.c:120 (lu+0x6)",
+    ];
+    let other = vec![at(0x6, "deflateInit2_"), at(0x10, "evaluate"), main()];
+    are_named(names, [through(0x10), through(0x20), other]);
 }
 
-/// Two call sites with these frames, at 0x10 and 0x20, are called so.
-fn are_named(names: [&str; 2], frames: impl Fn(u64) -> Vec<Frame>) {
+/// Call sites with these frames are called so.
+fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
     let mut tables = tables();
-    let sites = [0x10, 0x20].map(|offset| CallSite {
-        frames: frames(offset),
-    });
-    tables.call_sites = sites.into();
-    let attribution = attribution();
+    tables.call_sites = frames.map(|frames| CallSite { frames }).into();
+    let mut attribution = attribution();
+    let first = attribution.objects[1].clone();
+    attribution
+        .objects
+        .extend((2..N as u32).map(|site| ObjectGroup {
+            name: ObjectName::CallSite(CallSiteId(site)),
+            ..first.clone()
+        }));
     let content = Content {
         attribution: &attribution,
         tables: &tables,
