@@ -1324,3 +1324,78 @@ fn every_policy_of_live_watches_where_there_is_nothing_to_move() {
         );
     }
 }
+
+/// Writing beyond it would end who writes.
+#[test]
+fn at_the_file_size_limit_recording_stops_and_the_command_goes_on() {
+    let case = Case::new("file-size");
+    let limited = |kib: u32, arguments: &str| {
+        let mut command = case.command("bash");
+        command.args(["-c", &format!("ulimit -f {kib}; exec \"$0\" {arguments}")]);
+        command.arg(nearpage_path());
+        case.run(command)
+    };
+    // Each process adds what it maps to the log.
+    let many = "sh -c 'for i in 0 1 2 3 4 5 6 7 8 9; do for j in 0 1 2 3 4 5 6 7 8 9; do /bin/true; done; done; echo done'";
+    let finished = limited(16, &format!("record --source clock -o r -- {many}")).exits(1);
+    assert_eq!(finished.stdout, "done\n", "{finished}");
+    for words in [
+        "recording stops here, what is observed goes on",
+        "the recording is incomplete",
+        "r/log/recorder.log: cannot write: File too large",
+        // The preload library's file.
+        "/alloc-",
+    ] {
+        assert!(finished.stderr.contains(words), "{words}:\n{finished}");
+    }
+    let report = case.nearpage(["report", "r"]).success();
+    assert!(report.stderr.contains("is incomplete"), "{report}");
+    // A command that reaches a limit of its own is ended by it as ever.
+    let own = "ulimit -f 1; exec head -c 9999 /dev/zero >much";
+    case.nearpage(["record", "-q", "-o", "own", "--", "sh", "-c", own])
+        .exits(128 + 25);
+    // In emulation the program itself writes the trace.
+    let triad = workload("triad");
+    let tracing = format!(
+        "record --source full --machine flash-8 -o full -- '{}' 1 2",
+        triad.display()
+    );
+    let finished = limited(64, &tracing).success();
+    assert!(finished.stdout.contains("checksum"), "{finished}");
+    let words = "no more of the trace is written: ";
+    assert!(finished.stderr.contains(words), "{finished}");
+}
+
+#[test]
+fn names_move_no_cursor() {
+    let case = Case::new("names");
+    let machine = "name = \"a\\u001b[31mred\\nline\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
+    case.write("\x1b[7mmachine.toml", machine);
+    let program = case.path("tri\x1b[32mad");
+    fs::copy(workload("triad"), &program).unwrap();
+    let run = |arguments: &[&str], code: i32| {
+        let finished = case.nearpage(arguments).exits(code);
+        let printed = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(printed.contains('\u{fffd}'), "{arguments:?}: {printed:?}");
+        assert!(!printed.contains('\x1b'), "{arguments:?}: {printed:?}");
+    };
+    let (program, machine) = (program.to_str().unwrap(), "\x1b[7mmachine.toml");
+    run(&["record", "-o", "r\x1b[7m", "--", program, "4", "4"], 0);
+    run(&["plan", "r\x1b[7m", "--machine", machine], 0);
+    run(&["machine", "--machine", machine], 0);
+    run(&["simulate", "r\x1b[7m"], 1);
+    run(&["report", "none\x1b[7m"], 1);
+}
+
+#[test]
+fn what_cannot_be_an_address_is_wrong_usage() {
+    let case = Case::new("serve");
+    let live = |address| case.nearpage(["live", "--serve", address, "--", "true"]);
+    says(live("foo"), 2, &["'foo'", "such as 127.0.0.1:9464"]);
+    // It might be one elsewhere.
+    says(
+        live("192.0.2.1:9464"),
+        1,
+        &["cannot serve on 192.0.2.1:9464"],
+    );
+}

@@ -206,6 +206,34 @@ cache = [
 ]
 "#;
 
+#[test]
+fn where_phases_are_looked_for_a_stripped_program_is_named() {
+    let case = Case::new("stripped");
+    case.write("four.toml", FOUR);
+    let mut strip = case.command("strip");
+    strip
+        .arg("-o")
+        .arg(case.path("bare"))
+        .arg(workload("stages"));
+    case.run(strip).success();
+    std::fs::copy(workload("stages"), case.path("whole")).unwrap();
+    let said = |name: &str| {
+        let mut record = case.command(nearpage_path());
+        record
+            .args(["record", "--source", "full", "--machine", "four.toml"])
+            .args(["-q", "-o", &format!("{name}.full"), "--"])
+            .arg(case.path(name))
+            .args(["16", "1", "1"])
+            .env("OMP_NUM_THREADS", "4");
+        case.run(record).success();
+        let plan = ["plan", &format!("{name}.full"), "--phases"];
+        case.nearpage(plan).success().stderr
+    };
+    let words = "bare is stripped: no phase is seen";
+    assert!(said("bare").contains(words));
+    assert!(!said("whole").contains("stripped"));
+}
+
 /// Threads sweep over their shares of an array, and later over those of the opposite threads.
 #[test]
 fn a_plan_changes_with_a_long_phase() {

@@ -9,6 +9,7 @@ use nearpage_policy::{Programs, thread_nodes};
 use nearpage_recording::Recording;
 
 use crate::progress::Progress;
+use crate::terminal;
 
 /// A recording and what was found in it.
 pub struct Analysis {
@@ -22,24 +23,24 @@ impl Analysis {
         let _progress = Progress::new(format!("reading {}", folder.display()));
         let recording = Recording::open(folder)?;
         if !recording.is_complete() {
-            eprintln!(
-                "nearpage: {}: the recording is incomplete (its recorder was killed, ran out of disk, or is still running); this is what \
+            terminal::say(&format!(
+                "{}: the recording is incomplete (its recorder was killed, ran out of disk, or is still running); this is what \
                  there is",
                 folder.display()
-            );
+            ));
         }
         if recording.metadata.damaged_blocks > 0 {
-            eprintln!(
-                "nearpage: {}: {} of its log left out",
+            terminal::say(&format!(
+                "{}: {} of its log left out",
                 folder.display(),
                 several(recording.metadata.damaged_blocks, "damaged block")
-            );
+            ));
         }
         if !recording.metadata.marks.is_empty() {
-            eprintln!(
-                "nearpage: {}: only the stable phase that the program marked counts",
+            terminal::say(&format!(
+                "{}: only the stable phase that the program marked counts",
                 folder.display()
-            );
+            ));
         }
         let options = Options {
             page_bytes: recording.machine.page_bytes,

@@ -276,12 +276,18 @@ fn mappings(proc_root: &Path) -> Finding {
 }
 
 fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
-    let name_width = findings
-        .iter()
-        .map(|finding| finding.name.len())
-        .max()
-        .unwrap_or(0);
-    let indent = name_width + 10;
+    const STATE_COLUMNS: usize = 8;
+    const FOUND_COLUMNS_MIN: usize = 24;
+    let names = findings.iter().map(|finding| finding.name.len());
+    let name_columns = names.max().unwrap_or(0);
+    let beside = name_columns + 2 + STATE_COLUMNS;
+    // On a narrow terminal, what was found is below its name.
+    let is_narrow = width < beside + FOUND_COLUMNS_MIN;
+    let (name_columns, state_columns, indent) = match is_narrow {
+        true => (0, 0, 2),
+        false => (name_columns, STATE_COLUMNS, beside),
+    };
+    let next_line = format!("\n{:indent$}", "");
     let mut text = String::new();
     for finding in findings {
         let (word, code) = match finding.state {
@@ -289,7 +295,7 @@ fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
             State::Limited => ("limited", "33"),
             State::Missing => ("missing", "31"),
         };
-        let padded = format!("{word:<8}");
+        let padded = format!("{word:<state_columns$}");
         let word = if colour {
             format!("\x1b[{code}m{padded}\x1b[0m")
         } else {
@@ -299,18 +305,17 @@ fn to_text(findings: &[Finding], width: usize, colour: bool) -> String {
         if !finding.remedy.is_empty() {
             let _ = write!(body, "\nremedy: {}", finding.remedy);
         }
-        let mut lines = body
+        let lines: Vec<String> = body
             .lines()
-            .flat_map(|line| wrap(line, width.saturating_sub(indent).max(24)));
+            .flat_map(|line| wrap(line, width.saturating_sub(indent)))
+            .collect();
         let _ = writeln!(
             text,
-            "{:<name_width$}  {word}{}",
+            "{:<name_columns$}  {word}{}{}",
             finding.name,
-            lines.next().unwrap_or_default()
+            if is_narrow { &next_line } else { "" },
+            lines.join(&next_line)
         );
-        for line in lines {
-            let _ = writeln!(text, "{:indent$}{line}", "");
-        }
     }
     text
 }
@@ -400,19 +405,20 @@ mod tests {
 
     #[test]
     fn text_wraps_and_names_remedies() {
-        let findings = [Finding::new(
-            "mbind",
-            State::Limited,
-            "a b c d e f g h i j k l m n o p q r s t",
-            "do this",
-        )];
-        let text = to_text(&findings, 40, false);
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 40),
-            "{text}"
-        );
-        assert!(text.contains("remedy: do this"), "{text}");
-        assert!(!text.contains('\x1b'));
+        let findings = ["mbind", "automatic NUMA balancing"].map(|name| {
+            let found = "a b c d e f g h i j k l m n o p q r s t";
+            Finding::new(name, State::Limited, found, "do this")
+        });
+        for width in [40, 50, 57, 58, 80] {
+            let text = to_text(&findings, width, false);
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{text}"
+            );
+            assert_eq!(text.matches("remedy: do this").count(), 2, "{text}");
+            assert_eq!(text.starts_with("mbind  limited\n  a b"), width < 58);
+            assert!(!text.contains('\x1b'));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use nearpage_report::{ProfileFormat, Written, write_profile};
 use crate::Usage;
 use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
+use crate::terminal;
 use crate::whole_file::WholeFile;
 
 /// Accesses that viewers still take, unless something else is asked for.
@@ -60,11 +61,11 @@ fn say(arguments: &Export, Written { accesses, dropped }: Written) {
     } else {
         format!("; left out: {dropped}, for which the others stand (--at-most)")
     };
-    eprintln!(
-        "nearpage: {} exported to {}{thinned}",
+    terminal::say(&format!(
+        "{} exported to {}{thinned}",
         several(accesses, "access"),
         arguments.output.display()
-    );
+    ));
 }
 
 fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {

@@ -23,7 +23,7 @@ use crate::launch::{PreloadLibrary, TracerPlugin};
 use crate::observe::{OutputFolder, SMALL_SAMPLE_BYTES, rank};
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::{Usage, full_system, run, simulate};
+use crate::{Usage, full_system, run, simulate, terminal};
 
 /// What the tracer is told, beside the logs while the program runs.
 const SETUP_FILE: &str = "tracer.setup";
@@ -420,29 +420,29 @@ fn metadata(
 
 fn say(recording: &Recording, output: &Path, seconds: f64, status: u8) {
     for note in &recording.metadata.notes {
-        eprintln!("nearpage: {note}");
+        terminal::say(note);
     }
     let tracing = recording.metadata.tracing.as_ref();
     let total = |name: &str| {
         let found = tracing.and_then(|tracing| tracing.totals.get(name));
         found.copied().unwrap_or(0)
     };
-    eprintln!(
-        "nearpage: traced {seconds:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
+    terminal::say(&format!(
+        "traced {seconds:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
         recording.machine.name,
         total("instructions"),
         total("loads"),
         total("stores"),
         recording.access_count()
-    );
+    ));
     if status >= 128 {
-        eprintln!("nearpage: the command was ended by signal {}", status - 128);
+        terminal::say(&format!("the command was ended by signal {}", status - 128));
     }
-    eprintln!("nearpage: the recording is in {}", output.display());
-    eprintln!(
-        "nearpage: next: nearpage report {}",
+    terminal::say(&format!("the recording is in {}", output.display()));
+    terminal::say(&format!(
+        "next: nearpage report {}",
         quoted(&output.to_string_lossy())
-    );
+    ));
 }
 
 fn monotonic_ns() -> u64 {

@@ -10,6 +10,7 @@ use nearpage_recording::import::{Imported, import};
 use crate::arguments::Import;
 use crate::progress::Progress;
 use crate::record::quoted;
+use crate::terminal;
 
 pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
     let machine = match &arguments.machine {
@@ -29,22 +30,22 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
         imported
     };
     if !arguments.quiet {
-        for note in notes {
-            eprintln!("nearpage: {note}");
+        for note in &notes {
+            terminal::say(note);
         }
-        eprintln!(
-            "nearpage: {} in user mode: {}, {} without an address; {} in the kernel; {} lost",
+        terminal::say(&format!(
+            "{} in user mode: {}, {} without an address; {} in the kernel; {} lost",
             several(counts.samples, "sample"),
             several(counts.accesses, "access"),
             counts.undecoded,
             counts.kernel,
             counts.lost
-        );
-        eprintln!("nearpage: the recording is in {}", output.display());
-        eprintln!(
-            "nearpage: next: nearpage report {}",
+        ));
+        terminal::say(&format!("the recording is in {}", output.display()));
+        terminal::say(&format!(
+            "next: nearpage report {}",
             quoted(&output.to_string_lossy())
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

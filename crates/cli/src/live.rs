@@ -48,7 +48,7 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
 
     let say = |line: &str| {
         if !arguments.quiet {
-            eprintln!("nearpage: {line}");
+            terminal::say(line);
         }
     };
     let one_node = machine.nodes_with_memory().len() < 2;
@@ -278,7 +278,9 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let file = File::open(log).with_context(|| name.clone())?;
     let replayed = replay(BufReader::new(file), &name)?;
     if replayed.cut_short && std::io::stderr().is_terminal() {
-        eprintln!("nearpage: {name}: the last line is cut short and was left out");
+        terminal::say(&format!(
+            "{name}: the last line is cut short and was left out"
+        ));
     }
     terminal::print(&match json {
         true => format!(

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use nearpage_machine::{
     Effort, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
 };
+use nearpage_report::printable;
 use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
 use serde_json::json;
 
@@ -40,6 +41,11 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     } else if arguments.toml {
         machine.to_toml()
     } else {
+        let machine = Machine {
+            name: printable(&machine.name),
+            source: printable(&machine.source),
+            ..machine
+        };
         machine.to_text(terminal::width())
     };
     terminal::print(&text)?;
@@ -57,16 +63,16 @@ fn measure(quick: bool) -> anyhow::Result<Machine> {
     let measurement = Measurement::new(Machine::local(sys)?, effort, sys)?;
     let seconds = measurement.expected().as_secs_f64().ceil();
     let (from, to) = measurement.nodes();
-    eprintln!("nearpage: measuring {from} × {to} nodes, about {seconds} s");
+    terminal::say(&format!("measuring {from} × {to} nodes, about {seconds} s"));
     let measured = {
         let progress = Progress::new("measuring".to_owned());
         measurement.run(&mut |step| progress.say(format!("measuring {step}")))?
     };
     for note in &measured.notes {
-        eprintln!("nearpage: {note}");
+        terminal::say(note);
     }
     if quick {
-        eprintln!("nearpage: --quick: the figures say little");
+        terminal::say("--quick: the figures say little");
     }
     Ok(measured.machine)
 }
@@ -81,7 +87,7 @@ fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
         measurement.placing(&mut |step| progress.say(format!("calibrating {step}")))?
     };
     if quick {
-        eprintln!("nearpage: --quick: the figures say little");
+        terminal::say("--quick: the figures say little");
     }
     let threshold = placing_threshold_per_us(&points);
     let samples = calibrate_samples();

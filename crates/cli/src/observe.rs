@@ -20,6 +20,7 @@ use nearpage_sampler::{
 };
 
 use crate::launch::PreloadLibrary;
+use crate::terminal;
 
 /// Mean bytes between two sampled small allocations, where not every one is logged.
 pub const SMALL_SAMPLE_BYTES: u64 = 512 * 1024;
@@ -78,7 +79,9 @@ impl ToLog {
         if self.failure.is_none()
             && let Err(failure) = write(&mut self.log)
         {
-            eprintln!("nearpage: recording stops here, what is observed goes on: {failure}");
+            terminal::say(&format!(
+                "recording stops here, what is observed goes on: {failure}"
+            ));
             self.failure = Some(failure);
         }
     }

@@ -13,6 +13,7 @@ use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
 use nearpage_policy::{Parameters, decide, predict};
+use nearpage_report::printable;
 use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
 use serde_json::json;
 
@@ -46,7 +47,7 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     });
     fs::create_dir_all(&output)
         .with_context(|| format!("{}: can't make the folder", output.display()))?;
-    let say = |line: &str| eprintln!("nearpage: {line}");
+    let say = terminal::say;
 
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     say("recording the command as it is");
@@ -177,7 +178,7 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let _ = writeln!(
         text,
         "The plan is in {}",
-        output.join("plan.toml").display()
+        printable(&output.join("plan.toml").to_string_lossy())
     );
     if kept.is_some()
         && !comparison
@@ -218,7 +219,7 @@ fn record(
     })?;
     match observed.state {
         State::Ended(0) => {}
-        State::Ended(status) => eprintln!("nearpage: the command ended with status {status}"),
+        State::Ended(status) => terminal::say(&format!("the command ended with status {status}")),
         State::Running | State::Detached | State::TargetEnded => anyhow::bail!("interrupted"),
     }
     Ok(observed)
@@ -254,8 +255,10 @@ fn redirect(to: RawFd) {
 fn keep(programs: &[ProgramImage], command: &[OsString], plans: &[Plan]) -> Option<PathBuf> {
     let program = programs.first()?.identity(&command[1..]);
     let kept = Store::of_user()?.keep(&program, plans);
-    kept.inspect_err(|error| eprintln!("nearpage: the plan is not kept for later runs: {error}"))
-        .ok()
+    kept.inspect_err(|error| {
+        terminal::say(&format!("the plan is not kept for later runs: {error}"))
+    })
+    .ok()
 }
 
 /// One kind of run.

@@ -10,10 +10,12 @@ use std::ops::Range;
 
 use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
 use nearpage_machine::NodeId;
-use nearpage_plan::{Phase, Plan};
+use nearpage_plan::{Phase, Plan, Program};
 use nearpage_policy::Input;
 use nearpage_recording::elf::demangle;
-use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Mark, Recording, ThreadIndex};
+use nearpage_recording::{
+    AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording, ThreadIndex,
+};
 use nearpage_wire::is_runtime_module;
 
 use crate::homes::recorded_image;
@@ -76,6 +78,16 @@ pub fn of(recording: &Recording, input: &Input) -> anyhow::Result<Option<Phases>
         });
     }
     Ok(Some(Phases { first, others }))
+}
+
+/// Have the functions of a recorded program no names? Phases that begin in it are not seen then.
+pub fn is_stripped(recording: &Recording, program: &Program) -> bool {
+    let is_program = |module: &&Module| {
+        module.file_name() == program.executable && module.build_id == program.build_id
+    };
+    let module = recording.tables.modules.iter().find(is_program);
+    let image = module.and_then(recorded_image);
+    image.is_some_and(|image| image.all_functions().next().is_none())
 }
 
 /// The plan with these decisions in one of its phases.

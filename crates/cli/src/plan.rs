@@ -20,7 +20,7 @@ use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::Threads;
 use crate::progress::Progress;
 use crate::replay_judge::{Decided, decided_within};
-use crate::{arguments, terminal};
+use crate::{arguments, phases, terminal};
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.recordings.len() > 1 {
@@ -126,7 +126,8 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             if let Some(choice) = &choice {
                 text += &format!("\n{}", choice.to_text());
             }
-            terminal::print(&format!("{text}\nThe plan is in {}\n", file.display()))?;
+            let file = printable(&file.to_string_lossy());
+            terminal::print(&format!("{text}\nThe plan is in {file}\n"))?;
         }
     }
     if arguments.json && output != Path::new("-") {
@@ -181,6 +182,12 @@ fn planned(
             &analysis.recording,
         )?
     };
+    if arguments.phases && phases::is_stripped(&analysis.recording, &input.program) {
+        terminal::say(&format!(
+            "{} is stripped: no phase is seen that begins with a function of its own; one with its symbols shows them",
+            program.name()
+        ));
+    }
     Ok(decided.map(|decided| Planned {
         prediction: predict(&decided.plan, &input),
         decided,
@@ -214,7 +221,7 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         several(threads as u64, "thread"),
         plan.policy
     );
-    let _ = writeln!(text, "{}\n", wrapped(&heading, width));
+    let _ = writeln!(text, "{}\n", wrapped(&printable(&heading), width));
     if prediction.accesses <= 0.0 {
         let words = "no accesses were recorded that a plan could place; record for longer, or at a higher --rate";
         let _ = writeln!(text, "{}", wrapped(words, width));

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
+use nearpage_report::printable;
+
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Says what is going on, and for how long, until it is dropped.
@@ -33,7 +35,7 @@ impl Progress {
             let mut wait = PATIENCE;
             let mut shown = false;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
-                let doing = current.lock().expect("nobody panics holding it").clone();
+                let doing = printable(&current.lock().expect("nobody panics holding it"));
                 eprint!(
                     "\r\x1b[Knearpage: {doing}, {} s",
                     started.elapsed().as_secs()

@@ -14,7 +14,7 @@ use crate::Usage;
 use crate::arguments::{Record, SampledEvent, Source, Threads};
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::Placing;
-use crate::{full, launch};
+use crate::{full, launch, terminal};
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = PmuOptions {
@@ -98,7 +98,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
 /// output.
 fn say(observed: &Observed, output: &Path) {
     for note in &observed.notes {
-        eprintln!("nearpage: {note}");
+        terminal::say(note);
     }
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
@@ -106,8 +106,8 @@ fn say(observed: &Observed, output: &Path) {
         0.0 => "by period".to_owned(),
         rate_hz => format!("at {rate_hz} Hz"),
     };
-    eprintln!(
-        "nearpage: recorded {:.1} s {pace}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
+    terminal::say(&format!(
+        "recorded {:.1} s {pace}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
         several(counts.samples, "sample"),
         several(counts.accesses, "access"),
@@ -115,25 +115,25 @@ fn say(observed: &Observed, output: &Path) {
         counts.compute,
         counts.undecoded,
         counts.lost
-    );
+    ));
     match observed.state {
         State::Ended(status) if status >= 128 => {
-            eprintln!("nearpage: the command was ended by signal {}", status - 128);
+            terminal::say(&format!("the command was ended by signal {}", status - 128));
         }
         State::Running | State::Detached if observed.attached => {}
-        State::Running | State::Detached => eprintln!("nearpage: interrupted; the command goes on"),
-        State::TargetEnded => eprintln!("nearpage: what was observed has ended"),
+        State::Running | State::Detached => terminal::say("interrupted; the command goes on"),
+        State::TargetEnded => terminal::say("what was observed has ended"),
         State::Ended(_) => {}
     }
     let later = match observed.finished {
         Finished::Converted => "",
         Finished::Deferred => " (its tables are made when it is first opened)",
     };
-    eprintln!("nearpage: the recording is in {}{later}", output.display());
-    eprintln!(
-        "nearpage: next: nearpage report {}",
+    terminal::say(&format!("the recording is in {}{later}", output.display()));
+    terminal::say(&format!(
+        "next: nearpage report {}",
         quoted(&output.to_string_lossy())
-    );
+    ));
 }
 
 /// As it can be pasted into a shell.

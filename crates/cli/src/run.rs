@@ -13,6 +13,7 @@ use crate::arguments::{Mechanism, Run};
 use crate::launch::PreloadLibrary;
 use crate::placing::{Placing, Wish};
 use crate::replicas::{self, Replicas};
+use crate::terminal;
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -52,7 +53,7 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let library = PreloadLibrary::find()?;
     let say = |line: &str| {
         if !arguments.quiet {
-            eprintln!("nearpage: {line}");
+            terminal::say(line);
         }
     };
     if let Some(placing) = &placing {
@@ -117,9 +118,7 @@ fn kept(programs: &[ProgramImage], command: &[OsString], quiet: bool) -> anyhow:
     let program = programs[0].identity(&command[1..]);
     let (kept, warnings) = store.newest_fitting(&program);
     if !quiet {
-        warnings
-            .iter()
-            .for_each(|warning| eprintln!("nearpage: {warning}"));
+        warnings.iter().for_each(|warning| terminal::say(warning));
     }
     let Some(kept) = kept else {
         bail!(
@@ -134,10 +133,10 @@ fn kept(programs: &[ProgramImage], command: &[OsString], quiet: bool) -> anyhow:
         } else {
             ", made with other arguments"
         };
-        eprintln!(
-            "nearpage: using the kept plan {}{arguments}",
+        terminal::say(&format!(
+            "using the kept plan {}{arguments}",
             kept.path.display()
-        );
+        ));
     }
     Ok(kept.plans)
 }

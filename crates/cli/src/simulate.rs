@@ -157,7 +157,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     notes.extend(planned);
     for plan in &elsewhere {
         let note = elsewhere_note(plan);
-        eprintln!("nearpage: {note}");
+        terminal::say(&note);
         notes.push(note);
     }
     let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
@@ -376,7 +376,8 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     };
     for name in named {
         let plan = || {
-            name.starts_with(PLAN).then(|| Policy::Homes {
+            let is_plan = name.starts_with(PLAN) && name != PLAN;
+            is_plan.then(|| Policy::Homes {
                 name: name.to_owned(),
                 homes: Vec::new(),
                 phases: Vec::new(),
@@ -456,6 +457,13 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
         notes.push(format!(
             "{} did not fit in the machine's memory.",
             several(overcommitted, "page")
+        ));
+    }
+    let left = most(|outcome| outcome.moves_left);
+    if left > 0 {
+        notes.push(format!(
+            "Of the schedule, {} not made: the thread had ended.",
+            several(left, "move")
         ));
     }
     let moved = most(|outcome| outcome.threads_moved);
@@ -566,6 +574,7 @@ mod tests {
     fn mistakes_are_usage_errors_of_one_line() {
         for (policy, set, message) in [
             ("best", "", "no policy `best`; there are first-touch, "),
+            ("plan:", "", "no policy `plan:`; there are first-touch, "),
             ("migrate", "trigger", "--set trigger: expected KEY=VALUE"),
             (
                 "migrate",

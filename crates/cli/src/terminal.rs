@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use nearpage_report::printable;
+
 /// Columns of the terminal on standard output, `COLUMNS` where there is none, else 80 (100 in a
 /// pipe, where nothing wraps).
 pub fn width() -> usize {
@@ -31,6 +33,12 @@ pub fn colour() -> bool {
     std::io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Says a line on standard error, where it can't mix with results. Names in it, of files, programs and machines, may
+/// have any character, and move no cursor.
+pub fn say(line: &str) {
+    eprintln!("nearpage: {}", printable(line));
 }
 
 /// Prints all of a text on standard output, which an error names.

@@ -7,9 +7,9 @@ use nearpage_machine::CpuId;
 use nearpage_recording::trace::{ThinEvent, Thinning};
 use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
 
-use crate::Usage;
 use crate::arguments::{Event, Thin};
 use crate::progress::Progress;
+use crate::{Usage, terminal};
 
 pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
     let thinning = thinning(&arguments)?;
@@ -66,14 +66,14 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
         )?;
     }
     if !arguments.quiet {
-        for note in notes {
-            eprintln!("nearpage: {note}");
+        for note in &notes {
+            terminal::say(note);
         }
-        eprintln!(
-            "nearpage: {counted} of {} accesses kept ({described}) in {}",
+        terminal::say(&format!(
+            "{counted} of {} accesses kept ({described}) in {}",
             recording.access_count(),
             arguments.output.display()
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

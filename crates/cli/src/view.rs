@@ -51,7 +51,7 @@ pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         session.standalone()?
     };
     WholeFile::write(file, html.as_bytes())?;
-    eprintln!("nearpage: the page is in {}", file.display());
+    terminal::say(&format!("the page is in {}", file.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -61,8 +61,6 @@ fn open(address: &str) {
     command.arg(address).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     if command.spawn().is_err() {
-        eprintln!(
-            "nearpage: no browser was opened (xdg-open is not installed): open the address above"
-        );
+        terminal::say("no browser was opened (xdg-open is not installed): open the address above");
     }
 }

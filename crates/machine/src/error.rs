@@ -32,6 +32,14 @@ pub enum Error {
     Unknown { argument: String, presets: String },
 }
 
+/// Where 0 itself is wrong, it makes no sense.
+fn or_zero(value: f64) -> &'static str {
+    match value {
+        0.0 => "",
+        _ => ", or 0 where that makes sense",
+    }
+}
+
 /// What is impossible about a machine.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -110,7 +118,7 @@ pub enum Fault {
     CoreTwice(CpuId),
     #[error("cache {0}: level, size, line and sharing CPUs are at least 1")]
     Cache(usize),
-    #[error("`{key}` is {value}; expected a positive number, or 0 where that makes sense")]
+    #[error("`{key}` is {value}; expected a positive number{}", or_zero(*value))]
     Figure { key: &'static str, value: f64 },
     #[error(
         "a TLB has a level of at least 1, more entries than are reserved, and no more ways than entries"

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CacheKind, Fault, Machine, NodeId};
+use crate::{CacheKind, Fault, Machine, NodeId, toml_file};
 
 /// Nodes of a machine that can be simulated: sets of nodes are kept in 64 bits.
 pub const SIMULATED_NODES_MAX: usize = 64;
@@ -69,6 +69,7 @@ pub struct Memory {
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Its ends.
+    #[serde(deserialize_with = "toml_file::ends")]
     pub nodes: [NodeId; 2],
     /// Bytes per second in each direction.
     pub bandwidth_bytes_per_s: f64,

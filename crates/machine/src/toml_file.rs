@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{Bandwidth, CpuId, CpuList, Error, Fault, Machine, Memory, Number, Processor};
+use crate::{Bandwidth, CpuId, CpuList, Error, Fault, Machine, Memory, NodeId, Number, Processor};
 
 /// The key of distances that differ by direction, as some firmware has them.
 const DIRECTED_DISTANCE: &str = "directed_distance";
@@ -310,6 +310,14 @@ pub(crate) fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cpu
     Ok(cpus)
 }
 
+/// A link's, of which an array would leave out the third.
+pub(crate) fn ends<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[NodeId; 2], D::Error> {
+    let nodes = Vec::<NodeId>::deserialize(deserializer)?;
+    <[NodeId; 2]>::try_from(nodes).map_err(|nodes| {
+        de::Error::custom(format!("a link has two `nodes`, found {}", nodes.len()))
+    })
+}
+
 pub(crate) fn distances<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<Vec<u32>>>, D::Error> {
@@ -394,6 +402,12 @@ cpus = [2, 3]
             error.to_string(),
             "two.toml: no node has memory: `memory_bytes` is 0 of all"
         );
+        let idle = format!("{TWO_NODES}[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 0\n");
+        let error = Machine::from_toml(&idle, "two.toml").expect_err("bandwidth");
+        assert_eq!(
+            error.to_string(),
+            "two.toml: `link.bandwidth_bytes_per_s` is 0; expected a positive number"
+        );
         for (from, to, message) in [
             ("[20, 10]]", "[20, 10]", "two.toml: line 4: "),
             (
@@ -462,6 +476,11 @@ cpus = [2, 3]
                 "distance = [[10, 20], [20, 10]]",
                 "bandwidth.read_bytes_per_s = [[1, 0], [2, 1]]",
                 "two.toml: `bandwidth.read_bytes_per_s`[0][1] is 0; expected a positive number",
+            ),
+            (
+                "distance = [[10, 20], [20, 10]]",
+                "link = [{ nodes = [0, 1, 0], bandwidth_bytes_per_s = 1 }]",
+                "two.toml: line 3: a link has two `nodes`, found 3",
             ),
             (
                 "distance = [[10, 20], [20, 10]]",

@@ -315,11 +315,12 @@ impl Segments {
 
     /// Makes the file, gets its space, maps it, and keeps no descriptor.
     fn make(&mut self, bytes: usize) -> Result<usize, Errno> {
+        // What fails is told with it.
+        self.name();
         // Growing a file beyond this limit is a SIGXFSZ, which would kill the program.
         if sys::resource_limit(sys::RESOURCE_FILE_BYTES)? < bytes as u64 {
             return Err(sys::EFBIG);
         }
-        self.name();
         let path = self.path.as_bytes();
         let fd = sys::open(path, sys::O_RDWR | sys::O_CREAT | sys::O_EXCL)?;
         let result = allocate(fd, bytes).and_then(|()| {

@@ -5,7 +5,7 @@ use nearpage_recording::{
     CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables, Thread,
 };
 use nearpage_wire::{is_runtime_function, is_runtime_module};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{Locate, amount::bytes};
 
@@ -52,14 +52,14 @@ pub(crate) fn place(tables: &Tables, frame: &Frame) -> String {
 
 /// What engineers call the groups of a report: a group's symbol; or function and line that
 /// allocated it. Call sites that share their innermost frame outside the runtime (a wrapper around
-/// `malloc`) are named after the first frame in which they differ, or with the innermost one's place in
-/// its module where none does. As recorded, not yet safe to print.
+/// `malloc`) are named after the first frame in which they differ, or, where all are called alike, with the places in
+/// their modules of those that are at others. As recorded, not yet safe to print.
 pub struct Names<'a> {
     tables: &'a Tables,
     /// Frame that names each call site of several with the same innermost one.
     frames: FxHashMap<CallSiteId, usize>,
-    /// Those that no frame tells apart: functions without lines.
-    alike: FxHashSet<CallSiteId>,
+    /// Those that no frame's name tells apart (functions without lines, calls on one line): the frames whose places do.
+    alike: FxHashMap<CallSiteId, Vec<usize>>,
 }
 
 impl<'a> Names<'a> {
@@ -68,7 +68,7 @@ impl<'a> Names<'a> {
         let mut names = Self {
             tables,
             frames: FxHashMap::default(),
-            alike: FxHashSet::default(),
+            alike: FxHashMap::default(),
         };
         let mut open: Vec<CallSiteId> = groups
             .iter()
@@ -102,9 +102,34 @@ impl<'a> Names<'a> {
             let name = names.of_call_site(site, ObjectKind::Heap);
             by_name.entry(name).or_default().push(site);
         }
-        let alike = by_name.into_values().filter(|sites| sites.len() > 1);
-        names.alike = alike.flatten().collect();
+        for sites in by_name.into_values().filter(|sites| sites.len() > 1) {
+            names.tell_apart(sites);
+        }
         names
+    }
+
+    /// Finds the frames that tell sites of one name apart by their places, from the innermost outwards.
+    fn tell_apart(&mut self, sites: Vec<CallSiteId>) {
+        let frames_max = sites.iter().map(|&site| self.frames_of(site).len()).max();
+        let mut open = vec![sites];
+        for outwards in 0..frames_max.unwrap_or(0) {
+            for sites in std::mem::take(&mut open) {
+                let mut by_place: FxHashMap<_, Vec<CallSiteId>> = FxHashMap::default();
+                for &site in &sites {
+                    let number = self.innermost(site) + outwards;
+                    let frame = self.frames_of(site).get(number);
+                    let place = frame.map(|frame| (frame.module, frame.offset));
+                    by_place.entry(place).or_default().push(site);
+                }
+                for &site in sites.iter().filter(|_| by_place.len() > 1) {
+                    let number = self.innermost(site) + outwards;
+                    if number < self.frames_of(site).len() {
+                        self.alike.entry(site).or_default().push(number);
+                    }
+                }
+                open.extend(by_place.into_values().filter(|sites| sites.len() > 1));
+            }
+        }
     }
 
     fn frames_of(&self, site: CallSiteId) -> &'a [Frame] {
@@ -147,16 +172,22 @@ impl<'a> Names<'a> {
             return "unknown call site".to_owned();
         };
         let innermost = &self.frames_of(site)[self.innermost(site)];
-        let inner_place = match module_name(self.tables, innermost.module) {
-            "" => format!("{:#x}", innermost.offset),
-            module => format!("{module}+{:#x}", innermost.offset),
-        };
+        let apart = self.alike.get(&site).map(|numbers| {
+            let places = numbers.iter().map(|&number| {
+                let frame = &self.frames_of(site)[number];
+                match module_name(self.tables, frame.module) {
+                    "" => format!("{:#x}", frame.offset),
+                    module => format!("{module}+{:#x}", frame.offset),
+                }
+            });
+            places.collect::<Vec<_>>().join(", ")
+        });
         let through = match (self.frames.contains_key(&site), kind) {
-            _ if self.alike.contains(&site) => inner_place.as_str(),
             (true, _) if !innermost.function.is_empty() => innermost.function.as_str(),
             (_, ObjectKind::Mapping) => "mmap",
             _ => "malloc",
         };
+        let through = apart.as_deref().unwrap_or(through);
         format!("{} ({through})", place(self.tables, frame))
     }
 

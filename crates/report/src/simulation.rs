@@ -328,6 +328,7 @@ mod tests {
             energy_j: None,
             signals_missing: 0,
             threads_moved: 0,
+            moves_left: 0,
             refilled_lines: 0,
             overcommitted: 0,
             movements: None,

@@ -321,22 +321,44 @@ fn without_accesses_there_is_no_table() {
     }
 }
 
-/// zlib without debug information: four calls of malloc in one function, which one line calls.
+/// zlib without debug information: four calls of malloc in one function, which one line calls; and one call, reached in
+/// two ways through one function.
 #[test]
 fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
+    let at = |offset, function| Frame {
+        offset,
+        ..frame(0, function, "", 0)
+    };
+    let main = || frame(0, "main", "/src/pigz.c", 120);
+    let names = ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"];
+    are_named(
+        names,
+        [0x10, 0x20].map(|offset| vec![at(offset, "deflateInit2_"), main()]),
+    );
+    let through = |offset| vec![at(0x5, "deflateInit2_"), at(offset, "evaluate"), main()];
+    are_named(names, [0x10, 0x20].map(through));
+    // Both: neither place alone would do.
+    let names = [
+        "main pigz.c:120 (lu+0x5, lu+0x10)",
+        "main pigz.c:120 (lu+0x5, lu+0x20)",
+        "main pigz.c:120 (lu+0x6)",
+    ];
+    let other = vec![at(0x6, "deflateInit2_"), at(0x10, "evaluate"), main()];
+    are_named(names, [through(0x10), through(0x20), other]);
+}
+
+/// Call sites with these frames are called so.
+fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
     let mut tables = tables();
-    tables.call_sites = [0x10, 0x20]
-        .map(|offset| CallSite {
-            frames: vec![
-                Frame {
-                    offset,
-                    ..frame(0, "deflateInit2_", "", 0)
-                },
-                frame(0, "main", "/src/pigz.c", 120),
-            ],
-        })
-        .into();
-    let attribution = attribution();
+    tables.call_sites = frames.map(|frames| CallSite { frames }).into();
+    let mut attribution = attribution();
+    let first = attribution.objects[1].clone();
+    attribution
+        .objects
+        .extend((2..N as u32).map(|site| ObjectGroup {
+            name: ObjectName::CallSite(CallSiteId(site)),
+            ..first.clone()
+        }));
     let content = Content {
         attribution: &attribution,
         tables: &tables,
@@ -346,8 +368,8 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
         trace: None,
     };
     let report = json(&content, usize::MAX, &mut locate);
-    for place in ["main pigz.c:120 (lu+0x10)", "main pigz.c:120 (lu+0x20)"] {
-        assert!(report.contains(place), "{report}");
+    for name in names {
+        assert!(report.contains(name), "{report}");
     }
 }
 

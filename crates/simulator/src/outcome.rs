@@ -132,6 +132,8 @@ pub struct Outcome {
     pub signals_missing: u64,
     /// Threads that a schedule, or the policy, had go on on another CPU, each time counted.
     pub threads_moved: u64,
+    /// Moves of a schedule that were not made, as the thread had ended.
+    pub moves_left: u64,
     /// Cache lines that they were charged for refilling.
     pub refilled_lines: u64,
     /// Pages first touched where no node had memory left.

@@ -128,7 +128,7 @@ impl Schedule {
                 program,
                 thread,
                 cpu,
-                ..
+                at_ns,
             } = *step;
             if program == 0 || program > programs {
                 return refused(format!(
@@ -150,6 +150,16 @@ impl Schedule {
             if figures.node(CpuId(cpu)).is_err() {
                 return refused(format!(
                     "move {number} is to CPU {cpu}, which the machine has not"
+                ));
+            }
+            let contradicts = |other: &ThreadMove| {
+                (other.program, other.thread, other.at_ns) == (program, thread, at_ns)
+                    && other.cpu != cpu
+            };
+            if let Some(earlier) = self.moves[..number - 1].iter().position(contradicts) {
+                return refused(format!(
+                    "moves {} and {number} have thread {thread} go to two CPUs at {at_ns} ns",
+                    earlier + 1
                 ));
             }
         }

@@ -45,7 +45,9 @@ impl Output {
             .append(true)
             .create_new(true)
             .open(&path)?;
-        file.write_all(&header.to_bytes())?;
+        let header = header.to_bytes();
+        system::refuse_beyond_limit(header.len() as u64)?;
+        file.write_all(&header)?;
         let open = Open::new(file)?;
         Ok(Self {
             path,
@@ -86,6 +88,8 @@ impl Output {
                 Open::new(OpenOptions::new().append(true).open(&self.path)?)?
             }
         };
+        let written = still.file.metadata()?.len();
+        system::refuse_beyond_limit(written + frame.len() as u64)?;
         let mut rest = frame;
         while !rest.is_empty() {
             match still.file.write(rest) {

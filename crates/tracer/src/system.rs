@@ -1,6 +1,6 @@
 //! The few calls of the C library that Rust's has no name for.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -13,6 +13,7 @@ unsafe extern "C" {
     fn gettid() -> c_int;
     fn fcntl(descriptor: c_int, command: c_int, ...) -> c_int;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn getrlimit(resource: c_int, limits: *mut [c_ulong; 2]) -> c_int;
     fn posix_fallocate(descriptor: c_int, offset: c_long, bytes: c_long) -> c_int;
     fn mmap(
         address: *mut c_void,
@@ -67,6 +68,23 @@ pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
+/// Refuses to make a file this long where that is beyond the file size limit: trying would be a SIGXFSZ,
+/// which ends the program.
+///
+/// # Errors
+/// `EFBIG`.
+pub fn refuse_beyond_limit(bytes: u64) -> std::io::Result<()> {
+    const RLIMIT_FSIZE: c_int = 1;
+    const EFBIG: i32 = 27;
+    let mut limits = [c_ulong::MAX; 2];
+    // SAFETY: it fills a rlimit, two unsigned longs on every 64-bit Linux.
+    unsafe { getrlimit(RLIMIT_FSIZE, &mut limits) };
+    match bytes > limits[0] {
+        true => Err(std::io::Error::from_raw_os_error(EFBIG)),
+        false => Ok(()),
+    }
+}
+
 /// Memory of whole pages, and of a file where there is one: what is written to it then outlives the
 /// process.
 pub struct Memory {
@@ -88,10 +106,13 @@ impl Memory {
             Some(file) => (SHARED, file.as_raw_fd()),
             None => (PRIVATE_ANONYMOUS, -1),
         };
-        // A store where the disk has no room is a signal.
-        // SAFETY: it concerns the file alone.
-        if file.is_some() && unsafe { posix_fallocate(descriptor, 0, bytes as c_long) } != 0 {
-            return None;
+        if file.is_some() {
+            refuse_beyond_limit(bytes as u64).ok()?;
+            // A store where the disk has no room is a signal.
+            // SAFETY: it concerns the file alone.
+            if unsafe { posix_fallocate(descriptor, 0, bytes as c_long) } != 0 {
+                return None;
+            }
         }
         // SAFETY: a mapping at an address that is free.
         let start = unsafe {

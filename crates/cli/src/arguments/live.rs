@@ -7,7 +7,7 @@ use clap::Args;
 use nearpage_sampler::Target;
 
 use super::target;
-use super::values::{percent, rate, seconds};
+use super::values::{percent, rate, seconds, socket_address};
 
 #[derive(Debug, Args)]
 #[command(
@@ -63,7 +63,7 @@ pub struct Live {
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u32).range(1..=nearpage_live::PAGES_MOST as i64))]
     pub pages: u32,
     /// Serve metrics for Prometheus at http://ADDR/metrics
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket_address)]
     pub serve: Option<String>,
     /// Write every decision with its inputs to this file, a line of JSON for each interval
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,9 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Thirty years: what durations and clocks can count, added to a time too.
+const SECONDS_MAX: f64 = 1e9;
+
 /// `2`, `0.5`, `500ms`, `10s`, `3m`, `1h`.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
@@ -17,9 +20,9 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         .iter()
         .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
     let (number, unit) = unit.unwrap_or((text, &1.0));
-    match number.parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number * unit),
-        _ => Err("expected seconds, such as 2, 0.5, 10s or 3m".to_owned()),
+    match number.parse::<f64>().map(|number| number * unit) {
+        Ok(seconds) if (0.0..=SECONDS_MAX).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds up to a billion, such as 2, 0.5, 10s or 3m".to_owned()),
     }
 }
 
@@ -38,6 +41,19 @@ pub fn address_range(text: &str) -> Result<Range<u64>, String> {
         "expected two hexadecimal addresses, the smaller first, such as 7f0000000000-7f0000200000"
             .to_owned()
     })
+}
+
+/// `127.0.0.1:9464`, `localhost:9464`, `[::1]:9464`.
+pub fn socket_address(text: &str) -> Result<String, String> {
+    let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_bracketed = host.starts_with('[') && host.ends_with(']');
+        let is_host = !host.is_empty() && (is_bracketed || !host.contains(':'));
+        is_host && port.parse::<u16>().is_ok()
+    });
+    match is_address {
+        true => Ok(text.to_owned()),
+        false => Err("expected an address and a port, such as 127.0.0.1:9464".to_owned()),
+    }
 }
 
 pub fn cycles(text: &str) -> Result<f64, String> {
@@ -74,8 +90,30 @@ mod tests {
         ] {
             assert_eq!(super::seconds(text), Ok(seconds), "{text}");
         }
-        for bad in ["", "s", "-1", "1d", "inf", "nan", "1e999s"] {
+        // What no duration can hold was an internal error.
+        for bad in [
+            "", "s", "-1", "1d", "inf", "nan", "1e999s", "1e30", "300000h",
+        ] {
             assert!(super::seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_to_serve_at_have_a_port() {
+        for text in ["127.0.0.1:9464", "localhost:0", "[::1]:9464"] {
+            assert_eq!(super::socket_address(text), Ok(text.to_owned()), "{text}");
+        }
+        for bad in [
+            "",
+            "foo",
+            "foo:",
+            ":9464",
+            "foo:65536",
+            "foo:-1",
+            "::1",
+            "1:2:3",
+        ] {
+            assert!(super::socket_address(bad).is_err(), "{bad}");
         }
     }
 

@@ -197,7 +197,7 @@ impl Comparison<'_> {
         let mut text = format!(
             "page hints of policy {} on {}, against {}\n\n",
             self.policy.as_str(),
-            self.machine.name,
+            printable(&self.machine.name),
             printable(&rows[0].recording)
         );
         let name = |row: &Row| shorten(&printable(&row.recording), name_width - 1);

@@ -12,6 +12,7 @@ use anyhow::bail;
 use nearpage_machine::Machine;
 use nearpage_plan::Layout;
 use nearpage_policy::recorded_layout;
+use nearpage_report::printable;
 use serde_json::{Value, json};
 
 use super::Planned;
@@ -329,7 +330,7 @@ impl Choice {
                 one.layout.map_or("–", Layout::as_str),
                 duration(one.first_touch_ns),
                 one.planned_ns.map_or("–".to_owned(), duration),
-                one.folder.display()
+                printable(&one.folder.to_string_lossy())
             );
         }
         if self.recordings.iter().any(|one| one.planned_ns.is_none()) {

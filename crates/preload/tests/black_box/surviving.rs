@@ -88,6 +88,7 @@ fn limits_switch_the_log_off_with_one_line() {
     );
     assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
     assert!(run.errors().contains("file size limit"), "{}", run.errors());
+    assert!(run.errors().contains("/alloc-"), "{}", run.errors());
 
     let run = observed(
         Command::new(&program).args(arguments),

@@ -289,6 +289,13 @@ impl Tracing {
                 cpus(&asked)
             ));
         }
+        let mut recorded_on = used.iter().filter_map(|position| self.cpus.get(*position));
+        if let Some(cpu) = recorded_on.find(|cpu| machine.node_of(**cpu).is_none()) {
+            return Err(format!(
+                "recorded on CPU {cpu}, which {} has not",
+                machine.name
+            ));
+        }
         if recorded.l3.is_some() && recorded.cpu_nodes != asked.cpu_nodes {
             return Err(format!(
                 "recorded with other CPUs at each last-level cache than {} has",
@@ -363,6 +370,13 @@ mod tests {
         let mut fewer = preset("flash-8").unwrap();
         fewer.nodes.truncate(4);
         assert!(tracing.serves(&fewer).unwrap_err().contains("8 CPUs"));
+        // As many, with other numbers: threads of the trace would have no CPU there.
+        let mut others = preset("flash-8").unwrap();
+        others.nodes[3].cpus = vec![CpuId(13)];
+        assert_eq!(
+            tracing.serves(&others).unwrap_err(),
+            "recorded on CPU 3, which flash-8 has not"
+        );
     }
 
     #[test]

@@ -178,6 +178,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             }),
             signals_missing: self.signals_missing,
             threads_moved: self.assigning.moved,
+            moves_left: self
+                .threads
+                .iter()
+                .map(|thread| thread.moves.len() as u64)
+                .sum(),
             refilled_lines: self.assigning.refilled_lines,
             overcommitted: pages.overcommitted,
             movements,

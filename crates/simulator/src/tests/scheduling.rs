@@ -53,6 +53,11 @@ fn a_thread_that_is_moved_refills_its_caches() {
         "[[move]]\nthread = 0\nat_ns = 0\ncpu = 3\n[[move]]\nthread = 0\nat_ns = 9\ncpu = 3\n";
     let outcome = one(&trace, &machine, scheduled("first-touch", idle));
     assert_eq!((outcome.threads_moved, outcome.local), (0, 20_000));
+    assert_eq!(outcome.moves_left, 0);
+    // One that comes after its end is not made.
+    let never = "[[move]]\nthread = 0\nat_ns = 7_000_000\ncpu = 3\n";
+    let outcome = one(&trace, &machine, scheduled("first-touch", never));
+    assert_eq!((outcome.threads_moved, outcome.moves_left), (0, 1));
 }
 
 /// Three threads that were traced on one CPU, and run on three: each one's page belongs where it runs.
@@ -304,6 +309,11 @@ fn schedules_of_what_is_not_there_are_refused() {
         (
             "[[move]]\nprogram = 2\nthread = 1\nat_ns = 0\ncpu = 1",
             "s.toml: move 1 is of program 2; there are 1 to 1",
+        ),
+        (
+            "[[move]]\nthread = 1\nat_ns = 5\ncpu = 1\n[[move]]\nthread = 0\nat_ns = 5\ncpu = 0\n\
+             [[move]]\nthread = 1\nat_ns = 5\ncpu = 0",
+            "s.toml: moves 1 and 3 have thread 1 go to two CPUs at 5 ns",
         ),
         (
             "[[program]]\n[[program]]\n",
