@@ -520,7 +520,7 @@ WHY = """### Where ours differs, and why (2026-11-24)
   Raytrace under first touch), so that a page is over 128 in some intervals and not in others. Four times the interval, and most are over it. On
   CC-NOW a miss takes two and a half times as long, an interval has fewer, and fewer pages are copied. He finds few pages at the border.
 - Table 7: all that our Raytrace touches is its scene, and copies of it are twice what the program has; half of them is half of the copies.
-  Of his 7,257 pages few are hot. TABLE7
+  Of his 7,257 pages few are hot. Splash's replicas make way where Volume rendering and Ocean begin, and are made again: 2,779 for 2,155, as his (2,569 for 2,013).
 - Splash, Figure 6.1: threads move to the processors that their program has, and what they have written is left behind. As many copies as his (2,155 to 2,013) make as much local, 66 % (66), and gain
   8.6 % over first touch (9.4). 498 pages migrate for his 4,131: what migration could gain is in Ocean's rows, and next to Raytrace's misses they are so few that with replication it
   adds nothing, and alone, 1,130 pages, costs what it saves. With an Ocean of 386 points a side (two steps, begun after 300 ms to be done in time), which has 28 % of the misses, replication gains 9.4 % over first touch (0.6 % of its misses are cut off at
