@@ -207,6 +207,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
     }
     let context = Context::new(input);
     let mut decisions: Vec<(Vec<String>, Decision)> = Vec::new();
+    let mut left: Vec<(Vec<String>, Decision)> = Vec::new();
     for group in &input.attribution.objects {
         if group.kind == ObjectKind::Code || !worth_deciding(&context, group, parameters) {
             continue;
@@ -215,9 +216,19 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
             continue;
         };
         let names = subject::names(&subject);
-        for decision in decide_group(policy, &context, group, &subject, parameters) {
+        let decided = decide_group(policy, &context, group, &subject, parameters);
+        if decided.is_empty() && group.kind == ObjectKind::Heap {
+            let apart = auto::first_touched(&context, group, subject, parameters);
+            left.push((names.clone(), apart));
+        }
+        for decision in decided {
             decisions.push((names.clone(), decision));
         }
+    }
+    // Objects in a heap that is placed would be a part of it.
+    let is_heap = |decision: &Decision| matches!(decision.subject, Subject::BrkHeap { .. });
+    if decisions.iter().any(|(_, decision)| is_heap(decision)) {
+        decisions.extend(left);
     }
     Plan {
         program: input.program.clone(),

@@ -45,8 +45,10 @@ pub(crate) struct Object {
     at_once: usize,
     /// By choice: the one that it would become.
     resized: Vec<usize>,
-    /// Leaves it to first touch where the rest is placed, of which it would be a part otherwise.
+    /// Leaves it to first touch where the rest is placed, or the heap around it, of which it would be a part otherwise.
     apart: Option<Decision>,
+    /// It is from the heap.
+    is_of_heap: bool,
 }
 
 /// Objects worth deciding about, by cost, then the rest, and what may be done with each.
@@ -55,8 +57,9 @@ pub struct Alternatives<'a> {
     pub(crate) objects: Vec<Object>,
     /// Which of them is the rest.
     rest: Option<usize>,
-    /// Names of objects that are left to first touch whatever is chosen, with the decision that says so.
-    left: Vec<(Vec<String>, Decision)>,
+    /// Names of objects that are left to first touch whatever is chosen, with the decision that says so, and whether
+    /// they are from the heap.
+    left: Vec<(Vec<String>, Decision, bool)>,
     machine: &'a nearpage_machine::Machine,
 }
 
@@ -125,8 +128,9 @@ impl<'a> Alternatives<'a> {
             }
             let names = subject::names(&subject);
             let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
+            let is_of_heap = group.kind == ObjectKind::Heap;
             if choices.len() == 1 {
-                left_alone.extend(apart.map(|apart| (names, apart)));
+                left_alone.extend(apart.map(|apart| (names, apart, is_of_heap)));
                 continue;
             }
             let at_once = choices.len();
@@ -140,6 +144,7 @@ impl<'a> Alternatives<'a> {
                 resized: with_resized(context, Some(group), &mut choices),
                 choices,
                 apart,
+                is_of_heap,
             });
         }
         let rest = match parameters.of_phase {
@@ -263,6 +268,15 @@ impl<'a> Alternatives<'a> {
         Selection(self.objects.iter().zip(&selection.0).map(of).collect())
     }
 
+    /// Is an object the heap that `brk` extends?
+    pub fn is_brk_heap(&self, object: usize) -> bool {
+        let mut decisions = self.objects[object]
+            .choices
+            .iter()
+            .flat_map(|choice| &choice.decisions);
+        decisions.any(|decision| matches!(decision.subject, Subject::BrkHeap { .. }))
+    }
+
     /// Would a choice for an object become another with an input of another size?
     pub fn has_size(&self, object: usize, choice: usize) -> bool {
         self.objects[object].resized[choice] != choice
@@ -323,12 +337,17 @@ impl<'a> Alternatives<'a> {
     }
 
     /// The plan of a selection; `worth` has the share of the time that the decision about an object
-    /// saves, where it is known. Where the rest is placed, what is left to first touch is so by a decision.
+    /// saves, where it is known. Where the rest is placed, what is left to first touch is so by a decision, and where
+    /// the heap is, what is left of the objects in it.
     pub fn plan(&self, selection: &Selection, worth: impl Fn(usize) -> Option<f64>) -> Plan {
         let mut decisions = Vec::new();
-        let rest_is_placed = self.rest.is_some_and(|rest| selection.choice(rest) != 0);
+        let is_placed = |object: usize| selection.choice(object) != 0;
+        let rest_is_placed = self.rest.is_some_and(is_placed);
+        let mut objects = 0..self.objects.len();
+        let heap_is_placed = objects.any(|object| self.is_brk_heap(object) && is_placed(object));
+        let is_kept_apart = |is_of_heap: bool| rest_is_placed || heap_is_placed && is_of_heap;
         for (number, object) in self.objects.iter().enumerate() {
-            if rest_is_placed && selection.choice(number) == 0 {
+            if is_kept_apart(object.is_of_heap) && selection.choice(number) == 0 {
                 let apart = object.apart.clone();
                 decisions.extend(apart.map(|decision| (object.names.clone(), decision)));
             }
@@ -341,9 +360,11 @@ impl<'a> Alternatives<'a> {
                 decisions.push((object.names.clone(), decision));
             }
         }
-        if rest_is_placed {
-            decisions.extend(self.left.iter().cloned());
-        }
+        let left = self
+            .left
+            .iter()
+            .filter(|(.., is_of_heap)| is_kept_apart(*is_of_heap));
+        decisions.extend(left.map(|(names, decision, _)| (names.clone(), decision.clone())));
         Plan {
             decisions: named_apart(decisions),
             ..self.plan.clone()
@@ -427,15 +448,17 @@ fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec<f64>]) -> 
     }
 }
 
+/// Why a decision leaves a group to first touch.
+const KEPT_APART: &str = "left where it is touched first, unlike what is around it";
+
 /// The decision that leaves a group to first touch.
-fn first_touched(
+pub(crate) fn first_touched(
     context: &Context,
     group: &ObjectGroup,
     subject: Subject,
     parameters: &Parameters,
 ) -> Decision {
-    let rule = "left where it is touched first, unlike the rest";
-    let mut decision = decided(context, group, subject, Placement::FirstTouch, rule);
+    let mut decision = decided(context, group, subject, Placement::FirstTouch, KEPT_APART);
     let found = under::<Tally>(context, group, Fate::Decided(&[]), parameters);
     decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
     decision
@@ -483,6 +506,7 @@ fn the_rest(
         resized: with_resized(context, None, &mut choices),
         choices,
         apart: None,
+        is_of_heap: false,
         groups: positions,
     })
 }

@@ -19,8 +19,8 @@
 //!
 //! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
 //! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
-//! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and with
-//! each placement that has no size; and a plan has to save more than
+//! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and, of
+//! the heap, with each placement that has no size; and a plan has to save more than
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
@@ -57,6 +57,7 @@ mod inputs;
 mod model;
 mod rest;
 
+pub(crate) use alternatives::first_touched;
 pub use alternatives::{Alternatives, Selection};
 pub use model::Model;
 pub(crate) use rest::may_be_rest;
@@ -154,7 +155,8 @@ impl<J: Judge> Judged<'_, '_, J> {
     }
 
     /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
-    /// to be trusted ([`Margins::resized`]), be it for leaving the object alone or for what has no size.
+    /// to be trusted ([`Margins::resized`]). Where the heap's pages lie depends on all that is allocated: what has a
+    /// size there is compared with what has none, too.
     fn trusted_ns(
         &mut self,
         object: usize,
@@ -162,23 +164,20 @@ impl<J: Judge> Judged<'_, '_, J> {
     ) -> Result<Vec<f64>, J::Error> {
         let (times, resized) = (self.times_ns(selections)?, self.resized_ns(selections)?);
         let share = self.judge.margins().resized;
-        let after_ns: Vec<[f64; 2]> = times
-            .into_iter()
-            .zip(resized)
-            .map(<[f64; 2]>::from)
-            .collect();
+        let times = times.into_iter().zip(resized);
+        let after_ns: Vec<[f64; 2]> = times.map(<[f64; 2]>::from).collect();
         let has_size = |at: usize| {
             let choice = selections[at].choice(object);
             self.alternatives.has_size(object, choice)
         };
-        let without: Vec<usize> = (0..selections.len()).filter(|&at| !has_size(at)).collect();
+        let is_heap = self.alternatives.is_brk_heap(object);
         let time_ns = |at: usize| {
-            let is_asked = |&&other: &&usize| {
-                let gains = after_ns[at][0] < after_ns[other][0];
-                other == 0 || has_size(at) && gains
+            let is_compared = |&other: &usize| {
+                let is_slower = after_ns[other][0] > after_ns[at][0];
+                other == 0 || is_heap && is_slower && has_size(at) && !has_size(other)
             };
-            let mut others = without.iter().filter(is_asked);
-            match others.all(|&other| trusted(share, after_ns[other], after_ns[at])) {
+            let mut others = (0..selections.len()).filter(is_compared);
+            match others.all(|other| trusted(share, after_ns[other], after_ns[at])) {
                 true => after_ns[at][0],
                 false => f64::INFINITY,
             }

@@ -73,3 +73,31 @@ fn a_plan_without_it_predicts_nothing_of_it_and_no_phase_has_it() {
         assert_eq!(arenas.decide(policy, &opteron()).decisions, []);
     }
 }
+
+/// Objects in a heap that is placed would go with the pages around them.
+#[test]
+fn what_is_well_placed_in_it_is_kept_by_a_decision() {
+    for policy in [Policy::Object, Policy::Uniform, Policy::Auto] {
+        let mut recording = heap();
+        let cells: Vec<(u32, u32, f32)> = (0..40).map(|page| (page, page / 10, 1000.0)).collect();
+        for kind in [ObjectKind::Heap, ObjectKind::Mapping] {
+            let group = recording.object("blocks", 40, block(), &cells);
+            group.kind = kind;
+            let touches = (0..40).map(|page| (page, ThreadIndex(page / 10)));
+            group.first_touches = touches.collect();
+        }
+        let plan = recording.decide(policy, &opteron());
+        let [of_heap, kept] = plan.decisions.as_slice() else {
+            panic!("{policy:?}: {plan:?}");
+        };
+        assert!(matches!(of_heap.subject, Subject::BrkHeap { .. }));
+        assert!(matches!(kept.subject, Subject::CallSite { .. }));
+        assert_eq!(kept.placement, Placement::FirstTouch);
+        assert!(
+            kept.why.ends_with("unlike what is around it"),
+            "{}",
+            kept.why
+        );
+        assert_eq!(kept.effect.local_after, 1.0);
+    }
+}

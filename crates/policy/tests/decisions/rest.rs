@@ -99,7 +99,11 @@ fn where_the_rest_is_spread_what_is_well_placed_is_kept_by_a_decision() {
     assert_eq!(of(true).expect("the rest").placement, interleave());
     let kept = of(false).expect("the blocks");
     assert_eq!(kept.placement, Placement::FirstTouch);
-    assert!(kept.why.ends_with("unlike the rest"), "{}", kept.why);
+    assert!(
+        kept.why.ends_with("unlike what is around it"),
+        "{}",
+        kept.why
+    );
     assert_eq!(
         (kept.effect.local_before, kept.effect.local_after),
         (Some(1.0), 1.0)
