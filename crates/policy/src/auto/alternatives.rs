@@ -147,7 +147,14 @@ impl<'a> Alternatives<'a> {
                 is_of_heap,
             });
         }
-        let rest = match parameters.of_phase {
+        // What is too small for a place of its own is on the heap's pages.
+        if objects.iter().any(is_brk_heap) {
+            others.retain(|(_, group)| group.kind != ObjectKind::Heap);
+        }
+        let may_save = others
+            .iter()
+            .map(|(_, group)| may_save(context, group, &latency_ns));
+        let rest = match parameters.of_phase || may_save.sum::<f64>() < least_saved {
             true => None,
             false => the_rest(context, &others, parameters, &latency_ns, of_samples),
         };
@@ -270,11 +277,7 @@ impl<'a> Alternatives<'a> {
 
     /// Is an object the heap that `brk` extends?
     pub fn is_brk_heap(&self, object: usize) -> bool {
-        let mut decisions = self.objects[object]
-            .choices
-            .iter()
-            .flat_map(|choice| &choice.decisions);
-        decisions.any(|decision| matches!(decision.subject, Subject::BrkHeap { .. }))
+        is_brk_heap(&self.objects[object])
     }
 
     /// Would a choice for an object become another with an input of another size?
@@ -370,6 +373,11 @@ impl<'a> Alternatives<'a> {
             ..self.plan.clone()
         }
     }
+}
+
+fn is_brk_heap(object: &Object) -> bool {
+    let mut decisions = object.choices.iter().flat_map(|choice| &choice.decisions);
+    decisions.any(|decision| matches!(decision.subject, Subject::BrkHeap { .. }))
 }
 
 /// Rules that may treat all objects alike.

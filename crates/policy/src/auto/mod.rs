@@ -144,14 +144,23 @@ impl<J: Judge> Judged<'_, '_, J> {
         self.times_ns(&resized)
     }
 
-    /// Times, or those with an input of another size where they are longer.
+    /// Times, or those with an input of another size where they are longer; of selections that another one is
+    /// quicker than whatever these are, the times alone.
     fn longest_ns(&mut self, selections: &[Selection]) -> Result<Vec<f64>, J::Error> {
-        let (times, resized) = (self.times_ns(selections)?, self.resized_ns(selections)?);
-        Ok(times
-            .into_iter()
-            .zip(resized)
-            .map(|(a, b)| a.max(b))
-            .collect())
+        let mut times = self.times_ns(selections)?;
+        if times.is_empty() {
+            return Ok(times);
+        }
+        let first = least(&times, 0.0);
+        let resized_ns = self.resized_ns(std::slice::from_ref(&selections[first]))?[0];
+        times[first] = times[first].max(resized_ns);
+        let quicker = |&at: &usize| at != first && times[at] <= times[first];
+        let quicker: Vec<usize> = (0..times.len()).filter(quicker).collect();
+        let asked: Vec<Selection> = quicker.iter().map(|&at| selections[at].clone()).collect();
+        for (&at, resized_ns) in quicker.iter().zip(self.resized_ns(&asked)?) {
+            times[at] = times[at].max(resized_ns);
+        }
+        Ok(times)
     }
 
     /// Times of selections that differ in one object, which the first leaves alone; none of those that are not
@@ -290,7 +299,8 @@ pub fn choose_within<J: Judge>(
     let starts: Vec<Selection> = std::iter::once(nothing.clone())
         .chain(alternatives.alike())
         .collect();
-    let times = judged.longest_ns(&starts)?;
+    let mut times = judged.times_ns(&starts[..1])?;
+    times.extend(judged.longest_ns(&starts[1..])?);
     let first_touch_ns = times[0];
     let selection = starts[least(&times, 0.0)].clone();
     let placed = starts[1 + least(&times[1..], 0.0)].clone();

@@ -2,7 +2,7 @@
 //! distance from its start.
 //!
 //! Nobody tells when it grows: the C library asks the kernel without a call that could be stood in front of. It is
-//! looked at when a thread has used up [`GROWTH_BYTES`] of small allocations, and after each large one that lies beyond
+//! looked at when a thread has used up 64 KiB of small allocations, and after each large one that lies beyond
 //! what is placed. What was touched before is moved. The kernel joins no mapping that has a policy with what `brk`
 //! adds, nor afterwards, when both have pages: each look costs a mapping at least, which the C library's 132 KiB make
 //! some 8,000 to the GiB. Where the plan's limit of mappings is reached, the heap is left to first touch from there on.
