@@ -162,7 +162,7 @@ def section(path, drawing):
 
 
 WHY = """
-### The losses of 2026-11-23, and why
+### The losses of 2026-11-24, and why
 
 - Of the 36 pairs that were behind on 2026-11-22 most were of two kinds. `mg`, `quake` and `ammp` have rows and atoms of a few hundred bytes, many to
   a page, which no plan could place: plans say where the rest goes now ([figures](../benches/results/2026-11-23-rest.md)). And page runs, blocks and
@@ -178,10 +178,12 @@ WHY = """
   alone gains by it is in the column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.
 - All 300 pairs were traced anew later that day, without what nearpage itself does to log allocations (in `ep` on `smile-4` it had been 28 % of the remote misses).
   Nine pairs had been behind, eleven are now, seven of them the same ones: threads meet at other moments in every tracing, and what is near 1 % falls to either side.
-- And traced anew once more, after all of that and after the tracer's last mends: fourteen are behind, nine of them the same ones. Of the five that are new the winner costs the first input more than
-  first touch on three (`cluster` on `altix-4` 3.7 %, `ocean` on `now-8` 1.6, `radix` on `altix-4` 1.4), and gains less there than the plan on two (`radix` on `opteron-4` 3.3 % for the plan's 7.0, `ft` on
-  `smile-4` 32.6 for 40.7).
-- `fft` on `flash-8` and `now-8`, `is` on `flash-8-contended`, `quake` on `intel32`, `sor` and `ocean` on `opteron-4`: what wins on the second input costs the first one 5, 11, 1, 7, 4 and
+- Plans place the pages of the heap since 2026-11-24 ([figures](../benches/results/2026-11-24-heap.md)), those of all policies: by Eq. 1 and 2 `mg` takes 2 to 62 % less than first touch, which it had not by any
+  page hint. `auto` gains by it, too (`mg` on `amd48` takes 20 % less than first touch where it took 10, on `opteron-4` 22 for 11, on `flash-8-contended` 47 for 23; `ammp` on `smile-4` 31 for 21), but the others gain more: nineteen pairs are behind in these tracings, for fourteen in those
+  before, which had been made anew for the tracer's last mends. Seven of them are of the heap. Runs of pages did well with the second input where `auto` did not take them: `mg` on `altix-4` (the first input is 2.7 % slower for them) and `carrefour-b`,
+  `ammp` on `intel32`, `opteron-4` and `carrefour-b`, `quake` on `intel32`; and on `flash-8-contended` `uniform` has more of `quake`'s objects near their users.
+  Runs of the heap are compared with what has no size, each with an input of another size: without that `quake` would lose 5 and 7 % on `opteron-4` and `smile-4`.
+- `fft` on `flash-8` and `now-8`, `is` on `flash-8-contended`, `quake` on `intel32`, `sor` and `ocean` on `opteron-4` (not all in every tracing): what wins on the second input costs the first one 5, 11, 1, 7, 4 and
   11 % (in the tracings before the last), so that no margin would choose it. (`fft` on `flash-8-contended` is placed much like the winner.)
 - `ocean` on `altix-4`, the largest loss: its four arrays have 75 KiB each with the first input, and lie among each other in the heap, so that first touch serves 38 % of the misses locally; with the
   second they have 167 KiB, for which `malloc` maps pages of their own, and first touch serves 72 %. The plan saves 8 % of the first and gets 60 % of the second. That an object
@@ -191,8 +193,8 @@ WHY = """
   (a move pays after 370 remote misses on `now-8`, 26 on `smile-4`). In `is` these are the counts, which all threads read when the keys are put in their places at the end: a phase within
   one parallel region, with which no function begins. In `ep` the page with most remote misses has tables of the mathematical library, which in the run with the first
   input one thread alone misses: no plan of that copies it.
-- `carrefour-b`, `opteron-4` and `altix-4` are still without a lead of 5 %: 4.4, 4.5 and 0.4 % at the most. `opteron-4` has a CPU to a node, `altix-4` two, all of them busy; there
-  post-facto itself, which knows the judged run, is ahead by more than 1 % on `mg` and `ammp` alone.
+- `carrefour-b`, `opteron-4` and `altix-4` are still without a lead of 5 %: 3.2, 4.4 and 0.3 % at the most. `opteron-4` has a CPU to a node, `altix-4` two, all of them busy; there
+  post-facto itself, which knows the judged run, leads the best other by 4.3 % at the most on `altix-4` (`ammp`), and on `opteron-4` by 7.1 (`lu_blocks`), 4.7 (`cg`) and 3.6 (`quake`).
 - `traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is
   stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to most decisions;
   no page is out before its sixth collapse. On `carrefour-b` 6,316 collapses hold the kernel's lock for 300 µs each (§4.4): 1.9 s, all of the time that it
@@ -203,7 +205,7 @@ WHY = """
 - Online, `ammp`, `quake` and `bt` had lost 12.6, 5.4, 3.9, 3.7 and 3.6 % to first touch: a store to a copied page was priced as a move, 10 µs, and takes 300 on
   these machines. It is priced as it is now, and what copies have met with so far says what another one has to expect. `is`, `ocean`: at the end one
   thread alone goes over what had moved to the others; pages go back to it without a margin of certainty now. After that
-  ([2026-11-23](../benches/results/2026-11-23-online.md)) two were left that lost more than 1 %, `amr` and `ft` on `amd48`, and `is` on `smile-4` lost 3 % in the new tracings. None does now
+  ([2026-11-23](../benches/results/2026-11-23-online.md)) two were left that lost more than 1 %, `amr` and `ft` on `amd48`, and `is` on `smile-4` lost 3 % in the new tracings. None has in the two tracings since
   ([figures](../benches/results/2026-11-23-online-budget.md)): every tenth miss had shown only one of two arrays that a loop takes turns at, and the distances between samples are
   drawn; what moves save is counted by the thread that others wait for, from one barrier to the next; and for every page that is away its way back is held in reserve.
 - Online `auto` has moved threads since then ([figures](../benches/results/2026-11-23-online-threads.md)): `amr` on `amd48` takes 9 % less than first touch for it, `ammp` on `intel32` 19, on `xeon-2` and `epyc-8` 7 and 6.
