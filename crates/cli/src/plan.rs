@@ -120,7 +120,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
                 let _ = writeln!(text, "{}", wrapped(&words, terminal::width()));
             }
             if let Some(words) = &planned.decided.assumed {
-                let words = wrapped(&format!("assumed: {words}"), terminal::width());
+                let words = wrapped(&printable(&format!("assumed: {words}")), terminal::width());
                 let _ = writeln!(text, "{words}");
             }
             if let Some(choice) = &choice {
