@@ -101,7 +101,7 @@ def lossy(drawing):
     path = document.newest("lossy-traces.md")
     if not path:
         return ""
-    found, day = lossy_traces(path), os.path.basename(path)[:10]
+    found = lossy_traces(path)
     text = (
         "\n#### Figures 3, 5 to 10 and 12 to 16: lossy traces\n\n"
         f"Written by `benches/lossy_traces`, {os.path.basename(path)[:10]}; here are means over nine programs, published / ours, and the least and the most of ours in the pictures. "
@@ -133,10 +133,7 @@ def lossy(drawing):
         [program, *[f"{document.rounded(PROGRAMS[figure].get(program))} / {found[figure]['rows'][program][found[figure]['sources'].index(1)]:g}" for figure in PROGRAMS]]
         for program in dict.fromkeys(program for programs in PROGRAMS.values() for program in programs)
     ]
-    return text + "\nSingle programs at an interval of 1, where the paper's text has them, %:\n\n" + document.table(["", *[f"Figure {figure}" for figure in PROGRAMS]], single) + (
-        f"\nOf {day}: plans place the heap's pages, where `mg`, `quake` and `ammp` have their rows and atoms, since 2026-11-24 "
-        "([figures](../benches/results/2026-11-24-heap.md)); before, nothing of `mg` could be placed.\n"
-        if day < "2026-11-24" else "")
+    return text + "\nSingle programs at an interval of 1, where the paper's text has them, %:\n\n" + document.table(["", *[f"Figure {figure}" for figure in PROGRAMS]], single)
 
 
 def costs():
