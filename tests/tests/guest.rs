@@ -99,18 +99,20 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     let guest = Guest::four_nodes();
     let case = Case::new("guest");
     plan_on_the_host(&case);
-    case.write("later.toml", LATER_PLAN);
-    case.write("stages.toml", STAGES_PLAN);
-    case.write("exchange.toml", exchange_plan());
+    case.write("later.toml", by_hand("triad", LATER_PLAN));
+    case.write("stages.toml", by_hand("stages", STAGES_PLAN));
+    case.write("exchange.toml", by_hand("stages", &exchange_plan()));
     another_build(&case, "smalls", "other");
-    case.write("rest.toml", REST_PLAN);
+    case.write("rest.toml", by_hand("smalls", REST_PLAN));
     let later = "placement = \"interleave\"\nstart = \"second-thread\"";
     case.write(
         "rest_later.toml",
-        REST_PLAN.replace("placement = \"interleave\"", later),
+        by_hand(
+            "smalls",
+            &REST_PLAN.replace("placement = \"interleave\"", later),
+        ),
     );
-
-    case.write("heap.toml", HEAP_PLAN);
+    case.write("heap.toml", by_hand("smalls", HEAP_PLAN));
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
@@ -350,16 +352,16 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
     }
 });
 
+/// A plan for a workload.
+fn by_hand(executable: &str, teams_and_decisions: &str) -> String {
+    format!(
+        "version = 1\npolicy = \"hand\"\nmachine = \"any\"\npage_bytes = 4096\n\n\
+         [program]\nexecutable = \"{executable}\"\n{teams_and_decisions}"
+    )
+}
+
 /// For `triad`, whose arrays one thread fills: each in blocks, from the second thread on.
 const LATER_PLAN: &str = r#"
-version = 1
-policy = "hand"
-machine = "any"
-page_bytes = 4096
-
-[program]
-executable = "triad"
-
 [[team]]
 name = "openmp"
 threads = 4
@@ -373,14 +375,6 @@ start = "second-thread"
 
 /// For `stages`: in blocks, and from `backward` on in blocks of the opposite threads.
 const STAGES_PLAN: &str = r#"
-version = 1
-policy = "hand"
-machine = "any"
-page_bytes = 4096
-
-[program]
-executable = "stages"
-
 [[team]]
 name = "openmp"
 threads = 4
@@ -421,14 +415,6 @@ fn another_build(case: &Case, name: &str, copy: &str) {
 
 /// For `smalls` alone: the smaller array goes to node 2, the larger one is left to who fills it.
 const REST_PLAN: &str = r#"
-version = 1
-policy = "hand"
-machine = "any"
-page_bytes = 4096
-
-[program]
-executable = "smalls"
-
 [[object]]
 name = "large"
 heap = ">=4M"
@@ -447,14 +433,6 @@ placement = "interleave"
 
 /// For `smalls`: the first 4 MiB of the heap in two parts.
 const HEAP_PLAN: &str = r#"
-version = 1
-policy = "hand"
-machine = "any"
-page_bytes = 4096
-
-[program]
-executable = "smalls"
-
 [[object]]
 name = "rows"
 brk_heap = true

@@ -157,6 +157,13 @@ pub enum Subject {
     },
 }
 
+impl Subject {
+    /// Is it the heap that `brk` extends?
+    pub fn is_brk_heap(&self) -> bool {
+        matches!(self, Self::BrkHeap { .. })
+    }
+}
+
 /// What a decision is expected to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

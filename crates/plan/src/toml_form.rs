@@ -594,7 +594,7 @@ fn is_of_rest(decision: &Decision) -> bool {
 }
 
 fn is_of_brk_heap(decision: &Decision) -> bool {
-    matches!(decision.subject, Subject::BrkHeap { .. })
+    decision.subject.is_brk_heap()
 }
 
 /// Where, and what is wrong.

@@ -226,8 +226,10 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         }
     }
     // Objects in a heap that is placed would be a part of it.
-    let is_heap = |decision: &Decision| matches!(decision.subject, Subject::BrkHeap { .. });
-    if decisions.iter().any(|(_, decision)| is_heap(decision)) {
+    if decisions
+        .iter()
+        .any(|(_, decision)| decision.subject.is_brk_heap())
+    {
         decisions.extend(left);
     }
     Plan {

@@ -140,16 +140,19 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let of_rest = decisions.position(|decision| decision.subject == Subject::Rest);
     for (position, group) in input.attribution.objects.iter().enumerate() {
         let (accesses, cost_share) = context.part(group);
+        if accesses <= 0.0 {
+            continue;
+        }
         let rest = of_rest.filter(|_| may_be_rest(group));
         let own = subject(context.tables, group);
         let decisions = decisions_about(plan, &context, group, own.as_ref());
         let is_named = !decisions.is_empty();
-        let is_object = matches!(
-            group.kind,
-            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping
-        );
-        let of_brk_heap = group.kind == ObjectKind::HeapArea && is_named;
-        if !(rest.is_some() || is_object || of_brk_heap) || accesses <= 0.0 {
+        let placeable = match group.kind {
+            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping => true,
+            ObjectKind::HeapArea => is_named || rest.is_some(),
+            ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => false,
+        };
+        if !placeable {
             continue;
         }
         let decisions = match is_named {

@@ -482,8 +482,7 @@ impl State {
         }
         let (pieces, coarsened) = exact.at_most(granted - 1);
         counters.coarsened.fetch_add(coarsened, Relaxed);
-        let spreads = self.spreads() || self.is_in_placed_heap(extent.address);
-        let nodes = (&self.allowed, spreads);
+        let nodes = (&self.allowed, self.spreads_at(extent.address));
         let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
         if outcome == Outcome::LargerPages {
             // Explicit huge pages, of which the kernel splits no mapping.

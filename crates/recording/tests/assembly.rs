@@ -341,9 +341,9 @@ fn the_allocators_memory_is_an_area_and_generated_code_is_code() {
     assert_eq!(
         areas,
         [
+            ("[heap]", 0x80_0000, 0x4_2000),
             ("allocator", 0x7f_f000, 0x1000),
             ("allocator", 0x7000_0000, 0x400_0000),
-            ("[heap]", 0x80_0000, 0x4_2000),
         ]
     );
     assert!(

@@ -57,6 +57,8 @@ pub struct Alternatives<'a> {
     pub(crate) objects: Vec<Object>,
     /// Which of them is the rest.
     rest: Option<usize>,
+    /// Which of them is the heap that `brk` extends.
+    heap: Option<usize>,
     /// Names of objects that are left to first touch whatever is chosen, with the decision that says so, and whether
     /// they are from the heap.
     left: Vec<(Vec<String>, Decision, bool)>,
@@ -73,6 +75,7 @@ impl<'a> Alternatives<'a> {
     ) -> Self {
         let of_samples = margins.of_samples;
         let mut objects = Vec::new();
+        let mut heap = None;
         let mut left_alone = Vec::new();
         let mut others = Vec::new();
         // Where the machine knows no latencies, those that its time is modelled with.
@@ -91,9 +94,7 @@ impl<'a> Alternatives<'a> {
         for (position, group) in input.attribution.objects.iter().enumerate() {
             let subject = subject::subject(context.tables, group).filter(|_| is_worth_it(group));
             // A phase says nothing of what is of no object.
-            let subject = subject.filter(|subject| {
-                !parameters.of_phase || !matches!(subject, Subject::BrkHeap { .. })
-            });
+            let subject = subject.filter(|one| !parameters.of_phase || !one.is_brk_heap());
             let Some(subject) = subject else {
                 others.push((position, group));
                 continue;
@@ -127,6 +128,7 @@ impl<'a> Alternatives<'a> {
                 choices.extend(next_touch(context, group, &subject));
             }
             let names = subject::names(&subject);
+            let is_brk_heap = subject.is_brk_heap();
             let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
             let is_of_heap = group.kind == ObjectKind::Heap;
             if choices.len() == 1 {
@@ -136,19 +138,20 @@ impl<'a> Alternatives<'a> {
             let at_once = choices.len();
             let mut choices = with_later(choices, group, starts(parameters, of_samples));
             note_slower(context, &[group], &mut choices, &latency_ns);
+            heap = heap.or(is_brk_heap.then_some(objects.len()));
             objects.push(Object {
                 groups: vec![position],
                 names,
                 samples: samples(group),
                 at_once,
-                resized: with_resized(context, Some(group), &mut choices),
+                resized: with_resized(context, group, &mut choices),
                 choices,
                 apart,
                 is_of_heap,
             });
         }
         // What is too small for a place of its own is on the heap's pages.
-        if objects.iter().any(is_brk_heap) {
+        if heap.is_some() {
             others.retain(|(_, group)| group.kind != ObjectKind::Heap);
         }
         let may_save = others
@@ -173,6 +176,7 @@ impl<'a> Alternatives<'a> {
             },
             objects,
             rest: number,
+            heap,
             left: left_alone,
             machine: input.machine,
         }
@@ -277,7 +281,7 @@ impl<'a> Alternatives<'a> {
 
     /// Is an object the heap that `brk` extends?
     pub fn is_brk_heap(&self, object: usize) -> bool {
-        is_brk_heap(&self.objects[object])
+        self.heap == Some(object)
     }
 
     /// Would a choice for an object become another with an input of another size?
@@ -346,8 +350,7 @@ impl<'a> Alternatives<'a> {
         let mut decisions = Vec::new();
         let is_placed = |object: usize| selection.choice(object) != 0;
         let rest_is_placed = self.rest.is_some_and(is_placed);
-        let mut objects = 0..self.objects.len();
-        let heap_is_placed = objects.any(|object| self.is_brk_heap(object) && is_placed(object));
+        let heap_is_placed = self.heap.is_some_and(is_placed);
         let is_kept_apart = |is_of_heap: bool| rest_is_placed || heap_is_placed && is_of_heap;
         for (number, object) in self.objects.iter().enumerate() {
             if is_kept_apart(object.is_of_heap) && selection.choice(number) == 0 {
@@ -373,11 +376,6 @@ impl<'a> Alternatives<'a> {
             ..self.plan.clone()
         }
     }
-}
-
-fn is_brk_heap(object: &Object) -> bool {
-    let mut decisions = object.choices.iter().flat_map(|choice| &choice.decisions);
-    decisions.any(|decision| matches!(decision.subject, Subject::BrkHeap { .. }))
 }
 
 /// Rules that may treat all objects alike.
@@ -425,15 +423,10 @@ fn note_slower(
 }
 
 /// Appends what would become of choices with an input of another size; by choice, the one that it would become.
-fn with_resized(
-    context: &Context,
-    group: Option<&ObjectGroup>,
-    choices: &mut Vec<Choice>,
-) -> Vec<usize> {
+fn with_resized(context: &Context, group: &ObjectGroup, choices: &mut Vec<Choice>) -> Vec<usize> {
     let mut resized: Vec<usize> = (0..choices.len()).collect();
     for number in 0..resized.len() {
-        let resized_to = group.and_then(|group| inputs::resized(context, group, &choices[number]));
-        if let Some(other) = resized_to {
+        if let Some(other) = inputs::resized(context, group, &choices[number]) {
             resized[number] = choices.len();
             choices.push(other);
         }
@@ -511,7 +504,8 @@ fn the_rest(
         names: subject::names(&Subject::Rest),
         samples: groups.iter().map(|group| samples(group)).sum(),
         at_once,
-        resized: with_resized(context, None, &mut choices),
+        // It goes to nodes or to who uses it next: nothing with a size.
+        resized: (0..choices.len()).collect(),
         choices,
         apart: None,
         is_of_heap: false,

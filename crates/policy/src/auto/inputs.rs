@@ -41,7 +41,7 @@ pub(super) fn resized(context: &Context, group: &ObjectGroup, choice: &Choice) -
             Placement::Runs(scaled(runs, times, parts)?)
         }
         // The shares of a heap that has grown are as long as before.
-        Placement::Block { team } if matches!(decision.subject, Subject::BrkHeap { .. }) => {
+        Placement::Block { team } if decision.subject.is_brk_heap() => {
             Placement::Runs(scaled(&shares(context, group, team)?, LARGER.1, LARGER.0)?)
         }
         Placement::BlockCyclic { block_bytes, team } => {

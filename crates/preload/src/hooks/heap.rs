@@ -215,8 +215,9 @@ fn allocate(
     real: impl FnOnce() -> usize,
 ) -> usize {
     let is_due = TRACKER.is_due(caller(at), size);
-    let is_placed = place::wants(size) || place::brk_heap::is_wanted();
-    if size >= LARGE_ALLOCATION_BYTES && !is_due && !is_placed {
+    if size >= LARGE_ALLOCATION_BYTES
+        && !(is_due || place::wants(size) || place::brk_heap::is_wanted())
+    {
         return real();
     }
     allocate_observed(at, size, alignment, flags, is_due, real)

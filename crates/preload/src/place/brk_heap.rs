@@ -8,16 +8,15 @@
 //! some 8,000 to the GiB. Where the plan's limit of mappings is reached, the heap is left to first touch from there on.
 //!
 //! What shrinks loses its policies with its pages; that it shrank is seen at the next look, unless it is as large as
-//! before again by then. Memory given back by an
-//! object that had a place gets the heap's. What another thread places in a part that has just grown may end up with
-//! the heap's policy. A forked process has its parent's policies, and goes on.
+//! before again by then. Memory given back by an object that had a place gets the heap's. What another thread places in a
+//! part that has just grown may end up with the heap's policy. A forked process has its parent's policies, and goes on.
 
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
-use nearpage_wire::compact_plan::{RULE_LATER, subject};
+use nearpage_wire::compact_plan::{RULE_LATER, Rule, subject};
 
 use super::bind::{self, Outcome};
-use super::counters::{Request, RuleCounters, count};
+use super::counters::{Request, RuleCounters, Switch, count};
 use super::pieces::{Extent, Pattern, Pieces};
 use super::remap::each_mapping;
 use super::{State, state};
@@ -87,27 +86,20 @@ impl State {
         }
         START.store(start, Relaxed);
         PLACED_END.store(start, Relaxed);
-        let planned_bytes = self
-            .section
-            .rules
-            .get(rule)
-            .map_or(0, |rule| rule.size_bytes);
-        PLANNED_BYTES.store(usize::try_from(planned_bytes).unwrap_or(0), Release);
+        PLANNED_BYTES.store(usize::try_from(rule.size_bytes).unwrap_or(0), Release);
         self.look_at_heap();
     }
 
-    /// The first sound rule about the heap, by number.
-    fn heap_rule(&self) -> Option<(usize, &RuleCounters)> {
-        let rules = self.section.rules.iter().zip(self.section.counters);
-        let mut rules = rules.enumerate().filter(|(_, (rule, counters))| {
+    /// The first sound rule about the heap.
+    fn heap_rule(&self) -> Option<(&Rule, &RuleCounters)> {
+        let mut rules = self.section.rules.iter().zip(self.section.counters);
+        rules.find(|(rule, counters)| {
             rule.subject == subject::BRK_HEAP && counters.ignored.load(Relaxed) == 0
-        });
-        rules.next().map(|(index, (_, counters))| (index, counters))
+        })
     }
 
     fn heap(&self) -> Option<Heap<'_>> {
-        let (index, counters) = self.heap_rule()?;
-        let rule = self.section.rules.get(index)?;
+        let (rule, counters) = self.heap_rule().filter(|_| is_wanted())?;
         Some(Heap {
             extent: self.extent(START.load(Relaxed), PLANNED_BYTES.load(Relaxed)),
             pattern: self.plan.pattern(rule)?,
@@ -151,19 +143,15 @@ impl State {
 
     /// The second thread is about to be created: places what waited for it.
     pub(super) fn place_heap_later(&self) {
-        let Some(heap) = self.heap().filter(|heap| is_wanted() && heap.is_later) else {
+        let Some(heap) = self.heap().filter(|heap| heap.is_later) else {
             return;
         };
-        let began_ns = sys::monotonic_ns();
-        let moved = heap.counters.moved.load(Relaxed);
-        let (start, end) = self.take_growth(&heap);
-        self.place_where_no_policy_is(&heap, (start, end));
+        let switch = Switch::begin(heap.counters);
+        let grown = self.take_growth(&heap);
+        self.place_where_no_policy_is(&heap, grown);
         count(&heap.counters.objects);
         count(&heap.counters.switched);
-        let moved = heap.counters.moved.load(Relaxed).saturating_sub(moved);
-        heap.counters.switched_moved.fetch_add(moved, Relaxed);
-        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
-        heap.counters.switched_ns.fetch_add(took_ns, Relaxed);
+        switch.end();
     }
 
     /// Places the mappings between two addresses that have no policy: one that has is an object's.

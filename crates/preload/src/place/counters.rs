@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::memory::Zeroed;
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 
 /// What the kernel was asked for when it refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,32 @@ impl RuleCounters {
             .iter()
             .for_each(|(_, counter)| counter.store(0, Relaxed));
         self.failures.clear();
+    }
+}
+
+/// Moves what has waited, and counts pages and time with the rule.
+pub struct Switch<'a> {
+    counters: &'a RuleCounters,
+    began_ns: u64,
+    moved: u64,
+}
+
+impl<'a> Switch<'a> {
+    /// It begins now.
+    pub fn begin(counters: &'a RuleCounters) -> Self {
+        Self {
+            counters,
+            began_ns: sys::monotonic_ns(),
+            moved: counters.moved.load(Relaxed),
+        }
+    }
+
+    /// It is done.
+    pub fn end(self) {
+        let moved = self.counters.moved.load(Relaxed).saturating_sub(self.moved);
+        let took_ns = sys::monotonic_ns().saturating_sub(self.began_ns);
+        self.counters.switched_moved.fetch_add(moved, Relaxed);
+        self.counters.switched_ns.fetch_add(took_ns, Relaxed);
     }
 }
 

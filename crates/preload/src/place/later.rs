@@ -15,10 +15,9 @@ use core::sync::atomic::{Ordering::*, fence};
 
 use nearpage_wire::compact_plan::{RULE_LATER, Rule};
 
-use super::counters::{RuleCounters, count, discount};
+use super::counters::{RuleCounters, Switch, count, discount};
 use super::placed::Waiting;
 use super::{Object, RuleList, State};
-use crate::sys;
 
 impl State {
     /// The second thread is about to be created: places what waits for that. Once; a thread that comes by
@@ -55,16 +54,12 @@ impl State {
         let Some(counters) = list.counters.get(index) else {
             return;
         };
-        let moved = counters.moved.load(Relaxed);
-        let began_ns = sys::monotonic_ns();
+        let switch = Switch::begin(counters);
         if self.place(list, index, object) {
             count(&counters.switched);
         }
-        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
-        let moved = counters.moved.load(Relaxed).saturating_sub(moved);
+        switch.end();
         discount(&counters.waited);
-        counters.switched_ns.fetch_add(took_ns, Relaxed);
-        counters.switched_moved.fetch_add(moved, Relaxed);
     }
 
     /// Does an object of this rule wait for the second thread?

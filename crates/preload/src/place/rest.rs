@@ -30,7 +30,7 @@ use nearpage_wire::POLICY_VARIABLE;
 use nearpage_wire::compact_plan::{RULE_LATER, Rule, subject};
 
 use super::bind::{self, Policy};
-use super::counters::{Request, RuleCounters};
+use super::counters::{Request, RuleCounters, Switch};
 use super::pieces::{Extent, NodeSet, Pattern};
 use super::remap::each_mapping;
 use super::{State, state};
@@ -225,6 +225,11 @@ impl State {
         self.rest.as_ref().is_some_and(spreads)
     }
 
+    /// The same of memory at an address, which may be of a heap with a policy.
+    pub(super) fn spreads_at(&self, address: usize) -> bool {
+        self.spreads() || self.is_in_placed_heap(address)
+    }
+
     fn rest_counters(&self, rest: &Rest) -> Option<&'static RuleCounters> {
         self.section.counters.get(rest.index)
     }
@@ -299,11 +304,13 @@ impl State {
         else {
             return;
         };
-        let began_ns = sys::monotonic_ns();
+        let Some(counters) = self.rest_counters(rest) else {
+            return self.spread(rest);
+        };
+        let switch = Switch::begin(counters);
         self.spread(rest);
-        let (Status::Set, Some(counters), Some(pattern)) = (
+        let (Status::Set, Some(pattern)) = (
             rest.status(),
-            self.rest_counters(rest),
             self.section
                 .rules
                 .get(rest.index)
@@ -311,7 +318,6 @@ impl State {
         ) else {
             return;
         };
-        let moved = counters.moved.load(Relaxed);
         let known = each_mapping(|mapping| {
             if mapping.is_private_memory && bind::has_no_policy(mapping.start) {
                 let extent = self.extent(mapping.start, mapping.end - mapping.start);
@@ -322,10 +328,7 @@ impl State {
             counters.failures.add(Request::Move, error, 1);
         }
         super::count(&counters.switched);
-        let moved = counters.moved.load(Relaxed).saturating_sub(moved);
-        counters.switched_moved.fetch_add(moved, Relaxed);
-        let took_ns = sys::monotonic_ns().saturating_sub(began_ns);
-        counters.switched_ns.fetch_add(took_ns, Relaxed);
+        switch.end();
     }
 
     /// A forked process whose rest waits for the second thread waits for its own.
@@ -349,8 +352,8 @@ impl State {
         counters: &RuleCounters,
         origin: Option<super::Origin>,
     ) {
-        let is_placed = self.spreads() || self.is_in_placed_heap(extent.address);
-        let Some(pages) = extent.pages().filter(|_| is_placed) else {
+        let spreads = self.spreads_at(extent.address);
+        let Some(pages) = extent.pages().filter(|_| spreads) else {
             return;
         };
         let Some(granted) = self.claim(extent.address, pages, 2, counters, origin) else {

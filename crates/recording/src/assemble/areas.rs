@@ -49,7 +49,7 @@ pub(super) fn objects(
         .map(|region| (region.pid, &*region.path))
         .collect();
     let thread_stacks = thread_stacks(events, logged);
-    let mut heap: BTreeMap<(u32, u64), Vec<&Region>> = BTreeMap::new();
+    let mut heap: BTreeMap<(u32, u64, &str), Vec<&Region>> = BTreeMap::new();
 
     for region in spaces
         .regions
@@ -57,7 +57,8 @@ pub(super) fn objects(
         .filter(|region| region.born_ns < region.died_ns)
     {
         let (kind, name) = if &*region.path == Object::BRK_HEAP {
-            heap.entry((region.pid, spaces.end(region.pid, region.born_ns)))
+            let died_ns = spaces.end(region.pid, region.born_ns);
+            heap.entry((region.pid, died_ns, Object::BRK_HEAP))
                 .or_default()
                 .push(region);
             continue;
@@ -90,7 +91,8 @@ pub(super) fn objects(
                 continue;
             }
             if logged.contains(&region.pid) {
-                heap.entry((region.pid, spaces.end(region.pid, region.born_ns)))
+                let died_ns = spaces.end(region.pid, region.born_ns);
+                heap.entry((region.pid, died_ns, "allocator"))
                     .or_default()
                     .push(region);
                 continue;
@@ -112,13 +114,13 @@ pub(super) fn objects(
         }
         objects.push(object);
     }
-    for ((pid, died_ns), regions) in heap {
+    for ((pid, died_ns, name), regions) in heap {
         // Of a program that was running already, the heap as a whole is all there is to know.
         let kind = match attached && !logged.contains(&pid) {
             true => ObjectKind::Mapping,
             false => ObjectKind::HeapArea,
         };
-        heap_areas(kind, regions, died_ns, objects);
+        heap_areas(kind, name, regions, died_ns, objects);
     }
     let with_stack: FxHashSet<u32> = spaces
         .regions
@@ -172,33 +174,25 @@ fn object(region: &Region, kind: ObjectKind, name: String) -> Object {
     }
 }
 
-/// Joins the allocator's regions, whenever they were mapped: it maps and unmaps all the time, and
-/// what else is mapped there meanwhile is another object and wins. What `brk` extends is apart from what lies
-/// beside it.
+/// Joins the allocator's regions of one name, whenever they were mapped: it maps and unmaps all the time, and
+/// what else is mapped there meanwhile is another object and wins.
 fn heap_areas(
     kind: ObjectKind,
+    name: &str,
     mut regions: Vec<&Region>,
     died_ns: u64,
     objects: &mut Vec<Object>,
 ) {
-    let is_of_brk = |region: &Region| &*region.path == Object::BRK_HEAP;
-    regions.sort_unstable_by_key(|region| (is_of_brk(region), region.start));
+    regions.sort_unstable_by_key(|region| region.start);
     let mut area: Option<Object> = None;
     for region in regions {
         match &mut area {
-            Some(area)
-                if (area.name == Object::BRK_HEAP) == is_of_brk(region)
-                    && region.start <= area.address + area.size_bytes =>
-            {
+            Some(area) if region.start <= area.address + area.size_bytes => {
                 area.size_bytes = area.size_bytes.max(region.end - area.address);
                 area.born_ns = area.born_ns.min(region.born_ns);
             }
             _ => {
                 objects.extend(area.take());
-                let name = match is_of_brk(region) {
-                    true => Object::BRK_HEAP,
-                    false => "allocator",
-                };
                 area = Some(Object {
                     died_ns,
                     ..object(region, kind, name.to_owned())
