@@ -236,6 +236,7 @@ fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
         "policy": outcome.policy,
         "parameters": parameters,
         "time_ns": outcome.time_ns,
+        "parallel_ns": outcome.parallel_ns,
         "program_ns": match outcome.program_ns() {
             one if one.is_empty() => Value::Null,
             several => json!(several),
@@ -297,6 +298,7 @@ mod tests {
                 ("source", "cache".to_owned()),
             ],
             time_ns: 2.5e9,
+            parallel_ns: 2.0e9,
             split: Split {
                 compute_ns,
                 local_stall_ns,
@@ -427,6 +429,7 @@ mod tests {
             "policy",
             "parameters",
             "time_ns",
+            "parallel_ns",
             "program_ns",
             "compute_ns",
             "local_stall_ns",

@@ -81,6 +81,9 @@ pub struct Outcome {
     pub parameters: Vec<(&'static str, String)>,
     /// From the first thread's start to the last one's end, or of the stable phases.
     pub time_ns: f64,
+    /// Of that, from when several threads had their CPUs first to when they did last: what a run with more steps has
+    /// more of.
+    pub parallel_ns: f64,
     /// Sums over threads.
     pub split: Split,
     /// Each thread, in the trace's order.

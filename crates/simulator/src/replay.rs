@@ -20,7 +20,7 @@ use self::epochs::EpochCounts;
 use self::kernel_thread::KernelThread;
 use self::phases::Phases;
 use self::sampled::Sampled;
-use self::scheduling::{Cpu, MARK, Signal};
+use self::scheduling::{Cpu, MARK, Running, Signal};
 use self::wishes::Wishes;
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX};
@@ -54,6 +54,7 @@ pub(crate) struct Replay<'a, P, const ACTIVE: bool> {
     threads: Vec<Thread<'a>>,
     turns: Tournament,
     cpus: Vec<Cpu>,
+    running: Running,
     assigning: Assigning,
     signals: FxHashMap<u64, Signal>,
     pages: PageTable<'a>,
@@ -103,6 +104,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             threads: Vec::with_capacity(traced.len()),
             turns: Tournament::new(traced.len()),
             cpus: Vec::new(),
+            running: Running::default(),
             assigning: Assigning::new(&job.schedule, trace, figures, &traced)?,
             signals: FxHashMap::default(),
             pages: PageTable::new(

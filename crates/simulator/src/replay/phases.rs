@@ -15,6 +15,7 @@ use crate::thread::{MovePart, Thread};
 #[derive(Default)]
 pub(super) struct Phases {
     time: u64,
+    several: u64,
     latency: [u128; 2],
     moving_parts: [f64; MovePart::COUNT],
     instructions: u64,
@@ -56,6 +57,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.marked[program] = begin;
         if begin && !before {
             self.since = Some(now);
+            self.running.restart(now);
             for number in 0..self.threads.len() {
                 let thread = &self.threads[number];
                 if thread.awaits == MARK {
@@ -82,6 +84,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         };
         let phases = &mut self.phases;
         phases.time += now.saturating_sub(since);
+        phases.several += self.running.several(now);
         for thread in &mut self.threads {
             thread.collect();
             phases.instructions += thread.totals.instructions;
@@ -127,6 +130,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let remote: u64 = threads.iter().map(|thread| thread.remote).sum();
         let Phases {
             time,
+            several,
             latency,
             moving_parts,
             instructions,
@@ -142,6 +146,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             policy: self.job.policy.name().to_owned(),
             parameters: self.job.parameters(),
             time_ns,
+            parallel_ns: *several as f64 / FS,
             split,
             misses: local + remote,
             local,

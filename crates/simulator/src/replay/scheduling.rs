@@ -20,6 +20,42 @@ pub(super) struct Cpu {
     pub slice_end: u64,
 }
 
+/// Threads that have their CPUs.
+#[derive(Default)]
+pub(super) struct Running {
+    threads: usize,
+    /// When several did first, and last.
+    several: Option<(u64, u64)>,
+}
+
+impl Running {
+    fn begins(&mut self, now: u64) {
+        self.threads += 1;
+        if self.threads > 1 {
+            self.several.get_or_insert((now, now));
+        }
+    }
+
+    fn ends(&mut self, now: u64) {
+        if let (2.., Some((_, last))) = (self.threads, &mut self.several) {
+            *last = now.max(*last);
+        }
+        self.threads -= 1;
+    }
+
+    /// What counts begins.
+    pub fn restart(&mut self, now: u64) {
+        self.several = (self.threads > 1).then_some((now, now));
+    }
+
+    /// From when several threads had their CPUs first to when they did last, up to now.
+    pub fn several(&self, now: u64) -> u64 {
+        let last = |last: u64| if self.threads > 1 { now } else { last };
+        self.several
+            .map_or(0, |(first, until)| last(until).saturating_sub(first))
+    }
+}
+
 /// What threads of a program that begins from a mark on wait for; no signal has this number.
 pub(super) const MARK: u64 = u64::MAX;
 
@@ -118,6 +154,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.turns.set(number, key);
         let cpu = thread.cpu;
         self.cpus[cpu as usize].running = false;
+        self.running.ends(now);
         let next = match self.cpus[cpu as usize].queue.pop_front() {
             None => self.take_over(cpu)?,
             next => next,
@@ -145,6 +182,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let thread = &mut self.threads[number];
         thread.wait_until(now);
         thread.state = State::Running;
+        self.running.begins(thread.time);
         let cpu = &mut self.cpus[thread.cpu as usize];
         cpu.running = true;
         cpu.slice_end = thread

@@ -378,3 +378,35 @@ proptest! {
         }
     }
 }
+
+/// What one thread does alone before and after is no part of it.
+#[test]
+fn the_parallel_part_is_from_the_second_thread_to_the_last() {
+    let machine = machine(2, CLOCK);
+    let signal = |sequence| Happening::Signal { sequence };
+    let resume = Happening::Resume {
+        after: 2,
+        waited_instructions: 0,
+    };
+    // 1000 ns and 100 for a miss, then the second thread, 50 ns later a wait for it, and 500 ns alone.
+    let first = thread(
+        0,
+        0,
+        0,
+        batch(
+            vec![load(1000, 0), load(500, 0)],
+            vec![(1, 0, signal(1)), (1, 50, resume)],
+        ),
+    );
+    let second = thread(1, 1, 1, batch(vec![load(400, 1)], vec![(1, 0, signal(2))]));
+    let both = one(
+        &trace(2, vec![first.clone(), second]),
+        &machine,
+        job("first-touch", &[]),
+    );
+    assert_eq!(both.time_ns, 1100.0 + 500.0 + 600.0);
+    // The second has its CPU for 400 and 100 ns; the first one waits in the last 450 of these.
+    assert_eq!(both.parallel_ns, 50.0);
+    let alone = one(&trace(2, vec![first]), &machine, job("first-touch", &[]));
+    assert_eq!(alone.parallel_ns, 0.0);
+}
