@@ -32,6 +32,7 @@ mod file;
 pub mod fuzz;
 mod libraries;
 mod module;
+mod on_disk;
 mod place_rule;
 mod placement;
 mod program;

@@ -12,12 +12,11 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::toml_form::{read_text, unique};
+use crate::on_disk::{read_text, unique, write_new};
 use crate::{Error, Plan, Program};
 
 /// Begins the names of folders that are still being filled.
@@ -86,12 +85,10 @@ impl Store {
             let mut text =
                 String::from("# The command that the plans beside this file were made with.\n");
             command.write_toml(&mut text);
-            write(&unfinished.join("command.toml"), &text)?;
+            write_new(&unfinished.join("command.toml"), text.as_bytes())?;
             for (number, plan) in plans.iter().enumerate() {
-                write(
-                    &unfinished.join(format!("plan-{number}.toml")),
-                    &plan.to_toml(),
-                )?;
+                let file = unfinished.join(format!("plan-{number}.toml"));
+                write_new(&file, plan.to_toml().as_bytes())?;
             }
             fs::rename(&unfinished, &finished)
         })();
@@ -176,12 +173,6 @@ impl Store {
         paths.reverse();
         paths
     }
-}
-
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = fs::File::create_new(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 fn read_kept(path: &Path, command: &Program) -> Result<Kept, Error> {

@@ -1,0 +1,322 @@
+//! What became of a plan, in lines for people: rule by rule, all processes together, and what became of threads.
+
+use std::collections::HashMap;
+use std::io;
+
+use nearpage_machine::several;
+use nearpage_report::printable;
+
+use super::summary::{PhaseSummary, ProcessSummary, RuleSummary};
+
+pub(super) fn outcome(
+    processes: &[ProcessSummary],
+    rule_names: &[String],
+    phases: &[Option<String>],
+) -> Vec<String> {
+    if processes.is_empty() {
+        return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
+                     or setuid?)"
+            .to_owned()];
+    }
+    let mut silent: HashMap<u32, i64> = HashMap::new();
+    for process in processes {
+        *silent.entry(process.pid).or_default() += if process.began { 1 } else { -1 };
+    }
+    let silent = silent.values().filter(|began| **began > 0).count();
+    if silent > 0 && processes.iter().all(|process| process.began) {
+        return vec![
+            "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
+                .to_owned(),
+        ];
+    }
+    let mut rules: Vec<RuleSummary> = (0..rule_names.len())
+        .map(|number| RuleSummary {
+            phase: phases.get(number).cloned().flatten(),
+            ..RuleSummary::default()
+        })
+        .collect();
+    for process in processes {
+        for rule in &process.rules {
+            if let Some(sum) = rules.get_mut(rule.number as usize) {
+                sum.add(process.pid, rule);
+            }
+        }
+    }
+    let mut lines = Vec::new();
+    for (rule, name) in rules.iter().zip(rule_names) {
+        let name = printable(name);
+        let mut line = format!("{name}: {}", rule.done());
+        let troubles = rule.troubles();
+        if !troubles.is_empty() {
+            line += &format!(" ({})", troubles.join("; "));
+        }
+        lines.push(line);
+    }
+    let mut lines = counted(lines);
+    let pinned: u64 = processes.iter().map(|process| process.pins.pinned).sum();
+    let failed: u64 = processes.iter().map(|process| process.pins.failed).sum();
+    if pinned + failed > 0 {
+        let failed = if failed > 0 {
+            format!(", {failed} could not be")
+        } else {
+            String::new()
+        };
+        lines.push(format!("{} pinned{failed}", several(pinned, "thread")));
+    }
+    if silent > 0 {
+        lines.push(format!(
+            "{} ended abruptly, most likely by a signal: what was placed there is not known",
+            several(silent as u64, "process")
+        ));
+    }
+    if let Some(errno) = processes.iter().find_map(|process| process.bind_refused) {
+        lines.push(format!(
+            "mbind is refused here ({}): pages were touched from their nodes instead; a container needs CAP_SYS_NICE \
+             or a seccomp profile that allows mbind",
+            io::Error::from_raw_os_error(errno)
+        ));
+    } else if processes.iter().any(|process| process.mechanism == "touch") {
+        lines.push("pages were touched from their nodes".to_owned());
+    }
+    lines
+}
+
+/// How many threads changed places with each phase that is to have them do so.
+pub(super) fn changed_places(
+    processes: &[ProcessSummary],
+    exchanges: &[Option<String>],
+) -> Vec<String> {
+    let of_phase = |(number, function): (u32, &Option<String>)| {
+        let function = printable(function.as_ref()?);
+        let phases = processes.iter().flat_map(|process| &process.phases);
+        let ours = || phases.clone().filter(|phase| phase.number == number);
+        // Where nobody said anything, something else has been said of that.
+        ours().next()?;
+        if !ours().any(|phase| phase.begun) {
+            return Some(format!(
+                "no thread changed place: `{function}` was not seen to be executed"
+            ));
+        }
+        let sum = |count: fn(&PhaseSummary) -> u64| ours().map(count).sum::<u64>();
+        let mut line = format!(
+            "{} changed place when `{function}` was first executed",
+            several(sum(|phase| phase.changed), "thread")
+        );
+        let left = sum(|phase| phase.left);
+        if left > 0 {
+            line += &format!(
+                ", {left} stayed, as the program or its OpenMP runtime has set their affinity since"
+            );
+        }
+        let failed = sum(|phase| phase.failed);
+        if failed > 0 {
+            line += &format!(", {failed} could not be pinned there");
+        }
+        Some(line)
+    };
+    (0..).zip(exchanges).filter_map(of_phase).collect()
+}
+
+/// Lines that are the same once, where the first was, with their number: what one function allocates
+/// by several ways may have a rule for each.
+fn counted(lines: Vec<String>) -> Vec<String> {
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for line in &lines {
+        *counts.entry(line.clone()).or_default() += 1;
+    }
+    lines
+        .into_iter()
+        .filter_map(|line| match counts.remove(&line)? {
+            1 => Some(line),
+            count => Some(format!("{count} × {line}")),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_that_begin_later_are_told_apart() {
+        let said = |counters: &str| {
+            let line =
+                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
+            outcome(
+                &[serde_json::from_str(&line).unwrap()],
+                &["a".to_owned()],
+                &[],
+            )
+            .join("\n")
+        };
+        let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":2,"switched_moved":384,"switched_ns":5300000"#
+            )),
+            "a: placed 2 objects, 2 MiB in 512 pages, when the second thread was created: 384 pages moved, 5.3 ms"
+        );
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":1,"switched_moved":1,"switched_ns":42000,"waited":3"#
+            )),
+            "a: placed 2 objects, 2 MiB in 512 pages, 1 of them when the second thread was created: 1 page moved, 42 µs \
+             (3 left to first touch: no second thread was created while they were there)"
+        );
+        assert_eq!(
+            said(r#","waited":1"#),
+            "a: 1 object recognised, none placed (1 left to first touch: no second thread was created while they \
+             were there)"
+        );
+        assert_eq!(
+            said(&format!(r#"{placed},"early":2"#)),
+            "a: placed 2 objects, 2 MiB in 512 pages (2 placed at their allocation, not when the second thread was \
+             created: pages that are there can't be moved)"
+        );
+        assert_eq!(
+            said(r#","left":2"#),
+            "a: 2 objects left to first touch, as planned"
+        );
+    }
+
+    #[test]
+    fn placements_of_phases_are_told_apart() {
+        let said = |counters: &str| {
+            let line =
+                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
+            let processes = [serde_json::from_str(&line).unwrap()];
+            let phases = [Some("f._omp_fn.0".to_owned())];
+            outcome(&processes, &["a from f on".to_owned()], &phases).join("\n")
+        };
+        let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
+        assert_eq!(
+            said(&format!(
+                r#"{placed},"switched":1,"switched_moved":384,"switched_ns":5300000,"waited":1"#
+            )),
+            "a from f on: placed 2 objects, 2 MiB in 512 pages, 1 of them when `f._omp_fn.0` was first executed: 384 \
+             pages moved, 5.3 ms (1 left where placed before: `f._omp_fn.0` was not seen to be executed while they \
+             were there)"
+        );
+        assert_eq!(
+            said(r#","left":1"#),
+            "a from f on: 1 object left where placed before, as planned"
+        );
+        assert_eq!(
+            said(r#","early":1"#),
+            "a from f on: 1 object recognised, none placed (1 left where placed before: pages that are there can't \
+             be moved by touching them)"
+        );
+    }
+
+    #[test]
+    fn threads_that_change_places_are_told_by_phase() {
+        let said = |phases: &[&str]| {
+            let line = |phases: &&str| format!(r#"{{"pid":1,"phases":[{phases}]}}"#);
+            let lines = phases.iter().map(line);
+            let processes: Vec<ProcessSummary> = lines
+                .map(|line| serde_json::from_str(&line).unwrap())
+                .collect();
+            changed_places(&processes, &[None, Some("f._omp_fn.0".to_owned())]).join("\n")
+        };
+        let all = r#"{"number":1,"begun":true,"changed":3,"left":0,"failed":0}"#;
+        let when = "changed place when `f._omp_fn.0` was first executed";
+        assert_eq!(said(&[all]), format!("3 threads {when}"));
+        let some = r#"{"number":1,"begun":true,"changed":1,"left":2,"failed":1}"#;
+        assert_eq!(
+            said(&[some]),
+            format!(
+                "1 thread {when}, 2 stayed, as the program or its OpenMP runtime has set their affinity since, 1 could not be \
+                 pinned there"
+            )
+        );
+        let none = r#"{"number":1,"begun":false,"changed":0,"left":0,"failed":0}"#;
+        assert_eq!(said(&[all, none, all]), format!("6 threads {when}"));
+        assert_eq!(
+            said(&[none, none]),
+            "no thread changed place: `f._omp_fn.0` was not seen to be executed"
+        );
+        assert_eq!(said(&["", r#"{"number":0,"begun":true}"#]), "");
+    }
+
+    #[test]
+    fn what_became_of_the_rest_is_told_by_processes() {
+        let said = |processes: &[(u32, &str)]| {
+            let line = |&(pid, rest): &(u32, &str)| {
+                let line = format!(
+                    r#"{{"pid":{pid},"mechanism":"bind","rules":[{{"number":0,{rest}}}]}}"#
+                );
+                serde_json::from_str(&line).unwrap()
+            };
+            let processes: Vec<ProcessSummary> = processes.iter().map(line).collect();
+            outcome(&processes, &["rest".to_owned()], &[]).join("\n")
+        };
+        let set = r#""rest":"set""#;
+        assert_eq!(said(&[(1, set)]), "rest: policy set in 1 process");
+        assert_eq!(
+            said(&[(1, set), (2, set), (1, set)]),
+            "rest: policy set in 2 processes",
+            "one that became another program is one"
+        );
+        assert_eq!(
+            said(&[(
+                1,
+                r#""rest":"set","switched":1,"switched_moved":7,"switched_ns":42000"#
+            )]),
+            "rest: policy set in 1 process when the second thread was created: 7 pages moved, 42 µs"
+        );
+        assert_eq!(
+            said(&[
+                (1, r#""rest":"waits""#),
+                (2, set),
+                (
+                    3,
+                    r#""rest":"failed","failures":[{"call":"set_mempolicy","errno":1,"count":1}]"#
+                )
+            ]),
+            "rest: policy set in 1 process; left to first touch, as no second thread was created, in 1 process; could \
+             not be placed in 1 process (1 × set_mempolicy failed: Operation not permitted (os error 1))"
+        );
+        assert_eq!(
+            said(&[(1, r#""rest":"left""#)]),
+            "rest: left to first touch, as planned, in 1 process"
+        );
+    }
+
+    #[test]
+    fn outcome_adds_up_processes_and_names_failures() {
+        let line = r#"{"pid":1,"mechanism":"bind","bind_refused":null,"pins":{"pinned":3,"failed":1},
+            "rules":[{"number":0,"objects":1,"pages":256,"bytes":1048576},
+                     {"number":1,"failures":[{"call":"mbind","errno":12,"count":2}]}]}"#;
+        let process = || serde_json::from_str(line).unwrap();
+        let names = ["a".to_owned(), "b".to_owned()];
+        let lines = outcome(&[process(), process()], &names, &[]);
+        assert_eq!(lines[0], "a: placed 2 objects, 2 MiB in 512 pages");
+        assert!(
+            lines[1].starts_with("b: matched nothing (4 × mbind failed: Cannot allocate memory"),
+            "{lines:?}"
+        );
+        assert_eq!(lines[2], "6 threads pinned, 2 could not be");
+        let alike = ["c", "a", "c", "c"].map(str::to_owned);
+        let lines = outcome(&[process()], &alike, &[]);
+        assert_eq!(lines[0], "c: placed 1 object, 1 MiB in 256 pages");
+        assert_eq!(lines[2], "2 × c: matched nothing");
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(outcome(&[], &names, &[])[0].starts_with("nothing was placed"));
+        let began = |pid| ProcessSummary {
+            pid,
+            began: true,
+            ..ProcessSummary::default()
+        };
+        let lines = outcome(&[began(1)], &names, &[]);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("ended abruptly"), "{lines:?}");
+        let lines = outcome(&[began(1), began(2), process()], &names, &[]);
+        assert_eq!(lines[0], "a: placed 1 object, 1 MiB in 256 pages");
+        assert!(
+            lines[3].starts_with("1 process ended abruptly"),
+            "{lines:?}"
+        );
+        let lines = outcome(&[began(1), process()], &names, &[]);
+        assert!(!lines.concat().contains("abruptly"), "{lines:?}");
+    }
+}

@@ -1,0 +1,163 @@
+//! What became of one rule, in words: what was done with its objects, and what did not go as planned.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use nearpage_machine::several;
+use nearpage_report::{bytes, printable, time};
+
+use super::summary::{Failure, RestStatus, RuleSummary};
+
+impl RuleSummary {
+    /// What was done with the objects.
+    pub(super) fn done(&self) -> String {
+        let mut done = match self.objects {
+            _ if !self.processes.is_empty() => self.rest_done(),
+            0 if self.left > 0 => format!(
+                "{} left {}, as planned",
+                several(self.left, "object"),
+                self.left_where()
+            ),
+            // Of those that are placed at their allocation instead there are objects.
+            0 if self.waited + self.early > 0 => format!(
+                "{} recognised, none placed",
+                several(self.waited + self.early, "object")
+            ),
+            0 => "matched nothing".to_owned(),
+            count => format!(
+                "placed {}, {} in {}",
+                several(count, "object"),
+                bytes(self.bytes),
+                several(self.pages, "page")
+            ),
+        };
+        if self.switched > 0 && self.objects > 0 {
+            let which = match self.switched == self.objects {
+                true => String::new(),
+                false => format!("{} of them ", self.switched),
+            };
+            done += &format!(", {which}{}", self.moved_at_switch());
+        }
+        done
+    }
+
+    /// What was done with the rest.
+    fn rest_done(&self) -> String {
+        let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len) as u64;
+        let words = [
+            (RestStatus::Set, "policy set in"),
+            (RestStatus::Left, "left to first touch, as planned, in"),
+            (
+                RestStatus::Waits,
+                "left to first touch, as no second thread was created, in",
+            ),
+            (RestStatus::Failed, "could not be placed in"),
+        ];
+        let said = words
+            .into_iter()
+            .filter(|&(status, _)| count(status) > 0)
+            .map(|(status, words)| {
+                let switched = match status {
+                    RestStatus::Set if self.switched > 0 => format!(" {}", self.moved_at_switch()),
+                    _ => String::new(),
+                };
+                format!("{words} {}{switched}", several(count(status), "process"))
+            });
+        said.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What becomes of objects that are not placed.
+    fn left_where(&self) -> &'static str {
+        match self.phase {
+            Some(_) => "where placed before",
+            None => "to first touch",
+        }
+    }
+
+    /// What those that wait wait for.
+    fn event(&self) -> String {
+        match &self.phase {
+            Some(function) => format!("`{}` was first executed", printable(function)),
+            None => "the second thread was created".to_owned(),
+        }
+    }
+
+    fn moved_at_switch(&self) -> String {
+        format!(
+            "when {}: {} moved, {}",
+            self.event(),
+            several(self.switched_moved, "page"),
+            time(self.switched_ns as f64)
+        )
+    }
+
+    /// What did not go as planned.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        let mut tell = |count: u64, words: &str| {
+            if count > 0 {
+                troubles.push(format!("{count} {words}"));
+            }
+        };
+        tell(self.weak, "recognised only by function, line and size");
+        if self.objects > 0 {
+            tell(self.left, &format!("left {}", self.left_where()));
+        }
+        let (waited, early) = match &self.phase {
+            Some(function) => (
+                format!(
+                    "left where placed before: `{}` was not seen to be executed while they were there",
+                    printable(function)
+                ),
+                "left where placed before: pages that are there can't be moved by touching them",
+            ),
+            None => (
+                "left to first touch: no second thread was created while they were there"
+                    .to_owned(),
+                "placed at their allocation, not when the second thread was created: pages that are there can't be \
+                 moved",
+            ),
+        };
+        tell(self.waited, &waited);
+        tell(self.early, early);
+        tell(self.too_small, "too small to place (under two pages)");
+        tell(
+            self.no_room,
+            "not placed: no mappings left, or no room to remember them",
+        );
+        tell(
+            self.outside,
+            "outside their module: the plan is of another build",
+        );
+        for (count, noun, words) in [
+            (
+                self.coarsened,
+                "piece",
+                "made coarser to stay within the mappings allowed",
+            ),
+            (
+                self.missing_node_pages,
+                "page",
+                "for a node that is not there",
+            ),
+            (
+                self.untouched,
+                "page",
+                "not touched (over the cap, or not touchable)",
+            ),
+        ] {
+            if count > 0 {
+                troubles.push(format!("{} {words}", several(count, noun)));
+            }
+        }
+        for Failure { call, errno, count } in &self.failures {
+            let reason = io::Error::from_raw_os_error(*errno);
+            troubles.push(format!("{count} × {call} failed: {reason}"));
+        }
+        if self.ignored {
+            troubles
+                .push("the rule makes no sense to the preload library and was ignored".to_owned());
+        }
+        troubles
+    }
+}

@@ -1,0 +1,359 @@
+//! Threads of a run before it begins: how many a team will have, on which CPUs, and which of them are pinned, as
+//! was asked for, planned, or said by OpenMP's variables and the affinity mask.
+
+use std::io;
+
+use anyhow::Context;
+use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
+use nearpage_plan::{Pinning, Plan};
+
+use super::Wish;
+use crate::arguments::Threads;
+
+/// Threads pinned in order of creation.
+const PINNED_THREADS_MAX: usize = 4096;
+
+/// What the environment says about the threads of a run.
+pub(super) struct RunThreads {
+    /// CPUs that the command may use.
+    allowed: CpuList,
+    /// The affinity mask leaves CPUs of the machine out.
+    masked: bool,
+    /// `OMP_NUM_THREADS`.
+    openmp_threads: Option<usize>,
+    /// CPUs of `OMP_PLACES`, place by place, where it lists them; empty where it names them.
+    places: Option<Vec<CpuId>>,
+    /// A variable by which the OpenMP runtime is to bind threads to CPUs of its choice.
+    binding: Option<&'static str>,
+}
+
+impl RunThreads {
+    pub(super) fn of_this_process(machine: &Machine) -> anyhow::Result<Self> {
+        let allowed = affinity_mask()?;
+        let known: CpuList = machine
+            .cpus()
+            .as_slice()
+            .iter()
+            .copied()
+            .filter(|&cpu| allowed.contains(cpu))
+            .collect();
+        let variable = |name: &str| {
+            std::env::var(name)
+                .ok()
+                .filter(|value| !value.trim().is_empty())
+        };
+        Ok(Self {
+            masked: known.as_slice().len() < machine.cpus().as_slice().len(),
+            // A machine file of another machine: its CPUs are not ours to be masked.
+            allowed: if known.as_slice().is_empty() {
+                machine.cpus()
+            } else {
+                known
+            },
+            openmp_threads: variable("OMP_NUM_THREADS").and_then(|value| openmp_threads(&value)),
+            places: variable("OMP_PLACES").map(|value| openmp_places(&value).unwrap_or_default()),
+            binding: ["OMP_PROC_BIND", "GOMP_CPU_AFFINITY"]
+                .into_iter()
+                .find(|name| {
+                    let value = variable(name);
+                    value.is_some_and(|value| !value.trim().eq_ignore_ascii_case("false"))
+                }),
+        })
+    }
+
+    /// Threads of a team in this run, where that is known before it starts.
+    pub(super) fn team_size(&self, team: &str) -> Option<usize> {
+        (team == "openmp").then(|| self.openmp_threads.unwrap_or(self.allowed.as_slice().len()))
+    }
+
+    /// How threads are laid out, and which are pinned: as was asked for, else as a plan says, else compactly where
+    /// placements name threads. `OMP_PLACES` and an affinity mask win; other bindings of OpenMP's do not.
+    pub(super) fn pinning(
+        &self,
+        wish: &Wish,
+        warnings: &mut Vec<String>,
+    ) -> (ThreadPlacement, Pinning) {
+        let planned = planned_threads(wish.plans, warnings);
+        if let (Some(planned), Some(given)) = (planned, wish.threads)
+            && given != planned
+        {
+            warnings.push(format!(
+                "the plan is for threads that run {}: --threads {} wins, and what the plan promises does not hold",
+                planned.as_str(),
+                given.as_str()
+            ));
+        }
+        let wanted = wish.threads.or(planned);
+        let needs_threads = wish.plans.iter().any(Plan::names_threads)
+            || wish.rules.iter().any(|rule| rule.placement.names_threads());
+        let pinning = match wanted {
+            Some(Threads::None) => return (ThreadPlacement::Compact, Pinning::None),
+            Some(_) if wish.plans.is_empty() => Pinning::CreationOrder,
+            Some(_) => Pinning::Teams,
+            None if needs_threads => Pinning::Teams,
+            None => return (ThreadPlacement::Compact, Pinning::None),
+        };
+        let placement = wanted.unwrap_or(Threads::Compact).placement();
+        if self.masked {
+            warnings.push(format!(
+                "an affinity mask is set: threads are pinned within CPUs {}",
+                self.allowed
+            ));
+        }
+        match &self.places {
+            None => {
+                if let Some(name) = self.binding {
+                    warnings.push(format!(
+                        "{name} is set, but threads are pinned over it, {}; --threads none leaves them to it",
+                        wanted.unwrap_or(Threads::Compact).as_str()
+                    ));
+                }
+                (placement, pinning)
+            }
+            Some(places) => {
+                let how = if places.is_empty() {
+                    "as if bound compactly"
+                } else {
+                    "to its places in order"
+                };
+                let though = match planned.filter(|_| wish.threads.is_none()) {
+                    Some(planned) => format!(
+                        ", though the plan is for threads that run {}",
+                        planned.as_str()
+                    ),
+                    None => String::new(),
+                };
+                warnings.push(format!(
+                    "OMP_PLACES is set: threads are not pinned{though}; pages follow it, {how}"
+                ));
+                (placement, Pinning::None)
+            }
+        }
+    }
+
+    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Without one it would not see a mask when
+    /// it counts CPUs.
+    pub(super) fn overrules_llvm(&self, pinning: Pinning) -> bool {
+        pinning != Pinning::None && !self.masked && self.binding.is_none()
+    }
+
+    /// CPUs of a team of so many threads.
+    pub(super) fn cpus(
+        &self,
+        machine: &Machine,
+        threads: usize,
+        placement: ThreadPlacement,
+    ) -> Vec<CpuId> {
+        match &self.places {
+            Some(places) if !places.is_empty() => {
+                places.iter().copied().cycle().take(threads).collect()
+            }
+            _ => thread_cpus(machine, threads, placement, Some(&self.allowed)),
+        }
+    }
+
+    /// CPUs of threads in order of creation, of whatever team.
+    pub(super) fn all_cpus(&self, machine: &Machine, placement: ThreadPlacement) -> Vec<CpuId> {
+        let round = self
+            .openmp_threads
+            .unwrap_or(self.allowed.as_slice().len())
+            .max(1);
+        self.cpus(machine, round, placement)
+            .into_iter()
+            .cycle()
+            .take(PINNED_THREADS_MAX.max(round))
+            .collect()
+    }
+}
+
+/// Where plans want threads to run; of several that contradict each other the first counts.
+fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<Threads> {
+    let mut wanted = plans.iter().filter_map(|plan| plan.threads);
+    let first = wanted.next()?;
+    if let Some(other) = wanted.find(|&other| other != first) {
+        warnings.push(format!(
+            "one plan is for threads that run {}, another {}: all run {}",
+            first.as_str(),
+            other.as_str(),
+            first.as_str()
+        ));
+    }
+    Some(first.into())
+}
+
+fn affinity_mask() -> anyhow::Result<CpuList> {
+    // SAFETY: zero is a valid set; the kernel fills in the set that is passed.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Err(io::Error::last_os_error()).context("can't read the affinity mask");
+        }
+        set
+    };
+    // SAFETY: every number is within the set.
+    let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
+    Ok((0..libc::CPU_SETSIZE as u32)
+        .filter(is_set)
+        .map(CpuId)
+        .collect())
+}
+
+/// The first number of `OMP_NUM_THREADS`, which may list one per nesting level.
+fn openmp_threads(value: &str) -> Option<usize> {
+    value
+        .split(',')
+        .next()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|&threads| threads > 0)
+}
+
+/// The first CPU of each place of a list such as `{0},{1,2},{4}:4:2`; none where places are named
+/// (`cores`) or written in a way that is not known here.
+fn openmp_places(value: &str) -> Option<Vec<CpuId>> {
+    let mut cpus = Vec::new();
+    let mut rest = value.trim();
+    while !rest.is_empty() {
+        let (place, after) = rest.strip_prefix('{')?.split_once('}')?;
+        let first: u32 = place.split([',', ':']).next()?.trim().parse().ok()?;
+        let (interval, after) = after.split_once(',').unwrap_or((after, ""));
+        let mut parts = interval
+            .trim()
+            .strip_prefix(':')
+            .map(|text| text.split(':').map(str::trim))
+            .into_iter()
+            .flatten();
+        let count: u32 = parts.next().map_or(Some(1), |text| text.parse().ok())?;
+        let stride: u32 = parts.next().map_or(Some(1), |text| text.parse().ok())?;
+        if count > 4096 {
+            return None;
+        }
+        cpus.extend(
+            (0..count).map(|number| CpuId(first.saturating_add(number.saturating_mul(stride)))),
+        );
+        rest = after.trim();
+    }
+    (!cpus.is_empty()).then_some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Option<Vec<u32>> {
+        Some(openmp_places(text)?.into_iter().map(|cpu| cpu.0).collect())
+    }
+
+    #[test]
+    fn reads_openmp_variables() {
+        assert_eq!(openmp_threads("8"), Some(8));
+        assert_eq!(openmp_threads("4,2"), Some(4));
+        assert_eq!(openmp_threads("0"), None);
+        assert_eq!(places("{0},{3},{1,2}"), Some(vec![0, 3, 1]));
+        assert_eq!(places("{4}:3:2"), Some(vec![4, 6, 8]));
+        assert_eq!(places("{0:2}:2:2,{9}"), Some(vec![0, 2, 9]));
+        assert_eq!(places("cores"), None);
+        assert_eq!(places("{0}:99999"), None);
+        assert_eq!(places("{,"), None);
+    }
+
+    /// How threads of these plans are pinned on `amd48`, where these were asked for, and what is said of it.
+    fn pinned(
+        run: &RunThreads,
+        plans: &[&str],
+        threads: Option<Threads>,
+    ) -> (ThreadPlacement, Pinning, Vec<String>) {
+        let machine = nearpage_machine::preset("amd48").unwrap();
+        let plan = |keys: &&str| {
+            let text = format!("version = 1\n{keys}\n[program]\nexecutable = \"x\"\n");
+            Plan::from_toml(&text, "p").unwrap()
+        };
+        let plans: Vec<Plan> = plans.iter().map(plan).collect();
+        let wish = Wish {
+            machine: &machine,
+            plans: &plans,
+            rules: &[],
+            threads,
+            mechanism: nearpage_plan::Mechanism::Bind,
+            touch_group: 1,
+        };
+        let mut warnings = Vec::new();
+        let (placement, pinning) = run.pinning(&wish, &mut warnings);
+        (placement, pinning, warnings)
+    }
+
+    #[test]
+    fn threads_run_as_asked_for_or_else_as_planned() {
+        let run = || RunThreads {
+            allowed: nearpage_machine::preset("amd48").unwrap().cpus(),
+            masked: false,
+            openmp_threads: Some(8),
+            places: None,
+            binding: None,
+        };
+        let (compact, scatter) = ("threads = \"compact\"", "threads = \"scatter\"");
+        let silent = |placement, pinning| (placement, pinning, Vec::<String>::new());
+        assert_eq!(
+            pinned(&run(), &[""], None),
+            silent(ThreadPlacement::Compact, Pinning::None)
+        );
+        for (plan, placement) in [
+            (compact, ThreadPlacement::Compact),
+            (scatter, ThreadPlacement::Scatter),
+        ] {
+            let wanted = silent(placement, Pinning::Teams);
+            assert_eq!(pinned(&run(), &[plan], None), wanted);
+            assert_eq!(pinned(&run(), &["", plan], None), wanted);
+        }
+        assert_eq!(
+            pinned(&run(), &[scatter], Some(Threads::Scatter)),
+            silent(ThreadPlacement::Scatter, Pinning::Teams)
+        );
+        // What was asked for wins, and so does the first plan.
+        for (threads, placement, pinning) in [
+            (Threads::Compact, ThreadPlacement::Compact, Pinning::Teams),
+            (Threads::None, ThreadPlacement::Compact, Pinning::None),
+        ] {
+            let found = pinned(&run(), &[scatter], Some(threads));
+            let line = format!(
+                "the plan is for threads that run scatter: --threads {} wins, and what the plan promises does not hold",
+                threads.as_str()
+            );
+            assert_eq!(found, (placement, pinning, vec![line]));
+        }
+        let (placement, _, warnings) = pinned(&run(), &[scatter, compact], None);
+        assert_eq!(placement, ThreadPlacement::Scatter);
+        assert_eq!(
+            warnings,
+            ["one plan is for threads that run scatter, another compact: all run scatter"]
+        );
+        // Who binds threads by OMP_PLACES is left to it; nothing else is.
+        let placed = RunThreads {
+            places: Some(vec![CpuId(6), CpuId(0)]),
+            binding: Some("OMP_PROC_BIND"),
+            ..run()
+        };
+        let (_, pinning, warnings) = pinned(&placed, &[scatter], None);
+        assert_eq!(pinning, Pinning::None);
+        assert_eq!(
+            warnings,
+            [
+                "OMP_PLACES is set: threads are not pinned, though the plan is for threads that run scatter; pages \
+                 follow it, to its places in order"
+            ]
+        );
+        let bound = RunThreads {
+            binding: Some("OMP_PROC_BIND"),
+            ..run()
+        };
+        let (_, pinning, warnings) = pinned(&bound, &[scatter], None);
+        assert_eq!(pinning, Pinning::Teams);
+        assert_eq!(
+            warnings,
+            [
+                "OMP_PROC_BIND is set, but threads are pinned over it, scatter; --threads none leaves them to it"
+            ]
+        );
+    }
+}

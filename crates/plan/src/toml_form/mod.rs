@@ -1,0 +1,100 @@
+//! The plan as a TOML file (version 1).
+//!
+//! ```toml
+//! version = 1
+//! policy = "object"               # who decided
+//! machine = "opteron-4"           # where the predictions hold
+//! page_bytes = 4096               # unit of `runs`
+//! threads = "scatter"             # where threads are to run, or "compact"; left out: nothing is said of that
+//!
+//! [program]
+//! executable = "cg"
+//! build_id = "8b1c…"
+//! arguments = ["100000"]
+//! rank = 0                        # only where a launcher numbers processes
+//!
+//! [[team]]                        # patterns without `@team` mean the first
+//! name = "openmp"
+//! threads = 4
+//! module = "libgomp.so.1.0.0"     # start routine: module, its build-id, address in its file
+//! build_id = "…"
+//! offset = 0x1dda0
+//!
+//! [[object]]                      # the first that fits an object wins
+//! name = "cvar"
+//! symbol = "cvar"                 # a static object: also `module`, `build_id`, `offset`, `size`
+//! size = 41943040
+//! placement = "block-cyclic:5M"
+//! start = "second-thread"         # from when it holds; left out: "allocation", the object's own
+//! why = "each thread sweeps its own 5 MiB of every 20"
+//! predicted = { accesses = 51234, cost_share = 0.61, local_before = 0.25, local_after = 0.98 }
+//!
+//! [[object]]
+//! name = "main:120"
+//! call_site = [                   # innermost first; also `order = [0, 3]`, `thread = 1`
+//!   { function = "main", line = 120, module = "cg", offset = 0x12a4, build_id = "8b1c…" },
+//! ]
+//! size = 1048576
+//! placement = "runs"
+//! runs = ["0+128 thread:0", "128+128 thread:1"]
+//!
+//! [[object]]
+//! name = "large heap objects"
+//! heap = ">=1M"                   # or `mapping = ">=1G"`; bounds as `--place` takes them
+//! placement = "interleave"
+//!
+//! [[object]]
+//! name = "code of libm.so.6"
+//! code = "libm.so.6"              # a module's code: copies for the nodes that run it
+//! build_id = "93ac…"              # of this build of it, these of its pages alone: the first, and how many
+//! pages = ["0+2", "17+1"]
+//! placement = "replicate"
+//!
+//! [[object]]
+//! name = "heap, outside logged objects"
+//! brk_heap = true                 # the heap that `brk` extends, where no decision about an object places it
+//! size = 1384448                  # from its start on
+//! placement = "runs"
+//! runs = ["0+80 thread:0", "80+90 thread:1"]
+//!
+//! [[object]]
+//! name = "the rest"
+//! rest = true                     # what no other decision places: small objects, and what has no name
+//! placement = "interleave"        # over nodes without weights; or "node:1", "first-touch"
+//!
+//! [[phase]]                       # what changes when a function is executed for the first time
+//! function = "columns._omp_fn.0"
+//! module = "adi"                  # also `build_id`, `offset` and `size`
+//! threads = [1, 0, 3, 2]          # whose place each thread of the first team takes; left out: none moves
+//!
+//! [[phase.object]]                # as above, but for `rest`, `brk_heap`, `code` and `start`
+//! name = "grid"
+//! symbol = "grid"
+//! placement = "block-cyclic:4K"
+//! ```
+//!
+//! `start = "second-thread"`: until a second thread of the process runs, the object is left to first touch,
+//! near the thread that fills it alone; then each of its pages moves to its place when it is next used.
+//! `start = "parallel"`: the same, and when one thread has run alone for a millisecond or longer, its pages
+//! move near that one when they are next used, until another runs again.
+//! With `placement = "first-touch"` each page goes near the thread that is the first to use it then.
+//! `simulate` does that. `run` moves all pages that are there to where the plan says when the second thread is
+//! created, and does the rest neither for `parallel` nor for `first-touch`: `docs/formats.md` says why.
+//!
+//! A phase begins when any thread executes its function for the first time: each page of the objects that it names
+//! moves to its place when it is next used, with `placement = "first-touch"` near the thread that uses it. What it
+//! does not name stays where it is. `run` moves the pages that are there, and the threads, when the function is about to
+//! be executed by a team or as a thread's start routine, and leaves objects with `first-touch` where they are.
+//!
+//! `why` and `predicted` may be left out, and every unknown key is refused. Shares are written with
+//! four decimals, accesses as whole numbers.
+
+mod object;
+mod parse;
+mod print;
+#[cfg(test)]
+mod tests;
+
+/// The version that [`Plan::to_toml`](crate::Plan::to_toml) writes and [`Plan::from_toml`](crate::Plan::from_toml)
+/// reads.
+pub const VERSION: u32 = 1;

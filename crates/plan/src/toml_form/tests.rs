@@ -1,0 +1,466 @@
+use proptest::prelude::*;
+
+use super::parse::only_once;
+use crate::placement::tests::{name, placement};
+use crate::{
+    CallSiteFrame, Decision, Effect, Layout, PageRun, Phase, Placement, Plan, Program, Start,
+    Subject, Team,
+};
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..1 << 20, 0u64..=i64::MAX as u64]
+}
+
+fn subject() -> impl Strategy<Value = Subject> {
+    let frame = (name(), "[0-9a-f]{0,40}", number(), name(), any::<u32>()).prop_map(
+        |(module, build_id, offset, function, line)| CallSiteFrame {
+            module,
+            build_id,
+            offset,
+            function,
+            line,
+        },
+    );
+    let bounds = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    prop_oneof![
+        (name(), name(), "[0-9a-f]{0,40}", number(), number()).prop_map(
+            |(symbol, module, build_id, offset, size_bytes)| Subject::Symbol {
+                symbol,
+                module,
+                build_id,
+                offset,
+                size_bytes
+            }
+        ),
+        (
+            prop::collection::vec(frame, 1..4),
+            number(),
+            prop::option::of((0u32..100, 100u32..)),
+            prop::option::of(any::<u32>())
+        )
+            .prop_map(|(frames, size_bytes, order, thread)| Subject::CallSite {
+                frames,
+                size_bytes,
+                order,
+                thread
+            }),
+        (
+            name(),
+            "[0-9a-f]{0,40}",
+            prop::collection::vec((1u64..99, 1u64..9), 0..4)
+        )
+            .prop_map(|(module, build_id, runs)| {
+                let mut end = 0;
+                let pages = runs.into_iter().map(|(gap, count)| {
+                    let first = end + gap;
+                    end = first + count;
+                    (first, count)
+                });
+                Subject::Code {
+                    module,
+                    build_id,
+                    pages: pages.collect(),
+                }
+            }),
+        (1..=i64::MAX as u64).prop_map(|size_bytes| Subject::BrkHeap { size_bytes }),
+        Just(Subject::Rest),
+        bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Heap {
+            size_min_bytes,
+            size_max_bytes
+        }),
+        bounds().prop_map(|(size_min_bytes, size_max_bytes)| Subject::Mapping {
+            size_min_bytes,
+            size_max_bytes
+        }),
+    ]
+}
+
+/// Runs in order, as a plan has them.
+fn ordered(placement: Placement) -> Placement {
+    match placement {
+        Placement::Runs(runs) => {
+            let mut next = 0;
+            let run = |run: PageRun| {
+                let first_page = next + run.first_page % 3;
+                next = first_page + run.pages;
+                PageRun { first_page, ..run }
+            };
+            Placement::Runs(runs.into_iter().map(run).collect())
+        }
+        other => other,
+    }
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let share = || (0u32..=10_000).prop_map(|share| f64::from(share) / 1e4);
+    let effect = (0u32.., share(), prop::option::of(share()), share()).prop_map(
+        |(accesses, cost_share, local_before, local_after)| Effect {
+            accesses: f64::from(accesses),
+            cost_share,
+            local_before,
+            local_after,
+        },
+    );
+    let decision = (
+        name(),
+        subject(),
+        placement(),
+        prop::sample::select(vec![
+            Start::Allocation,
+            Start::SecondThread,
+            Start::Parallel,
+        ]),
+        name(),
+        effect,
+    )
+        .prop_map(|(name, subject, placement, start, why, effect)| Decision {
+            name,
+            placement: match subject {
+                Subject::Code { .. } => Placement::Replicate,
+                Subject::Rest if !placement.fits_rest() => Placement::FirstTouch,
+                _ => ordered(placement),
+            },
+            subject,
+            start,
+            why,
+            effect,
+        });
+    let team = (name(), any::<u32>(), name(), "[0-9a-f]{0,40}", number()).prop_map(
+        |(name, threads, module, build_id, offset)| Team {
+            name,
+            threads,
+            module,
+            build_id,
+            offset,
+        },
+    );
+    let program = (
+        name(),
+        "[0-9a-f]{0,40}",
+        prop::collection::vec(name(), 0..4),
+        prop::option::of(any::<u32>()),
+    )
+        .prop_map(|(executable, build_id, arguments, rank)| Program {
+            executable,
+            build_id,
+            arguments,
+            rank,
+        });
+    (
+        program,
+        name(),
+        name(),
+        (0u32..40).prop_map(|shift| 1u64 << shift),
+        prop::option::of(prop::sample::select(Layout::ALL.to_vec())),
+        prop::collection::vec(team, 0..3),
+        prop::collection::vec(decision, 0..5),
+    )
+        .prop_map(
+            |(program, policy, machine, page_bytes, threads, teams, mut decisions)| {
+                let mut seen = Vec::new();
+                decisions.retain(|decision: &Decision| {
+                    let what = only_once(&decision.subject);
+                    let is_again = what.is_some() && seen.contains(&what);
+                    seen.push(what);
+                    !is_again
+                });
+                // Any of them might as well change with a phase.
+                let begins = |decision: &Decision| {
+                    let kind = &decision.subject;
+                    let is_object = !matches!(
+                        kind,
+                        Subject::Code { .. } | Subject::BrkHeap { .. } | Subject::Rest
+                    );
+                    let phase = || Phase {
+                        function: decision.name.clone(),
+                        module: program.executable.clone(),
+                        build_id: program.build_id.clone(),
+                        offset: page_bytes,
+                        size_bytes: page_bytes / 2,
+                        threads: (0..page_bytes.ilog2() % 4).rev().collect(),
+                        decisions: vec![Decision {
+                            start: Start::Allocation,
+                            ..decision.clone()
+                        }],
+                    };
+                    is_object.then(phase)
+                };
+                let phases = decisions.iter().skip(2).filter_map(begins).collect();
+                Plan {
+                    program,
+                    policy,
+                    machine,
+                    page_bytes,
+                    threads,
+                    teams,
+                    decisions,
+                    phases,
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn survives_writing(plan in plan()) {
+        let text = plan.to_toml();
+        let again = Plan::from_toml(&text, "plan.toml").map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+        prop_assert_eq!(&again, &plan);
+        prop_assert_eq!(again.to_toml(), text);
+    }
+
+    #[test]
+    fn damage_is_an_error_and_no_panic(plan in plan(), cut: prop::sample::Index, junk in "\\PC{0,3}") {
+        let text = plan.to_toml();
+        let mut at = cut.index(text.len() + 1);
+        while !text.is_char_boundary(at) { at -= 1; }
+        let _ = Plan::from_toml(&text[..at], "cut");
+        let _ = Plan::from_toml(&format!("{}{junk}{}", &text[..at], &text[at..]), "junk");
+    }
+}
+
+const SMALL: &str = r#"version = 1
+[program]
+executable = "cg"
+
+[[object]]
+name = "cvar"
+symbol = "cvar"
+placement = "block-cyclic:20M"
+"#;
+
+#[test]
+fn a_plan_written_by_hand_needs_little() {
+    let plan = Plan::from_toml(SMALL, "p").expect("plan");
+    assert_eq!(plan.page_bytes, 4096);
+    assert_eq!(plan.threads, None);
+    assert_eq!(plan.decisions.len(), 1);
+}
+
+#[test]
+fn where_threads_run_is_written_only_where_a_plan_says_it() {
+    let mut plan = Plan::from_toml(SMALL, "p").expect("plan");
+    let silent = plan.to_toml();
+    assert!(!silent.contains("threads"), "{silent}");
+    for (layout, line) in [
+        (Layout::Compact, "threads = \"compact\"\n"),
+        (Layout::Scatter, "threads = \"scatter\"\n"),
+    ] {
+        plan.threads = Some(layout);
+        let said = plan.to_toml();
+        assert_eq!(said.replacen(line, "", 1), silent);
+        assert!(
+            said.contains(&format!("page_bytes = 4096\n{line}\n[program]")),
+            "{said}"
+        );
+        assert_eq!(Plan::from_toml(&said, "p").expect("again"), plan);
+    }
+}
+
+#[test]
+fn a_fault_names_file_line_and_key() {
+    let message = |from: &str, to: &str| {
+        assert!(SMALL.contains(from), "{from}");
+        Plan::from_toml(&SMALL.replace(from, to), "p.toml")
+            .expect_err(to)
+            .to_string()
+    };
+    for (from, to, parts) in [
+        (
+            "placement =",
+            "placemnt =",
+            &["p.toml:8:", "unknown key `placemnt`", "expected one of"][..],
+        ),
+        (
+            "executable =",
+            "exe = 1\nexecutable =",
+            &["p.toml:3:", "unknown key `exe`"],
+        ),
+        (
+            "version = 1",
+            "version = 1\nnodes = 4",
+            &["p.toml:2:", "unknown key `nodes`"],
+        ),
+        (
+            "version = 1",
+            "version = 2\nnodes = 4",
+            &["p.toml:1:", "version 2", "expected version 1"],
+        ),
+        ("version = 1\n", "", &["p.toml:1:", "missing key `version`"]),
+        (
+            "placement =",
+            "start = \"later\"\nplacement =",
+            &["p.toml:8:", "`start` is \"later\"", "\"second-thread\""],
+        ),
+        (
+            "block-cyclic:20M",
+            "block-cyclic",
+            &["p.toml:8:", "block-cyclic:20M"],
+        ),
+        ("block-cyclic:20M", "runs", &["p.toml:8:", "needs `runs"]),
+        (
+            "\"block-cyclic:20M\"",
+            "\"runs\"\nruns = [\"0+1 thread:0\",\n\"x\"]",
+            &["p.toml:10:", "0+128 thread:0"],
+        ),
+        (
+            "\"block-cyclic:20M\"",
+            "\"runs\"\nruns = [\"4+4 thread:0\", \"7+1 node:0\"]",
+            &["p.toml:8:", "overlap"],
+        ),
+        ("symbol = \"cvar\"\n", "", &["p.toml:5:", "exactly one of"]),
+        (
+            "symbol = \"cvar\"",
+            "code = \"cg\"",
+            &["p.toml:5:", "`code` goes with `placement = \"replicate\"`"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "pages = [\"0+1\"]\nsymbol = \"cvar\"",
+            &["p.toml:7:", "`pages` goes with `code` only"],
+        ),
+        (
+            "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+            "code = \"cg\"\npages = [\"3+0\"]\nplacement = \"replicate\"",
+            &["p.toml:8:", "expected a page and how many"],
+        ),
+        (
+            "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+            "code = \"cg\"\npages = [\"3+2\", \"4+1\"]\nplacement = \"replicate\"",
+            &["p.toml:8:", "`pages` overlap"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "symbol = \"cvar\"\ncode = \"cg\"",
+            &["p.toml:5:", "exactly one of"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "symbol = \"cvar\"\nheap = \">=1M\"",
+            &["p.toml:5:", "exactly one of"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "symbol = \"cvar\"\nthread = 1",
+            &["p.toml:5:", "with `call_site` only"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "heap = \">1\"\nsize = 4",
+            &["p.toml:5:", "no other key"],
+        ),
+        ("symbol = \"cvar\"", "heap = \"1M\"", &["p.toml:7:", ">=1M"]),
+        (
+            "symbol = \"cvar\"",
+            "rest = true",
+            &["p.toml:8:", "the rest can be `interleave`"],
+        ),
+        (
+            "symbol = \"cvar\"\nplacement = \"block-cyclic:20M\"",
+            "rest = true\nplacement = \"interleave:0=3,1=1\"",
+            &["p.toml:8:", "without weights"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "rest = true\nheap = \">=1M\"",
+            &["p.toml:5:", "`rest` goes with no other key"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "rest = true\nsize = 4096",
+            &["p.toml:5:", "`rest` goes with no other key"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "rest = false",
+            &["p.toml:5:", "exactly one of"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "brk_heap = true",
+            &["p.toml:5:", "`brk_heap` needs `size`"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "brk_heap = true\nsize = 4096\nthread = 1",
+            &["p.toml:5:", "no other key"],
+        ),
+        (
+            "[[object]]",
+            "[[object]]\nname = \"a\"\nbrk_heap = true\nsize = 8192\nplacement = \"interleave\"\n\
+             [[object]]\nname = \"b\"\nbrk_heap = true\nsize = 4096\nplacement = \"node:1\"\n[[object]]",
+            &["p.toml:10:", "one decision about `brk_heap` already"],
+        ),
+        (
+            "[[object]]",
+            "[[object]]\nname = \"a\"\nrest = true\nplacement = \"interleave\"\n\
+             [[object]]\nname = \"b\"\nrest = true\nplacement = \"node:1\"\n[[object]]",
+            &["p.toml:9:", "one decision about the rest already"],
+        ),
+        (
+            "[[object]]",
+            "[[phase]]\nfunction = \"f\"\n[[object]]",
+            &[
+                "p.toml:5:",
+                "a phase needs `threads` or a `[[phase.object]]`",
+            ],
+        ),
+        (
+            "[[object]]",
+            "[[phase]]\nfunction = \"f\"\nthreads = [1, 1]\n[[object]]",
+            &["p.toml:7:", "each thread from 0 on once"],
+        ),
+        (
+            "[[object]]",
+            "[[phase]]\nmodule = \"cg\"\n[[object]]",
+            &["p.toml:5:", "missing key `function`"],
+        ),
+        (
+            "[[object]]",
+            "[[phase]]\nfunction = \"f\"\n[[phase.object]]\nstart = \"parallel\"",
+            &[
+                "p.toml:7:",
+                "`start`, `rest`, `brk_heap` and `code` do not go",
+            ],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "call_site = []",
+            &["p.toml:5:", "no frame"],
+        ),
+        (
+            "symbol = \"cvar\"",
+            "symbol = 4",
+            &["p.toml:7:", "expected a string"],
+        ),
+        ("symbol = \"cvar\"", "symbol = \"cv", &["p.toml:7:"]),
+        (
+            "version = 1",
+            "version = 1\nthreads = \"none\"",
+            &[
+                "p.toml:2:",
+                "`threads` is \"none\"",
+                "\"compact\" or \"scatter\"",
+            ],
+        ),
+        (
+            "version = 1",
+            "version = 1\nthreads = 4",
+            &["p.toml:2:", "expected a string"],
+        ),
+        (
+            "version = 1",
+            "version = 1\npage_bytes = 3",
+            &["p.toml:2:", "power of two"],
+        ),
+    ] {
+        let message = message(from, to);
+        assert!(
+            parts.iter().all(|part| message.contains(part)),
+            "{to}: {message}"
+        );
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
