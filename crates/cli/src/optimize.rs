@@ -56,6 +56,11 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     arguments.rate = Some(first.rate_hz);
     let mut before = vec![first];
     let analysis = Analysis::of(&output.join("before"), Operations::Both)?;
+    // The same command is run with it, for as long.
+    let parameters = Parameters {
+        longer: 1.0,
+        ..Parameters::default()
+    };
     let mut plans = Vec::new();
     let mut predictions = Vec::new();
     for (number, program) in analysis
@@ -64,7 +69,7 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         .enumerate()
     {
         let input = program.input();
-        let decided = decide(arguments.policy.policy(), &input, &Parameters::default());
+        let decided = decide(arguments.policy.policy(), &input, &parameters);
         decided.write(&plan::numbered(&output.join("plan.toml"), number))?;
         predictions.push(predict(&decided, &input));
         plans.push(decided);

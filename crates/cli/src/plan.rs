@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use nearpage_attribution::Operations;
 use nearpage_machine::several;
 use nearpage_plan::{Decision, Phase, Placement, Plan, Subject};
+use nearpage_policy::auto::Times;
 use nearpage_policy::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
 };
@@ -19,7 +20,7 @@ use crate::Usage;
 use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::Threads;
 use crate::progress::Progress;
-use crate::replay_judge::{Decided, decided_within};
+use crate::replay_judge::{Decided, Predicted, ReplayTime, decided_within};
 use crate::{arguments, phases, terminal};
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
@@ -49,15 +50,8 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .output
         .clone()
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
-    let planned = |analysis: &Analysis, program: &OnMachine, policy, limit_ns, first_touch_ns| {
-        planned(
-            &arguments,
-            analysis,
-            program,
-            policy,
-            limit_ns,
-            first_touch_ns,
-        )
+    let planned = |analysis: &Analysis, program: &OnMachine, policy, limit_ns, touched| {
+        planned(&arguments, analysis, program, policy, limit_ns, touched)
     };
     let (plans, choice) = match analyses.as_slice() {
         [analysis] => {
@@ -77,10 +71,10 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             (plans, None)
         }
         several => {
-            let auto = |analysis: &Analysis, program: &OnMachine, limit_ns, first_touch_ns| {
-                planned(analysis, program, Policy::Auto, limit_ns, first_touch_ns)
+            let auto = |analysis: &Analysis, program: &OnMachine, limit_ns, touched| {
+                planned(analysis, program, Policy::Auto, limit_ns, touched)
             };
-            let choice = layouts::choose(several, &machine, auto)?;
+            let choice = layouts::choose(several, &machine, arguments.longer, auto)?;
             (Vec::new(), Some(choice))
         }
     };
@@ -101,22 +95,13 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         plan.write(&file)?;
         if arguments.json {
             let mut json = to_json(plan, &planned.prediction, &file);
-            json["time"] = planned.time_json();
+            json["time"] = planned.time_json(arguments.longer);
             json["assumed"] = json!(planned.decided.assumed);
             predicted.push(json);
         } else {
             let mut text = to_text(plan, &planned.prediction, terminal::width());
-            if let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time {
-                let words = format!(
-                    "time, {}: {} instead of {} under first touch",
-                    if replayed {
-                        "replayed"
-                    } else {
-                        "modelled with contention"
-                    },
-                    crate::compare::duration(planned_ns),
-                    crate::compare::duration(first_touch_ns),
-                );
+            if let Some(predicted) = &planned.decided.time {
+                let words = in_words(predicted, arguments.longer);
                 let _ = writeln!(text, "{}", wrapped(&words, terminal::width()));
             }
             if let Some(words) = &planned.decided.assumed {
@@ -148,34 +133,75 @@ pub struct Planned {
 
 impl Planned {
     /// Null where no time is predicted.
-    fn time_json(&self) -> Value {
-        self.decided.time.map_or(Value::Null, |(first_touch_ns, planned_ns, replayed)| {
-            json!({ "first_touch_ns": first_touch_ns, "plan_ns": planned_ns, "replayed": replayed })
+    fn time_json(&self, longer: f64) -> Value {
+        self.decided.time.map_or(Value::Null, |predicted| {
+            json!({
+                "first_touch_ns": predicted.recorded.first_touch_ns,
+                "plan_ns": predicted.recorded.planned_ns,
+                "replayed": predicted.replayed,
+                "longer": {
+                    "times": longer,
+                    "first_touch_ns": predicted.longer.first_touch_ns,
+                    "plan_ns": predicted.longer.planned_ns,
+                },
+            })
         })
     }
 }
 
-/// `None`: no simple rule brings it within so much time. `first_touch_ns`: its time under first touch, where it
-/// was replayed before.
+/// What a plan does to the time, of a run as long as the recorded one and of those that it is for.
+fn in_words(predicted: &Predicted, longer: f64) -> String {
+    let duration = crate::compare::duration;
+    let how = match predicted.replayed {
+        true => "replayed",
+        false => "modelled with contention",
+    };
+    let Times {
+        first_touch_ns,
+        planned_ns,
+    } = predicted.recorded;
+    let mut words = format!(
+        "time, {how}: {} instead of {} under first touch",
+        duration(planned_ns),
+        duration(first_touch_ns)
+    );
+    if longer > 1.0 {
+        let Times {
+            first_touch_ns,
+            planned_ns,
+        } = predicted.longer;
+        let _ = write!(
+            words,
+            "; {} instead of {} with a parallel part {longer} times as long, for which it was decided",
+            duration(planned_ns),
+            duration(first_touch_ns)
+        );
+    }
+    words
+}
+
+/// `None`: no simple rule brings it within so much time. `touched`: its time under first touch, where it was replayed
+/// before.
 fn planned(
     arguments: &arguments::Plan,
     analysis: &Analysis,
     program: &OnMachine,
     policy: Policy,
     limit_ns: f64,
-    first_touch_ns: Option<f64>,
+    touched: Option<ReplayTime>,
 ) -> anyhow::Result<Option<Planned>> {
     let input = program.input();
     let parameters = Parameters {
         replicas: arguments.replicas,
         phases: arguments.phases,
+        longer: arguments.longer,
         ..Parameters::default()
     };
     let decided = {
         let _progress = Progress::new(format!("deciding for {}", program.name()));
         decided_within(
             limit_ns,
-            first_touch_ns,
+            touched,
             policy,
             &input,
             &parameters,

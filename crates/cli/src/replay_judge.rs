@@ -7,12 +7,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use nearpage_machine::Machine;
 use nearpage_plan::{Phase, Plan};
 use nearpage_policy::auto::{
-    Alternatives, Chosen, Judge, Margins, Model, Selection, choose, choose_within,
+    Alternatives, Chosen, Judge, Margins, Model, Selection, Times, choose, choose_within,
 };
 use nearpage_policy::online::Initial;
 use nearpage_policy::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
-use nearpage_simulator::{Home, Job, PhaseHomes, simulate};
+use nearpage_simulator::{Home, Job, Outcome, PhaseHomes, simulate};
 
 use crate::homes::{Homes, Processes};
 use crate::phases::{self, Phases};
@@ -31,6 +31,28 @@ const MARGINS: Margins = Margins {
 /// Every object is a handful of replays.
 const OBJECTS_MAX: usize = 6;
 
+/// How long a replay takes, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayTime {
+    all_ns: f64,
+    /// Of that, the part in which several threads run.
+    parallel_ns: f64,
+}
+
+impl ReplayTime {
+    fn of(outcome: &Outcome) -> Self {
+        Self {
+            all_ns: outcome.time_ns,
+            parallel_ns: outcome.parallel_ns,
+        }
+    }
+
+    /// Of a run whose parallel part is so many times as long.
+    pub fn longer_ns(self, longer: f64) -> f64 {
+        self.all_ns + (longer - 1.0) * self.parallel_ns
+    }
+}
+
 /// Replays a recording.
 struct Replays<'a> {
     recording: &'a Recording,
@@ -38,9 +60,11 @@ struct Replays<'a> {
     processes: Processes<'a>,
     machine: &'a Machine,
     workers: usize,
+    /// [`Parameters::longer`].
+    longer: f64,
     /// What was replayed before, by a hash of what it asks for each page and thread: other decisions about one part of a
     /// plan, or the same ones about another, often come to the same.
-    known_ns: HashMap<u64, f64>,
+    known: HashMap<u64, ReplayTime>,
     /// What else is planned: a plan for the phase of this number, or, without one, for all but its phases.
     around: Option<(Plan, Option<usize>)>,
 }
@@ -58,6 +82,42 @@ impl Replays<'_> {
         }
     }
 
+    /// Replays under some selections, as far as it is not known what comes of them.
+    fn replay(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> anyhow::Result<Vec<ReplayTime>> {
+        let plans = selections
+            .iter()
+            .map(|selection| self.whole(alternatives.plan(selection, |_| None)));
+        self.replay_plans(plans.collect())
+    }
+
+    /// The same of whole plans.
+    fn replay_plans(&mut self, plans: Vec<Plan>) -> anyhow::Result<Vec<ReplayTime>> {
+        let mut asked = Vec::with_capacity(plans.len());
+        let mut jobs: Vec<(u64, Job)> = Vec::new();
+        for plan in plans {
+            let homes = Homes::of(&[plan], &self.processes)?;
+            let hash = hash(&homes.homes, &homes.phases);
+            asked.push(hash);
+            if !self.known.contains_key(&hash) && jobs.iter().all(|job| job.0 != hash) {
+                let policy = nearpage_simulator::Policy::Homes {
+                    name: String::new(),
+                    homes: homes.homes,
+                    phases: homes.phases,
+                };
+                jobs.push((hash, Job::new(policy)));
+            }
+        }
+        let (new, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
+        let outcomes = simulate(self.trace, self.machine, &jobs, self.workers)?;
+        let times = outcomes.iter().map(ReplayTime::of);
+        self.known.extend(new.into_iter().zip(times));
+        Ok(asked.iter().map(|hash| self.known[hash]).collect())
+    }
+
     /// Decides about a part of a plan, given the others; what the whole is then, and how long it takes.
     fn decide_part(
         &mut self,
@@ -72,10 +132,8 @@ impl Replays<'_> {
             ..*parameters
         };
         self.around = Some((around, phase));
-        let Chosen {
-            plan, planned_ns, ..
-        } = choose(input, &parameters, self)?;
-        Ok((self.whole(plan), planned_ns))
+        let Chosen { plan, time, .. } = choose(input, &parameters, self)?;
+        Ok((self.whole(plan), time.planned_ns))
     }
 
     /// Decides about one phase after the other: where pages go, and whether threads that go to them do better.
@@ -160,7 +218,11 @@ impl Replays<'_> {
             false => onwards,
         };
         plan.phases.retain(|phase| !phase.is_empty());
-        let worth_it = planned_ns < chosen.planned_ns - MARGINS.plan * chosen.first_touch_ns;
+        let Times {
+            first_touch_ns,
+            planned_ns: before_ns,
+        } = chosen.time;
+        let worth_it = planned_ns < before_ns - MARGINS.plan * first_touch_ns;
         Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }
 }
@@ -179,27 +241,18 @@ impl Judge for Replays<'_> {
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> anyhow::Result<Vec<f64>> {
-        let mut asked = Vec::with_capacity(selections.len());
-        let mut jobs: Vec<(u64, Job)> = Vec::new();
-        for selection in selections {
-            let plan = self.whole(alternatives.plan(selection, |_| None));
-            let homes = Homes::of(&[plan], &self.processes)?;
-            let hash = hash(&homes.homes, &homes.phases);
-            asked.push(hash);
-            if !self.known_ns.contains_key(&hash) && jobs.iter().all(|job| job.0 != hash) {
-                let policy = nearpage_simulator::Policy::Homes {
-                    name: String::new(),
-                    homes: homes.homes,
-                    phases: homes.phases,
-                };
-                jobs.push((hash, Job::new(policy)));
-            }
-        }
-        let (new, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
-        let outcomes = simulate(self.trace, self.machine, &jobs, self.workers)?;
-        let times_ns = outcomes.iter().map(|outcome| outcome.time_ns);
-        self.known_ns.extend(new.into_iter().zip(times_ns));
-        Ok(asked.iter().map(|hash| self.known_ns[hash]).collect())
+        let times = self.replay(alternatives, selections)?;
+        let longer_ns = times.into_iter().map(|time| time.longer_ns(self.longer));
+        Ok(longer_ns.collect())
+    }
+
+    fn recorded_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selection: &Selection,
+    ) -> anyhow::Result<f64> {
+        let times = self.replay(alternatives, std::slice::from_ref(selection))?;
+        Ok(times[0].all_ns)
     }
 
     fn margins(&self) -> Margins {
@@ -223,7 +276,7 @@ fn replayable(recording: &Recording, machine: &Machine) -> anyhow::Result<Option
 }
 
 /// How long a full recording takes under first touch on its machine; `None`: it cannot be replayed there.
-pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<f64>> {
+pub fn first_touch(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<ReplayTime>> {
     let Some(trace) = replayable(recording, machine)? else {
         return Ok(None);
     };
@@ -231,14 +284,24 @@ pub fn first_touch_ns(recording: &Recording, machine: &Machine) -> anyhow::Resul
     let machine = assumed.as_ref().map_or(machine, |assumed| &assumed.machine);
     let job = Job::new(nearpage_simulator::Policy::Static(Initial::FirstTouch));
     let outcomes = simulate(&trace, machine, &[job], 1)?;
-    Ok(outcomes.first().map(|outcome| outcome.time_ns))
+    Ok(outcomes.first().map(ReplayTime::of))
+}
+
+/// What a plan does to a program's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Predicted {
+    /// Of a run as long as the recorded one.
+    pub recorded: Times,
+    /// Of the runs that it was decided for ([`Parameters::longer`]).
+    pub longer: Times,
+    /// It was replayed, not modelled.
+    pub replayed: bool,
 }
 
 /// What a policy decides, and, for `auto`, by what and how long it takes.
 pub struct Decided {
     pub plan: Plan,
-    /// Time under first touch and under the plan; whether it was replayed.
-    pub time: Option<(f64, f64, bool)>,
+    pub time: Option<Predicted>,
     /// What was assumed of the machine for that.
     pub assumed: Option<String>,
 }
@@ -266,10 +329,10 @@ pub fn decided(
 }
 
 /// The same; `None`: `auto` did not look closer, since the program takes longer than `limit_ns` under all simple
-/// rules. `first_touch_ns`: what [`first_touch_ns()`] said of the recording, where it was asked.
+/// rules. `touched`: what [`first_touch()`] said of the recording, where it was asked.
 pub fn decided_within(
     limit_ns: f64,
-    first_touch_ns: Option<f64>,
+    touched: Option<ReplayTime>,
     policy: Policy,
     input: &Input,
     parameters: &Parameters,
@@ -295,17 +358,17 @@ pub fn decided_within(
                 processes: Processes::of(recording, &trace.trace, machine),
                 machine,
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
-                known_ns: first_touch_ns
-                    .map(|time_ns| (nothing, time_ns))
-                    .into_iter()
-                    .collect(),
+                longer: parameters.longer,
+                known: touched.map(|time| (nothing, time)).into_iter().collect(),
                 around: None,
             };
             let mut chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
             if let Some(chosen) = chosen.as_mut().filter(|_| parameters.phases) {
                 let phased = replays.decide_phases(chosen, input, parameters)?;
                 if let Some((plan, planned_ns)) = phased {
-                    (chosen.plan, chosen.planned_ns) = (plan, planned_ns);
+                    chosen.recorded.planned_ns =
+                        replays.replay_plans(vec![plan.clone()])?[0].all_ns;
+                    (chosen.plan, chosen.time.planned_ns) = (plan, planned_ns);
                 }
             }
             (chosen, true)
@@ -315,17 +378,14 @@ pub fn decided_within(
             (chosen, false)
         }
     };
-    let Some(Chosen {
-        plan,
-        first_touch_ns,
-        planned_ns,
-    }) = chosen
-    else {
-        return Ok(None);
-    };
-    Ok(Some(Decided {
-        plan,
-        time: Some((first_touch_ns, planned_ns, by_replay)),
+    let of_chosen = |chosen: Chosen| Decided {
+        plan: chosen.plan,
+        time: Some(Predicted {
+            recorded: chosen.recorded,
+            longer: chosen.time,
+            replayed: by_replay,
+        }),
         assumed: assumed.map(|assumed| assumed.words),
-    }))
+    };
+    Ok(chosen.map(of_chosen))
 }

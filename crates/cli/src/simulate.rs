@@ -248,6 +248,8 @@ fn planned_for(
     let parameters = Parameters {
         replicas: true,
         phases: true,
+        // It is replayed as it was recorded.
+        longer: 1.0,
         ..Parameters::default()
     };
     let plans: Vec<Plan> = analysis

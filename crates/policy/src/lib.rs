@@ -94,6 +94,10 @@ impl Policy {
     }
 }
 
+/// Recordings are of short runs, plans for longer ones: half as long again, as the inputs of another size that a plan has
+/// to serve are half as large again ([`auto`]).
+pub const LONGER: f64 = 1.5;
+
 /// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture,
 /// Marathe places every page that was sampled. These keep a plan short and its noise out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,6 +127,9 @@ pub struct Parameters {
     /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
     /// objects, wherever their pages were before.
     pub of_phase: bool,
+    /// `auto` decides for runs whose parallel part, from the second thread's begin to the last moment with several
+    /// threads, is so many times as long as that of the recorded run: at least 1.
+    pub longer: f64,
 }
 
 impl Default for Parameters {
@@ -137,6 +144,7 @@ impl Default for Parameters {
             replicas: false,
             phases: false,
             of_phase: false,
+            longer: LONGER,
         }
     }
 }

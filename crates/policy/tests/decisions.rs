@@ -1046,7 +1046,7 @@ fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_sa
             };
             recording.with(&opteron(), |input| {
                 let Ok(chosen) = choose(input, &parameters, &mut judge);
-                chosen.planned_ns == 0.5 * HOURS_NS
+                chosen.time.planned_ns == 0.5 * HOURS_NS
             })
         };
         assert!(found(false), "{placement} {start:?}");
@@ -1137,7 +1137,7 @@ fn auto_gives_up_what_takes_too_long() {
         let mut judge = Slow { tried: &tried };
         recording.with(&opteron(), |input| {
             let Ok(chosen) = choose_within(limit_ns, input, &Parameters::default(), &mut judge);
-            chosen.map(|chosen| chosen.planned_ns)
+            chosen.map(|chosen| chosen.time.planned_ns)
         })
     };
     assert_eq!(chosen(0.8 * HOURS_NS), None);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::Threads;
-use super::values::rate;
+use super::values::{longer, rate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
@@ -66,6 +66,10 @@ pub struct Plan {
     /// executed, in `run` too.
     #[arg(long)]
     pub phases: bool,
+    /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
+    /// runs as long as the recorded one
+    #[arg(long, value_name = "TIMES", default_value_t = nearpage_policy::LONGER, value_parser = longer)]
+    pub longer: f64,
     /// Which threads share a node on that machine; none: those that did when recorded [default: compact;
     /// with several recordings none]
     #[arg(long, value_enum)]

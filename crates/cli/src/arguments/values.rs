@@ -70,6 +70,14 @@ pub fn overhead(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Times as long; `1`, `1.5`, `100`.
+pub fn longer(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(times) if (1.0..=1e6).contains(&times) => Ok(times),
+        _ => Err("expected a number between 1 and a million, such as 1.5".to_owned()),
+    }
+}
+
 pub fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (1.0..=100_000.0).contains(&rate) => Ok(rate),

@@ -21,7 +21,7 @@ use crate::analysis::{Analysis, OnMachine};
 use crate::arguments::{self, Policy, Threads};
 use crate::compare::duration;
 use crate::progress::Progress;
-use crate::replay_judge::first_touch_ns;
+use crate::replay_judge::{ReplayTime, first_touch};
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
 /// some percent, by how their threads happened to take turns.
@@ -30,7 +30,7 @@ const MARGIN: f64 = 0.03;
 /// touch nor any other rule for all objects brings it nearer.
 const WORTH_A_LOOK: f64 = 1.25;
 
-/// A recording, its plan, and what it was weighed by.
+/// A recording, its plan, and what it was weighed by: times of runs whose parallel part is longer ([`Choice::longer`]).
 pub struct Weighed {
     pub folder: PathBuf,
     pub layout: Option<Layout>,
@@ -47,6 +47,8 @@ pub struct Weighed {
 pub struct Choice {
     pub recordings: Vec<Weighed>,
     pub taken: usize,
+    /// The parallel part of the runs that they were weighed for is so many times as long as recorded.
+    longer: f64,
 }
 
 /// What can't be asked of several recordings, by the arguments alone.
@@ -77,7 +79,8 @@ pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
 pub fn choose(
     analyses: &[Analysis],
     machine: &Machine,
-    plan: impl Fn(&Analysis, &OnMachine, f64, Option<f64>) -> anyhow::Result<Option<Planned>>,
+    longer: f64,
+    plan: impl Fn(&Analysis, &OnMachine, f64, Option<ReplayTime>) -> anyhow::Result<Option<Planned>>,
 ) -> anyhow::Result<Choice> {
     if machine.nodes_with_memory().len() < 2 {
         bail!(
@@ -93,11 +96,13 @@ pub fn choose(
     for (analysis, program) in analyses.iter().zip(&programs) {
         comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
     }
-    let mut touch_ns = Vec::new();
+    let mut touched = Vec::new();
     for Analysis { recording, .. } in analyses {
         let _progress = Progress::new(format!("simulating {}", recording.folder.display()));
-        touch_ns.push(first_touch_ns(recording, machine)?);
+        touched.push(first_touch(recording, machine)?);
     }
+    let touch_ns = touched.iter().map(|time| Some((*time)?.longer_ns(longer)));
+    let touch_ns: Vec<Option<f64>> = touch_ns.collect();
     replayed_alike(analyses, &touch_ns, machine)?;
     // The most promising first.
     let mut order: Vec<usize> = (0..analyses.len()).collect();
@@ -110,9 +115,12 @@ pub fn choose(
     let mut limit_ns = f64::INFINITY;
     for at in order {
         let (analysis, replayed) = (&analyses[at], touch_ns[at].is_some());
-        let mut planned = plan(analysis, &programs[at], limit_ns, touch_ns[at])?;
+        let mut planned = plan(analysis, &programs[at], limit_ns, touched[at])?;
         let time = match &planned {
-            Some(planned) => planned.decided.time.map(|time| (time.0, Some(time.1))),
+            Some(planned) => planned
+                .decided
+                .time
+                .map(|time| (time.longer.first_touch_ns, Some(time.longer.planned_ns))),
             None => touch_ns[at].map(|first_touch_ns| (first_touch_ns, None)),
         };
         let folder = analysis.recording.folder.clone();
@@ -144,7 +152,11 @@ pub fn choose(
         .iter()
         .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
     let taken = quickest(&times.collect::<Vec<f64>>());
-    Ok(Choice { recordings, taken })
+    Ok(Choice {
+        recordings,
+        taken,
+        longer,
+    })
 }
 
 /// Refuses recordings of which some can be replayed and others can't.
@@ -333,6 +345,13 @@ impl Choice {
                 printable(&one.folder.to_string_lossy())
             );
         }
+        if self.longer > 1.0 {
+            let _ = writeln!(
+                text,
+                "of runs with a parallel part {} times as long as recorded",
+                self.longer
+            );
+        }
         if self.recordings.iter().any(|one| one.planned_ns.is_none()) {
             let _ = writeln!(
                 text,
@@ -387,6 +406,7 @@ impl Choice {
                 })
             })
             .collect();
+        json["longer"] = json!(self.longer);
         json["recordings"] = recordings.into();
         json["recording"] = json!(self.taken_recording().folder);
         json["threads"] = json!(name(self.taken_recording().layout));
@@ -396,10 +416,11 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use nearpage_plan::Plan;
+    use nearpage_policy::auto::Times;
     use nearpage_policy::{Outcome, Prediction, WeightUnit};
 
     use super::*;
-    use crate::replay_judge::Decided;
+    use crate::replay_judge::{Decided, Predicted};
 
     #[test]
     fn another_than_the_first_has_to_be_quicker_by_the_margin() {
@@ -420,7 +441,17 @@ mod tests {
         let planned = |first_touch_ns, planned_ns| Planned {
             decided: Decided {
                 plan: plan.clone(),
-                time: Some((first_touch_ns, planned_ns, true)),
+                time: Some(Predicted {
+                    recorded: Times {
+                        first_touch_ns: 0.0,
+                        planned_ns: 0.0,
+                    },
+                    longer: Times {
+                        first_touch_ns,
+                        planned_ns,
+                    },
+                    replayed: true,
+                }),
                 assumed: None,
             },
             prediction: Prediction {
@@ -449,7 +480,11 @@ mod tests {
             .iter()
             .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
         let taken = quickest(&times.collect::<Vec<f64>>());
-        Choice { recordings, taken }
+        Choice {
+            recordings,
+            taken,
+            longer: 1.5,
+        }
     }
 
     #[test]
@@ -466,6 +501,7 @@ mod tests {
              scatter       12.0 ms      10.0 ms  a\n\
              compact       11.0 ms       9.8 ms  b\n\
              –             40.0 ms            –  c\n\
+             of runs with a parallel part 1.5 times as long as recorded\n\
              –: not planned; no rule for all objects brings it within 25 % of the quickest\n\
              taken: a; the others take 2.0 % less time at the best, and 3 % is what two recordings of the same may differ by\n\
              threads: scatter, as the plan says\n"
@@ -494,6 +530,7 @@ mod tests {
         assert_eq!(
             whole,
             json!({
+                "longer": 1.5,
                 "recording": "a",
                 "threads": null,
                 "recordings": [

@@ -55,6 +55,8 @@ pub(crate) struct Object {
 pub struct Alternatives<'a> {
     plan: Plan,
     pub(crate) objects: Vec<Object>,
+    /// [`Parameters::longer`], which samples of the parallel part stand for more accesses by.
+    longer: f64,
     /// Which of them is the rest.
     rest: Option<usize>,
     /// Which of them is the heap that `brk` extends.
@@ -137,7 +139,13 @@ impl<'a> Alternatives<'a> {
             }
             let at_once = choices.len();
             let mut choices = with_later(choices, group, starts(parameters, of_samples));
-            note_slower(context, &[group], &mut choices, &latency_ns);
+            note_slower(
+                context,
+                &[group],
+                &mut choices,
+                &latency_ns,
+                parameters.longer,
+            );
             heap = heap.or(is_brk_heap.then_some(objects.len()));
             objects.push(Object {
                 groups: vec![position],
@@ -175,6 +183,7 @@ impl<'a> Alternatives<'a> {
                 phases: Vec::new(),
             },
             objects,
+            longer: parameters.longer,
             rest: number,
             heap,
             left: left_alone,
@@ -296,7 +305,7 @@ impl<'a> Alternatives<'a> {
 
     /// Two standard errors of what a choice for an object saves, in nanoseconds of the program's time.
     pub fn sampling_error_ns(&self, object: usize, choice: usize) -> f64 {
-        self.objects[object].choices[choice].error_ns
+        self.longer * self.objects[object].choices[choice].error_ns
     }
 
     /// Two standard errors of whatever is saved by an object's accesses, queues included, as a share of it: it
@@ -308,9 +317,10 @@ impl<'a> Alternatives<'a> {
     /// What the choices of a selection owe to chance: they were made by what they are judged by.
     pub fn chance_ns(&self, selection: &Selection) -> f64 {
         let objects = self.objects.iter().enumerate();
-        objects
+        let sum: f64 = objects
             .map(|(number, object)| object.choices[selection.choice(number)].chance_ns)
-            .sum()
+            .sum();
+        self.longer * sum
     }
 
     /// What the choices of a selection make slower, in nanoseconds of the program's time.
@@ -414,10 +424,12 @@ fn note_slower(
     groups: &[&ObjectGroup],
     choices: &mut [Choice],
     latency_ns: &[Vec<f64>],
+    longer: f64,
 ) {
     for choice in choices {
+        let decisions = &choice.decisions;
         let of =
-            |group: &&ObjectGroup| inputs::slower_ns(context, group, &choice.decisions, latency_ns);
+            |group: &&ObjectGroup| inputs::slower_ns(context, group, decisions, latency_ns, longer);
         choice.slower_ns = groups.iter().map(of).sum();
     }
 }
@@ -499,7 +511,13 @@ fn the_rest(
         Some(group) => with_later(choices, group, starts(parameters, of_samples)),
         None => choices,
     };
-    note_slower(context, &groups, &mut choices, latency_ns);
+    note_slower(
+        context,
+        &groups,
+        &mut choices,
+        latency_ns,
+        parameters.longer,
+    );
     Some(Object {
         names: subject::names(&Subject::Rest),
         samples: groups.iter().map(|group| samples(group)).sum(),

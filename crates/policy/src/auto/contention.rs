@@ -105,14 +105,19 @@ impl Contention {
     }
 
     /// Time that a demand takes, its initialisation before all else; `compute_ns` of each thread in
-    /// the second phase.
-    pub fn time_ns(&self, demand: &Demand, compute_ns: impl Fn(ThreadIndex) -> f64) -> Time {
+    /// the second phase, which is `longer` times as long as that.
+    pub fn time_ns(
+        &self,
+        demand: &Demand,
+        compute_ns: impl Fn(ThreadIndex) -> f64,
+        longer: f64,
+    ) -> Time {
         let [initialisation, used] = [Part::Initialisation, Part::Use];
         let first = self.phase_ns(&demand.threads[initialisation as usize], |_| 0.0);
         let second = self.phase_ns(&demand.threads[used as usize], compute_ns);
         Time {
-            slowest_ns: first.slowest_ns + second.slowest_ns,
-            mean_ns: first.mean_ns + second.mean_ns,
+            slowest_ns: first.slowest_ns + longer * second.slowest_ns,
+            mean_ns: first.mean_ns + longer * second.mean_ns,
         }
     }
 
@@ -204,7 +209,7 @@ mod tests {
     fn alone_a_thread_waits_for_nobody() {
         let contention = contention("opteron-4");
         let one = demand(&[(0, &[1000.0, 100.0, 0.0, 0.0])]);
-        let time = contention.time_ns(&one, |_| 5000.0).slowest_ns;
+        let time = contention.time_ns(&one, |_| 5000.0, 1.0).slowest_ns;
         let expected = 5000.0 + 1000.0 * 102.0 + 100.0 * contention.latency_ns[0][1];
         assert!((time / expected - 1.0).abs() < 1e-5, "{time} {expected}");
     }
@@ -229,8 +234,8 @@ mod tests {
             (1, &[500.0, 500.0]),
         ]);
         let (crowded, spread) = (
-            contention.time_ns(&crowded, |_| 0.0).slowest_ns,
-            contention.time_ns(&spread, |_| 0.0).slowest_ns,
+            contention.time_ns(&crowded, |_| 0.0, 1.0).slowest_ns,
+            contention.time_ns(&spread, |_| 0.0, 1.0).slowest_ns,
         );
         assert!((400_000.0..450_000.0).contains(&crowded), "{crowded}");
         assert!((200_000.0..330_000.0).contains(&spread), "{spread}");
@@ -246,7 +251,7 @@ mod tests {
         ) {
             let contention = contention("carrefour-a");
             let threads: Vec<(usize, &[f64])> = counts.iter().map(|(node, row)| (*node, row.as_slice())).collect();
-            let time = contention.time_ns(&demand(&threads), |_| 0.0);
+            let time = contention.time_ns(&demand(&threads), |_| 0.0, 1.0);
             prop_assert!(time.mean_ns <= time.slowest_ns * (1.0 + 1e-5), "{:?}", time);
             let time = time.slowest_ns;
             let unloaded = threads
@@ -257,7 +262,7 @@ mod tests {
             let mut grown = counts.clone();
             grown[0].1[2] += more;
             let threads: Vec<(usize, &[f64])> = grown.iter().map(|(node, row)| (*node, row.as_slice())).collect();
-            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0).slowest_ns >= time * (1.0 - 1e-5));
+            prop_assert!(contention.time_ns(&demand(&threads), |_| 0.0, 1.0).slowest_ns >= time * (1.0 - 1e-5));
         }
     }
 }

@@ -106,14 +106,15 @@ fn scaled(runs: &[PageRun], times: u64, parts: u64) -> Option<Vec<PageRun>> {
     Some(scaled)
 }
 
-/// What a decision about an object makes slower, in nanoseconds of the program's time: unloaded, of the
-/// thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
+/// What a decision about an object makes slower, in nanoseconds of the time of a program that uses it for `longer` times as
+/// long: unloaded, of the thread that it costs most, its initialisation and its use one after the other. What is left to who uses it
 /// next is taken to be with who uses it most.
 pub(super) fn slower_ns(
     context: &Context,
     group: &ObjectGroup,
     decisions: &[Decision],
     latency_ns: &[Vec<f64>],
+    longer: f64,
 ) -> f64 {
     let [decision] = decisions else {
         return 0.0;
@@ -165,7 +166,7 @@ pub(super) fn slower_ns(
     };
     let initialised: f64 = initialisation.iter().map(|cell| slower(cell, &[])).sum();
     let most = of_threads.into_values().fold(0.0, f64::max);
-    super::model::misses_an_access(latency_ns, group) * (initialised + most)
+    super::model::misses_an_access(latency_ns, group) * (initialised + longer * most)
 }
 
 fn most_active(users: &[Cell]) -> Option<ThreadIndex> {

@@ -24,13 +24,14 @@
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
-//! Plans are for runs as long as the recorded one, its initialisation included, which is slower where
-//! the master thread initialises what others use. For an object that one thread fills, placements that
+//! Plans are for runs whose parallel part is half as long again as the recorded one's ([`Parameters::longer`]), as a
+//! recording is of few steps, and a run of many. What one thread does alone before and after, which is slower where the
+//! master thread initialises what others use, is taken to be as long as recorded. For an object that one thread fills, placements that
 //! begin when a second thread runs are choices too, and each page near the thread that uses it first then
 //! ([`Parameters::phases`]): the one phase change that is looked for, since any run of the program shows
 //! it, whatever its input. What it saves is weighed against a move of every page. Where the judge knows in
 //! which order accesses were made, they may hold only while several threads run; it judges copies of code,
-//! too. Where longer runs are to be placed, mark the stable phase (`nearpage_begin`).
+//! too. A stable phase that is marked (`nearpage_begin`) counts alone.
 //!
 //! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the command looks for functions with which
 //! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
@@ -89,7 +90,8 @@ pub trait Judge {
     /// Why it can't.
     type Error;
 
-    /// The time under each of some selections, in nanoseconds.
+    /// The time under each of some selections, in nanoseconds, of a run whose parallel part is
+    /// [`Parameters::longer`] times as long as recorded.
     ///
     /// # Errors
     /// Whatever keeps it from saying so.
@@ -98,6 +100,18 @@ pub trait Judge {
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> Result<Vec<f64>, Self::Error>;
+
+    /// The same under one of them, of a run as long as the recorded one.
+    ///
+    /// # Errors
+    /// Whatever keeps it from saying so.
+    fn recorded_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selection: &Selection,
+    ) -> Result<f64, Self::Error> {
+        Ok(self.times_ns(alternatives, std::slice::from_ref(selection))?[0])
+    }
 
     /// How far it is trusted.
     fn margins(&self) -> Margins;
@@ -111,9 +125,18 @@ pub trait Judge {
 pub struct Chosen {
     /// The plan.
     pub plan: Plan,
-    /// Time if everything is left to first touch.
+    /// Of runs that it was decided for ([`Parameters::longer`]).
+    pub time: Times,
+    /// Of runs as long as the recorded one.
+    pub recorded: Times,
+}
+
+/// What a plan does to a run, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// If everything is left to first touch.
     pub first_touch_ns: f64,
-    /// Time under the plan.
+    /// Under the plan.
     pub planned_ns: f64,
 }
 
@@ -374,12 +397,20 @@ pub fn choose_within<J: Judge>(
             _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
         });
     }
+    let mut recorded_ns = |selection| judged.judge.recorded_ns(&alternatives, selection);
+    let recorded = Times {
+        first_touch_ns: recorded_ns(&alternatives.nothing())?,
+        planned_ns: recorded_ns(&selection)?,
+    };
     Ok(Some(Chosen {
         plan: alternatives.plan(&selection, |object| {
             (!worth[object].is_nan()).then(|| worth[object] / first_touch_ns.max(1.0))
         }),
-        first_touch_ns,
-        planned_ns,
+        time: Times {
+            first_touch_ns,
+            planned_ns,
+        },
+        recorded,
     }))
 }
 

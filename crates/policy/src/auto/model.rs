@@ -41,8 +41,6 @@ pub struct Model<'a> {
     fixed: Option<Demand>,
     /// By object and choice: its demand, and the time that copying or moving takes each thread.
     known: Vec<Vec<(Demand, f64)>>,
-    /// Everything left alone.
-    first_touch: Option<Time>,
     move_ns: f64,
 }
 
@@ -66,7 +64,6 @@ impl<'a> Model<'a> {
             parameters: *parameters,
             fixed: None,
             known: Vec::new(),
-            first_touch: None,
             move_ns: match timing.moves {
                 MoveCost::Fixed(ns) => ns,
                 MoveCost::Steps(steps) => {
@@ -105,7 +102,7 @@ impl<'a> Model<'a> {
         (demand, moved as f64 * self.move_ns / threads)
     }
 
-    fn time(&self, fixed: &Demand, selection: &Selection) -> Time {
+    fn time(&self, fixed: &Demand, selection: &Selection, longer: f64) -> Time {
         let mut demand = fixed.clone();
         let mut copying_ns = 0.0;
         for (object, choices) in self.known.iter().enumerate() {
@@ -115,9 +112,30 @@ impl<'a> Model<'a> {
         }
         let compute = |thread: ThreadIndex| {
             let own = self.compute_ns.get(thread.0 as usize);
-            own.copied().unwrap_or(0.0) + copying_ns
+            // Copies are made once, however long the run is.
+            own.copied().unwrap_or(0.0) + copying_ns / longer
         };
-        self.contention.time_ns(&demand, compute)
+        self.contention.time_ns(&demand, compute, longer)
+    }
+
+    /// Times of runs that are so much longer.
+    fn longer_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+        longer: f64,
+    ) -> Vec<f64> {
+        let fixed = self.prepare(alternatives);
+        let first_touch = self.time(&fixed, &alternatives.nothing(), longer);
+        // Whether threads wait for each other often or once is not known: the worse of the two.
+        let time_ns = |selection: &Selection| {
+            let time = self.time(&fixed, selection, longer);
+            let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
+            first_touch.slowest_ns
+                * ratio(time.slowest_ns, first_touch.slowest_ns)
+                    .max(ratio(time.mean_ns, first_touch.mean_ns))
+        };
+        selections.iter().map(time_ns).collect()
     }
 
     /// Looks up what every choice asks of the machine.
@@ -166,21 +184,15 @@ impl Judge for Model<'_> {
         alternatives: &Alternatives,
         selections: &[Selection],
     ) -> Result<Vec<f64>, Infallible> {
-        let fixed = self.prepare(alternatives);
-        let first_touch = match self.first_touch {
-            Some(time) => time,
-            None => self.time(&fixed, &alternatives.nothing()),
-        };
-        self.first_touch = Some(first_touch);
-        // Whether threads wait for each other often or once is not known: the worse of the two.
-        let time_ns = |selection: &Selection| {
-            let time = self.time(&fixed, selection);
-            let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
-            first_touch.slowest_ns
-                * ratio(time.slowest_ns, first_touch.slowest_ns)
-                    .max(ratio(time.mean_ns, first_touch.mean_ns))
-        };
-        Ok(selections.iter().map(time_ns).collect())
+        Ok(self.longer_ns(alternatives, selections, self.parameters.longer))
+    }
+
+    fn recorded_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selection: &Selection,
+    ) -> Result<f64, Infallible> {
+        Ok(self.longer_ns(alternatives, std::slice::from_ref(selection), 1.0)[0])
     }
 
     fn margins(&self) -> Margins {
