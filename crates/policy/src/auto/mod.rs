@@ -20,7 +20,7 @@
 //! Another input has another size, and a plan is judged as if it were there, too (`inputs`): placements
 //! that have a size of their own (page runs, block-cyclic) are passed over where they would cost more than a
 //! share of what they save if the object's pattern did not grow as they do, compared with leaving it alone and, of
-//! the heap, with each placement that has no size; and a plan has to save more than
+//! the heap, with each placement that has no size. A plan as a whole must not cost anything then, and has to save more than
 //! a share of what it makes slower, as the difference of two large sums is the first that changes with the
 //! input. Even interleaving is exempt: it has no size, and relieves queues.
 //!
@@ -78,8 +78,8 @@ pub struct Margins {
     /// A plan has to save more than this share of what it makes slower: another input may have so much more
     /// of it.
     pub slower: f64,
-    /// Where a plan's pages or blocks do not fit an input of another size, it may cost this share of what it
-    /// saves where they do.
+    /// Where the pages or blocks of a decision about an object do not fit an input of another size, it may cost this share
+    /// of what it saves where they do.
     pub resized: f64,
     /// It goes by samples: what an object's accesses save is as uncertain as their number.
     pub of_samples: bool,
@@ -361,10 +361,8 @@ pub fn choose_within<J: Judge>(
         let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
         let resized_ns = judged.resized_ns(std::slice::from_ref(&selection))?[0];
         let saved_ns = first_touch_ns - planned_ns;
-        let before_ns = [first_touch_ns, first_touch_ns];
-        if saved_ns <= margins.plan * first_touch_ns
-            || !trusted(margins.resized, before_ns, [planned_ns, resized_ns])
-        {
+        // It is for runs with either input.
+        if saved_ns <= margins.plan * first_touch_ns || resized_ns > first_touch_ns {
             selection = nothing;
             break;
         }

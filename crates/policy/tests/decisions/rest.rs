@@ -185,7 +185,11 @@ fn it_may_go_to_who_uses_it_next_or_to_the_nodes_of_threads_alone() {
             let Ok(chosen) = choose(input, &parameters, &mut judge);
             chosen
         });
-        assert_eq!(chosen.time.planned_ns, 0.5 * HOURS_NS, "{placement} {start:?}");
+        assert_eq!(
+            chosen.time.planned_ns,
+            0.5 * HOURS_NS,
+            "{placement} {start:?}"
+        );
         assert_eq!(only(&chosen.plan).subject, Subject::Rest);
     }
 }
