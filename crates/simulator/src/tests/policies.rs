@@ -162,6 +162,42 @@ fn traffic_colocates_by_samples_and_by_full_information() {
     assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
 }
 
+/// What a thread writes back at a miss, of a page.
+fn write_back(page: u32) -> Miss {
+    Miss {
+        served: Served::WriteBack,
+        ..store(0, page)
+    }
+}
+
+#[test]
+fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
+    let machine = machine(4, CLOCK);
+    let settings = [
+        ("fast_cycles", "500"),
+        ("slow_cycles", "500"),
+        ("sample_cost_cycles", "40"),
+    ];
+    let moved = |others: &[Miss]| {
+        let round: Vec<Miss> = others
+            .iter()
+            .flat_map(|&other| [load(50, 0), other])
+            .collect();
+        let trace = touched_by_first(3, vec![(8, round.repeat(2000))]);
+        one(&trace, &machine, traffic(&settings)).migrated
+    };
+    let fetch = Miss {
+        kind: AccessKind::Fetch,
+        ..load(50, 1)
+    };
+    assert_eq!(moved(&[load(50, 1)]), 2);
+    assert_eq!(moved(&[fetch]), 1, "no data is where the code is");
+    assert_eq!(moved(&[write_back(2)]), 1, "what goes is not what comes");
+    // All time passes in misses, with a line written back after each.
+    let trace = touched_by_first(1, vec![(8, [load(0, 0), write_back(0)].repeat(2000))]);
+    assert_eq!(one(&trace, &machine, traffic(&settings)).migrated, 1);
+}
+
 #[test]
 fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is_none() {
     let machine = machine(4, CLOCK);
