@@ -219,6 +219,26 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
 }
 
 #[test]
+fn what_reaches_no_memory_is_no_access_to_it() {
+    // Three in four of the lines that node 2 stores to are in its cache already, shared: the memory sees none of that.
+    let machine = machine(4, CLOCK);
+    let upgrade = Miss {
+        served: Served::Upgrade,
+        ..store(0, 1)
+    };
+    let round = [upgrade, upgrade, upgrade, load(0, 0)];
+    let trace = touched_by_first(2, vec![(8, round.repeat(5000)), (4, reads(1, 20_000))]);
+    let replicated = |settings: &[(&str, &str)]| {
+        let settings = [&[("source", "cache"), ("candidates", "1")], settings].concat();
+        one(&trace, &machine, traffic(&settings)).replicated
+    };
+    assert!(replicated(&[]) > 0, "all that memory serves are loads");
+    // Five accesses a microsecond of a thread that loads, one and a quarter of the other.
+    assert!(replicated(&[("maptu", "6")]) > 0);
+    assert_eq!(replicated(&[("maptu", "7")]), 0);
+}
+
+#[test]
 fn traffic_replicates_from_five_hundred_pages_and_interleaves_below() {
     let machine = machine(4, CLOCK);
     for (pages, expected) in [(499, 0), (500, 3 * 500)] {
