@@ -219,6 +219,31 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
 }
 
 #[test]
+fn copies_of_pages_are_traffic_whoever_makes_them() {
+    // Node 2 reads a page of node 0's, which moves there: a page of lines is written there besides.
+    let steps = "[moves.steps]\ninterrupt_ns = 0\ndecision_ns = 0\nallocation_ns = 1000\nmapping_replica_ns = 1000\n\
+                 mapping_migration_ns = 1000\nflush_ns = 0\nflush_request_ns = 0\ncopy_ns = 1000\n\
+                 end_replica_ns = 0\nend_migration_ns = 0\nfault_ns = 0\n";
+    let machine = machine(4, &format!("{CLOCK}{steps}"));
+    let trace = touched_by_first(1, vec![(8, reads(1, 1000))]);
+    for policy in [
+        job(
+            "traffic",
+            &[&OFTEN[..2], &[("clustering", "0"), ("source", "cache")]].concat(),
+        ),
+        job("out-u", &[("check_ns", "10000")]),
+    ] {
+        let outcome = one(&trace, &machine, policy);
+        assert_eq!(outcome.migrated, 1);
+        let [from, _, to, _] = outcome.controller_load[..] else {
+            panic!("four nodes")
+        };
+        let local = outcome.misses - outcome.remote();
+        assert_eq!((from, to), (outcome.remote() + 64, local + 64));
+    }
+}
+
+#[test]
 fn what_reaches_no_memory_is_no_access_to_it() {
     // Three in four of the lines that node 2 stores to are in its cache already, shared: the memory sees none of that.
     let machine = machine(4, CLOCK);
