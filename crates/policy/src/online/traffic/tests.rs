@@ -307,6 +307,11 @@ fn contradictions_are_one_line() {
             "slow_cycles=64999 is below fast_cycles=65000",
         ),
         (
+            &[("fast_cycles", "5200")],
+            0b11,
+            "sample_cost_cycles=5200 is not below fast_cycles=5200",
+        ),
+        (
             &[
                 ("replication", "0"),
                 ("interleaving", "0"),
