@@ -11,9 +11,11 @@
 //!
 //! Simplified: threads of a process become a group as each first faults on another's page, where the
 //! kernel merges groups pair by pair; nodes are as far from each other as in its `NUMA_DIRECT`
-//! topologies; a thread moves at the next tick after its fault; pages count as scanned whether they
-//! have been touched or not, and mappings of read-only files, which the kernel skips, are scanned.
-//! Huge pages and memory tiers are not modelled.
+//! topologies; a thread moves at the next tick after its fault; a run of consecutive pages is a mapping, and its
+//! pages count as scanned whether they have been touched or not; mappings of read-only files, which the kernel
+//! skips, are scanned, and faults on pages that are not writable make a group, too. Where moves are costed by step,
+//! pages move in batches, as under the other policies, and not in their faults. Huge pages and memory tiers are not
+//! modelled.
 
 mod parameters;
 mod task;
