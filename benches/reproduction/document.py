@@ -275,7 +275,7 @@ def text(results, left_out, matrix, further, drawing):
         verghese.section(further.get(verghese.PAPER, {}), drawing),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
-        f"its sampling interval and cost of a sample, and the kernel's scan periods are divided by {scale['time']}; caches beyond "
+        f"its sampling interval and cost of a sample, and the kernel's scan periods and what a scan goes over are divided by {scale['time']}; caches beyond "
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
         "- Free parameters, one value for all workloads: those at the end of [papers.md](papers.md), and of `auto` the margins in "
         "`crates/policy/src/auto/model.rs`, `crates/cli/src/replay_judge.rs` and `crates/cli/src/plan/layouts.rs`, what is a long phase (a tenth of the misses, "
