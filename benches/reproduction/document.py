@@ -275,7 +275,7 @@ def text(results, left_out, matrix, further, drawing):
         verghese.section(further.get(verghese.PAPER, {}), drawing),
         "## How\n\n"
         f"- Runs take tens or hundreds of milliseconds for the papers' tens of seconds. `traffic`'s second between decisions, "
-        f"its sampling interval and cost of a sample, and the kernel's scan periods are divided by {scale['time']}; caches beyond "
+        f"its sampling interval and cost of a sample, and the kernel's scan periods and what a scan goes over are divided by {scale['time']}; caches beyond "
         f"the first level by {scale['caches']} (at least 16 KiB). Latencies, bandwidths, the cost of moving pages, thresholds and counts are as published.\n"
         "- Free parameters, one value for all workloads: those at the end of [papers.md](papers.md), and of `auto` the margins in "
         "`crates/policy/src/auto/model.rs`, `crates/cli/src/replay_judge.rs` and `crates/cli/src/plan/layouts.rs`, what is a long phase (a tenth of the misses, "
@@ -294,6 +294,8 @@ def text(results, left_out, matrix, further, drawing):
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
         "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
+        "- Of Verghese's Engineering and Database: Figures 6.2, 6.3, 6.5 to 6.7, 7.1 and 7.2, their rows of Table 5, and those of Engineering in Tables 7 to 12; "
+        "[real_programs.md](real_programs.md) has them under first touch, the base policy and post-facto alone. Of Figure 6.4 (Pmake's kernel by itself, six policies, CC-NOW too) it has Pmake as a whole, under these three.\n"
         "- The papers' own sizes, but for ARS's.\n"
         "- Of Carrefour: Facesim, and FaceRecLong by itself (Tables 3 and 4); on machine B the NAS programs (Figure 6) and two programs at once (Figure 9); energy (Figure 14), why is said there. What `nearpage live` costs, "
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"

@@ -560,7 +560,7 @@ def section(found, drawing):
         "counts begins after initialisation, as his checkpoints do, of Splash after Raytrace's, and ends with Raytrace: what the others had left to do then is "
         f"{uncounted:.1f} % of the misses at most. Times are sums over processors without what they wait. "
         "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
-        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6 and Figure 6.4 (the kernel of Pmake). "
+        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel; what of them is not is at the end of this page. "
         f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
         claims(found), WHY, policies(found, drawing, "Figure 6.1 (`flash-8`)", "6.1", TRACES), policies(found, drawing, "Figure 6.3 (`now-8`)", "6.3", NOW),
         misses(found, drawing), table_5(found), sensitivity(found, drawing), table_7(found), table_8(found), table_9(found), table_10(found), table_11(found), table_12(found),

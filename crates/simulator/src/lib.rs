@@ -27,7 +27,7 @@
 //!   fresh one. Stores that hit in a cache are not in a trace, and so fault nowhere.
 //! - **Samples** (`traffic`) are taken of each thread at even distances of its own time, and cost it
 //!   time. Which instruction is sampled is drawn: a miss as often as instructions are misses, and a load
-//!   that hits in the first level, taken to be of the page of the last miss, as often as programs load.
+//!   that hits in the first level, taken to be of the page of the last miss of data, as often as programs load.
 //!   Where a policy is shown one miss in so many, the distances between these are drawn, too.
 //! - **Hinting faults** (`kernel-balancing`) come at the first miss of any level to a page after it
 //!   was unmapped: references that hit in the first level are not in a trace.

@@ -362,7 +362,7 @@ impl Default for Options {
             seed,
             latency_cycles_min,
         ] = NUMBERS.map(|parameter| parameter.default);
-        debug_assert_eq!(move_ns, 0);
+        debug_assert_eq!(move_ns, u64::MAX, "none");
         Self {
             information: Information::default(),
             every: 1,
@@ -393,7 +393,7 @@ pub const NUMBERS: [Parameter; 8] = [
     ),
     Parameter::new(
         "move_ns",
-        0,
+        u64::MAX,
         0..=1_000_000_000_000,
         "cost of moving a page, in place of the machine's",
     ),

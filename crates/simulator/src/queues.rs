@@ -79,6 +79,16 @@ impl Queues {
         wait
     }
 
+    /// Wait of a CPU on `node` that copies a page from one node's memory to another's.
+    pub fn copy(&mut self, node: u16, from: u16, to: u16, now: u64, figures: &Figures) -> u64 {
+        let lines = figures.lines_per_page;
+        let read = self.wait(node, from, now, lines, figures);
+        let controller = &mut self.controllers[usize::from(to)];
+        let written = controller.wait(now, lines.saturating_mul(figures.controller));
+        controller.requests += lines - 1;
+        read.max(written)
+    }
+
     /// A line that a CPU on `node` writes back to memory on `home`: nobody waits for it. From the
     /// memory's side it goes over the links as a line that a CPU there fetches from `node`.
     #[inline]

@@ -394,18 +394,21 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             );
             if ACTIVE {
                 self.pages.served(page, node, from);
-                let counts = if from == node {
-                    &mut self.epoch.local
-                } else {
-                    &mut self.epoch.remote
-                };
-                counts[usize::from(node)] += 1;
                 if miss.kind == AccessKind::Fetch {
                     self.policy.fetched(page, miss.offset);
                 }
-                let store = miss.kind == AccessKind::Store;
-                self.epoch.reads += u64::from(!store);
-                thread.watched.served[usize::from(store)] += 1;
+                // An upgrade reaches no memory.
+                if lines > 0 {
+                    let counts = if from == node {
+                        &mut self.epoch.local
+                    } else {
+                        &mut self.epoch.remote
+                    };
+                    counts[usize::from(node)] += 1;
+                    let store = miss.kind == AccessKind::Store;
+                    self.epoch.reads += u64::from(!store);
+                    thread.watched.served[usize::from(store)] += 1;
+                }
             }
         } else if miss.served == Served::WriteBack {
             self.queues.write_back(node, copies.home, now, self.figures);

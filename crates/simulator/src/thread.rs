@@ -96,7 +96,7 @@ struct Outstanding {
 pub(crate) struct Watched {
     /// When its next sample is due.
     pub next_sample: u64,
-    /// Page of its last miss.
+    /// Page of its last miss of data.
     pub page: Option<u32>,
     /// Loads and fetches, stores that memory served in this epoch.
     pub served: [u64; 2],

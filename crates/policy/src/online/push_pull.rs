@@ -193,6 +193,8 @@ struct Page {
     dominant: u16,
     /// It is on the list of those accessed since the last check.
     listed: bool,
+    /// It is on the list of those that have counts.
+    counted: bool,
 }
 
 /// The five algorithms.
@@ -205,7 +207,10 @@ pub struct PushPull {
     pages: Vec<Page>,
     /// `[page × nodes + node]`, since the last check, or all along.
     counts: Vec<u32>,
+    /// Pages that were accessed since the last check.
     accessed: Vec<u32>,
+    /// Pages that ever were, where counts go on.
+    counted: Vec<u32>,
     /// Pages seen by home, `[application × nodes + home]`.
     residents: Vec<u64>,
     /// Migrations by page.
@@ -244,6 +249,7 @@ impl PushPull {
             home: NONE,
             dominant: NONE,
             listed: false,
+            counted: false,
         };
         Ok(Self {
             monitor,
@@ -253,6 +259,7 @@ impl PushPull {
             pages: (0..setting.pages as u64).map(untold).collect(),
             counts: vec![0; setting.pages * setting.nodes],
             accessed: Vec::new(),
+            counted: Vec::new(),
             residents: Vec::new(),
             migrations: vec![0; setting.pages],
         })
@@ -292,21 +299,26 @@ impl PushPull {
         }
     }
 
-    /// Pages that were accessed, by `first` of each and then by place.
+    /// Pages with counts, by `first` of each and then by place: neighbours count for what they were accessed,
+    /// whenever that was.
     fn in_order(&self, first: impl Fn(&Page) -> u16) -> Vec<u32> {
         let key = |&number: &u32| {
             let page = &self.pages[number as usize];
             (first(page), page.place, number)
         };
         // The keys themselves, not what is elsewhere in memory, are compared some fifteen times each.
-        let mut keys: Vec<(u16, Place, u32)> = self.accessed.iter().map(key).collect();
+        let with_counts = match self.parameters.afresh {
+            true => &self.accessed,
+            false => &self.counted,
+        };
+        let mut keys: Vec<(u16, Place, u32)> = with_counts.iter().map(key).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, _, number)| number).collect()
     }
 
     /// Candidates of the `out` algorithms.
     fn push(&mut self) -> Vec<Candidate> {
-        let accessed = self.in_order(|page| page.home);
+        let counted = self.in_order(|page| page.home);
         let weighted = matches!(self.monitor, Monitor::OutW | Monitor::OutWLocal);
         let mut candidates = Vec::new();
         let memory = |page: &u32| {
@@ -314,7 +326,7 @@ impl PushPull {
             (home, place.application)
         };
         let same_memory = |a: &u32, b: &u32| memory(a) == memory(b);
-        for group in accessed.chunk_by(same_memory) {
+        for group in counted.chunk_by(same_memory) {
             let Page { place, home, .. } = self.pages[group[0] as usize];
             let residents =
                 self.residents[usize::from(place.application) * self.nodes + usize::from(home)];
@@ -349,13 +361,13 @@ impl PushPull {
 
     /// Candidates of `in-w`: every node's, in order.
     fn pull(&self) -> Vec<Candidate> {
-        let accessed = self.in_order(|_| 0);
+        let counted = self.in_order(|_| 0);
         let mut candidates = Vec::new();
         for node in 0..self.nodes as u16 {
             let remote = |&page: &u32| {
                 self.pages[page as usize].home != node && self.row(page)[usize::from(node)] > 0
             };
-            let pages: Vec<u32> = accessed.iter().copied().filter(remote).collect();
+            let pages: Vec<u32> = counted.iter().copied().filter(remote).collect();
             let application = |page: u32| self.pages[page as usize].place.application;
             for group in pages.chunk_by(|&a, &b| application(a) == application(b)) {
                 let relative = self.around(group, usize::from(node), group.len() as u64);
@@ -519,10 +531,14 @@ impl OnlinePolicy for PushPull {
         }
         let count = &mut self.counts[page as usize * self.nodes + usize::from(node)];
         *count = count.saturating_add(1);
-        let listed = &mut self.pages[page as usize].listed;
-        if !*listed {
-            *listed = true;
+        let Page {
+            listed, counted, ..
+        } = &mut self.pages[page as usize];
+        if !std::mem::replace(listed, true) {
             self.accessed.push(page);
+            if !self.parameters.afresh && !std::mem::replace(counted, true) {
+                self.counted.push(page);
+            }
         }
     }
 
@@ -537,7 +553,7 @@ impl OnlinePolicy for PushPull {
         };
         let rule = self.rule();
         for Candidate { page, node, excess } in candidates {
-            // A page that is taken has a new home: later nodes leave it alone.
+            // A page that is taken has a new home: later nodes leave it alone. One that nobody accessed stays.
             let taken = !self.pages[page as usize].listed;
             if taken || excess <= self.factor * self.mean(page) {
                 continue;
@@ -571,6 +587,9 @@ impl OnlinePolicy for PushPull {
         self.pages[page as usize].dominant = NONE;
         if std::mem::take(&mut self.pages[page as usize].listed) {
             self.accessed.retain(|&accessed| accessed != page);
+        }
+        if std::mem::take(&mut self.pages[page as usize].counted) {
+            self.counted.retain(|&counted| counted != page);
         }
         self.counts[page as usize * self.nodes..][..self.nodes].fill(0);
         self.migrations[page as usize] = 0;
@@ -690,6 +709,32 @@ mod tests {
         // It is another page once it is mapped anew.
         policy.forget(1);
         assert_eq!(moved(&mut policy, &[(1, 3, 0, 1)]), [(1, 0)]);
+    }
+
+    #[test]
+    fn neighbours_count_where_counts_go_on() {
+        // Page 4 by itself: 1 - 2/4 < 1.4 x 2/4. Home 0 has four pages, so that page 5 counts half: R is 3 for node 1
+        // and 1.5 for node 2, 3 - 4.5/4 > 0.7. Page 5 is not accessed again, and stays.
+        let before = [(5, 0, 1, 4), (5, 0, 2, 1), (8, 0, 0, 1), (12, 0, 0, 1)];
+        let since = [(4, 0, 1, 1), (4, 0, 2, 1)];
+        for (afresh, expected) in [("1", vec![]), ("0", vec![(4, 1)])] {
+            let mut policy = policy(Monitor::OutW, &[("afresh", afresh), ("factor", "1.4")]);
+            policy.factor = 3.0;
+            assert_eq!(moved(&mut policy, &before), []);
+            policy.factor = 1.4;
+            assert_eq!(moved(&mut policy, &since), expected, "afresh={afresh}");
+        }
+        // Of its remote pages node 1 had accessed another one, once: the mean is 2.5, not 4.
+        for (afresh, expected) in [("1", vec![]), ("0", vec![(0, 1)])] {
+            let mut policy = policy(Monitor::InW, &[("afresh", afresh), ("factor", "1.4")]);
+            assert_eq!(moved(&mut policy, &[(14, 3, 1, 1)]), []);
+            assert_eq!(moved(&mut policy, &[(0, 0, 1, 4)]), expected);
+        }
+        // A page that is mapped anew has no counts.
+        let mut policy = policy(Monitor::InW, &[("afresh", "0"), ("factor", "1.4")]);
+        assert_eq!(moved(&mut policy, &[(14, 3, 1, 1)]), []);
+        policy.forget(14);
+        assert_eq!(moved(&mut policy, &[(0, 0, 1, 4)]), []);
     }
 
     #[test]

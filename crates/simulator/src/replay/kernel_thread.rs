@@ -68,13 +68,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let cost = match self.figures.moves {
             MoveCost::Fixed(ns) => femtoseconds(ns),
             MoveCost::Steps(steps) => {
-                let (mapping_ns, end_ns) = match action.kind {
-                    ActionKind::Replicate => (steps.mapping_replica_ns, steps.end_replica_ns),
+                // A replica's mapping has a lock of its own.
+                let (locked_ns, unlocked_ns) = match action.kind {
+                    ActionKind::Replicate => (0.0, steps.mapping_replica_ns + steps.end_replica_ns),
                     _ => (steps.mapping_migration_ns, steps.end_migration_ns),
                 };
-                let locked = femtoseconds(steps.allocation_ns + mapping_ns);
+                let locked = femtoseconds(steps.allocation_ns + locked_ns);
                 let flush_ns = steps.flush_ns / self.job.options.batch_pages.max(1) as f64;
-                let rest = steps.decision_ns + steps.copy_ns + end_ns + flush_ns;
+                let rest = steps.decision_ns + steps.copy_ns + unlocked_ns + flush_ns;
                 let wait = self.queues.lock.wait(now, locked);
                 wait.saturating_add(locked)
                     .saturating_add(femtoseconds(rest))
@@ -98,8 +99,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         {
             let users = self.users(action.page);
             if let MoveCost::Steps(steps) = self.figures.moves {
-                let lines = self.figures.lines_per_page;
-                self.queues.wait(action.node, from, at, lines, self.figures);
+                self.queues
+                    .copy(action.node, from, action.node, at, self.figures);
                 self.kernel_thread.users |= users;
                 self.kernel_thread.moved += 1;
                 let batch_ends = self.kernel_thread.moved >= self.job.options.batch_pages;

@@ -107,19 +107,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             if !self.pages.apply(action, thread.time, self.figures) {
                 continue;
             }
-            let lines = self.figures.lines_per_page;
-            let read = self
+            let copied = self
                 .queues
-                .wait(node, from, thread.time, lines, self.figures);
-            let written = self.queues.controllers[usize::from(action.node)]
-                .wait(thread.time, lines.saturating_mul(self.figures.controller));
-            self.queues.controllers[usize::from(action.node)].requests += lines - 1;
+                .copy(node, from, action.node, thread.time, self.figures);
             let end_ns = if replica(action) {
                 steps.end_replica_ns
             } else {
                 steps.end_migration_ns
             };
-            thread.spend_moving_on(MovePart::Copy, read.max(written));
+            thread.spend_moving_on(MovePart::Copy, copied);
             thread.spend_moving_by([(MovePart::Copy, steps.copy_ns), (MovePart::End, end_ns)]);
             users |= self.users(action.page);
         }
@@ -220,8 +216,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
                 let wait = self.queues.lock.wait(now, locked);
                 self.epoch.lock_wait += wait;
                 let from = self.figures.nearest_copy(node, copies.nodes);
-                let lines = self.figures.lines_per_page;
-                let copied = self.queues.wait(node, from, now, lines, self.figures);
+                let copied = self.queues.copy(node, from, node, now, self.figures);
                 thread.spend_moving_on(MovePart::Lock, wait);
                 thread.spend_moving_on(MovePart::Allocation, locked);
                 thread.spend_moving_on(MovePart::Copy, copied);

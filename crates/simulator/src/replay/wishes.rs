@@ -64,6 +64,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// Takes samples that are due at a miss, or the hinting fault of a page that is unmapped.
     pub(super) fn look(&mut self, number: usize, miss: Miss, copies: Copies) {
         match self.wishes.view {
+            // No instruction of its own, and nothing that its thread gets.
+            View::Samples { .. } if miss.served == Served::WriteBack => {}
             View::Samples {
                 cycles,
                 cost_cycles,
@@ -86,12 +88,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// Samples instructions at even distances of the thread's own time. Of the instructions up to a
     /// miss, the one that is sampled is any: the miss itself once in as many as there are. The others
     /// are not in a trace. Those of them that load hit in the first-level cache, which has lately got
-    /// the lines that the thread missed on: they count for the page of its last miss.
+    /// the lines that the thread missed on: they count for the page of its last miss of data.
     fn sample(&mut self, number: usize, miss: Miss, period: u64, cost: u64) {
         let thread = &mut self.threads[number];
         let watched = &mut thread.watched;
         let now = watched.own(thread.time);
-        let before = watched.page.replace(miss.page.0).unwrap_or(miss.page.0);
+        let before = match miss.kind {
+            AccessKind::Fetch => watched.page,
+            _ => watched.page.replace(miss.page.0).or(watched.page),
+        };
         if watched.next_sample == 0 {
             // Threads do not sample in step.
             let first = self.wishes.draws.share() * period as f64;
@@ -103,15 +108,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             thread.spend_moving(cost);
             let instructions = f64::from(miss.instructions.max(1));
             let sampled = if self.wishes.draws.share() * instructions < 1.0 {
-                (miss.served != Served::WriteBack).then_some(miss)
+                Some(miss)
             } else {
-                let hit = Miss {
-                    page: PageIndex(before),
+                let hit = before.map(|page| Miss {
+                    page: PageIndex(page),
                     kind: AccessKind::Load,
                     served: Served::L1,
                     ..miss
-                };
-                (self.wishes.draws.share() < LOADS).then_some(hit)
+                });
+                hit.filter(|_| self.wishes.draws.share() < LOADS)
             };
             if let Some(sampled) = sampled {
                 let copies = self.pages.copies(sampled.page.0);

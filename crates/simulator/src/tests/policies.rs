@@ -162,6 +162,42 @@ fn traffic_colocates_by_samples_and_by_full_information() {
     assert_eq!((outcome.migrated, outcome.time_ns), (0, still.time_ns));
 }
 
+/// What a thread writes back at a miss, of a page.
+fn write_back(page: u32) -> Miss {
+    Miss {
+        served: Served::WriteBack,
+        ..store(0, page)
+    }
+}
+
+#[test]
+fn hits_that_are_sampled_are_of_the_page_that_was_missed_on_last() {
+    let machine = machine(4, CLOCK);
+    let settings = [
+        ("fast_cycles", "500"),
+        ("slow_cycles", "500"),
+        ("sample_cost_cycles", "40"),
+    ];
+    let moved = |others: &[Miss]| {
+        let round: Vec<Miss> = others
+            .iter()
+            .flat_map(|&other| [load(50, 0), other])
+            .collect();
+        let trace = touched_by_first(3, vec![(8, round.repeat(2000))]);
+        one(&trace, &machine, traffic(&settings)).migrated
+    };
+    let fetch = Miss {
+        kind: AccessKind::Fetch,
+        ..load(50, 1)
+    };
+    assert_eq!(moved(&[load(50, 1)]), 2);
+    assert_eq!(moved(&[fetch]), 1, "no data is where the code is");
+    assert_eq!(moved(&[write_back(2)]), 1, "what goes is not what comes");
+    // All time passes in misses, with a line written back after each.
+    let trace = touched_by_first(1, vec![(8, [load(0, 0), write_back(0)].repeat(2000))]);
+    assert_eq!(one(&trace, &machine, traffic(&settings)).migrated, 1);
+}
+
 #[test]
 fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is_none() {
     let machine = machine(4, CLOCK);
@@ -180,6 +216,51 @@ fn the_kernel_moves_pages_on_an_idle_cpu_and_takes_a_threads_time_where_there_is
     assert_eq!(moving(cpus as u32 - 1).1, 0.0);
     let (migrated, move_ns) = moving(cpus as u32);
     assert_eq!(move_ns, migrated * 3000.0);
+}
+
+#[test]
+fn copies_of_pages_are_traffic_whoever_makes_them() {
+    // Node 2 reads a page of node 0's, which moves there: a page of lines is written there besides.
+    let steps = "[moves.steps]\ninterrupt_ns = 0\ndecision_ns = 0\nallocation_ns = 1000\nmapping_replica_ns = 1000\n\
+                 mapping_migration_ns = 1000\nflush_ns = 0\nflush_request_ns = 0\ncopy_ns = 1000\n\
+                 end_replica_ns = 0\nend_migration_ns = 0\nfault_ns = 0\n";
+    let machine = machine(4, &format!("{CLOCK}{steps}"));
+    let trace = touched_by_first(1, vec![(8, reads(1, 1000))]);
+    for policy in [
+        job(
+            "traffic",
+            &[&OFTEN[..2], &[("clustering", "0"), ("source", "cache")]].concat(),
+        ),
+        job("out-u", &[("check_ns", "10000")]),
+    ] {
+        let outcome = one(&trace, &machine, policy);
+        assert_eq!(outcome.migrated, 1);
+        let [from, _, to, _] = outcome.controller_load[..] else {
+            panic!("four nodes")
+        };
+        let local = outcome.misses - outcome.remote();
+        assert_eq!((from, to), (outcome.remote() + 64, local + 64));
+    }
+}
+
+#[test]
+fn what_reaches_no_memory_is_no_access_to_it() {
+    // Three in four of the lines that node 2 stores to are in its cache already, shared: the memory sees none of that.
+    let machine = machine(4, CLOCK);
+    let upgrade = Miss {
+        served: Served::Upgrade,
+        ..store(0, 1)
+    };
+    let round = [upgrade, upgrade, upgrade, load(0, 0)];
+    let trace = touched_by_first(2, vec![(8, round.repeat(5000)), (4, reads(1, 20_000))]);
+    let replicated = |settings: &[(&str, &str)]| {
+        let settings = [&[("source", "cache"), ("candidates", "1")], settings].concat();
+        one(&trace, &machine, traffic(&settings)).replicated
+    };
+    assert!(replicated(&[]) > 0, "all that memory serves are loads");
+    // Five accesses a microsecond of a thread that loads, one and a quarter of the other.
+    assert!(replicated(&[("maptu", "6")]) > 0);
+    assert_eq!(replicated(&[("maptu", "7")]), 0);
 }
 
 #[test]

@@ -11,18 +11,22 @@
 //!
 //! Simplified: threads of a process become a group as each first faults on another's page, where the
 //! kernel merges groups pair by pair; nodes are as far from each other as in its `NUMA_DIRECT`
-//! topologies; a thread moves at the next tick after its fault; pages count as scanned whether they
-//! have been touched or not, and mappings of read-only files, which the kernel skips, are scanned.
-//! Huge pages and memory tiers are not modelled.
+//! topologies; a thread moves at the next tick after its fault; a run of consecutive pages is a mapping, and its
+//! pages count as scanned whether they have been touched or not; mappings of read-only files, which the kernel
+//! skips, are scanned, and faults on pages that are not writable make a group, too. Where moves are costed by step,
+//! pages move in batches, as under the other policies, and not in their faults. Huge pages and memory tiers are not
+//! modelled.
 
 mod parameters;
 mod task;
+
+use std::ops::Range;
 
 use nearpage_recording::ThreadIndex;
 
 pub use parameters::KernelBalancingParameters;
 
-use self::task::{ACTIVE_NODE_FRACTION, Bounds, Faults, Group, PRIVATE, SHARED, Task};
+use self::task::{ACTIVE_NODE_FRACTION, Bounds, FAILED, Faults, Group, PRIVATE, SHARED, Task};
 use super::{
     Action, ActionKind, Epoch, Observation, OnlinePolicy, ParameterError, Place, Reason, Setting,
     ThreadMove, View,
@@ -48,6 +52,19 @@ struct Process {
     group: Group,
 }
 
+impl Process {
+    /// Pages from where the scan is that follow each other, so many at the most.
+    fn range(&self, most: u64) -> Range<usize> {
+        let ahead = self.pages[self.offset.min(self.pages.len())..].iter();
+        let first = ahead.clone().next().map_or(0, |page| page.0);
+        let following = ahead
+            .zip(first..)
+            .take(usize::try_from(most).unwrap_or(usize::MAX));
+        let pages = following.take_while(|&(page, number)| page.0 == number);
+        self.offset..self.offset + pages.count()
+    }
+}
+
 /// Which thread faulted on a page last, and where.
 type LastFault = Option<(ThreadIndex, u16)>;
 
@@ -56,6 +73,7 @@ type LastFault = Option<(ThreadIndex, u16)>;
 pub struct KernelBalancing {
     parameters: KernelBalancingParameters,
     nodes: usize,
+    memory_nodes: u64,
     page_bytes: u64,
     /// CPUs of each node.
     cpus: Vec<u32>,
@@ -93,6 +111,7 @@ impl KernelBalancing {
         Ok(Self {
             parameters: *parameters,
             nodes: setting.nodes,
+            memory_nodes: setting.memory_nodes,
             page_bytes,
             cpus: cpus.to_vec(),
             now_ns: 0,
@@ -207,20 +226,31 @@ impl KernelBalancing {
                     process.pages.sort_unstable();
                 }
                 let budget = ((self.parameters.scan_size_mb << 20) / self.page_bytes).max(1);
-                // "Scan up to this much virtual space."
-                let (mut updates, mut seen) = (0, 0);
-                while updates < budget && seen < 8 * budget {
-                    let Some(&(_, page)) = process.pages.get(process.offset) else {
+                // "Scan up to this much virtual space." A range in which anything changed counts in full.
+                let (mut counted, mut seen, mut updates) = (0, 0, 0);
+                while counted < budget && seen < 8 * budget {
+                    let range = process.range(budget - counted);
+                    if range.is_empty() {
                         process.offset = 0;
                         process.sequence += 1;
+                        // A scan that begins at the end goes on at the begin.
+                        if seen == 0 && !process.pages.is_empty() {
+                            continue;
+                        }
                         break;
-                    };
-                    process.offset += 1;
-                    seen += 1;
-                    if !std::mem::replace(&mut self.unmapped[page as usize], true) {
-                        updates += 1;
-                        self.to_unmap.push(page);
                     }
+                    let pages = range.len() as u64;
+                    process.offset = range.end;
+                    let before = self.to_unmap.len();
+                    for &(_, page) in &process.pages[range] {
+                        if !std::mem::replace(&mut self.unmapped[page as usize], true) {
+                            self.to_unmap.push(page);
+                        }
+                    }
+                    let changed = (self.to_unmap.len() - before) as u64;
+                    updates += changed;
+                    seen += pages;
+                    counted += if changed > 0 { pages } else { 0 };
                 }
                 // "Make sure tasks use at least 32x as much time to run other code."
                 task.stamp_ns += 32 * updates * self.parameters.unmap_ns;
@@ -246,7 +276,7 @@ impl KernelBalancing {
             {
                 let gain = |faults: &Faults| faults.weight(node) - faults.weight(task.node);
                 let group_gain = group.map_or(0, |group| gain(&group.faults));
-                if gain(&task.faults) < 0 && group_gain <= 0 {
+                if gain(&task.faults) < 0 && group_gain < 0 {
                     continue;
                 }
                 let least = best.map_or(0, |(gain, _, _)| gain);
@@ -294,14 +324,18 @@ impl KernelBalancing {
             };
             let same_group = task.in_group == other.in_group
                 && (!task.in_group || task.application == other.application);
-            let mut swap_gain = match same_group {
-                true => own_gain(task, node) + own_gain(other, task.node),
-                false => gain(task, node) + gain(other, task.node),
+            let mut swap_gain = match (same_group, task.in_group && other.in_group) {
+                (true, _) => own_gain(task, node) + own_gain(other, task.node),
+                (false, true) => move_gain + gain(other, task.node),
+                (false, false) => move_gain + own_gain(other, task.node),
             };
             if same_group && task.in_group {
                 swap_gain -= swap_gain / 16;
             }
-            if swap_gain >= GAIN_LEAST && swap_gain > best_gain + GAIN_LEAST / 2 {
+            if may_move && move_gain > swap_gain && move_gain > best_gain {
+                best = Some((move_gain, node, None));
+                best_gain = move_gain;
+            } else if swap_gain >= GAIN_LEAST && swap_gain > best_gain + GAIN_LEAST / 2 {
                 best = Some((swap_gain, node, Some(number)));
                 best_gain = swap_gain;
             }
@@ -332,7 +366,12 @@ impl OnlinePolicy for KernelBalancing {
         task.node = node;
         let mut local = copies.home == node;
         let mut memory = copies.home;
-        if !local && self.should_move(&task, last, thread, copies.home) {
+        let wanted = !local && self.should_move(&task, last, thread, copies.home);
+        let has_room = self.memory_nodes >> node & 1 == 1 && !observation.pressure;
+        if wanted && !has_room {
+            // TNF_MIGRATE_FAIL.
+            task.locality[FAILED] += 1;
+        } else if wanted {
             memory = node;
             actions.push(Action {
                 page,
@@ -416,10 +455,15 @@ impl OnlinePolicy for KernelBalancing {
                 continue;
             }
             let at = thread.0 as usize;
-            let Some((node, other)) = self.find_node(at) else {
+            let found = self.find_node(at);
+            let Some(task) = &mut self.tasks[at] else {
                 continue;
             };
-            let Some(task) = &mut self.tasks[at] else {
+            // "So the workload can settle down."
+            if task.in_group {
+                task.preferred = Some(found.map_or(task.node, |(node, _)| node));
+            }
+            let Some((node, other)) = found else {
                 continue;
             };
             let from = std::mem::replace(&mut task.node, node);

@@ -7,6 +7,8 @@ use super::parameters::KernelBalancingParameters;
 pub const SHARED: usize = 0;
 pub const PRIVATE: usize = 1;
 
+/// Moves that there was no memory for, in [`Task::locality`].
+pub const FAILED: usize = 2;
 /// `NUMA_PERIOD_SLOTS`, `NUMA_PERIOD_THRESHOLD`: "Aim for 70% local accesses".
 const PERIOD_SLOTS: u64 = 10;
 const PERIOD_THRESHOLD: u64 = 7;
@@ -160,7 +162,7 @@ pub struct Task {
     pub faults: Faults,
     /// Faults since it was last placed.
     pub recent: Faults,
-    /// Remote, local, failed since then.
+    /// Remote, local, [`FAILED`] since then.
     pub locality: [u64; 3],
     /// Time and runtime when it was last placed.
     pub placed: Option<(u64, u64)>,

@@ -146,6 +146,38 @@ fn pages_that_have_not_faulted_since_are_passed_over() {
 }
 
 #[test]
+fn a_range_in_which_a_page_is_unmapped_counts_in_full() {
+    let mut driver = Driver::new(&[("scan_period_min_ms", "100"), ("scan_delay_ms", "0")]);
+    for _ in 0..20 {
+        driver.tick(&[0]);
+    }
+    // Every second page from the lowest address on has faulted; the next scan begins there.
+    driver.policy.processes[0].offset = 0;
+    for at in 0..PAGES / 2 {
+        driver.fault(PAGES - 1 - 2 * at, 0, 0);
+    }
+    let mut scanned = Vec::new();
+    while scanned.is_empty() {
+        scanned = driver.tick(&[0]);
+    }
+    assert_eq!(scanned.len(), 128, "of 256 pages, a megabyte");
+}
+
+#[test]
+fn a_scan_that_begins_at_the_end_goes_on_at_the_begin() {
+    let mut driver = Driver::new(&[("scan_period_min_ms", "100"), ("scan_delay_ms", "0")]);
+    driver.tick(&[]);
+    let process = &mut driver.policy.processes[0];
+    (process.offset, process.sequence) = (PAGES as usize, 3);
+    let mut scanned = Vec::new();
+    while driver.policy.processes[0].sequence == 3 {
+        scanned = driver.tick(&[0]);
+    }
+    assert_eq!(scanned.len(), 256);
+    assert_eq!(scanned[0], PAGES - 1);
+}
+
+#[test]
 fn early_faults_move_pages_at_once() {
     let mut driver = Driver::new(&[]);
     driver.tick(&[]);
@@ -153,6 +185,16 @@ fn early_faults_move_pages_at_once() {
     assert!(!driver.fault(1, 0, 0), "local");
     assert!(!driver.fault(1, 1, 0), "the last was on the other node");
     assert!(driver.fault(1, 1, 0), "private");
+}
+
+#[test]
+fn a_page_stays_where_the_node_that_faults_has_no_memory() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    driver.policy.memory_nodes = 0b01;
+    assert!(!driver.fault(1, 1, 0));
+    let task = driver.task(1);
+    assert_eq!((task.locality, task.recent.memory[0]), ([1, 0, 1], [0, 1]));
 }
 
 #[test]
@@ -261,6 +303,96 @@ fn threads_swap_where_both_gain() {
         .map(|moved| (moved.thread.0, moved.node))
         .collect();
     assert_eq!(moves, [(0, 1), (1, 0)]);
+}
+
+/// Faults of a thread by node, in a process of its own or in a group with others.
+fn with_faults(driver: &mut Driver, thread: usize, memory: &[u64], in_group: bool) {
+    let task = driver.task(thread);
+    task.faults.memory = memory.iter().map(|&count| [0, count]).collect();
+    task.in_group = in_group;
+}
+
+#[test]
+fn a_thread_may_join_a_busy_cpu_where_the_load_is_as_balanced_then() {
+    let mut driver = Driver::new(&[]);
+    let more = [2, 3, 4].map(|number| ThreadCounts {
+        thread: ThreadIndex(number),
+        node: u16::from(number == 4),
+        ..driver.threads[0]
+    });
+    driver.threads.extend(more);
+    driver.tick(&[]);
+    // Three threads for the two CPUs of node 0, two for those of node 1; all have their memory on node 1.
+    for thread in 0..5 {
+        with_faults(&mut driver, thread, &[0, 100], false);
+        driver.task(thread).preferred = Some(1);
+    }
+    assert_eq!(driver.policy.find_node(0), Some((1, None)));
+    // With as many on node 1 already, that would unbalance it.
+    driver.task(2).node = 1;
+    assert_eq!(driver.policy.find_node(0), None);
+}
+
+#[test]
+fn who_is_to_make_way_is_judged_by_a_group_only_if_both_are_in_one() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    with_faults(&mut driver, 0, &[0, 100], false);
+    with_faults(&mut driver, 1, &[0, 100], true);
+    driver.task(0).preferred = Some(1);
+    // The group of thread 1 has its memory on node 0, thread 1 itself where it is.
+    driver.policy.processes[0].group.faults.memory = vec![[0, 900], [0, 100]];
+    assert_eq!(driver.policy.find_node(0), None);
+    with_faults(&mut driver, 1, &[100, 0], true);
+    assert_eq!(driver.policy.find_node(0), Some((1, Some(1))));
+}
+
+#[test]
+fn a_thread_in_no_group_looks_at_every_node() {
+    let mut parameters = KernelBalancingParameters::default();
+    assert_eq!(parameters.set("tick_ns", "100000000"), Ok(true));
+    let setting = Setting {
+        nodes: 3,
+        pages: 1,
+        memory_nodes: 0b111,
+        cpus_per_node: 0,
+        clock_ghz: 2.0,
+        every: 1,
+        seed: 0,
+    };
+    let policy = KernelBalancing::new(&parameters, &setting, 4096, &[1, 1, 1]);
+    let mut driver = Driver::new(&[]);
+    driver.policy = policy.expect("parameters");
+    driver.threads.push(ThreadCounts {
+        thread: ThreadIndex(2),
+        node: 2,
+        ..driver.threads[0]
+    });
+    driver.tick(&[]);
+    // Thread 1 will not leave node 1, which thread 0 prefers; thread 2 gains more on node 0 than 0 loses on node 2.
+    for (thread, memory) in [[30, 50, 20], [0, 100, 0], [100, 0, 0]].iter().enumerate() {
+        with_faults(&mut driver, thread, memory, false);
+    }
+    driver.task(0).preferred = Some(1);
+    assert_eq!(driver.policy.find_node(0), Some((2, Some(2))));
+}
+
+#[test]
+fn a_thread_of_a_group_settles_where_it_is_or_goes() {
+    let mut driver = Driver::new(&[]);
+    driver.tick(&[]);
+    for thread in 0..2 {
+        with_faults(&mut driver, thread, &[100, 0], true);
+    }
+    driver.policy.processes[0].group.faults.memory = vec![[0, 200], [0, 0]];
+    for (in_group, settled) in [(true, 1), (false, 0)] {
+        let task = driver.task(1);
+        (task.preferred, task.in_group) = (Some(0), in_group);
+        driver.policy.movers = vec![ThreadIndex(1)];
+        driver.tick(&[]);
+        assert_eq!(driver.policy.thread_moves(), []);
+        assert_eq!(driver.task(1).preferred, Some(settled), "{in_group}");
+    }
 }
 
 #[test]

@@ -286,9 +286,14 @@ impl OnlinePolicy for Traffic {
             for at in 0..self.thread_moves.len() {
                 let ThreadMove { thread, node, .. } = self.thread_moves[at];
                 self.set_node(thread, node);
-                let application = &mut managed[usize::from(applications[thread.0 as usize])];
-                if let Some(managed) = application {
-                    managed.nodes |= 1 << node;
+            }
+            // Copies are for the nodes that run threads from now on.
+            for managed in managed.iter_mut().flatten() {
+                managed.nodes = 0;
+            }
+            for thread in epoch.threads {
+                if let Some(managed) = &mut managed[usize::from(thread.application)] {
+                    managed.nodes |= 1 << self.thread_nodes[thread.thread.0 as usize];
                 }
             }
         }

@@ -46,16 +46,23 @@ impl TrafficParameters {
     /// Checks what single ranges cannot.
     ///
     /// # Errors
-    /// Rates in the wrong order; nothing left switched on.
+    /// Rates in the wrong order; samples that take all of the time; nothing left switched on.
     pub fn check(&self) -> Result<(), ParameterError> {
         let Self {
             fast_cycles,
             slow_cycles,
+            sample_cost_cycles,
             ..
         } = self;
         if slow_cycles < fast_cycles {
             return Err(ParameterError(format!(
                 "slow_cycles={slow_cycles} is below fast_cycles={fast_cycles}: the slow rate would be the faster one"
+            )));
+        }
+        // Each sample would bring the next about, for ever.
+        if sample_cost_cycles >= fast_cycles {
+            return Err(ParameterError(format!(
+                "sample_cost_cycles={sample_cost_cycles} is not below fast_cycles={fast_cycles}: samples would take all of the time"
             )));
         }
         if [self.replication, self.interleaving, self.colocation] == [0; 3] {

@@ -247,6 +247,40 @@ fn clustered_threads_take_their_pages_along() {
 }
 
 #[test]
+fn copies_are_for_the_nodes_that_threads_are_on_after_clustering() {
+    let mut driver = Driver::new(&[("candidates", "1")]);
+    let fifth = ThreadCounts {
+        thread: ThreadIndex(4),
+        ..driver.threads[0]
+    };
+    driver.threads.push(fifth);
+    let where_they_run = [(0, 0), (0, 1), (0, 2), (1, 2), (1, 1)];
+    for (thread, (application, node)) in driver.threads.iter_mut().zip(where_they_run) {
+        (thread.application, thread.node) = (application, node);
+    }
+    // 1 and 2 share, and so do 3 and 4; 0 shares a page with 1.
+    for page in 1..4 {
+        for (number, thread) in [(page, 1), (page, 2), (page + 10, 3), (page + 10, 4)] {
+            driver.sample(number, thread, Load, 3);
+        }
+    }
+    driver.sample(9, 0, Load, 1);
+    driver.sample(9, 1, Load, 1);
+    let actions = driver.decide();
+    let moves = driver.policy.thread_moves();
+    let moves: Vec<_> = moves
+        .iter()
+        .map(|moved| (moved.thread.0, moved.node))
+        .collect();
+    assert_eq!(moves, [(1, 2), (3, 1)]);
+    let copies: Vec<_> = actions
+        .iter()
+        .filter(|action| action.1 == Replicate)
+        .collect();
+    assert_eq!(copies, [&(9, Replicate, 2)], "of its threads none is on 1");
+}
+
+#[test]
 fn contradictions_are_one_line() {
     let new = |set: &[(&str, &str)], memory_nodes| {
         let mut parameters = TrafficParameters::default();
@@ -271,6 +305,11 @@ fn contradictions_are_one_line() {
             &[("slow_cycles", "64999")],
             0b11,
             "slow_cycles=64999 is below fast_cycles=65000",
+        ),
+        (
+            &[("fast_cycles", "5200")],
+            0b11,
+            "sample_cost_cycles=5200 is not below fast_cycles=5200",
         ),
         (
             &[
