@@ -1123,8 +1123,8 @@ fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
                 chosen.plan.decisions.len()
             })
         };
-        assert_eq!(planned(0.01), 1, "{wanted}");
-        assert_eq!(planned(0.03), 0, "{wanted}");
+        assert_eq!(planned(-0.01), 1, "{wanted}");
+        assert_eq!(planned(0.01), 0, "{wanted}");
     }
 }
 
