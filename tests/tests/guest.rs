@@ -340,6 +340,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              {bound} {nearpage} run --replicate 'file:a f*' -- {replicas} 1 'a file' >replicas.out 2>replicas.err\n"
         ),
         format!("{nearpage} machine --toml >machine.toml\n{nearpage} doctor --json >doctor.json\n"),
+        format!("{nearpage} machine --measure --quick --toml >measured.toml\n"),
     ];
     let output = guest
         .run_in(&case, &script.concat(), Duration::from_secs(1500))
@@ -828,6 +829,17 @@ fn the_machine_is_read_as_it_is() {
 }
 
 /// A log of `nearpage live`: its entries.
+/// How long it takes is the emulator's; that pages are moved at all is asked of the kernel, each time.
+#[test]
+fn moving_a_page_is_measured_between_nodes() {
+    let measured = IN_GUEST.case.read("measured.toml");
+    let machine = nearpage_machine::Machine::from_toml(&measured, "measured.toml").unwrap();
+    let move_ns = machine.moves.fixed_ns.expect("there are four nodes");
+    assert!(move_ns > 0.0, "{measured}");
+    let latencies = machine.latency_ns.expect("latencies");
+    assert!(latencies.iter().flatten().all(Option::is_some), "{measured}");
+}
+
 fn live_log(name: &str) -> Vec<serde_json::Value> {
     let text = IN_GUEST.case.read(name);
     let entries = text.lines().skip(1);

@@ -9,12 +9,13 @@ pub struct Machine {
     /// `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML file or hwloc's XML
     #[arg(long, default_value = "local")]
     pub machine: String,
-    /// Measure latency and bandwidth between this machine's nodes
+    /// Measure latency and bandwidth between this machine's nodes, and what moving a page takes
     ///
     /// From the CPUs of each node to the memory of each: latency by a pointer chase in random order
     /// over huge pages; bandwidth of loads, of stores, and of two loads to a store, by all CPUs of the
     /// node at once, in bytes that programs see (a line is read before an ordinary store to it, which
-    /// isn't counted; no streaming stores, no AVX); and latency under load. Takes about 1.2 seconds for
+    /// isn't counted; no streaming stores, no AVX); latency under load; and 512 pages that go from one node to
+    /// another and back. Takes about 1.2 seconds for
     /// each pair of nodes, 2 more for each node, and at most half of each node's free memory. Nothing
     /// else should run meanwhile.
     #[arg(long, conflicts_with = "machine")]

@@ -10,6 +10,8 @@ use crate::{CpuId, CpuList, NodeId};
 /// `MPOL_BIND` of include/uapi/linux/mempolicy.h: these nodes and no others. It can end a process
 /// for want of memory, which is why sizes are bounded by what is free.
 const MPOL_BIND: c_ulong = 2;
+/// `MPOL_MF_MOVE` of the same: pages of this process alone.
+const MPOL_MF_MOVE: c_long = 2;
 /// Pages that are asked for their node.
 const PAGES_CHECKED: usize = 512;
 /// Affinity masks for as many CPUs as a [`CpuId`] can name.
@@ -25,7 +27,7 @@ pub struct Buffer {
 
 impl Buffer {
     /// `bytes` (rounded down to words) that the kernel takes from `node` as they are touched, in
-    /// huge pages where it has them. `None` leaves the node to the kernel.
+    /// huge pages where it has them, or, of 0 bytes, in small ones. `None` leaves the node to the kernel.
     pub fn new(bytes: usize, node: Option<NodeId>, huge_page_bytes: usize) -> io::Result<Self> {
         let align = huge_page_bytes.max(4096);
         let mapped_bytes = bytes + align;
@@ -73,9 +75,13 @@ impl Buffer {
                 return Err(io::Error::last_os_error());
             }
         }
+        let advice = match huge_page_bytes {
+            0 => libc::MADV_NOHUGEPAGE,
+            _ => libc::MADV_HUGEPAGE,
+        };
         // A kernel without transparent huge pages refuses, and small pages it is.
         // SAFETY: advice about the mapping of this buffer.
-        unsafe { libc::madvise(mapping.as_ptr(), mapped_bytes, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(mapping.as_ptr(), mapped_bytes, advice) };
         Ok(buffer)
     }
 
@@ -95,16 +101,7 @@ impl Buffer {
     /// looked at, and how many are not on `node`.
     pub fn strays(&self, node: NodeId) -> io::Result<(usize, usize)> {
         let pages = (self.bytes / 4096).clamp(1, PAGES_CHECKED);
-        let step = self.bytes / pages / 4096 * 4096;
-        let addresses: Vec<*const c_void> = (0..pages)
-            .map(|page| {
-                self.words
-                    .as_ptr()
-                    .wrapping_byte_add(page * step)
-                    .cast_const()
-                    .cast()
-            })
-            .collect();
+        let addresses = self.addresses(pages, self.bytes / pages / 4096 * 4096);
         let mut nodes = vec![-1i32; pages];
         // SAFETY: move_pages(2) without target nodes only fills `nodes`, one for each address.
         let status = unsafe {
@@ -123,6 +120,44 @@ impl Buffer {
         }
         let elsewhere = |&&found: &&i32| found != i32::from(node.0);
         Ok((pages, nodes.iter().filter(elsewhere).count()))
+    }
+
+    /// Moves its pages of `page_bytes`, all of which have been touched, to a node: how many are there then, of how
+    /// many.
+    pub fn move_to(&mut self, node: NodeId, page_bytes: usize) -> io::Result<(usize, usize)> {
+        let pages = self.bytes / page_bytes;
+        let addresses = self.addresses(pages, page_bytes);
+        let targets = vec![i32::from(node.0); pages];
+        let mut nodes = vec![-1i32; pages];
+        // SAFETY: move_pages(2) reads as many addresses and targets as it is told, and fills as many of `nodes`; what is
+        // in the pages stays.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0 as c_long,
+                pages,
+                addresses.as_ptr(),
+                targets.as_ptr(),
+                nodes.as_mut_ptr(),
+                MPOL_MF_MOVE,
+            )
+        };
+        // Above 0: so many were not moved.
+        if status < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let there = nodes.iter().zip(&targets);
+        Ok((
+            there.filter(|(found, target)| found == target).count(),
+            pages,
+        ))
+    }
+
+    fn addresses(&self, pages: usize, step: usize) -> Vec<*const c_void> {
+        let address = |page: usize| self.words.as_ptr().wrapping_byte_add(page * step);
+        (0..pages)
+            .map(|page| address(page).cast_const().cast())
+            .collect()
     }
 
     /// The share of the buffer that is in huge pages, from `/proc/self/smaps`.

@@ -14,12 +14,15 @@
 //!   other tools claim.
 //! - **Latency under load**: the chase on a node's first CPU, in one half of its own memory, while
 //!   the node's other CPUs read the other half, from slowly to as fast as they can.
+//! - **Moving a page**: `move_pages` of 512 small pages from one node to another and back, the median by page; with
+//!   memory on one node there is none.
 //!
 //! Nothing else should run meanwhile. Frequencies, virtual machines' neighbours and SMT siblings all
 //! show; firmware that interleaves nodes makes all nodes look alike.
 
 mod kernels;
 mod memory;
+mod moving;
 mod placing;
 
 use std::fmt;
@@ -245,6 +248,10 @@ impl Measurement {
         let mut latency_ns: Matrix = unknown();
         let mut bandwidths = Kind::ALL.map(|kind| (kind, unknown()));
         self.machine.loaded_latencies.clear();
+        progress("what moving a page takes");
+        if let Some(move_ns) = self.move_ns() {
+            self.machine.moves.fixed_ns = Some(move_ns);
+        }
         for (memory, chain_bytes) in std::mem::take(&mut self.memory_nodes) {
             let node = self.machine.nodes[memory].id;
             progress(&format!("filling memory of node {node}"));
