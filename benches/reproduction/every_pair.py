@@ -162,65 +162,39 @@ def section(path, drawing):
 
 
 WHY = """
-### The losses of 2026-11-24, and why
+### What is behind, and why (2026-11-24)
 
-- Of the 36 pairs that were behind on 2026-11-22 most were of two kinds. `mg`, `quake` and `ammp` have rows and atoms of a few hundred bytes, many to
-  a page, which no plan could place: plans say where the rest goes now ([figures](../benches/results/2026-11-23-rest.md)). And page runs, blocks and
-  small differences of large sums did not hold with another input: a plan is judged as if the input had another size, too, and has to save
-  more than a sixth of what it makes slower ([figures](../benches/results/2026-11-23-plans-of-another-size.md)). Both shares were chosen after the
-  losses of that day had been seen, and what loses is not far from what gains. Eleven plans that had taken longer than first touch no longer do.
-- That second rule had cost `mg` on `intel32` 8 %, `ammp` on `epyc-8` 2 %: what is made slower is counted by unloaded latencies, and interleaving relieves
-  queues, which these do not show. Interleaving evenly is exempt now; of 293 pairs judged with all else the same four changed, all for the better.
-- Where the nodes have several CPUs, a plan may have the threads elsewhere: packed on few nodes, or spread. What they would miss there is in no recording,
-  so the program is recorded in both ways, and that plan is taken which takes least time on its own recording, another than the first by 3 % at least (that, and that one is
-  given up which simple rules leave a quarter behind, was set when first touch's times in both ways had been seen, and no plan's). That brought `cluster` and `fft` from behind, and 5 % on `epyc-8`,
-  `intel32`, `xeon-2` and `carrefour-a`, where placing pages gains next to nothing. The other policies have no such choice; what first touch
-  alone gains by it is in the column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.
-- All 300 pairs were traced anew later that day, without what nearpage itself does to log allocations (in `ep` on `smile-4` it had been 28 % of the remote misses).
-  Nine pairs had been behind, eleven are now, seven of them the same ones: threads meet at other moments in every tracing, and what is near 1 % falls to either side.
-- Plans place the pages of the heap since 2026-11-24 ([figures](../benches/results/2026-11-24-heap.md)), those of all policies: by Eq. 1 and 2 `mg` takes 2 to 62 % less than first touch, which it had not by any
-  page hint. `auto` gains by it, too (`mg` on `amd48` takes 20 % less than first touch where it took 10, on `opteron-4` 22 for 11, on `flash-8-contended` 47 for 23; `ammp` on `smile-4` 31 for 21), but the others gain more: nineteen pairs are behind in these tracings, for fourteen in those
-  before, which had been made anew for the tracer's last mends. Seven of them are of the heap. Runs of pages did well with the second input where `auto` did not take them: `mg` on `altix-4` (the first input is 2.7 % slower for them) and `carrefour-b`,
-  `ammp` on `intel32`, `opteron-4` and `carrefour-b`, `quake` on `intel32`; and on `flash-8-contended` `uniform` has more of `quake`'s objects near their users.
-  Runs of the heap are compared with what has no size, each with an input of another size: without that `quake` would lose 5 and 7 % on `opteron-4` and `smile-4`.
-- `fft` on `flash-8` and `now-8`, `is` on `flash-8-contended`, `quake` on `intel32`, `sor` and `ocean` on `opteron-4` (not all in every tracing): what wins on the second input costs the first one 5, 11, 1, 7, 4 and
-  11 % (in the tracings before the last), so that no margin would choose it. (`fft` on `flash-8-contended` is placed much like the winner.)
-- `ocean` on `altix-4`, the largest loss: its four arrays have 75 KiB each with the first input, and lie among each other in the heap, so that first touch serves 38 % of the misses locally; with the
-  second they have 167 KiB, for which `malloc` maps pages of their own, and first touch serves 72 %. The plan saves 8 % of the first and gets 60 % of the second. That an object
-  of another size would be allocated in another way is nothing that plans are judged by.
-- `bt` on `altix-4`: a plan that saves 1.5 % of the first input costs the second 1.9 %; in one of three tracings of the same inputs it had gained there, too.
-- `is` on `now-8`, `ep` on `smile-4`: `migrate-replicate` moves and copies pages as the program goes on, by few misses each
-  (a move pays after 370 remote misses on `now-8`, 26 on `smile-4`). In `is` these are the counts, which all threads read when the keys are put in their places at the end: a phase within
-  one parallel region, with which no function begins. In `ep` the page with most remote misses has tables of the mathematical library, which in the run with the first
-  input one thread alone misses: no plan of that copies it.
-- `carrefour-b`, `opteron-4` and `altix-4` are still without a lead of 5 %: 3.2, 4.4 and 0.3 % at the most. `opteron-4` has a CPU to a node, `altix-4` two, all of them busy; there
-  post-facto itself, which knows the judged run, leads the best other by 4.3 % at the most on `altix-4` (`ammp`), and on `opteron-4` by 7.1 (`lu_blocks`), 4.7 (`cg`) and 3.6 (`quake`).
-- `traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is
-  stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to most decisions;
-  no page is out before its sixth collapse. On `carrefour-b` 6,316 collapses hold the kernel's lock for 300 µs each (§4.4): 1.9 s, all of the time that it
-  takes longer than first touch, and by samples and by every miss alike. Without replication (`replication=0`) it takes 88.8 ms for first touch's 97.7.
-  Out after the first collapse (`collapses=0`) 452 ms, decisions each 40 ms in place of 10 454 ms. The paper knows of it ("even with very infrequent
-  writes, e.g., one in 1000 accesses, the collapse overhead could be prohibitively high") and counts on the 95 % for it: here one miss in 50 is a store.
-  Its programs last minutes; six collapses of 1,000 pages are two seconds of them, and here twenty times the run.
-- Online, `ammp`, `quake` and `bt` had lost 12.6, 5.4, 3.9, 3.7 and 3.6 % to first touch: a store to a copied page was priced as a move, 10 µs, and takes 300 on
-  these machines. It is priced as it is now, and what copies have met with so far says what another one has to expect. `is`, `ocean`: at the end one
-  thread alone goes over what had moved to the others; pages go back to it without a margin of certainty now. After that
-  ([2026-11-23](../benches/results/2026-11-23-online.md)) two were left that lost more than 1 %, `amr` and `ft` on `amd48`, and `is` on `smile-4` lost 3 % in the new tracings. None has in the two tracings since
-  ([figures](../benches/results/2026-11-23-online-budget.md)): every tenth miss had shown only one of two arrays that a loop takes turns at, and the distances between samples are
-  drawn; what moves save is counted by the thread that others wait for, from one barrier to the next; and for every page that is away its way back is held in reserve.
-- Online `auto` has moved threads since then ([figures](../benches/results/2026-11-23-online-threads.md)): `amr` on `amd48` takes 9 % less than first touch for it, `ammp` on `intel32` 19, on `xeon-2` and `epyc-8` 7 and 6.
-  Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
-  What it takes to fill them was priced by the nearest memory at first; in the last tracings `water` on `smile-4` lost 2.6 % to first touch for it, a place that was exchanged for nothing. It is priced by
-  where the thread's memory is now: none of 600 replays (two seeds) loses more than 1 %, and all but `faces` on `amd48` (1.5 % gained for 2.6) keep what they gained.
-- Online, behind the best by more than 5 %: the reserve keeps a page from moving that has not lost enough yet. On `now-8`, where a move takes a millisecond, `mg` and `is` have
-  no more than that left to save when it has; `mg` on `amd48` had been 9 % behind before, and `ft` on `smile-4` 21, then 10: while savings were counted epoch by epoch, it spent some that there had not been (60 points of first touch's time counted, 36 real; 27 and 27 then). In the last tracings it is 50 % behind `out-u-local`, and 19 ahead of first touch. Without any reserve ten pairs lose to first touch, up to 12 %: the rule against first touch is
-  the one that is kept. Neighbouring pages' moves and counts, which `in-w` lives on, were tried as evidence and shift losses from some pairs to others (same figures).
-- Threads run on other CPUs at other times whenever a workload is traced. Runs are of 3 to 700 ms; 1 % of the shortest is three page moves.
+What plans may say and are judged by came in steps, each with its figures: [the rest](../benches/results/2026-11-23-rest.md), [inputs of another size](../benches/results/2026-11-23-plans-of-another-size.md),
+[phases](../benches/results/2026-11-23-phases.md), [the heap's pages](../benches/results/2026-11-24-heap.md), [longer runs and what a move costs](../benches/results/2026-11-24-longer.md). Of 293 pairs 36 had been behind on 2026-11-22, 13 of them behind first touch.
+Threads meet at other moments in every tracing, and what is near 1 % falls to either side.
 
-Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged
-without any (`cg` lost 10 %); it now has that of the processor's description.
+Offline:
 
-Found by this matrix, and mended: plans that left code to whoever runs it next could not be read (`ocean`, `sp`, `ft` and `bt` on
-`smile-4`: `ocean` four times as slow as with its plan); under `traffic` a writer and a reader of a copied page could
-fault in turns for ever, and copies went on where moves are made by step, so that `ammp` on `carrefour-a` did not end.
+- *Pages that move as the program goes on.* `ammp` and `faces` on `altix-4`, `ocean`, `sor` and `lu_blocks` on `opteron-4`, `is` on `now-8`, `ep` on `smile-4`: an online policy wins. Where a move takes 10 or 16 µs, copies of what is read for a while and stored to now and
+  then pay (`ammp`: an atom is stored to once in a sweep), and a plan has none that are taken back. Online `auto` itself is ahead of the plan on `altix-4` by 6 % (`ammp`) and 2 (`faces`), on `opteron-4` by 8 (`ocean`) and 3 (`sor`): a plan that leaves a program to
+  it is the next idea. In `is` it is the counts, which all threads read when the keys are put in their places at the end, a phase within one parallel region; in `ep` a page with tables of the mathematical library, which with the
+  first input one thread alone misses.
+- *Pages whose place depends on the input.* `mg` on `carrefour-b` and `now-8`, `is` on `flash-8-contended`, `ammp` on `intel32`, `opteron-4` and `carrefour-b`: the second input has more steps of the same size, and runs of pages fit it as they fit the first. With an
+  input of another size they would not, which nothing in one recording tells apart: without the rule that they have to, `quake` is 2 to 3 % behind in place of `mg`. Two recordings of different size would tell.
+- *What costs the first input.* `quake` on `intel32` (4.1 % as recorded, 1.1 with a parallel part half as long again, and 2.8 gained with the second). `ocean` and `sor` on `opteron-4` in blocks: 11 and 4.5 % slower, 13 and 5 quicker with grids of 146 and 180 for 98 and 120.
+- *What the second input does not have.* `bt` on `flash-8` and `flash-8-contended`: an array near the thread that uses it most saves 1.8 and 2.3 %, as that thread is the last at barriers; with the second input it is another. `amr` on `now-8`: refinement is elsewhere.
+- Where nodes have several CPUs, a plan may have the threads elsewhere: packed on few nodes, or spread. What they would miss there is in no recording, so the program is recorded in both ways, and that plan is taken which takes least time on its own recording, another than
+  the first by 3 % at least (that, and that one is given up which simple rules leave a quarter behind, was set when first touch's times in both ways had been seen, and no plan's). The other policies have no such choice; what first touch alone gains by it is in the
+  column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.
+- `carrefour-b` alone is without a lead of 5 %. Its runs take 3 to 100 ms, and its farthest memory is 1.3 times as far as the nearest: with all memory as near as the nearest `triad`, `cg`, `radix`, `cluster`, `lu_blocks` and `pca` would lead by 7 to 11 %, and nothing else by 5.
+
+Online:
+
+- The rule against first touch is the one that is kept: a page moves when moves have paid before, and what it may lose without that is 1 % of the time; for a page that is away its way back is held in reserve. `fft` and `ft` on `smile-4`, `mg` on four machines and others are behind for it: they have
+  lost what they could gain by the time when that is known. Without any reserve ten pairs lose to first touch, up to 12 %; what else was tried is in the [figures](../benches/results/2026-11-23-online-budget.md). With moves at 10 and 16 µs the others gain more on
+  `opteron-4` and `altix-4` than with 350, and so does `auto`, less than they in six pairs. Links are not in its model.
+- It moves threads, too ([figures](../benches/results/2026-11-23-online-threads.md)). Those are estimates: a thread is charged for filling the caches that a CPU has to itself, and what it misses in those that it shares on the other node is not known.
+
+`traffic` on `ammp`: its algorithm does that. 98 % of the misses are reads, more than the 95 % of step 2, so that replication is on; an atom is stored to once in a sweep over all atoms and read by all threads for the rest of it, so that its page is read-only to
+most decisions, and no page is out before its sixth collapse. On `carrefour-b` 7,651 collapses hold the kernel's lock for 300 µs each (§4.4): 2.2 s, all of what it takes longer than first touch, by samples and by every miss alike. Without replication (`replication=0`) it takes 9 % less than first touch; out after the first collapse (`collapses=0`) 447 ms in place of 2,264. The paper knows
+of it ("even with very infrequent writes, e.g., one in 1000 accesses, the collapse overhead could be prohibitively high") and counts on the 95 % for it: here one miss in 50 is a store. Its programs last minutes; six collapses of 1,000 pages are two
+seconds of them, and here twenty times the run.
+
+Changed after first results: `opteron-4` had no bandwidth, so that plans were made for the one that nearpage assumes then, and judged without any (`cg` lost 10 %); it now has that of the first Opterons. Moves on `altix-4`, `opteron-4`, `intel32`, `epyc-8` and `xeon-2` took 350 µs
+until 2026-11-24, which no paper says of them ([why](../benches/results/2026-11-24-longer.md)).
 """

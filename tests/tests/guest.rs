@@ -837,7 +837,10 @@ fn moving_a_page_is_measured_between_nodes() {
     let move_ns = machine.moves.fixed_ns.expect("there are four nodes");
     assert!(move_ns > 0.0, "{measured}");
     let latencies = machine.latency_ns.expect("latencies");
-    assert!(latencies.iter().flatten().all(Option::is_some), "{measured}");
+    assert!(
+        latencies.iter().flatten().all(Option::is_some),
+        "{measured}"
+    );
 }
 
 fn live_log(name: &str) -> Vec<serde_json::Value> {
