@@ -405,6 +405,39 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
     );
 }
 
+/// As scripts have it for what runs in their background, and systemd for services.
+#[test]
+fn what_is_ignored_at_the_start_the_command_ignores_too() {
+    let case = Case::new("ignored");
+    let bit = |signal: u32| 1u64 << (signal - 1);
+    let (int, pipe, term) = (bit(2), bit(13), bit(15));
+    for words in [
+        "record -q -o r --force --",
+        "run -q --threads none --",
+        "live --",
+    ] {
+        for (trap, wanted) in [
+            ("trap '' INT PIPE TERM", int | pipe | term),
+            ("trap '' INT", int),
+            (":", 0),
+        ] {
+            let script = format!(
+                "{trap}; exec \"$0\" {words} sed -n 's/SigIgn:/found /p' /proc/self/status"
+            );
+            let mut command = case.command("/bin/sh");
+            command.args(["-c", &script]).arg(nearpage_path());
+            let ran = case.run(command).success();
+            let found = ran
+                .stdout
+                .lines()
+                .find_map(|line| line.strip_prefix("found"));
+            let found = found.unwrap_or_else(|| panic!("{ran}")).trim();
+            let found = u64::from_str_radix(found, 16).expect("a mask");
+            assert_eq!(found & (int | pipe | term), wanted, "{words}: {ran}");
+        }
+    }
+}
+
 #[test]
 fn wrong_usage_exits_with_2() {
     let case = Case::new("usage");

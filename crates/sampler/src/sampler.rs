@@ -254,7 +254,8 @@ impl Sampler {
                         let folder = &options.samples_folder;
                         environment.extend(signal::environment(folder, rate_hz, slots));
                     }
-                    let child = Child::waiting(command, &environment)?;
+                    let ignored: Vec<_> = interrupts.ignored_before().collect();
+                    let child = Child::waiting(command, &environment, &ignored)?;
                     let cpus = if signals { &[] } else { cpus.as_slice() };
                     Opened::command(child, opening, cpus, side)
                 }
