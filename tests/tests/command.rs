@@ -439,6 +439,27 @@ fn what_is_ignored_at_the_start_the_command_ignores_too() {
 }
 
 #[test]
+fn a_tight_limit_of_the_stack_is_the_command_s_alone() {
+    let case = Case::new("stack");
+    for words in [
+        "machine",
+        "record -q -o r --force -- sh -c 'ulimit -s'",
+        "run -q --threads none -- sh -c 'ulimit -s'",
+        "report r",
+    ] {
+        let mut command = case.command("/bin/sh");
+        command
+            .args(["-c", &format!("ulimit -s 64; exec \"$0\" {words}")])
+            .arg(nearpage_path());
+        let ran = case.run(command).success();
+        assert!(
+            !words.contains("ulimit") || ran.stdout.contains("64\n"),
+            "{ran}"
+        );
+    }
+}
+
+#[test]
 fn wrong_usage_exits_with_2() {
     let case = Case::new("usage");
     case.nearpage::<&str>([]).exits(2);

@@ -28,6 +28,7 @@ mod report;
 mod run;
 mod signals;
 mod simulate;
+mod stack;
 mod terminal;
 mod thin;
 mod view;
@@ -58,6 +59,10 @@ fn main() -> ExitCode {
     }));
     signals::as_found();
     signals::survive_file_size_limit();
+    stack::with_enough(what_was_typed)
+}
+
+fn what_was_typed() -> ExitCode {
     let result =
         Arguments::try_parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
     match result {
