@@ -439,6 +439,22 @@ fn what_is_ignored_at_the_start_the_command_ignores_too() {
 }
 
 #[test]
+fn what_a_command_leaves_in_the_background_is_said() {
+    let case = Case::new("background");
+    let record = |script: &str| {
+        let words = ["record", "--force", "-o", "r", "--", "sh", "-c", script];
+        case.nearpage(words).success()
+    };
+    let left = record("sleep 2 >/dev/null 2>&1 </dev/null & echo pid $!");
+    let pid = left.stdout.trim().strip_prefix("pid ").expect("its number");
+    let line = format!("a process that it started runs on, no longer recorded ({pid}): ");
+    assert_eq!(left.stderr.matches(&line).count(), 1, "{left}");
+    assert!(case.read("r/recording.json").contains(&line), "{left}");
+    let waited = record("sleep 0.1 & wait");
+    assert!(!waited.stderr.contains("runs on"), "{waited}");
+}
+
+#[test]
 fn a_tight_limit_of_the_stack_is_the_command_s_alone() {
     let case = Case::new("stack");
     for words in [
