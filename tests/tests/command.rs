@@ -562,11 +562,15 @@ fn bad_plans_are_named_and_nothing_is_overwritten() {
         case.read("p.toml").contains("colour"),
         "an earlier file stays where a new one can't be made"
     );
-    says(
-        case.nearpage(["machine", "--machine", "nowhere"]),
-        1,
-        &["nowhere", "opteron-4"],
-    );
+    for command in ["machine", "plan r", "run --threads none true"] {
+        let words = command.split(' ').chain(["--machine", "nowhere"]);
+        let mut words: Vec<&str> = words.collect();
+        if command.starts_with("run") {
+            words.swap(3, 5);
+            words.swap(3, 4);
+        }
+        says(case.nearpage(words), 2, &["nowhere", "opteron-4"]);
+    }
     case.write("m.toml", "name = \"m\"\n");
     says(
         case.nearpage(["machine", "--machine", "m.toml"]),
