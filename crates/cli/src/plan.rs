@@ -16,7 +16,7 @@ use nearpage_report::{bytes, printable, shorten, width, wrapped};
 use serde_json::{Value, json};
 
 use crate::Usage;
-use crate::analysis::{Analysis, OnMachine};
+use crate::analysis::{Analysis, OnMachine, naming};
 use crate::arguments::Threads;
 use crate::progress::Progress;
 use crate::replay_judge::{Decided, decided_within};
@@ -106,7 +106,10 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             predicted.push(json);
         } else {
             let mut text = to_text(plan, &planned.prediction, terminal::width());
-            if let Some((first_touch_ns, planned_ns, replayed)) = planned.decided.time {
+            let time = planned.decided.time;
+            if let Some((first_touch_ns, planned_ns, replayed)) =
+                time.filter(|_| planned.prediction.accesses > 0.0)
+            {
                 let words = format!(
                     "time, {}: {} instead of {} under first touch",
                     if replayed {
@@ -180,7 +183,8 @@ fn planned(
             &input,
             &parameters,
             &analysis.recording,
-        )?
+        )
+        .map_err(naming(&analysis.recording))?
     };
     if arguments.phases && phases::is_stripped(&analysis.recording, &input.program) {
         terminal::say(&format!(

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Planned;
 use crate::Usage;
-use crate::analysis::{Analysis, OnMachine};
+use crate::analysis::{Analysis, OnMachine, naming};
 use crate::arguments::{self, Policy, Threads};
 use crate::compare::duration;
 use crate::progress::Progress;
@@ -96,7 +96,7 @@ pub fn choose(
     let mut touch_ns = Vec::new();
     for Analysis { recording, .. } in analyses {
         let _progress = Progress::new(format!("simulating {}", recording.folder.display()));
-        touch_ns.push(first_touch_ns(recording, machine)?);
+        touch_ns.push(first_touch_ns(recording, machine).map_err(naming(recording))?);
     }
     replayed_alike(analyses, &touch_ns, machine)?;
     // The most promising first.
