@@ -405,6 +405,76 @@ fn a_crashing_program_leaves_a_recording_that_opens() {
     );
 }
 
+/// As scripts have it for what runs in their background, and systemd for services.
+#[test]
+fn what_is_ignored_at_the_start_the_command_ignores_too() {
+    let case = Case::new("ignored");
+    let bit = |signal: u32| 1u64 << (signal - 1);
+    let (int, pipe, term) = (bit(2), bit(13), bit(15));
+    for words in [
+        "record -q -o r --force --",
+        "run -q --threads none --",
+        "live --",
+    ] {
+        for (trap, wanted) in [
+            ("trap '' INT PIPE TERM", int | pipe | term),
+            ("trap '' INT", int),
+            (":", 0),
+        ] {
+            let script = format!(
+                "{trap}; exec \"$0\" {words} sed -n 's/SigIgn:/found /p' /proc/self/status"
+            );
+            let mut command = case.command("/bin/sh");
+            command.args(["-c", &script]).arg(nearpage_path());
+            let ran = case.run(command).success();
+            let found = ran
+                .stdout
+                .lines()
+                .find_map(|line| line.strip_prefix("found"));
+            let found = found.unwrap_or_else(|| panic!("{ran}")).trim();
+            let found = u64::from_str_radix(found, 16).expect("a mask");
+            assert_eq!(found & (int | pipe | term), wanted, "{words}: {ran}");
+        }
+    }
+}
+
+#[test]
+fn what_a_command_leaves_in_the_background_is_said() {
+    let case = Case::new("background");
+    let record = |script: &str| {
+        let words = ["record", "--force", "-o", "r", "--", "sh", "-c", script];
+        case.nearpage(words).success()
+    };
+    let left = record("sleep 2 >/dev/null 2>&1 </dev/null & echo pid $!");
+    let pid = left.stdout.trim().strip_prefix("pid ").expect("its number");
+    let line = format!("a process that it started runs on, no longer recorded ({pid}): ");
+    assert_eq!(left.stderr.matches(&line).count(), 1, "{left}");
+    assert!(case.read("r/recording.json").contains(&line), "{left}");
+    let waited = record("sleep 0.1 & wait");
+    assert!(!waited.stderr.contains("runs on"), "{waited}");
+}
+
+#[test]
+fn a_tight_limit_of_the_stack_is_the_command_s_alone() {
+    let case = Case::new("stack");
+    for words in [
+        "machine",
+        "record -q -o r --force -- sh -c 'ulimit -s'",
+        "run -q --threads none -- sh -c 'ulimit -s'",
+        "report r",
+    ] {
+        let mut command = case.command("/bin/sh");
+        command
+            .args(["-c", &format!("ulimit -s 64; exec \"$0\" {words}")])
+            .arg(nearpage_path());
+        let ran = case.run(command).success();
+        assert!(
+            !words.contains("ulimit") || ran.stdout.contains("64\n"),
+            "{ran}"
+        );
+    }
+}
+
 #[test]
 fn wrong_usage_exits_with_2() {
     let case = Case::new("usage");
@@ -492,11 +562,15 @@ fn bad_plans_are_named_and_nothing_is_overwritten() {
         case.read("p.toml").contains("colour"),
         "an earlier file stays where a new one can't be made"
     );
-    says(
-        case.nearpage(["machine", "--machine", "nowhere"]),
-        1,
-        &["nowhere", "opteron-4"],
-    );
+    for command in ["machine", "plan r", "run --threads none true"] {
+        let words = command.split(' ').chain(["--machine", "nowhere"]);
+        let mut words: Vec<&str> = words.collect();
+        if command.starts_with("run") {
+            words.swap(3, 5);
+            words.swap(3, 4);
+        }
+        says(case.nearpage(words), 2, &["nowhere", "opteron-4"]);
+    }
     case.write("m.toml", "name = \"m\"\n");
     says(
         case.nearpage(["machine", "--machine", "m.toml"]),

@@ -11,6 +11,14 @@ use nearpage_recording::Recording;
 use crate::progress::Progress;
 use crate::terminal;
 
+/// Says which recording it was that could not be simulated.
+pub fn naming(recording: &Recording) -> impl FnOnce(anyhow::Error) -> anyhow::Error {
+    |error| match error.is::<nearpage_simulator::Error>() {
+        true => error.context(recording.folder.display().to_string()),
+        false => error,
+    }
+}
+
 /// A recording and what was found in it.
 pub struct Analysis {
     pub recording: Recording,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_machine::{
-    Effort, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
+    Effort, Error, Machine, Measurement, PlacingPoint, SLOWDOWN_MIN, placing_threshold_per_us,
 };
 use nearpage_report::printable;
 use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
@@ -54,7 +54,10 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
 
 /// `local`, a preset's name or a file.
 pub fn read(argument: &str) -> anyhow::Result<Machine> {
-    Ok(Machine::by_name_or_path(argument, Path::new(SYS))?)
+    Machine::by_name_or_path(argument, Path::new(SYS)).map_err(|error| match error {
+        unknown @ Error::Unknown { .. } => Usage(unknown.to_string()).into(),
+        other => other.into(),
+    })
 }
 
 fn measure(quick: bool) -> anyhow::Result<Machine> {

@@ -26,7 +26,9 @@ mod replayed;
 mod replicas;
 mod report;
 mod run;
+mod signals;
 mod simulate;
+mod stack;
 mod terminal;
 mod thin;
 mod view;
@@ -55,10 +57,12 @@ fn main() -> ExitCode {
         eprintln!("nearpage: please report it, with the command line");
         std::process::exit(1);
     }));
-    // A closed pipe (`nearpage report … | head`) ends the command quietly, as it does cat's.
-    // SAFETY: sets a disposition before any other thread exists.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    survive_file_size_limit();
+    signals::as_found();
+    signals::survive_file_size_limit();
+    stack::with_enough(what_was_typed)
+}
+
+fn what_was_typed() -> ExitCode {
     let result =
         Arguments::try_parse().map_or_else(|said| tell(&said), |typed| run_command(typed.command));
     match result {
@@ -66,20 +70,6 @@ fn main() -> ExitCode {
         Err(error) => {
             terminal::say(&in_one_line(&error));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
-        }
-    }
-}
-
-/// Has writes beyond `ulimit -f` fail, as those to a full disk do, where they would end this process. By a handler:
-/// unlike what is ignored, commands do not inherit it.
-fn survive_file_size_limit() {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: sets a disposition before any other thread exists; the handler does nothing.
-    unsafe {
-        // What was ignored stays so, for commands too.
-        if libc::signal(libc::SIGXFSZ, handler) == libc::SIG_IGN {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         }
     }
 }

@@ -17,7 +17,7 @@ use nearpage_report::{bytes, printable, shorten, width, wrapped};
 use serde_json::{Value, json};
 
 use crate::Usage;
-use crate::analysis::{Analysis, OnMachine};
+use crate::analysis::{Analysis, OnMachine, naming};
 use crate::arguments::Threads;
 use crate::progress::Progress;
 use crate::replay_judge::{Decided, Predicted, ReplayTime, decided_within};
@@ -100,7 +100,8 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
             predicted.push(json);
         } else {
             let mut text = to_text(plan, &planned.prediction, terminal::width());
-            if let Some(predicted) = &planned.decided.time {
+            let time = planned.decided.time.as_ref();
+            if let Some(predicted) = time.filter(|_| planned.prediction.accesses > 0.0) {
                 let words = in_words(predicted, arguments.longer);
                 let _ = writeln!(text, "{}", wrapped(&words, terminal::width()));
             }
@@ -206,7 +207,8 @@ fn planned(
             &input,
             &parameters,
             &analysis.recording,
-        )?
+        )
+        .map_err(naming(&analysis.recording))?
     };
     if arguments.phases && phases::is_stripped(&analysis.recording, &input.program) {
         terminal::say(&format!(

@@ -1,6 +1,7 @@
 //! `nearpage run`: run a command with its pages placed.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -13,7 +14,7 @@ use crate::arguments::{Mechanism, Run};
 use crate::launch::PreloadLibrary;
 use crate::placing::{Placing, Wish};
 use crate::replicas::{self, Replicas};
-use crate::terminal;
+use crate::{signals, terminal};
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -158,9 +159,19 @@ pub fn wait_for(
     environment: Vec<(OsString, OsString)>,
 ) -> anyhow::Result<u8> {
     let name = command.first().context("no command given")?;
-    let mut child = Command::new(name)
-        .args(&command[1..])
-        .envs(environment)
+    let mut starting = Command::new(name);
+    starting.args(&command[1..]).envs(environment);
+    if signals::ignores_sigpipe() {
+        // The standard library resets it.
+        // SAFETY: between fork and exec a disposition is set, which neither allocates nor locks.
+        unsafe {
+            starting.pre_exec(|| {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+    }
+    let mut child = starting
         .spawn()
         .with_context(|| format!("{}: can't be run", name.to_string_lossy()))?;
     CHILD.store(child.id() as i32, Ordering::Relaxed);

@@ -155,11 +155,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(left_out);
     notes.extend(planned);
-    for plan in &elsewhere {
-        let note = elsewhere_note(plan);
-        terminal::say(&note);
-        notes.push(note);
-    }
+    notes.extend(elsewhere.iter().map(elsewhere_note));
     let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
     let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
     if processes.len() > 1 && arguments.schedule.is_none() {

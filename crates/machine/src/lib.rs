@@ -413,6 +413,18 @@ impl Machine {
         if self.nodes_with_memory().is_empty() {
             return Err(Fault::NoMemory);
         }
+        for node in &self.nodes {
+            if let Some(bytes) = node.memory_bytes
+                && bytes > 0
+                && bytes < self.page_bytes
+            {
+                return Err(Fault::LessThanAPage {
+                    node: node.id,
+                    bytes,
+                    page: self.page_bytes,
+                });
+            }
+        }
         let mut on_core = BTreeSet::new();
         for &cpu in self.cores.iter().flatten() {
             if !seen.contains_key(&cpu) {

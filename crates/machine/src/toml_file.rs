@@ -402,6 +402,12 @@ cpus = [2, 3]
             error.to_string(),
             "two.toml: no node has memory: `memory_bytes` is 0 of all"
         );
+        let gigabytes = TWO_NODES.replace("id =", "memory_bytes = 64\nid =");
+        let error = Machine::from_toml(&gigabytes, "two.toml").expect_err("memory");
+        assert_eq!(
+            error.to_string(),
+            "two.toml: `memory_bytes` of node 0 is 64, less than a page of 4096; it counts bytes, and 0 is a node without memory"
+        );
         let idle = format!("{TWO_NODES}[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 0\n");
         let error = Machine::from_toml(&idle, "two.toml").expect_err("bandwidth");
         assert_eq!(

@@ -219,7 +219,67 @@ pub(crate) fn names_apart(subjects: &[(&[String], &Subject)]) -> Vec<String> {
             _ => name,
         }
     };
-    subjects.iter().map(tell).collect()
+    let mut told: Vec<String> = subjects.iter().map(tell).collect();
+    let mut alike: BTreeMap<String, Vec<&[CallSiteFrame]>> = BTreeMap::new();
+    for (name, (_, subject)) in told.iter().zip(subjects) {
+        if let Subject::CallSite { frames, .. } = subject {
+            let sites = alike.entry(name.clone()).or_default();
+            if !sites.contains(&frames.as_slice()) {
+                sites.push(frames);
+            }
+        }
+    }
+    for (name, (_, subject)) in told.iter_mut().zip(subjects) {
+        let Subject::CallSite { frames, .. } = subject else {
+            continue;
+        };
+        let Some(sites) = alike.get(name).filter(|sites| sites.len() > 1) else {
+            continue;
+        };
+        let site = sites.iter().position(|site| site == frames);
+        let numbers = site.map_or_else(Vec::new, |site| differing(sites).swap_remove(site));
+        let places: Vec<String> = numbers.iter().map(|&at| place_of(&frames[at])).collect();
+        let places = places.join(", ");
+        let is_place = place(subject).as_ref() == Some(name);
+        *name = match name.rsplit_once(" (") {
+            _ if places.is_empty() => continue,
+            Some((head, inner)) if is_place => {
+                format!("{head} ({}, {places})", inner.trim_end_matches(')'))
+            }
+            Some((head, _)) => format!("{head} ({places})"),
+            None => format!("{name} ({places})"),
+        };
+    }
+    told
+}
+
+/// Of call sites that are called alike, which frames' places tell them apart, from the innermost outwards.
+fn differing(sites: &[&[CallSiteFrame]]) -> Vec<Vec<usize>> {
+    let mut numbers = vec![Vec::new(); sites.len()];
+    let deepest = sites.iter().map(|frames| frames.len()).max().unwrap_or(0);
+    let mut open: Vec<Vec<usize>> = vec![(0..sites.len()).collect()];
+    for number in 0..deepest {
+        for alike in std::mem::take(&mut open) {
+            let mut by_place: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+            for site in alike {
+                let frame = sites[site].get(number);
+                let place = frame.map(|frame| (frame.module.as_str(), frame.offset));
+                by_place.entry(place).or_default().push(site);
+            }
+            let differ = by_place.len() > 1;
+            for site in by_place.values().flatten().filter(|_| differ) {
+                if number < sites[*site].len() {
+                    numbers[*site].push(number);
+                }
+            }
+            open.extend(by_place.into_values().filter(|sites| sites.len() > 1));
+        }
+    }
+    numbers
+}
+
+fn place_of(frame: &CallSiteFrame) -> String {
+    format!("{}+{:#x}", frame.module, frame.offset)
 }
 
 /// Where in its module a call site is, and who called it.
@@ -228,7 +288,7 @@ fn place(subject: &Subject) -> Option<String> {
         return None;
     };
     let innermost = frames.first()?;
-    let place = format!("{}+{:#x}", innermost.module, innermost.offset);
+    let place = place_of(innermost);
     let (own, callers) = naming(frames).split_first()?;
     Some(match (callers.first(), own.function.as_str()) {
         (Some(caller), _) => format!("{} ({place})", frame_name(caller)),

@@ -635,6 +635,57 @@ fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
 }
 
 #[test]
+fn call_sites_that_differ_in_the_middle_are_told_apart() {
+    let mut recording = Recording::new(8);
+    recording.object("main", 32, block(), &block_cells());
+    recording.object("main", 32, block(), &block_cells());
+    for (site, offset) in recording.tables.call_sites.iter_mut().zip([0x30, 0x40]) {
+        let named = |function: &str| {
+            let found = site.frames.iter().find(|frame| frame.function == function);
+            found.expect("it calls").clone()
+        };
+        let (inner, main) = (named("allocate"), named("main"));
+        let middle = Frame {
+            function: "grow".to_owned(),
+            line: 0,
+            offset,
+            ..main.clone()
+        };
+        let main = Frame {
+            line: 80,
+            offset: 0x60,
+            ..main
+        };
+        site.frames = vec![inner, middle, main];
+    }
+    let names = |recording: &Recording| {
+        let plan = recording.decide(Policy::Object, &opteron());
+        let names = plan.decisions.iter().map(|decision| decision.name.clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(&recording),
+        ["allocate:33 (cg+0x30)", "allocate:33 (cg+0x40)"]
+    );
+    // A third, at another place of the innermost function.
+    recording.object("main", 32, block(), &block_cells());
+    let (third, first) = (2, recording.tables.call_sites[0].frames.clone());
+    let frames = &mut recording.tables.call_sites[third].frames;
+    *frames = first;
+    frames[0].offset = 0x50;
+    let names = names(&recording);
+    let innermost = recording.tables.call_sites[0].frames[0].offset;
+    assert_eq!(
+        names,
+        [
+            format!("grow (cg+{innermost:#x}, cg+0x30)"),
+            format!("grow (cg+{innermost:#x}, cg+0x40)"),
+            "grow (cg+0x50)".to_owned(),
+        ]
+    );
+}
+
+#[test]
 fn call_sites_on_one_line_of_main_are_named_after_main() {
     let mut recording = Recording::new(8);
     recording.object("main", 32, block(), &block_cells());

@@ -10,8 +10,10 @@ mod modules;
 mod statics;
 mod threads;
 
+use std::collections::BTreeSet;
+
 use nearpage_machine::several;
-use nearpage_wire::LARGE_ALLOCATION_BYTES;
+use nearpage_wire::{LARGE_ALLOCATION_BYTES, is_own_module};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
@@ -145,6 +147,7 @@ pub(crate) fn assemble(
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));
+        notes.extend(unlogged(&events, image_logs, &spaces, &active));
     }
     Ok(Assembled {
         allocations: totals(|image| image.counters.allocations),
@@ -193,6 +196,57 @@ fn unseen_new(modules: &[Module]) -> Option<String> {
     let allocator = loaded(&["tcmalloc", "jemalloc", "mimalloc"])?;
     Some(format!(
         "{allocator} has an operator new of its own: C++ objects made with it are not logged (malloc is); record without that allocator to see them"
+    ))
+}
+
+/// Says which processes had the preload library inside and ran for long enough to be seen, but have no log.
+fn unlogged(
+    events: &[Event],
+    image_logs: &[ImageLog],
+    spaces: &AddressSpaces,
+    active: &FxHashSet<u32>,
+) -> Option<String> {
+    let (mut without, mut known) = (BTreeSet::new(), FxHashSet::default());
+    for event in events {
+        match event {
+            Event::Fork { pid, .. } => {
+                known.insert(*pid);
+            }
+            Event::Map {
+                time_ns, pid, path, ..
+            } if is_own_module(file_name(path).as_bytes()) && active.contains(pid) => {
+                let life = *time_ns..spaces.end(*pid, *time_ns);
+                let of_it = |log: &ImageLog| log.pid == *pid && life.contains(&log.start_ns);
+                if !image_logs.iter().any(of_it) {
+                    without.insert(*pid);
+                }
+            }
+            _ => {}
+        }
+    }
+    if without.is_empty() {
+        return None;
+    }
+    let listed: Vec<String> = without.iter().take(4).map(u32::to_string).collect();
+    let more = if without.len() > listed.len() {
+        ", …"
+    } else {
+        ""
+    };
+    // Logs are named by what a process takes for its number.
+    let elsewhere = image_logs.iter().any(|log| !known.contains(&log.pid));
+    let why = match elsewhere {
+        true => {
+            "there, processes have other numbers (a PID namespace, as in containers); start nearpage inside of it"
+        }
+        false => {
+            "most likely another user's, who may not write into the recording; have that user start nearpage"
+        }
+    };
+    Some(format!(
+        "no heap objects are known of {} ({}{more}), whose allocation log is missing: {why}",
+        several(without.len() as u64, "process"),
+        listed.join(", "),
     ))
 }
 

@@ -532,3 +532,43 @@ fn objects_of_another_operator_new_are_said_to_be_unseen() {
         "a C program calls malloc"
     );
 }
+
+#[test]
+fn processes_that_could_not_write_their_log_are_noted() {
+    let library = "/usr/lib/libnearpage_preload.so";
+    let mut events = program();
+    events.push(map(3, 100, 0x30_0000, 0x1000, CODE, library));
+    // One by `exec` in a process whose first program had a log, one that was never seen to run.
+    for (at, pid, thread) in [(20, 101, 1), (30, 102, 2)] {
+        events.push(fork(at, pid, pid, thread, 100));
+        events.push(name(at + 1, pid, thread, "first", true));
+        events.push(map(at + 2, pid, 0x30_0000, 0x1000, CODE, library));
+        events.push(name(at + 5, pid, thread, "second", true));
+        events.push(map(at + 6, pid, 0x30_0000, 0x1000, CODE, library));
+    }
+    let segments = [(100, 4, 0), (101, 23, 0), (102, 33, 0)];
+    let segments =
+        segments.map(|(pid, at, start)| (pid, at, vec![Block::of(pid).thread(at, start, 0)]));
+    let accesses = [access(10, 0, 0x20_0000), access(40, 1, 0x20_0000)];
+    let said = |segments: &[(u32, u64, Vec<Block>)]| {
+        let notes = open(&events, &accesses, segments).metadata.notes;
+        let said = notes
+            .into_iter()
+            .filter(|note| note.contains("allocation log"));
+        said.collect::<Vec<_>>()
+    };
+    let missing = "no heap objects are known of 1 process (101), whose allocation log is missing: ";
+    let notes = said(&segments);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let another = notes[0].strip_prefix(missing).expect("what");
+    assert!(
+        another.starts_with("most likely another user's"),
+        "{notes:?}"
+    );
+    let inside = segments
+        .into_iter()
+        .chain([(7, 28, vec![Block::of(7).thread(28, 0, 0)])]);
+    let notes = said(&inside.collect::<Vec<_>>());
+    let namespace = notes[0].strip_prefix(missing).expect("what");
+    assert!(namespace.contains("PID namespace"), "{notes:?}");
+}

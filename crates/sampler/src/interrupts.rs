@@ -31,6 +31,14 @@ impl Interrupts {
         Self { previous }
     }
 
+    /// Those of them that were ignored before: a command that is started now is to ignore them too, as a script
+    /// has what runs in its background do. What has a handler would be reset when it is executed.
+    pub fn ignored_before(&self) -> impl Iterator<Item = libc::c_int> {
+        let all = SIGNALS.iter().zip(&self.previous);
+        all.filter(|(_, previous)| previous.sa_sigaction == libc::SIG_IGN)
+            .map(|(signal, _)| *signal)
+    }
+
     /// How many came so far.
     pub fn count(&self) -> u32 {
         COUNT.load(Ordering::Relaxed)

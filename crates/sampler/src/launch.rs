@@ -23,10 +23,11 @@ pub(crate) struct Child {
 
 impl Child {
     /// Makes a process that waits before it becomes `command`. Its environment is the caller's
-    /// with `environment` added.
+    /// with `environment` added. It ignores the signals `ignored`, and what the caller ignores.
     pub fn waiting(
         command: &[OsString],
         environment: &[(OsString, OsString)],
+        ignored: &[libc::c_int],
     ) -> Result<Self, Error> {
         let name = command
             .first()
@@ -56,7 +57,7 @@ impl Child {
             0 => {
                 // SAFETY: in the child; its copies of the descriptors are open, the vectors end
                 // with null and their strings live on.
-                unsafe { become_command(&wait, &barrier, &report, &arguments, &variables) }
+                unsafe { become_command(&wait, &barrier, &report, &arguments, &variables, ignored) }
             }
             pid => pid,
         };
@@ -142,14 +143,16 @@ unsafe fn become_command(
     report: &OwnedFd,
     arguments: &[*const libc::c_char],
     variables: &[*const libc::c_char],
+    ignored: &[libc::c_int],
 ) -> ! {
     // SAFETY: as the caller promises; every call here is safe between fork and exec.
     unsafe {
         libc::close(barrier.as_raw_fd());
         let mut byte = 0u8;
         retry(|| libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1));
-        // Rust ignores SIGPIPE, programs expect it.
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        for &signal in ignored {
+            libc::signal(signal, libc::SIG_IGN);
+        }
         libc::execvpe(arguments[0], arguments.as_ptr(), variables.as_ptr());
         let errno = (*libc::__errno_location()).to_ne_bytes();
         libc::write(report.as_raw_fd(), errno.as_ptr().cast(), 4);
@@ -217,7 +220,7 @@ mod tests {
 
     fn child(words: &[&str]) -> Child {
         let command: Vec<OsString> = words.iter().map(Into::into).collect();
-        Child::waiting(&command, &[("NEARPAGE_TEST".into(), "7".into())]).unwrap()
+        Child::waiting(&command, &[("NEARPAGE_TEST".into(), "7".into())], &[]).unwrap()
     }
 
     #[test]
@@ -241,7 +244,10 @@ mod tests {
         assert!(matches!(error, Error::CommandNotFound { .. }), "{error}");
         let error = child(&["/"]).go().unwrap_err();
         assert!(matches!(error, Error::NotExecutable { .. }), "{error}");
-        assert!(matches!(Child::waiting(&[], &[]), Err(Error::Options(_))));
+        assert!(matches!(
+            Child::waiting(&[], &[], &[]),
+            Err(Error::Options(_))
+        ));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_machine::CpuId;
@@ -254,7 +254,8 @@ impl Sampler {
                         let folder = &options.samples_folder;
                         environment.extend(signal::environment(folder, rate_hz, slots));
                     }
-                    let child = Child::waiting(command, &environment)?;
+                    let ignored: Vec<_> = interrupts.ignored_before().collect();
+                    let child = Child::waiting(command, &environment, &ignored)?;
                     let cpus = if signals { &[] } else { cpus.as_slice() };
                     Opened::command(child, opening, cpus, side)
                 }
@@ -444,6 +445,9 @@ impl Sampler {
         self.round_ns = u64::MAX;
         self.round(sink)?;
         self.notes.extend(self.follower.filter.unseen());
+        if let (Observed::Command(_), State::Ended(_)) = (&self.observed, state) {
+            self.notes.extend(self.left_running());
+        }
         let mut records = self.follower.records;
         records.malformed += self.window.malformed;
         records.late = self.window.late;
@@ -470,6 +474,26 @@ impl Sampler {
             begin_ns: self.begin_ns,
             end_ns,
         })
+    }
+
+    /// Says what the command has left behind, as a daemon does that goes to the background.
+    fn left_running(&self) -> Option<String> {
+        let processes = Processes::new(Path::new("/proc"));
+        let known = self.follower.threads.live_processes();
+        let mut left: Vec<u32> = known.filter(|pid| processes.lives(*pid)).collect();
+        left.sort_unstable();
+        let (they, run) = match left.len() {
+            0 => return None,
+            1 => ("a process", "runs"),
+            _ => ("processes", "run"),
+        };
+        let listed: Vec<String> = left.iter().take(4).map(u32::to_string).collect();
+        let more = if left.len() > 4 { ", …" } else { "" };
+        Some(format!(
+            "the command has ended, and {they} that it started {run} on, no longer recorded ({}{more}): keep it in the \
+             foreground, or record what runs with -p",
+            listed.join(", ")
+        ))
     }
 
     /// [`Summary::counting_share`].

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Planned;
 use crate::Usage;
-use crate::analysis::{Analysis, OnMachine};
+use crate::analysis::{Analysis, OnMachine, naming};
 use crate::arguments::{self, Policy, Threads};
 use crate::compare::duration;
 use crate::progress::Progress;
@@ -99,7 +99,7 @@ pub fn choose(
     let mut touched = Vec::new();
     for Analysis { recording, .. } in analyses {
         let _progress = Progress::new(format!("simulating {}", recording.folder.display()));
-        touched.push(first_touch(recording, machine)?);
+        touched.push(first_touch(recording, machine).map_err(naming(recording))?);
     }
     let touch_ns = touched.iter().map(|time| Some((*time)?.longer_ns(longer)));
     let touch_ns: Vec<Option<f64>> = touch_ns.collect();

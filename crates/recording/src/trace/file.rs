@@ -10,6 +10,7 @@ use nearpage_wire::trace::{
     FileHeader, FrameHeader, FrameKind,
 };
 
+use super::moved;
 use crate::Error;
 use crate::error::IoContext;
 
@@ -58,7 +59,7 @@ pub(super) struct Mapped {
 }
 
 /// What was mapped.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Mapping {
     pub protection: u32,
     pub flags: u32,
@@ -139,6 +140,7 @@ impl TraceFile {
         };
         trace.index(size)?;
         trace.mapped.sort_by_key(|mapped| mapped.virtual_time);
+        moved::follow(&mut trace.mapped);
         for thread in &mut trace.threads {
             thread.frames.sort_by_key(|frame| frame.virtual_time);
         }

@@ -9,6 +9,7 @@
 mod clock;
 mod file;
 mod images;
+mod moved;
 mod ordered;
 mod pages;
 mod setup;
