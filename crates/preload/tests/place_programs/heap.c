@@ -1,17 +1,14 @@
-// Fills the heap with small objects and shows where it and a larger one in it are: lines `OBJECT name address size`,
-// then its mappings and their policies. `thread`: a second thread runs once it is filled; `trim`: it is given back and
-// filled again; `free`: the larger object is freed.
+// Fills the heap with small objects, and shows it and a larger one in it. `thread`: a second thread runs once it is
+// filled; `trim`: it is given back and filled again; `free`: the larger object is freed.
 #include <malloc.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "shown.h"
 
 enum { ROWS = 4000, ROW_BYTES = 1000, LARGE_BYTES = 100 << 10 };
-static void *(*volatile allocate)(size_t) = malloc;
 static char *rows[ROWS];
 
-static void fill(void) {
+static void fill_rows(void) {
     for (int row = 0; row < ROWS; row++) {
         rows[row] = allocate(ROW_BYTES);
         memset(rows[row], row, ROW_BYTES);
@@ -26,15 +23,6 @@ __attribute__((noinline)) static char *allocate_large(void) {
     return large;
 }
 
-static void show(const char *path) {
-    printf("FILE %s\n", path);
-    FILE *file = fopen(path, "r");
-    char line[4096];
-    while (fgets(line, sizeof line, file))
-        fputs(line, stdout);
-    fclose(file);
-}
-
 static void show_heap(void) {
     FILE *maps = fopen("/proc/self/maps", "r");
     char line[4096];
@@ -45,21 +33,21 @@ static void show_heap(void) {
             end = last;
         }
     fclose(maps);
-    printf("OBJECT heap %lu %lu\n", start, end - start);
+    object("heap", (void *)start, end - start);
 }
 
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     setvbuf(stdout, NULL, _IONBF, 0);
-    fill();
+    fill_rows();
     if (strcmp(what, "trim") == 0) {
         for (int row = 0; row < ROWS; row++)
             free(rows[row]);
         malloc_trim(0);
-        fill();
+        fill_rows();
     }
     char *large = allocate_large();
-    printf("OBJECT large %lu %d\n", (unsigned long)large, LARGE_BYTES);
+    object("large", large, LARGE_BYTES);
     if (strcmp(what, "free") == 0) {
         // Not at the end of the heap, which the C library would give back.
         char *volatile behind = allocate_large();
@@ -72,7 +60,6 @@ int main(int count, char **arguments) {
         pthread_join(id, NULL);
     }
     show_heap();
-    show("/proc/self/maps");
-    show("/proc/self/numa_maps");
+    show_mappings();
     return 0;
 }

@@ -1,46 +1,21 @@
-// Makes objects as the first argument says, then shows where they are and the kernel's account of
-// their policies: lines `OBJECT name address size`, then /proc/self/maps and /proc/self/numa_maps.
+// Makes objects as the first argument says, and shows them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "shown.h"
+
 char table[1 << 20] __attribute__((aligned(4096)));
 char odd_sized[300007];
 const char constant[1 << 16] = {1};
 
-static void object(const char *name, void *address, size_t size) {
-    printf("OBJECT %s %zu %zu\n", name, (size_t)address, size);
-}
-
-// A store that the compiler does not leave out because the memory is freed soon.
-static void *fill(void *memory, size_t size) {
-    memset(memory, 1, size);
-    __asm__ volatile("" : : "r"(memory) : "memory");
-    return memory;
-}
-
-static void show(const char *path) {
-    char buffer[4096];
-    size_t length;
-    FILE *file = fopen(path, "r");
-    printf("FILE %s\n", path);
-    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
-        fwrite(buffer, 1, length, stdout);
-    fclose(file);
-}
-
-static void *(*volatile allocate)(size_t) = malloc;
-__attribute__((noinline)) void *allocate_a(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
 __attribute__((noinline)) void *allocate_b(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
 __attribute__((noinline)) void *plain(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
 
@@ -216,7 +191,6 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 2048; i++) present += pages[i] & 1;
         printf("PRESENT %d\n", present);
     }
-    show("/proc/self/maps");
-    show("/proc/self/numa_maps");
+    show_mappings();
     return 0;
 }

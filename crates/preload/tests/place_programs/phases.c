@@ -1,39 +1,15 @@
-// Fills objects alone, enters regions or starts a thread as the arguments say, and shows what objects.c shows.
+// Fills objects alone, enters regions or starts a thread as the arguments say, and shows them.
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "shown.h"
 
 #define WHOLE_BYTES (8 << 20)
 
 char table[1 << 20] __attribute__((aligned(4096)));
 static char *whole;
 static long sum;
-
-static void object(const char *name, void *address, size_t size) {
-    printf("OBJECT %s %zu %zu\n", name, (size_t)address, size);
-}
-
-static void *fill(void *memory, size_t size) {
-    memset(memory, 1, size);
-    __asm__ volatile("" : : "r"(memory) : "memory");
-    return memory;
-}
-
-static void show(const char *path) {
-    char buffer[4096];
-    size_t length;
-    FILE *file = fopen(path, "r");
-    printf("FILE %s\n", path);
-    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
-        fwrite(buffer, 1, length, stdout);
-    fclose(file);
-}
-
-static void *(*volatile allocate)(size_t) = malloc;
-__attribute__((noinline)) void *allocate_a(size_t size) { void *p = allocate(size); __asm__ volatile("" ::: "memory"); return p; }
 
 // Entered by GOMP_parallel.
 __attribute__((noinline)) static void columns(void) {
@@ -127,7 +103,6 @@ int main(int argc, char **argv) {
     }
     printf("SUM %ld\n", sum);
     object("after", fill(allocate_a(1 << 20), 1 << 20), 1 << 20);
-    show("/proc/self/maps");
-    show("/proc/self/numa_maps");
+    show_mappings();
     return 0;
 }
