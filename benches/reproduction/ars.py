@@ -190,13 +190,13 @@ def figure_7(runs, drawing):
 
 WHY_2 = (
     "\nWhere counts start afresh, a page that one node used once since the last check stands out by 0.75 of an access where a factor of 2 asks for 0.5, and moves: within a millisecond most pages have few users, whoever uses "
-    "them for longer. Rarer checks help, and counts that go on (as the paper's histograms may) help most: then Out-U and the local variants move most pages once, and hardly one wrongly, "
-    "as in the paper, and the order of the algorithms is most like theirs. Still some three hundred pages move, of data, code and stacks alike, where theirs moved some thirty of shared data.\n"
+    "them for longer. Rarer checks help: with one in 100 ms the order of the algorithms is most like theirs. So do counts that go on (as the paper's histograms may): then Out-U and its local variant move most pages once, and hardly one wrongly, "
+    "as in the paper. Still some three hundred pages move, of data, code and stacks alike, where theirs moved some thirty of shared data.\n"
     "\nOut-W and In-W alternate where counts go on: In-W sees none of what a page's own node does, so that the next node finds it standing out among its remote pages; "
     "Out-W counts a page with its neighbours on the same node, which with round-robin are four pages apart and other threads' (§4.1.3 says so). `radix`, whose threads all write to all pages, is the worst of both.\n"
 )
 WHY_6 = "With counts that go on ping-pongs fall with the factor, as theirs do, and are least at 2 or hardly above; afresh, `radix` has its pages follow the last writer whatever the factor is.\n"
 WHY_7 = (
-    "\n`sor` gains most whatever is assumed, as theirs does; by hand always more. With counts that go on Out-U and both local variants are faster than round-robin for all but `water`, as the paper has it, and gain similarly. "
+    "\n`sor` gains most whatever is assumed, as theirs does; by hand nearly always more. With counts that go on Out-U and its local variant are faster than round-robin for all but `water`, as the paper has it, and gain similarly. "
     "`water` gains nothing, by hand neither (nearly half of its 0.9 s is computing, and its molecules are read by all: of its misses 28 % are local at best), so that what the paper found for it, alternating users that only migration follows, does not show. Weights do not help here: see Table 2.\n"
 )

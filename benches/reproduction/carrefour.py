@@ -430,13 +430,13 @@ def several_at_once(pairs, drawing, clock_ghz):
 
 
 WHY_4 = (
-    "\nThe order of the mechanisms is theirs for `cluster`, and for `pca` but for interleaving, which is best there; all and replication alone are as good as equal, and their order changes with the tracing. Why gains are smaller, and where they differ:\n\n"
+    "\nThe order of the mechanisms is theirs for `cluster`. For `pca` interleaving is best, and replication alone is ahead of all together. Why gains are smaller, and where they differ:\n\n"
     "- Queues here are shorter: under first touch a miss of `cluster` takes 400 cycles where theirs took 1,197 (Table 1 below). A simulated CPU asks for what its window of 72 instructions holds, "
     "and there is no prefetcher, so sixteen CPUs ask one controller for less.\n"
-    "- Interleaving is as good as `traffic`, or better, where theirs is up to 58 % behind: spread evenly, misses take 239 to 253 cycles, hardly more than unloaded ones to another node do, so that locality has nothing left to gain; "
+    "- Interleaving is nearly as good as `traffic`, or better (`pca`, and `cluster` on machine B), where theirs is up to 58 % behind: spread evenly, misses take 239 to 253 cycles, hardly more than unloaded ones to another node do, so that locality has nothing left to gain; "
     "theirs still took 465 and 476. And it is there from the start, while `traffic` takes its first samples after its first decision.\n"
     "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. `pca` writes its covariance last: pages that were read by several nodes in one decision are copied and then written to, "
-    "each collapse 300 µs under the lock; a hundred of them are 30 ms of its 225. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `traffic` gained 4 %.\n"
+    "each collapse 300 µs under the lock; two hundred of them are 60 ms of its 229. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `traffic` gained 4 %.\n"
     "- `faces` has less than 90 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
     "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then.\n"
     "- Co-location alone does little for `cluster`: of its pages only those with the threads' own choices (2 of 7 MB) are one node's, and these are few of its misses.\n"
@@ -446,13 +446,13 @@ WHY_4 = (
 WHY_5 = (
     "\nEach program has two controllers to itself and its threads are half as many, so that there is hardly a queue: a miss takes 92 ns at home and 115 ns elsewhere where 87 and 94 are unloaded. "
     "What is left to gain is the distance, and interleaving, which puts half of every program's pages on the other one's nodes, loses it for four of six; MG's stand-in loses as much by it as the paper says of MG (25 %). "
-    "`pca` gains nothing: it has some fifteen decisions, of which copies and collapses take what they save. Of the pairs that the paper tells apart ours orders most alike. "
+    "`pca` gains next to nothing: it has some fifteen decisions, of which copies and collapses take what they save. Of the pairs that the paper tells apart ours orders most alike. "
     "What stands for FaceRecLong is `faces` with twice the photographs, and `cluster` begins beside it when its gallery is built. It gains nothing: its eight threads miss some 29 times a microsecond, "
     "and below 50 step 1 leaves an application alone, so that all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in; `cluster` gains as there, in the paper's order; the order of `faces` is one of tenths of a percent and says nothing.\n"
 )
 WHY_B = (
     "\n`cluster` gains most here, too: with half as many CPUs again a miss takes 247 ns on average under first touch, where it takes 175 on machine A. Spread evenly it takes 92, of unloaded 86, and does so from the begin, so that interleaving is "
-    "ahead: `traffic`'s 109 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,674 copies are not paid back.\n"
+    "ahead: `traffic`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back.\n"
 )
 ENERGY = (
     "\n#### Figure 14: energy\n\nNot redone: `simulate` has `energy_j` where a machine says what a miss, a copied page and time cost, and for this machine nobody does: the paper measured "

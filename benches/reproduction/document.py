@@ -144,40 +144,19 @@ def auto(results, drawing):
 
 
 WHY = """
-### The losses of 2026-11-22, and why
+### What was behind, and what is (2026-11-24)
 
-Threads run on other CPUs at other times whenever a workload is traced, and results differ by some percent between tracings:
-`raytrace` had been 1.0 % behind, `sor` 18 %, `cluster` on `carrefour-a` 3.4 %, `ocean` 4.5 % ahead.
+Threads run on other CPUs at other times whenever a workload is traced, and results differ by some percent between tracings.
 
-- `cluster` on `amd48` had lost 4 % to `object`: a plan has to save a sixth of what it makes slower. With its threads packed on three of the eight nodes it is 15 %
-  ahead, and `lu_blocks` 5 %; the six CPUs of a node share a cache there, and the program is recorded so.
-- `mg` on `altix-4-small`: runs of the heap's pages, which all policies may have since 2026-11-24, cost the first input 3.2 % and save 3.2 % of the second,
-  which has five iterations for three after the same initialisation.
-- `pca` on `carrefour-a` had lost 2 % in the tracings of 2026-11-22: spreading its matrix saves 2 % of the second input and lost 2 % of the first, where filling it is a
-  greater part. In the tracings after that the first input gained, too, and it was spread, level with the best; in those since it is left again, 1.6 % behind in the last. So near is what is chosen to what is not.
-- `sor` had lost 7 %: at the end the master alone verifies all of the grid, which was dealt to the threads in blocks. Now each page goes
-  near the thread that uses it first when several run, and back to the one that runs on alone (`placement = "first-touch"`,
-  `start = "parallel"`). That asks for no sizes and no shares, so that it holds for other inputs too; `fft` had lost 0.1 % in blocks.
-- `raytrace` had lost 4.1 % and `ocean` 2.1 %: 10 % and 6 % of their time at misses goes to code, which `migrate-replicate` and
-  `replicate` copied and plans could not (`code = "raytrace"`). In `raytrace` decisions about two objects of the same name had also been taken
-  for one, so that its choices had not been judged as they were.
-- `lu_blocks`: copies where they are first read, since moving a page costs 10 µs; as blocks of the size that the first input has,
-  `object` loses 10 %: those of the second are half as large again in an object of the same size, which nothing in a recording of
-  the first says.
-- `lu_blocks`, and wherever else plans copy what is written: a store that hits in a cache is not in a trace and takes no copy away, for
-  any policy. If a line that is written back took the copies of its page (tried), the plan would have pages go near who uses them next,
-  1.4 % behind `in-w`.
-- Online, `lu_blocks`: moves may cost a small share of the time (0.5 % then, 1 % now) and what they have saved; 1,500 pages at 10 µs are moved at last, when
-  most of the run is over. It was tried to let moves cost what those before will save if they go on saving for as long as the program has
-  run, to leave out what one node did before others came, and to count a move's flushes for CPUs that have threads alone: together
-  they bring `lu_blocks` to 4.7 % behind `in-w`, and `cluster` on `amd48` to 2.5 % behind first touch, whose 17 ms end before the
-  moves have paid. Of the two rules the one that holds is kept. With less credit (0.5 % of the time) it is 6.2 % and 2.2 %; the third
-  by itself costs `cluster` 1.9 %.
-- Online, `cluster` on `carrefour-a`: a run of 9 ms, of which 1 % is 90 µs: as `lu_blocks`.
-- Online, `ocean` had lost 6 %, and its cause was not what it had been taken for (moves that all threads wait for). At the end
-  the master alone goes over all data, which had moved to threads that have ended; post-facto loses 3 % by the same. Pages did
-  not come back, since what ended threads had done spoke against it and the budget, overdrawn by the loss, did not allow it.
-  `raytrace` had lost 23 % to `migrate-replicate`, since the stores that fill its scene kept it from being copied.
+- Offline six had been behind at one time or another: `sor` (7 % against `out-u-local`: its pages go back to the one thread that verifies the grid at the end, `start = "parallel"`), `raytrace` and `ocean` (4 and 2 %: code is copied, `code = "raytrace"`), `cluster` on `amd48` (4 %: its
+  threads are packed on three of the eight nodes, whose six CPUs share a cache), `mg` on `altix-4-small` (3 %: runs of the heap's pages cost the first input 3 % and save 3 % of the second, which has five iterations for three after the same
+  initialisation; plans are for longer runs now), `pca` on `carrefour-a` (2 %: spreading its matrix saves the second input what it costs the first, where filling it is a greater part; in these tracings it does neither).
+- `lu_blocks`: copies where they are first read, since moving a page costs 10 µs; as blocks of the size that the first input has, `object` loses 10 %: those of the second are half as large again in an object of the same size, which nothing in a recording of
+  the first says. A store that hits in a cache is not in a trace and takes no copy away, for any policy. If a line that is written back took the copies of its page (tried), the plan would have pages go near who uses them next, 1.4 % behind `in-w`.
+- Online, `lu_blocks`: moves may cost a small share of the time (1 %) and what they have saved; 1,500 pages at 10 µs are moved at last, when most of the run is over. It was tried to let moves cost what those before will save if they go on saving for as long as the program has
+  run, to leave out what one node did before others came, and to count a move's flushes for CPUs that have threads alone: together they bring `lu_blocks` to 4.7 % behind `in-w`, and `cluster` on `amd48` to 2.5 % behind first touch, whose 17 ms end before the
+  moves have paid. Of the two rules the one that holds is kept.
+- Online, `ocean` had lost 6 %: at the end the master alone goes over all data, which had moved to threads that have ended, and pages did not come back. `raytrace` had lost 23 % to `migrate-replicate`, since the stores that fill its scene kept it from being copied.
 """
 
 
