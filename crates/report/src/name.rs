@@ -4,7 +4,7 @@ use nearpage_attribution::{ObjectGroup, ObjectName, Pattern};
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, ModuleId, Object, ObjectKind, Tables, Thread,
 };
-use nearpage_wire::{is_runtime_function, is_runtime_module};
+use nearpage_wire::{is_own_module, is_runtime_function, is_runtime_module};
 use rustc_hash::FxHashMap;
 
 use crate::{Locate, amount::bytes};
@@ -32,8 +32,14 @@ pub(crate) fn call_site<'a>(tables: &'a Tables, group: &ObjectGroup) -> Option<&
     }
 }
 
+/// What nearpage does and has in the programs that it observes.
+const NEARPAGE: &str = "nearpage itself";
+
 /// `solve cg.c:120`, as far as it is known; `cg+0x1234` otherwise.
 pub(crate) fn place(tables: &Tables, frame: &Frame) -> String {
+    if is_own_module(module_name(tables, frame.module).as_bytes()) {
+        return NEARPAGE.to_owned();
+    }
     let line = match (file_name(&frame.file), frame.line) {
         ("", _) => String::new(),
         (file, 0) => file.to_owned(),
@@ -196,6 +202,11 @@ impl<'a> Names<'a> {
         let tables = self.tables;
         match &group.name {
             ObjectName::CallSite(site) => self.of_call_site(*site, group.kind),
+            ObjectName::Symbol(module, _)
+                if is_own_module(module_name(tables, Some(*module)).as_bytes()) =>
+            {
+                format!("data of {NEARPAGE}")
+            }
             ObjectName::Symbol(module, offset) => {
                 let named = |object: &&Object| {
                     object.module == Some(*module) && object.module_offset == *offset

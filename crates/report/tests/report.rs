@@ -347,6 +347,26 @@ fn call_sites_that_no_frame_tells_apart_are_named_by_their_places() {
     are_named(names, [through(0x10), through(0x20), other]);
 }
 
+#[test]
+fn what_nearpage_does_in_a_program_is_called_so() {
+    let (mut tables, attribution) = (tables(), attribution());
+    let module = &mut tables.modules[0];
+    module.path = "/opt/nearpage/libnearpage_preload.so".to_owned();
+    let content = Content {
+        attribution: &attribution,
+        tables: &tables,
+        source: "clock",
+        notes: &[],
+        nodes: 1,
+        trace: None,
+    };
+    let report = text(&content, &TextOptions::default(), &mut |_, _| Vec::new());
+    for name in ["data of nearpage itself", "most in nearpage itself"] {
+        assert!(report.contains(name), "{report}");
+    }
+    assert!(!report.contains("cvar"), "{report}");
+}
+
 /// Call sites with these frames are called so.
 fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
     let mut tables = tables();
