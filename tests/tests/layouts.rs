@@ -58,10 +58,11 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
     assert_eq!(found["threads"], layouts[taken], "{found:#}");
     let marks: Vec<bool> = weighed.iter().map(|one| one["taken"] == true).collect();
     assert_eq!(marks, [taken == 0, taken == 1], "{found:#}");
-    assert_eq!(
-        found["plans"][0]["time"], weighed[taken]["time"],
-        "{found:#}"
-    );
+    let planned = &found["plans"][0]["time"];
+    for key in ["first_touch_ns", "plan_ns"] {
+        let weighed = &weighed[taken]["time"][key];
+        assert_eq!(planned["longer"][key], *weighed, "{found:#}");
+    }
     // Its time is that of its own recording alone, with threads where they were.
     let alone = [
         "plan",
@@ -76,7 +77,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
             .nearpage([&alone[..], &["-o", "alone.toml", "--json"]].concat())
             .success(),
     );
-    assert_eq!(alone["plans"][0]["time"], weighed[taken]["time"]);
+    assert_eq!(alone["plans"][0]["time"], *planned);
     assert!(alone.get("recordings").is_none() && alone.get("threads").is_none());
     // And but for the layout so is the plan.
     let key = format!("threads = \"{}\"\n", layouts[taken]);

@@ -277,20 +277,55 @@ fn a_plan_changes_with_a_long_phase() {
     assert!(!whole.contains("[[phase]]"), "{whole}");
     let (short, _) = planned("short", &["--phases"]);
     assert!(!short.contains("[[phase]]"), "{short}");
+    // What it does to the recorded run, and to those that it is for: these have more of the parallel part.
+    let touched = |longer: &str| {
+        let (_, json) = planned("first", &["--longer", longer, "--json"]);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let time = &json["plans"][0]["time"];
+        assert_eq!(
+            figure(&time["longer"], "times"),
+            longer.parse::<f64>().unwrap()
+        );
+        assert!(figure(&time["longer"], "plan_ns") < figure(&time["longer"], "first_touch_ns"));
+        [time, &time["longer"]].map(|time| figure(time, "first_touch_ns"))
+    };
+    let [recorded, same] = touched("1");
+    assert_eq!(recorded, same);
+    let [again, double] = touched("2");
+    assert_eq!(again, recorded);
+    assert!(
+        recorded < double && double < 2.0 * recorded,
+        "{double} {recorded}"
+    );
+    let [_, triple] = touched("3");
+    assert!(
+        (triple - double - (double - recorded)).abs() < 1.0,
+        "{triple} {double} {recorded}"
+    );
     let (_, json) = planned("first", &["--phases", "--json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     let phases = json["plans"][0]["phases"].as_array().unwrap();
     assert_eq!(phases.len(), 1, "{json:#}");
     let function = phases[0]["function"].as_str().unwrap();
     assert!(function.starts_with("backward."), "{function}");
-    assert_eq!(phases[0]["objects"].as_array().unwrap().len(), 1);
-    let (phased, text) = planned("first", &["--phases"]);
+    // Whether pages or threads change places is as near as that.
+    let objects = phases[0]["objects"].as_array().unwrap().len();
+    let threads = phases[0]["threads"].as_array().unwrap().len();
+    assert!(objects == 1 || threads == 4, "{json:#}");
+    let (decided, text) = planned("first", &["--phases"]);
     assert!(
         text.contains(&format!("from when {function} is first executed:\n")),
         "{text}"
     );
-    let (before, phase) = phased.split_once("[[phase]]").expect("a phase");
-    case.write("phased.toml", &phased);
+    let (before, decided) = decided.split_once("[[phase]]").expect("a phase");
+    // Pages, near who uses them next.
+    let size = decided.find("\nsize = ").expect("its place") + 1;
+    let end = size + decided[size..].find('\n').expect("a line");
+    let phase = format!(
+        "{}\n[[phase.object]]\nname = \"all\"\nheap = \">=64K\"\nplacement = \"first-touch\"\n",
+        &decided[..end]
+    );
+    case.write("phased.toml", format!("{before}[[phase]]{phase}"));
     case.write("before.toml", before);
     // As of another build: found by its name; and a function that is nowhere.
     let (_, after_size) = phase.split_once("\nsize = ").expect("its place");

@@ -6,7 +6,9 @@ use nearpage_attribution::{
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
-use nearpage_policy::auto::{Alternatives, Judge, Margins, Selection, choose, choose_within};
+use nearpage_policy::auto::{
+    Alternatives, Judge, Margins, Model, Selection, choose, choose_within,
+};
 use nearpage_policy::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
     thread_nodes, traffic,
@@ -1021,6 +1023,41 @@ fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
     for decision in decide_on(&recording, &dear).decisions {
         assert_eq!(decision.start, Start::Allocation, "{decision:?}");
     }
+}
+
+/// Blocks cost the master who fills them, once, and save the team as often as it goes over them.
+#[test]
+fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    let stores = |page| Cell {
+        page,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 300.0,
+        cost_ns: 300.0,
+    };
+    let group = &mut recording.attribution.objects[0];
+    group.affinity.initialisation = (0..32).map(stores).collect();
+    let chosen = |longer| {
+        let machine = opteron();
+        let parameters = Parameters {
+            longer,
+            ..Parameters::default()
+        };
+        recording.with(&machine, |input| {
+            let mut model = Model::new(input, &parameters).expect("nodes");
+            let Ok(chosen) = choose(input, &parameters, &mut model);
+            chosen
+        })
+    };
+    let short = chosen(1.0);
+    assert!(short.plan.decisions.is_empty(), "{short:?}");
+    assert_eq!(short.time, short.recorded);
+    let long = chosen(100.0);
+    only(&long.plan);
+    assert!(long.time.planned_ns < long.time.first_touch_ns);
+    assert!(long.recorded.planned_ns > long.recorded.first_touch_ns);
+    assert_eq!(long.recorded.first_touch_ns, short.recorded.first_touch_ns);
 }
 
 /// So long that nothing is uncertain.
