@@ -102,22 +102,7 @@ impl Buffer {
     pub fn strays(&self, node: NodeId) -> io::Result<(usize, usize)> {
         let pages = (self.bytes / 4096).clamp(1, PAGES_CHECKED);
         let addresses = self.addresses(pages, self.bytes / pages / 4096 * 4096);
-        let mut nodes = vec![-1i32; pages];
-        // SAFETY: move_pages(2) without target nodes only fills `nodes`, one for each address.
-        let status = unsafe {
-            libc::syscall(
-                libc::SYS_move_pages,
-                0 as c_long,
-                pages,
-                addresses.as_ptr(),
-                ptr::null::<i32>(),
-                nodes.as_mut_ptr(),
-                0 as c_long,
-            )
-        };
-        if status != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let nodes = move_pages(&addresses, None)?;
         let elsewhere = |&&found: &&i32| found != i32::from(node.0);
         Ok((pages, nodes.iter().filter(elsewhere).count()))
     }
@@ -128,24 +113,7 @@ impl Buffer {
         let pages = self.bytes / page_bytes;
         let addresses = self.addresses(pages, page_bytes);
         let targets = vec![i32::from(node.0); pages];
-        let mut nodes = vec![-1i32; pages];
-        // SAFETY: move_pages(2) reads as many addresses and targets as it is told, and fills as many of `nodes`; what is
-        // in the pages stays.
-        let status = unsafe {
-            libc::syscall(
-                libc::SYS_move_pages,
-                0 as c_long,
-                pages,
-                addresses.as_ptr(),
-                targets.as_ptr(),
-                nodes.as_mut_ptr(),
-                MPOL_MF_MOVE,
-            )
-        };
-        // Above 0: so many were not moved.
-        if status < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let nodes = move_pages(&addresses, Some(&targets))?;
         let there = nodes.iter().zip(&targets);
         Ok((
             there.filter(|(found, target)| found == target).count(),
@@ -172,6 +140,34 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: the mapping is this buffer's, and no slice outlives it.
         unsafe { libc::munmap(self.mapping.as_ptr(), self.mapped_bytes) };
+    }
+}
+
+/// move_pages(2) of pages of this process: the node of each, or an error number below 0, after those with a target were
+/// moved there.
+fn move_pages(addresses: &[*const c_void], targets: Option<&[i32]>) -> io::Result<Vec<i32>> {
+    let mut nodes = vec![-1i32; addresses.len()];
+    let targets = targets.map_or(ptr::null(), |targets| {
+        assert_eq!(targets.len(), addresses.len());
+        targets.as_ptr()
+    });
+    // SAFETY: the kernel reads an address and, where there are targets, a target for each page, and fills as many of
+    // `nodes`; what is in the pages stays.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0 as c_long,
+            addresses.len(),
+            addresses.as_ptr(),
+            targets,
+            nodes.as_mut_ptr(),
+            MPOL_MF_MOVE,
+        )
+    };
+    // Above 0: so many were not moved.
+    match status {
+        0.. => Ok(nodes),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
