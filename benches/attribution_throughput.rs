@@ -11,7 +11,7 @@
 
 use std::{path::Path, time::Instant};
 
-use nearpage_attribution::{AccessChunks, Input, Options, attribute};
+use nearpage_attribution::{AccessChunks, Input, Options, ReadError, attribute};
 use nearpage_machine::CpuId;
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, CallSiteId, Level, Object, ObjectKind, Recording, Resolution,
@@ -40,16 +40,8 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-impl AccessChunks for MadeUp {
-    fn chunks(&self) -> usize {
-        self.chunks as usize
-    }
-
-    fn read(
-        &self,
-        chunk: usize,
-        batch: &mut AccessBatch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+impl MadeUp {
+    fn fill(&self, chunk: usize, batch: &mut AccessBatch) {
         batch.clear();
         let mut state = (chunk as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         for row in 0..CHUNK {
@@ -84,7 +76,19 @@ impl AccessChunks for MadeUp {
                 page_node: None,
             });
         }
-        Ok(())
+    }
+}
+
+impl AccessChunks for MadeUp {
+    fn chunks(&self) -> usize {
+        self.chunks as usize
+    }
+
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+        |chunk, batch| {
+            self.fill(chunk, batch);
+            Ok(())
+        }
     }
 }
 

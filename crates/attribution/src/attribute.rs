@@ -70,12 +70,12 @@ fn read<A: AccessChunks + ?Sized>(
 ) -> Result<Part, Error> {
     let mut part = Part::new(context);
     let mut cursor = Cursor::new(context.lifetimes);
+    let mut read_chunk = input.accesses.reader();
     let mut batch = AccessBatch::default();
     let mut order: Vec<u32> = Vec::new();
     let mut scratch = Scratch::default();
     for chunk in chunks {
-        let read = input.accesses.read(chunk, &mut batch);
-        read.map_err(|source| Error::Read {
+        read_chunk(chunk, &mut batch).map_err(|source| Error::Read {
             chunk,
             chunks: input.accesses.chunks(),
             source,

@@ -9,13 +9,12 @@ pub trait AccessChunks: Sync {
     /// Number of chunks.
     fn chunks(&self) -> usize;
 
-    /// Reads one into `batch`, in place of what it held.
-    fn read(
-        &self,
-        chunk: usize,
-        batch: &mut AccessBatch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+    /// Reads the chunk of a number into a batch, in place of what it held, best in order. Every thread has one of its own.
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError>;
 }
+
+/// Why a chunk can't be read.
+pub type ReadError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Batches in memory.
 impl AccessChunks for [AccessBatch] {
@@ -23,13 +22,11 @@ impl AccessChunks for [AccessBatch] {
         self.len()
     }
 
-    fn read(
-        &self,
-        chunk: usize,
-        batch: &mut AccessBatch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        batch.clone_from(&self[chunk]);
-        Ok(())
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+        |chunk, batch| {
+            batch.clone_from(&self[chunk]);
+            Ok(())
+        }
     }
 }
 
@@ -39,18 +36,15 @@ impl AccessChunks for Recording {
         self.access_chunks()
     }
 
-    fn read(
-        &self,
-        chunk: usize,
-        batch: &mut AccessBatch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
         let columns = ColumnSelection {
             level: false,
             resolution: false,
             distance_bytes: false,
             ..ColumnSelection::ALL
         };
-        Ok(self.read_chunk(chunk, columns, batch)?)
+        let mut reader = self.chunk_reader();
+        move |chunk, batch| Ok(reader.read(chunk, columns, batch)?)
     }
 }
 

@@ -52,5 +52,5 @@ pub use attribute::attribute;
 pub use error::Error;
 pub use find::{Found, ObjectIndex, Search};
 pub use groups::IN_BRK_HEAP;
-pub use input::{AccessChunks, Input, Operations, Options};
+pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use pattern::{Pattern, find_pattern};

@@ -2,7 +2,7 @@
 
 use nearpage_attribution::{
     AccessChunks, Attribution, Error, Input, ObjectIndex, ObjectName, Operations, Options, Pattern,
-    attribute,
+    ReadError, attribute,
 };
 use nearpage_machine::{CpuId, NodeId};
 use nearpage_recording::{
@@ -415,12 +415,8 @@ fn a_chunk_that_cannot_be_read() {
         fn chunks(&self) -> usize {
             2
         }
-        fn read(
-            &self,
-            _: usize,
-            _: &mut AccessBatch,
-        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-            Err("checksum".into())
+        fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+            |_, _| Err("checksum".into())
         }
     }
     let tables = tables();

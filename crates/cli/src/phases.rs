@@ -282,8 +282,9 @@ fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> anyh
     let is_own: Vec<bool> = threads.iter().map(|thread| thread.pid == pid).collect();
     let mut batch = AccessBatch::default();
     let mut misses = 0;
+    let mut reader = recording.chunk_reader();
     for chunk in 0..recording.access_chunks() {
-        recording.read_chunk(chunk, columns, &mut batch)?;
+        reader.read(chunk, columns, &mut batch)?;
         for row in 0..batch.len() {
             if !is_own[batch.thread[row].0 as usize] {
                 continue;

@@ -44,8 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     let (begin, mut batch, mut count) = (cpu_seconds(), AccessBatch::default(), 0);
+    let mut reader = recording.chunk_reader();
     for chunk in 0..recording.access_chunks() {
-        recording.read_chunk(chunk, ColumnSelection::ALL, &mut batch)?;
+        reader.read(chunk, ColumnSelection::ALL, &mut batch)?;
         count += batch.len();
     }
     let seconds = cpu_seconds() - begin;

@@ -45,7 +45,7 @@ pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
 
 pub use log::{Finished, LogWriter};
-pub use recording::{ColumnSelection, Recording};
+pub use recording::{ChunkReader, ColumnSelection, Recording};
 pub use storage::TablesWriter;
 pub use symbols::Symbols;
 pub use tables::{

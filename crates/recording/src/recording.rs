@@ -10,7 +10,7 @@ use crate::folder;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
-use crate::trace::{self, SharedTrace, Trace, Traced};
+use crate::trace::{self, OpenFrames, SharedTrace, Trace, Traced};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
 
 /// A recording: everything but the accesses in memory, the accesses in chunks on disk.
@@ -33,6 +33,34 @@ enum Accesses {
     Table(accesses::Reader),
     Log(LogReader),
     Trace(SharedTrace),
+}
+
+/// Reads chunks of accesses, best in order: what the next one has a part of is not decoded again. Several may read at
+/// once.
+#[derive(Debug)]
+pub struct ChunkReader<'a> {
+    accesses: &'a Accesses,
+    open: OpenFrames,
+}
+
+impl ChunkReader<'_> {
+    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all). Panics where there is no
+    /// such chunk.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], [`Error::Io`].
+    pub fn read(
+        &mut self,
+        number: usize,
+        columns: ColumnSelection,
+        batch: &mut AccessBatch,
+    ) -> Result<(), Error> {
+        match self.accesses {
+            Accesses::Table(table) => table.read_chunk(number, columns, batch),
+            Accesses::Log(log) => log.read_chunk(number, batch),
+            Accesses::Trace(trace) => trace.read_chunk(number, columns, batch, &mut self.open),
+        }
+    }
 }
 
 /// Columns to read; the others of a batch stay empty.
@@ -177,8 +205,15 @@ impl Recording {
         }
     }
 
-    /// Replaces what is in `batch` by the wanted columns of chunk `number` (from a log: by all).
-    /// Several threads may read at once. Panics where there is no such chunk.
+    /// Reads chunks.
+    pub fn chunk_reader(&self) -> ChunkReader<'_> {
+        ChunkReader {
+            accesses: &self.accesses,
+            open: OpenFrames::default(),
+        }
+    }
+
+    /// [`ChunkReader::read`] of a single chunk.
     ///
     /// # Errors
     /// [`Error::Damaged`], [`Error::Io`].
@@ -188,11 +223,7 @@ impl Recording {
         columns: ColumnSelection,
         batch: &mut AccessBatch,
     ) -> Result<(), Error> {
-        match &self.accesses {
-            Accesses::Table(table) => table.read_chunk(number, columns, batch),
-            Accesses::Log(log) => log.read_chunk(number, batch),
-            Accesses::Trace(trace) => trace.read_chunk(number, columns, batch),
-        }
+        self.chunk_reader().read(number, columns, batch)
     }
 
     /// Every miss of the program, to be replayed.
@@ -218,9 +249,11 @@ impl Recording {
     /// All accesses, chunk by chunk, all columns; in the order they were recorded, which is that of
     /// time but for neighbours on different CPUs.
     pub fn accesses(&self) -> impl Iterator<Item = Result<AccessBatch, Error>> {
-        (0..self.access_chunks()).map(|chunk| {
+        let mut reader = self.chunk_reader();
+        (0..self.access_chunks()).map(move |chunk| {
             let mut batch = AccessBatch::default();
-            self.read_chunk(chunk, ColumnSelection::ALL, &mut batch)
+            reader
+                .read(chunk, ColumnSelection::ALL, &mut batch)
                 .map(|()| batch)
         })
     }

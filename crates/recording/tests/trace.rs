@@ -12,7 +12,8 @@ use nearpage_recording::trace::{
     TracedMove,
 };
 use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Error, Level, ObjectKind, Recording, ThreadIndex,
+    Access, AccessBatch, AccessKind, ColumnSelection, Error, Level, ObjectKind, Recording,
+    ThreadIndex,
 };
 use nearpage_wire::allocation_log::Kind;
 use nearpage_wire::trace::{
@@ -908,8 +909,13 @@ proptest! {
         }
         prop_assert_eq!(recording.access_count(), misses);
         prop_assert_eq!(accesses(&recording).len() as u64, misses);
-        for batch in recording.accesses() {
-            prop_assert!(batch.unwrap().time_ns.is_sorted());
+        for (chunk, batch) in recording.accesses().enumerate() {
+            let batch = batch.unwrap();
+            prop_assert!(batch.time_ns.is_sorted());
+            // What was kept of the chunk before is what is read without it.
+            let mut alone = AccessBatch::default();
+            recording.read_chunk(chunk, ColumnSelection::ALL, &mut alone).unwrap();
+            prop_assert_eq!(batch, alone);
         }
     }
 

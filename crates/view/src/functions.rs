@@ -76,8 +76,9 @@ impl Functions {
         let pids: Vec<u32> = recording.tables.threads.iter().map(|one| one.pid).collect();
         let mut instructions: FxHashMap<(u32, u64), (f64, f64)> = FxHashMap::default();
         let mut batch = AccessBatch::default();
+        let mut reader = recording.chunk_reader();
         for &chunk in chunks {
-            if recording.read_chunk(chunk, columns, &mut batch).is_err() {
+            if reader.read(chunk, columns, &mut batch).is_err() {
                 continue;
             }
             for (row, &instruction) in batch.instruction.iter().enumerate() {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use nearpage_attribution::{AccessChunks, Attribution, Input, Options, attribute};
-use nearpage_recording::{AccessBatch, ColumnSelection, Recording};
+use nearpage_attribution::{AccessChunks, Attribution, Input, Options, ReadError, attribute};
+use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
 
 use crate::cache::Cache;
 use crate::functions::Functions;
@@ -333,20 +333,17 @@ struct Seen {
     missing: Vec<String>,
 }
 
-impl AccessChunks for Chunks<'_> {
-    fn chunks(&self) -> usize {
-        self.numbers.len()
-    }
-
+impl Chunks<'_> {
     /// A chunk that can't be read has no accesses, and is told of.
     fn read(
         &self,
+        reader: &mut ChunkReader,
         chunk: usize,
         batch: &mut AccessBatch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<(), ReadError> {
         let number = self.numbers[chunk];
         let columns = ColumnSelection::ALL;
-        if let Err(error) = self.recording.read_chunk(number, columns, batch) {
+        if let Err(error) = reader.read(number, columns, batch) {
             batch.clear();
             let chunks = self.recording.access_chunks();
             let mut seen = self.seen.lock().expect("nobody panics holding it");
@@ -372,6 +369,17 @@ impl AccessChunks for Chunks<'_> {
         seen.rows += batch.len() as u64;
         self.done.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl AccessChunks for Chunks<'_> {
+    fn chunks(&self) -> usize {
+        self.numbers.len()
+    }
+
+    fn reader(&self) -> impl FnMut(usize, &mut AccessBatch) -> Result<(), ReadError> {
+        let mut reader = self.recording.chunk_reader();
+        move |chunk, batch| self.read(&mut reader, chunk, batch)
     }
 }
 

@@ -36,8 +36,9 @@ impl RecordedRemote {
         let remote_ns = cycles_min / recording.machine.timing()?.clock_ghz;
         let mut counted = Self::default();
         let mut batch = AccessBatch::default();
+        let mut reader = recording.chunk_reader();
         for chunk in 0..recording.access_chunks() {
-            recording.read_chunk(chunk, ColumnSelection::ALL, &mut batch)?;
+            reader.read(chunk, ColumnSelection::ALL, &mut batch)?;
             for row in 0..batch.len() {
                 let weight = f64::from(batch.weight[row]);
                 if matches!(

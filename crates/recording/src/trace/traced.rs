@@ -209,11 +209,13 @@ impl Traced {
         number: usize,
         columns: ColumnSelection,
         batch: &mut AccessBatch,
+        open: &mut OpenFrames,
     ) -> Result<(), Error> {
         let keep_hits = self.tracing.keep_hits();
         let wanted = |reference: &Reference| is_access(reference, keep_hits);
         let chunk = &self.chunks[number];
-        let (mut found, mut inside) = (AccessBatch::default(), Vec::new());
+        let mut known = std::mem::take(&mut open.0);
+        let (mut spare, mut inside) = (AccessBatch::default(), Vec::new());
         let (mut accesses, mut order) = (AccessBatch::default(), Vec::new());
         // Without a time there is no order.
         let with_time = ColumnSelection {
@@ -224,7 +226,14 @@ impl Traced {
             let TimedFrame {
                 begin_ns, end_ns, ..
             } = self.frames[frame as usize];
-            self.read_selected(frame as usize, &mut found, wanted, |_, _| Some(1.0))?;
+            let found = match known.iter().position(|one| one.0 == frame) {
+                Some(at) => known.swap_remove(at).1,
+                None => {
+                    let mut found = std::mem::take(&mut spare);
+                    self.read_selected(frame as usize, &mut found, wanted, |_, _| Some(1.0))?;
+                    found
+                }
+            };
             // Each access belongs to one chunk, whatever its clock said.
             let last_ns = end_ns.saturating_sub(1).max(begin_ns);
             let is_inside = |time_ns: u64| {
@@ -234,6 +243,11 @@ impl Traced {
             inside.clear();
             inside.extend(rows.filter(|row| is_inside(*row.1)).map(|row| row.0));
             accesses.gather(&found, &inside, with_time);
+            if end_ns > chunk.end_ns && open.0.len() < FRAMES_MAX {
+                open.0.push((frame, found));
+            } else {
+                spare = found;
+            }
         }
         order.extend(
             (0..)
@@ -365,9 +379,15 @@ struct Chunk {
     frames: Vec<u32>,
 }
 
+/// Frames that go on in the next chunk, decoded, by number.
+#[derive(Debug, Default)]
+pub(crate) struct OpenFrames(Vec<(u32, AccessBatch)>);
+
+/// Frames that begin in a chunk, and those that are kept for the next one: a frame becomes about 3 MiB of accesses.
+const FRAMES_MAX: usize = 32;
+
 /// Cuts time where a number of frames have begun: as many as there are threads, so that few frames
-/// are decoded more than twice, but no more than fit into memory (a frame becomes about 3 MiB of
-/// accesses).
+/// are in more than two chunks, but no more than fit into memory.
 fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
     let threads = frames.iter().filter(|frame| frame.position == 0).count();
     let mut chunks = Vec::new();
@@ -376,7 +396,7 @@ fn chunks(frames: &[TimedFrame]) -> Vec<Chunk> {
     let mut next = 0;
     while next < frames.len() {
         let begin_ns = if next == 0 { 0 } else { frames[next].begin_ns };
-        let mut past = (next + threads.clamp(8, 32)).min(frames.len());
+        let mut past = (next + threads.clamp(8, FRAMES_MAX)).min(frames.len());
         // Frames that begin at the same time stay together.
         while past < frames.len() && frames[past].begin_ns == frames[past - 1].begin_ns {
             past += 1;

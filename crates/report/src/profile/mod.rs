@@ -99,8 +99,9 @@ pub fn write_profile(
     let mut written = Written::default();
     let mut number = 0;
     let mut batch = AccessBatch::default();
+    let mut reader = recording.chunk_reader();
     for chunk in 0..recording.access_chunks() {
-        recording.read_chunk(chunk, nearpage_recording::ColumnSelection::ALL, &mut batch)?;
+        reader.read(chunk, nearpage_recording::ColumnSelection::ALL, &mut batch)?;
         for row in 0..batch.len() {
             if chosen(number, every) {
                 let mut access = batch.get(row);
