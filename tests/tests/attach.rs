@@ -134,12 +134,27 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn record(case: &Case, words: &[&str]) -> Finished {
+fn recorder(case: &Case, words: &[&str]) -> Command {
     let mut record = case.command(nearpage_path());
     record
         .args(["record", "--rate", "997", "-o", "out"])
         .args(words);
-    case.run(record)
+    record
+}
+
+fn record(case: &Case, words: &[&str]) -> Finished {
+    case.run(recorder(case, words))
+}
+
+/// A recorder that goes on until what it is attached to ends.
+fn attached(case: &Case, running: &Running) -> Child {
+    let recorder = recorder(case, &["-q", "-p", &running.pid()])
+        .spawn()
+        .unwrap();
+    until("it is attached", || {
+        case.path("out/recording.json").exists()
+    });
+    recorder
 }
 
 fn report(case: &Case) -> Value {
@@ -221,21 +236,7 @@ fn a_running_process_is_recorded_and_goes_on() {
 fn who_is_born_later_is_followed() {
     let case = Case::new("attach_born");
     let running = Running::busy(&case, &["1"]);
-    let mut recorder = case.command(nearpage_path());
-    recorder.args([
-        "record",
-        "-q",
-        "--rate",
-        "997",
-        "-o",
-        "out",
-        "-p",
-        &running.pid(),
-    ]);
-    let mut recorder = recorder.spawn().unwrap();
-    until("it is attached", || {
-        case.path("out/recording.json").exists()
-    });
+    let mut recorder = attached(&case, &running);
     sleep(Duration::from_millis(500));
     case.write("more", "");
     sleep(Duration::from_secs(2));
@@ -252,21 +253,7 @@ fn who_is_born_later_is_followed() {
 fn an_interrupt_ends_the_recording_and_not_the_program() {
     let case = Case::new("attach_interrupt");
     let running = Running::busy(&case, &["1"]);
-    let mut recorder = case.command(nearpage_path());
-    recorder.args([
-        "record",
-        "-q",
-        "--rate",
-        "997",
-        "-o",
-        "out",
-        "-p",
-        &running.pid(),
-    ]);
-    let mut recorder = recorder.spawn().unwrap();
-    until("it is attached", || {
-        case.path("out/recording.json").exists()
-    });
+    let mut recorder = attached(&case, &running);
     sleep(Duration::from_secs(1));
     let mut kill = case.command("kill");
     kill.args(["-INT", &recorder.id().to_string()]);

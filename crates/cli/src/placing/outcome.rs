@@ -137,18 +137,16 @@ fn counted(lines: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Of one rule in one process.
+    fn said(rule: &str, phase: Option<String>, counters: &str) -> String {
+        let line = format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
+        let processes = [serde_json::from_str(&line).unwrap()];
+        outcome(&processes, &[rule.to_owned()], &[phase]).join("\n")
+    }
+
     #[test]
     fn placements_that_begin_later_are_told_apart() {
-        let said = |counters: &str| {
-            let line =
-                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
-            outcome(
-                &[serde_json::from_str(&line).unwrap()],
-                &["a".to_owned()],
-                &[],
-            )
-            .join("\n")
-        };
+        let said = |counters: &str| said("a", None, counters);
         let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
         assert_eq!(
             said(&format!(
@@ -181,13 +179,7 @@ mod tests {
 
     #[test]
     fn placements_of_phases_are_told_apart() {
-        let said = |counters: &str| {
-            let line =
-                format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
-            let processes = [serde_json::from_str(&line).unwrap()];
-            let phases = [Some("f._omp_fn.0".to_owned())];
-            outcome(&processes, &["a from f on".to_owned()], &phases).join("\n")
-        };
+        let said = |counters: &str| said("a from f on", Some("f._omp_fn.0".to_owned()), counters);
         let placed = r#","objects":2,"pages":512,"bytes":2097152"#;
         assert_eq!(
             said(&format!(
