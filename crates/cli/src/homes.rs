@@ -11,23 +11,23 @@ use std::path::Path;
 use anyhow::bail;
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Decision, Evaluated, Later, Mechanism, ModuleImage, ModuleName, Origin,
-    Phase, Pinning, Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target, translate,
+    Allocation, Compact, Decision, Evaluated, Later, Live, Mechanism, ModuleImage, ModuleName,
+    Origin, Phase, Pinning, Placement, Plan, ProgramImage, SearchPaths, Start, Subject, Target,
+    translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording, ThreadIndex};
 use nearpage_wire::is_runtime_module;
 use nearpage_wire::pieces::Extent;
 
+use nearpage_policy::online::AutoParameters;
 use nearpage_policy::program;
-use nearpage_simulator::{Home, PhaseHomes};
+use nearpage_simulator::{Home, PhaseHomes, PlanHomes};
 
 /// The homes that plans give to pages.
 pub struct Homes {
-    /// By page; none: left to first touch.
-    pub homes: Vec<Option<Home>>,
-    /// The same for the phases of the plans.
-    pub phases: Vec<PhaseHomes>,
+    /// By page; none: left to first touch. The first of the plans that says so has `auto` look after all programs.
+    pub plan: PlanHomes,
     /// Decisions, and those of which an object was found in the recording.
     pub decisions: usize,
     pub found: usize,
@@ -47,9 +47,11 @@ impl Homes {
     /// is made, and to stay there: a page that several objects have in turn goes by the first.
     ///
     /// # Errors
-    /// A plan that means something that the machine does not have, or nothing of the recording.
+    /// A plan that means something that the machine or `auto` does not have, or nothing of the recording.
     pub fn of(plans: &[Plan], processes: &Processes) -> anyhow::Result<Self> {
         let mut homes = Self::with_threads(plans, &[], processes)?;
+        let live = plans.iter().find_map(|plan| plan.live.as_ref());
+        homes.plan.live = live.map(auto_parameters).transpose()?;
         for plan in plans {
             let mut places: &[u32] = &[];
             for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
@@ -67,8 +69,10 @@ impl Homes {
     /// ([`Phase::threads`]).
     fn with_threads(plans: &[Plan], places: &[u32], processes: &Processes) -> anyhow::Result<Self> {
         let mut homes = Self {
-            homes: vec![None; processes.pages],
-            phases: Vec::new(),
+            plan: PlanHomes {
+                homes: vec![None; processes.pages],
+                ..PlanHomes::default()
+            },
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
             of_rest: 0,
@@ -142,9 +146,9 @@ impl Homes {
                 )),
             }
         }
-        self.phases.push(PhaseHomes {
+        self.plan.phases.push(PhaseHomes {
             entry,
-            homes: homes.homes,
+            homes: homes.plan.homes,
             threads,
         });
         Ok(())
@@ -228,7 +232,7 @@ impl Homes {
             let nodes = compact.rest(process.executable(), process.rank());
             let nodes = nodes.unwrap_or_default();
             for (page, home) in rest::homes(decision.start, &nodes, process, &self.decided) {
-                self.homes[page] = Some(home);
+                self.plan.homes[page] = Some(home);
                 self.of_rest += 1;
             }
         }
@@ -246,7 +250,7 @@ impl Homes {
     ) {
         for page in process.pages_within(range) {
             if !self.decided[page.number] && page.is_of(object) {
-                self.homes[page.number] = home_of(page.address);
+                self.plan.homes[page.number] = home_of(page.address);
                 self.decided[page.number] = true;
             }
         }
@@ -263,15 +267,18 @@ impl Homes {
 
     /// How much of a plan there is in the recording, in a line; with what to know about it.
     pub fn notes(&self, plan: &str) -> Vec<String> {
-        let pages = self.homes.iter().flatten().count();
+        let pages = self.plan.homes.iter().flatten().count();
         let mut note = format!(
             "{plan}: objects of {} of {} decisions are in the recording; {pages} of {} pages are placed.",
             self.found,
             self.decisions,
-            self.homes.len(),
+            self.plan.homes.len(),
         );
         if self.of_rest > 0 {
             note += &format!(" Of these, {} are of the rest.", self.of_rest);
+        }
+        if self.plan.live.is_some() {
+            note += " `auto` looks after the program.";
         }
         if !self.missing.is_empty() {
             note += &format!(" Not found: {}.", self.missing.join(", "));
@@ -281,6 +288,17 @@ impl Homes {
             .chain(warnings.map(|warning| format!("{plan}: {warning}.")))
             .collect()
     }
+}
+
+/// What `auto` goes by where a plan has it look after the program.
+fn auto_parameters(live: &Live) -> anyhow::Result<AutoParameters> {
+    let mut parameters = AutoParameters::default();
+    for (name, value) in &live.parameters {
+        if !parameters.set(name, &value.to_string())? {
+            bail!("the plan's [live] has `{name}`, and `auto` has no parameter of that name");
+        }
+    }
+    Ok(parameters)
 }
 
 /// Finds the pages of the plan in `file`.

@@ -195,6 +195,7 @@ fn planned(
     let parameters = Parameters {
         replicas: arguments.replicas,
         phases: arguments.phases,
+        live: arguments.live,
         longer: arguments.longer,
         ..Parameters::default()
     };

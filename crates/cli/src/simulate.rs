@@ -19,7 +19,7 @@ use nearpage_report::{
     Simulation, ThreadsElsewhere, simulation_html, simulation_json, simulation_text,
 };
 use nearpage_simulator::{
-    Error, Job, NUMBERS, Outcome, Policy, Programs, Schedule, Trace, simulate,
+    Error, Job, NUMBERS, Outcome, PlanHomes, Policy, Programs, Schedule, Trace, simulate,
 };
 
 use crate::analysis::Analysis;
@@ -90,12 +90,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     // By recording, for all plans.
     let processes: Vec<OnceCell<Processes>> = recordings.iter().map(|_| OnceCell::new()).collect();
     for job in &mut jobs {
-        if let Policy::Homes {
-            name,
-            homes,
-            phases,
-        } = &mut job.policy
-        {
+        if let Policy::Homes { name, plan } = &mut job.policy {
             let wanted = name.strip_prefix(PLAN).unwrap_or(name);
             let file = Path::new(wanted);
             let planned_by = match nearpage_policy::Policy::from_name(wanted) {
@@ -123,7 +118,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
                         elsewhere.extend(layout.and_then(|layout| {
                             threads_elsewhere(name, layout, recording, trace, &machine)
                         }));
-                        Some((found.homes, found.phases))
+                        Some(found.plan)
                     }
                     Err(error) => {
                         refused.get_or_insert(error);
@@ -135,10 +130,10 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
                 return Err(error);
             }
             let found = found.into_iter().map(Option::unwrap_or_default);
-            let (mut found, mut phases_found): (Vec<_>, Vec<_>) = found.unzip();
-            (*homes, *phases) = match &together {
-                Some(programs) => (programs.by_page(&found), programs.phases(&phases_found)),
-                None => (found.remove(0), phases_found.remove(0)),
+            let mut found: Vec<PlanHomes> = found.collect();
+            *plan = match &together {
+                Some(programs) => programs.plan(&found),
+                None => found.remove(0),
             };
         }
     }
@@ -377,8 +372,7 @@ fn jobs(arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
             let is_plan = name.starts_with(PLAN) && name != PLAN;
             is_plan.then(|| Policy::Homes {
                 name: name.to_owned(),
-                homes: Vec::new(),
-                phases: Vec::new(),
+                plan: PlanHomes::default(),
             })
         };
         let policy = Policy::from_name(name).or_else(plan).ok_or_else(|| {

@@ -1,5 +1,7 @@
 //! The plan file's content.
 
+use std::collections::BTreeMap;
+
 use nearpage_machine::{NodeId, ThreadPlacement};
 use serde::{Deserialize, Serialize};
 
@@ -342,8 +344,17 @@ pub struct Plan {
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.
     pub decisions: Vec<Decision>,
+    /// It is looked after while it runs; none: its pages stay where they are placed.
+    pub live: Option<Live>,
     /// What changes as the program goes on, in the order in which the phases began when it was recorded.
     pub phases: Vec<Phase>,
+}
+
+/// `nearpage live --policy auto` looks after the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Parameters of the policy by name, as `--set` takes them; what is not among them is as the policy has it.
+    pub parameters: BTreeMap<String, u64>,
 }
 
 impl Phase {

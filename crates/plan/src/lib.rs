@@ -47,7 +47,7 @@ mod translate;
 pub use error::Error;
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
-    BuildId, CallSiteFrame, Decision, Effect, Layout, NodeWeights, Owner, PageRun, Phase,
+    BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
     Placement, Plan, Program, Start, Subject, Team,
 };
 pub use libraries::SearchPaths;

@@ -225,6 +225,7 @@ mod tests {
             threads: None,
             teams: Vec::new(),
             decisions: Vec::new(),
+            live: None,
             phases: Vec::new(),
         }
     }

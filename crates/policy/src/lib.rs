@@ -124,6 +124,9 @@ pub struct Parameters {
     /// `auto` may decide that placements begin when a second thread runs, or hold while several do
     /// ([`nearpage_plan::Start`]), which is done on simulated machines alone.
     pub phases: bool,
+    /// `auto` may decide that the program is looked after while it runs ([`nearpage_plan::Live`]), where the judge can tell
+    /// what comes of that.
+    pub live: bool,
     /// `auto` decides about a phase of a run ([`nearpage_plan::Phase`]), of which alone the attribution is: about
     /// objects, wherever their pages were before.
     pub of_phase: bool,
@@ -143,6 +146,7 @@ impl Default for Parameters {
             instance_share_min: 0.75,
             replicas: false,
             phases: false,
+            live: false,
             of_phase: false,
             longer: LONGER,
         }

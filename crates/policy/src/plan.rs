@@ -240,6 +240,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         threads: None,
         teams: context.plan_teams(),
         decisions: named_apart(decisions),
+        live: None,
         phases: Vec::new(),
     }
 }

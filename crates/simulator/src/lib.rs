@@ -43,6 +43,7 @@
 mod block_naive;
 mod error;
 mod figures;
+mod looked_after;
 mod movements;
 mod options;
 mod outcome;
@@ -71,7 +72,8 @@ use nearpage_policy::online::{
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
 pub use options::{
-    Copy, Flush, Halves, Home, Information, Job, NUMBERS, Options, PhaseHomes, Policy,
+    Copy, EVERY_SAMPLED, Flush, Halves, Home, Information, Job, NUMBERS, Options, PhaseHomes,
+    PlanHomes, Policy,
 };
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
 pub use programs::Programs;
@@ -80,7 +82,8 @@ pub use timeline::{Part, Timeline};
 pub use trace::{FilePage, MemoryTrace, StepSource, ThreadSteps, Trace, is_marked};
 
 use figures::Figures;
-use replay::{Replay, Still};
+use looked_after::LookedAfter;
+use replay::{Distances, Replay, Still};
 
 /// Replays `trace` on `machine` once for each job, on at most `workers` threads; results in the order
 /// of the jobs.
@@ -151,12 +154,12 @@ fn simulate_one(
             Some(post_facto::homes(&misses, &figures, &timing.latency_ns))
         }
         Policy::BlockNaive => Some(block_naive::homes(trace, &figures)),
-        Policy::Homes { homes, .. } => {
+        Policy::Homes { plan, .. } => {
             let node = |home: &Option<Home>| match home {
                 Some(Home::Node(node)) => Some(*node),
                 Some(Home::Copies | Home::Later(_) | Home::Parallel(_)) | None => None,
             };
-            Some(homes.iter().map(node).collect())
+            Some(plan.homes.iter().map(node).collect())
         }
         _ => None,
     };
@@ -185,19 +188,40 @@ fn simulate_one(
         job,
         homes,
     };
+    let times = || MemoryTimes {
+        latency_ns: timing.latency_ns.clone(),
+        service_ns: figures.controller as f64 / figures::FS,
+        move_ns: figures.mean_move_ns(job.options.batch_pages),
+        collapse_ns: figures.collapse_ns(),
+        private_lines: figures.private_lines,
+    };
     match &job.policy {
-        Policy::Homes { homes, phases, .. }
-            if !phases.is_empty() || homes.iter().any(|home| wish(home) != Wish::Nothing) =>
+        Policy::Homes { plan, .. }
+            if plan.live.is_some()
+                || !plan.phases.is_empty()
+                || plan.homes.iter().any(|home| wish(home) != Wish::Nothing) =>
         {
-            let mut wishes: Vec<Wish> = homes.iter().map(wish).collect();
+            let mut wishes: Vec<Wish> = plan.homes.iter().map(wish).collect();
             // A plan may be of fewer pages.
             wishes.resize(pages, Wish::Nothing);
-            let phases = phases.iter().map(|phase| PlannedPhase {
+            let phases = plan.phases.iter().map(|phase| PlannedPhase {
                 entry: phase.entry.clone(),
                 wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
                 threads: phase.threads.clone(),
             });
-            run.under::<_, true>(Planned::new(wishes, phases.collect(), setting.memory_nodes))
+            let planned = Planned::new(wishes, phases.collect(), setting.memory_nodes);
+            match &plan.live {
+                None => run.under::<_, true>(planned),
+                Some(parameters) => {
+                    let every = EVERY_SAMPLED;
+                    let setting = Setting { every, ..setting };
+                    run.under::<_, true>(LookedAfter {
+                        planned,
+                        auto: Auto::new(parameters, &setting, Some(&times()))?,
+                        shown: Distances::new(every, figures.nodes, setting.seed),
+                    })
+                }
+            }
         }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
@@ -223,14 +247,7 @@ fn simulate_one(
             run.under::<_, true>(PushPull::new(*monitor, parameters, &setting)?)
         }
         Policy::Auto(parameters) => {
-            let times = MemoryTimes {
-                latency_ns: timing.latency_ns.clone(),
-                service_ns: figures.controller as f64 / figures::FS,
-                move_ns: figures.mean_move_ns(job.options.batch_pages),
-                collapse_ns: figures.collapse_ns(),
-                private_lines: figures.private_lines,
-            };
-            run.under::<_, true>(Auto::new(parameters, &setting, Some(&times))?)
+            run.under::<_, true>(Auto::new(parameters, &setting, Some(&times()))?)
         }
         Policy::Traffic(parameters) => run.under::<_, true>(Traffic::new(parameters, &setting)?),
         Policy::KernelBalancing(parameters) => {

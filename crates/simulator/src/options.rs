@@ -28,10 +28,8 @@ pub enum Policy {
     Homes {
         /// What it is called in results.
         name: String,
-        /// By page number.
-        homes: Vec<Option<Home>>,
-        /// What changes as programs go on.
-        phases: Vec<PhaseHomes>,
+        /// What it says.
+        plan: PlanHomes,
     },
     /// Migration and replication (Verghese §3.2).
     MigrateReplicate {
@@ -52,6 +50,18 @@ pub enum Policy {
     KernelBalancing(KernelBalancingParameters),
     /// nearpage's own, as it decides while the program runs.
     Auto(AutoParameters),
+}
+
+/// What a plan comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PlanHomes {
+    /// By page number.
+    pub homes: Vec<Option<Home>>,
+    /// What changes as programs go on.
+    pub phases: Vec<PhaseHomes>,
+    /// `auto` looks after the programs while they run, with these parameters, from one in [`EVERY_SAMPLED`] of their misses, but
+    /// for pages that are to have copies, or to move yet.
+    pub live: Option<AutoParameters>,
 }
 
 /// Where a plan wants a page.
@@ -169,10 +179,11 @@ impl Policy {
 
     /// Does it decide while the program runs?
     pub fn is_online(&self) -> bool {
-        !matches!(
-            self,
-            Self::Static(_) | Self::PostFacto | Self::BlockNaive | Self::Homes { .. }
-        )
+        match self {
+            Self::Static(_) | Self::PostFacto | Self::BlockNaive => false,
+            Self::Homes { plan, .. } => plan.live.is_some(),
+            _ => true,
+        }
     }
 
     /// Why there is nothing for it to do on a machine; `None`: there may be.
@@ -243,7 +254,15 @@ impl Policy {
             Self::KernelBalancing(parameters) => {
                 parameters.values().into_iter().map(text).collect()
             }
-            Self::Auto(parameters) => parameters.values().into_iter().map(text).collect(),
+            Self::Homes {
+                plan:
+                    PlanHomes {
+                        live: Some(parameters),
+                        ..
+                    },
+                ..
+            }
+            | Self::Auto(parameters) => parameters.values().into_iter().map(text).collect(),
             _ => Vec::new(),
         }
     }
@@ -381,7 +400,7 @@ impl Default for Options {
 }
 
 /// One in ten, where a sampled source is chosen and nothing else said (Verghese §7.2).
-const EVERY_SAMPLED: u32 = 10;
+pub const EVERY_SAMPLED: u32 = 10;
 
 /// Numbers among the options.
 pub const NUMBERS: [Parameter; 8] = [
@@ -537,6 +556,10 @@ impl Job {
                 seed,
                 ..
             } = self.options;
+            let every = match self.policy {
+                Policy::Homes { .. } => EVERY_SAMPLED,
+                _ => every,
+            };
             parameters.push(("source", information.word(every).to_owned()));
             parameters.push(("every", every.to_string()));
             if information == Information::Loads {
@@ -596,8 +619,11 @@ impl Job {
             // Counts by node, then a home.
             Policy::PostFacto => entry + 4 + 4 * nodes,
             // The same for each phase, and what is wanted then.
-            Policy::Homes { ref phases, .. } => {
-                entry + 4 + 4 * nodes + 2 * size_of::<Option<Home>>() as u64 * phases.len() as u64
+            Policy::Homes { ref plan, .. } => {
+                let phases = 2 * size_of::<Option<Home>>() as u64 * plan.phases.len() as u64;
+                // What `auto` has.
+                let live = plan.live.map_or(0, |_| 6 + 2 * nodes);
+                moved + 4 + 4 * nodes + phases + live
             }
             // A row of counters.
             Policy::MigrateReplicate { .. } => moved + (8 + 2 * nodes).next_multiple_of(32),

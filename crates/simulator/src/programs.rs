@@ -4,7 +4,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
 use rustc_hash::FxHashMap;
 
-use crate::options::PhaseHomes;
+use crate::options::{Home, PhaseHomes, PlanHomes};
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those
@@ -81,9 +81,20 @@ impl<'a> Programs<'a> {
         Ok(programs)
     }
 
+    /// The plans of all programs, by the numbers that pages have here; of a page that several have, the first one's.
+    /// If `auto` looks after one of them, it looks after all, as the first of these plans has it.
+    pub fn plan(&self, of_programs: &[PlanHomes]) -> PlanHomes {
+        let homes: Vec<&[Option<Home>]> = of_programs.iter().map(|plan| &*plan.homes).collect();
+        PlanHomes {
+            homes: self.by_page(&homes),
+            phases: self.phases(of_programs),
+            live: of_programs.iter().find_map(|plan| plan.live),
+        }
+    }
+
     /// What the programs have of each of their pages, by the numbers that these have here; of a page
     /// that several have, the first one's.
-    pub fn by_page<T: Copy + Default>(&self, of_programs: &[Vec<T>]) -> Vec<T> {
+    fn by_page<T: Copy + Default>(&self, of_programs: &[&[T]]) -> Vec<T> {
         let of = |&(program, page): &(u32, u32)| {
             let of_program = of_programs.get(program as usize);
             of_program.and_then(|pages| pages.get(page as usize).copied())
@@ -94,13 +105,11 @@ impl<'a> Programs<'a> {
             .collect()
     }
 
-    /// Phases of all programs' plans, by the numbers that pages have here; of a page that several have, the first
-    /// one's.
-    pub fn phases(&self, of_programs: &[Vec<PhaseHomes>]) -> Vec<PhaseHomes> {
+    fn phases(&self, of_programs: &[PlanHomes]) -> Vec<PhaseHomes> {
         let mut all = Vec::new();
-        for ((number, program), phases) in (0u32..).zip(&self.programs).zip(of_programs) {
+        for ((number, program), plan) in (0u32..).zip(&self.programs).zip(of_programs) {
             let here = |page: u32| program.pages.get(page as usize).copied();
-            for phase in phases {
+            for phase in &plan.phases {
                 let mut homes = vec![None; self.pages.len()];
                 for (page, &home) in (0u32..).zip(&phase.homes) {
                     let at = here(page).filter(|&at| self.pages[at as usize] == (number, page));

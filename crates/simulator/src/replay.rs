@@ -19,6 +19,7 @@ use self::assigning::{Assigning, moves_of};
 use self::epochs::EpochCounts;
 use self::kernel_thread::KernelThread;
 use self::phases::Phases;
+pub(crate) use self::sampled::Distances;
 use self::sampled::Sampled;
 use self::scheduling::{Cpu, MARK, Running, Signal};
 use self::wishes::Wishes;
@@ -448,7 +449,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
                     false
                 }
             };
-            if shown && self.sampled.one_in_so_many(node) {
+            if shown && self.sampled.distances.one_in_so_many(node) {
                 self.observe(number, miss, copies);
             }
         }

@@ -7,7 +7,9 @@ use nearpage_recording::trace::{Happening, Miss, PageIndex, Served, StepBatch, T
 use nearpage_recording::{AccessKind, ThreadIndex};
 use proptest::prelude::*;
 
-use crate::{Home, Job, MemoryTrace, MoveSplit, Outcome, Policy, ThreadSteps, Trace, simulate};
+use crate::{
+    Home, Job, MemoryTrace, MoveSplit, Outcome, PlanHomes, Policy, ThreadSteps, Trace, simulate,
+};
 
 mod movements;
 mod policies;
@@ -1031,7 +1033,7 @@ proptest! {
         let best = (0..81u32)
             .map(|code| {
                 let homes = (0..4).map(|page| Some(Home::Node((code / 3u32.pow(page) % 3) as u16))).collect();
-                stall(Job::new(Policy::Homes { name: "brute force".to_owned(), homes, phases: Vec::new() }))
+                stall(Job::new(Policy::Homes { name: "brute force".to_owned(), plan: PlanHomes { homes, ..PlanHomes::default() } }))
             })
             .fold(f64::INFINITY, f64::min);
         prop_assert_eq!(stall(job("post-facto", &[])), best);

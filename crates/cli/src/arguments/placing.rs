@@ -66,6 +66,13 @@ pub struct Plan {
     /// executed, in `run` too.
     #[arg(long)]
     pub phases: bool,
+    /// `auto` may decide that the program is looked after while it runs, by `live --policy auto`: `simulate` does that, and
+    /// `run`
+    ///
+    /// Only where a full recording is replayed. Copies that `live` would make are simulated with --replicas; no stock
+    /// kernel can make them.
+    #[arg(long)]
+    pub live: bool,
     /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
     /// runs as long as the recorded one
     #[arg(long, value_name = "TIMES", default_value_t = nearpage_policy::LONGER, value_parser = longer)]

@@ -47,8 +47,7 @@ pub fn replay(
                 position.push(Some(jobs.len()));
                 jobs.push(Job::new(Policy::Homes {
                     name: name.clone(),
-                    homes: homes.homes,
-                    phases: homes.phases,
+                    plan: homes.plan,
                 }));
             }
             Err(error) => {

@@ -13,6 +13,9 @@
 //! arguments = ["100000"]
 //! rank = 0                        # only where a launcher numbers processes
 //!
+//! [live]                          # `live --policy auto` looks after it while it runs; left out: nobody does
+//! budget_permille = 100           # parameters, as its `--set` takes them
+//!
 //! [[team]]                        # patterns without `@team` mean the first
 //! name = "openmp"
 //! threads = 4

@@ -1,12 +1,14 @@
 //! A plan read from its TOML file: its version first, then every table, and in which line a fault is.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::VERSION;
 use super::object::ObjectTable;
 use super::print::quote;
-use crate::{BuildId, Decision, Error, Layout, Phase, Plan, Program, Subject, Team};
+use crate::{BuildId, Decision, Error, Layout, Live, Phase, Plan, Program, Subject, Team};
 
 /// At which byte of the file, and what is wrong.
 pub(super) type Fault = (usize, String);
@@ -60,6 +62,7 @@ struct PlanFile {
     page_bytes: Spanned<u64>,
     threads: Option<Spanned<String>>,
     program: Program,
+    live: Option<BTreeMap<String, u64>>,
     #[serde(default, rename = "team")]
     teams: Vec<Team>,
     #[serde(default, rename = "object")]
@@ -133,6 +136,7 @@ fn parse(text: &str) -> Result<Plan, Fault> {
         threads,
         teams: file.teams,
         decisions,
+        live: file.live.map(|parameters| Live { parameters }),
     })
 }
 

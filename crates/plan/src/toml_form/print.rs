@@ -24,6 +24,12 @@ impl Plan {
             key(&mut text, "threads", quote(layout.as_str()));
         }
         self.program.write_toml(&mut text);
+        if let Some(live) = &self.live {
+            text.push_str("\n[live]\n");
+            for (name, value) in &live.parameters {
+                key(&mut text, &bare_key(name), integer(*value));
+            }
+        }
         for team in &self.teams {
             text.push_str("\n[[team]]\n");
             key(&mut text, "name", quote(&team.name));
@@ -194,6 +200,15 @@ fn quoted_run(run: &PageRun) -> String {
 
 fn key(text: &mut String, key: &str, value: impl Display) {
     *text += &format!("{key} = {value}\n");
+}
+
+/// A key, in quotes where it needs them.
+fn bare_key(name: &str) -> String {
+    let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    match !name.is_empty() && name.bytes().all(is_bare) {
+        true => name.to_owned(),
+        false => quote(name),
+    }
 }
 
 fn key_unless_empty(text: &mut String, name: &str, value: &str) {

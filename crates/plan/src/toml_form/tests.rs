@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::parse::only_once;
 use crate::placement::tests::{name, placement};
 use crate::{
-    CallSiteFrame, Decision, Effect, Layout, PageRun, Phase, Placement, Plan, Program, Start,
+    CallSiteFrame, Decision, Effect, Layout, Live, PageRun, Phase, Placement, Plan, Program, Start,
     Subject, Team,
 };
 
@@ -152,11 +152,12 @@ fn plan() -> impl Strategy<Value = Plan> {
         name(),
         (0u32..40).prop_map(|shift| 1u64 << shift),
         prop::option::of(prop::sample::select(Layout::ALL.to_vec())),
+        prop::option::of(prop::collection::btree_map(name(), number(), 0..3)),
         prop::collection::vec(team, 0..3),
         prop::collection::vec(decision, 0..5),
     )
         .prop_map(
-            |(program, policy, machine, page_bytes, threads, teams, mut decisions)| {
+            |(program, policy, machine, page_bytes, threads, live, teams, mut decisions)| {
                 let mut seen = Vec::new();
                 decisions.retain(|decision: &Decision| {
                     let what = only_once(&decision.subject);
@@ -194,6 +195,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                     threads,
                     teams,
                     decisions,
+                    live: live.map(|parameters| Live { parameters }),
                     phases,
                 }
             },

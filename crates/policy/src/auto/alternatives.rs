@@ -180,6 +180,7 @@ impl<'a> Alternatives<'a> {
                 threads: None,
                 teams: context.plan_teams(),
                 decisions: Vec::new(),
+                live: None,
                 phases: Vec::new(),
             },
             objects,

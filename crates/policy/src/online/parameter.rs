@@ -68,7 +68,7 @@ impl Parameter {
 macro_rules! parameters {
     ($(#[$attribute:meta])* pub struct $name:ident { $($field:ident = $default:expr, $range:expr, $meaning:expr;)+ }) => {
         $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub struct $name {
             $(#[doc = $meaning] pub $field: u64,)+
         }

@@ -115,6 +115,26 @@ impl Planned {
         }
     }
 
+    /// Is it the plan's to move a page: to copy it, or once more in this phase?
+    pub fn holds(&self, page: u32) -> bool {
+        match self.wishes[page as usize] {
+            Wish::Nothing => false,
+            Wish::Copies | Wish::Next(_) => true,
+            Wish::Later(_) | Wish::Parallel(_) => self.waits(page),
+        }
+    }
+
+    /// Has a page still to move in this phase of its program, or to wait for one?
+    fn waits(&self, page: u32) -> bool {
+        let program = usize::from(self.programs[page as usize]);
+        let phase = self.phases.get(program).copied().unwrap_or_default();
+        let moved_in = self.moved_in[page as usize];
+        match self.wishes[page as usize] {
+            Wish::Later(_) => moved_in == 0,
+            _ => moved_in != phase.number || phase.number == 0,
+        }
+    }
+
     fn phase(&mut self, program: u16) -> &mut Phase {
         let program = usize::from(program);
         if self.phases.len() <= program {

@@ -2,8 +2,34 @@
 
 use std::slice::from_ref;
 
+use nearpage_policy::online::AutoParameters;
+
 use super::*;
-use crate::PhaseHomes;
+use crate::{PhaseHomes, PlanHomes};
+
+/// A plan.
+fn planned(homes: Vec<Option<Home>>, phases: Vec<PhaseHomes>) -> Job {
+    Job::new(Policy::Homes {
+        name: "plan".to_owned(),
+        plan: PlanHomes {
+            homes,
+            phases,
+            live: None,
+        },
+    })
+}
+
+/// A plan whose program `auto` looks after.
+fn looked_after(homes: Vec<Option<Home>>, parameters: AutoParameters) -> Job {
+    Job::new(Policy::Homes {
+        name: "plan".to_owned(),
+        plan: PlanHomes {
+            homes,
+            phases: Vec::new(),
+            live: Some(parameters),
+        },
+    })
+}
 
 /// What makes every policy act on a trace of a few microseconds.
 pub(super) fn eager() -> Vec<Job> {
@@ -40,18 +66,24 @@ pub(super) fn eager() -> Vec<Job> {
         ("every", "2"),
     ];
     jobs.push(job("auto", &spending));
-    let planned = (0..12).map(|page| match page % 6 {
+    let homes = (0..12).map(|page| match page % 6 {
         0 | 2 => Some(Home::Copies),
         1 => Some(Home::Later(Some(1))),
         3 => Some(Home::Later(None)),
         4 => Some(Home::Parallel(Some(1))),
         _ => None,
     });
-    jobs.push(Job::new(Policy::Homes {
-        name: "planned".to_owned(),
-        homes: planned.collect(),
-        phases: Vec::new(),
-    }));
+    let homes: Vec<Option<Home>> = homes.collect();
+    jobs.push(planned(homes.clone(), Vec::new()));
+    // The same, looked after.
+    let live = AutoParameters {
+        check_ns: 2000,
+        budget_permille: 1000,
+        cost_ns: 1,
+        errors: 0,
+        ..AutoParameters::default()
+    };
+    jobs.push(looked_after(homes, live));
     jobs.push(job("replicate-on-first-touch", &[]));
     jobs.push(job("block-naive", &[]));
     let adaptive = [
@@ -564,11 +596,7 @@ fn auto_moves_a_thread_to_its_pages() {
 fn a_plan_can_ask_for_copies() {
     let machine = machine(4, CLOCK);
     let trace = touched_by_first(2, vec![(4, reads(2, 50)), (8, reads(2, 50))]);
-    let plan = Job::new(Policy::Homes {
-        name: "plan".to_owned(),
-        homes: vec![Some(Home::Copies), Some(Home::Node(3))],
-        phases: Vec::new(),
-    });
+    let plan = planned(vec![Some(Home::Copies), Some(Home::Node(3))], Vec::new());
     let outcome = one(&trace, &machine, plan);
     // The first page on both readers' nodes, the second on neither's.
     assert_eq!((outcome.replicated, outcome.migrated), (2, 0));
@@ -577,25 +605,40 @@ fn a_plan_can_ask_for_copies() {
     let mut written = [load(0, 0), store(0, 0)].repeat(50);
     written.push(load(0, 1));
     let trace = touched_by_first(2, vec![(4, written)]);
-    let plan = Job::new(Policy::Homes {
-        name: "plan".to_owned(),
-        homes: vec![Some(Home::Copies)],
-        phases: Vec::new(),
-    });
+    let plan = planned(vec![Some(Home::Copies)], Vec::new());
     assert_eq!(one(&trace, &machine, plan).replicated, 6);
+}
+
+#[test]
+fn what_a_plan_does_not_hold_is_looked_after() {
+    let machine = machine(4, CLOCK);
+    // Of three pages that node 0 touched first and node 1 reads, the plan says nothing, has the second on a third
+    // node, and wants copies of the last.
+    let homes = || vec![None, Some(Home::Node(3)), Some(Home::Copies)];
+    let trace = touched_by_first(3, vec![(4, reads(3, 20_000))]);
+    let still = one(&trace, &machine, planned(homes(), Vec::new()));
+    assert_eq!((still.migrated, still.replicated), (0, 1));
+    let live = AutoParameters {
+        move_threads: 0,
+        ..AutoParameters::default()
+    };
+    let looked = one(&trace, &machine, looked_after(homes(), live));
+    assert_eq!((looked.migrated, looked.replicated), (2, 1));
+    assert!(looked.local > 2 * still.local, "{}", looked.local);
+    assert!(looked.time_ns < still.time_ns);
+    let parameters = looked.parameters;
+    let has = |name, value: &str| parameters.contains(&(name, value.to_owned()));
+    assert!(
+        has("every", "10") && has("budget_permille", "10"),
+        "{parameters:?}"
+    );
 }
 
 #[test]
 fn a_plan_can_wait_for_the_second_thread() {
     let machine = machine(4, CLOCK);
     let homes = vec![Some(Home::Later(Some(2))), Some(Home::Node(2))];
-    let plan = || {
-        Job::new(Policy::Homes {
-            name: "plan".to_owned(),
-            homes: homes.clone(),
-            phases: Vec::new(),
-        })
-    };
+    let plan = || planned(homes.clone(), Vec::new());
     // Alone, a thread on node 0 finds the page that waits where it touched it.
     let signal = vec![(2, 0, Happening::Signal { sequence: 1 })];
     let first = || thread(0, 0, 0, batch(reads(2, 1), signal.clone()));
@@ -611,13 +654,7 @@ fn a_plan_can_wait_for_the_second_thread() {
 #[test]
 fn a_plan_can_leave_pages_to_the_thread_that_uses_them_next() {
     let machine = machine(4, CLOCK);
-    let homes = |home| {
-        Job::new(Policy::Homes {
-            name: "plan".to_owned(),
-            homes: vec![Some(home), Some(home)],
-            phases: Vec::new(),
-        })
-    };
+    let homes = |home| planned(vec![Some(home), Some(home)], Vec::new());
     // Threads on nodes 1 and 2 each use a page that node 0 touched first, and never refers to: node 1's is the
     // first to be seen, for one reference.
     let users = vec![(4, [load(0, 0)].repeat(50)), (8, [load(0, 1)].repeat(50))];
@@ -640,33 +677,30 @@ fn a_plan_can_change_when_a_function_is_first_executed() {
     steps.push(fetch(100));
     steps.extend(reads(2, 10));
     let trace = touched_by_first(3, vec![(4, steps)]);
-    let planned = |entry: &[(u32, std::ops::Range<u32>)], homes: [Option<Home>; 2]| {
-        let job = Job::new(Policy::Homes {
-            name: "plan".to_owned(),
-            homes: vec![None, Some(Home::Node(2))],
-            phases: vec![PhaseHomes {
-                entry: entry.to_vec(),
-                homes: homes.to_vec(),
-                threads: Vec::new(),
-            }],
-        });
+    let moved = |entry: &[(u32, std::ops::Range<u32>)], homes: [Option<Home>; 2]| {
+        let phase = PhaseHomes {
+            entry: entry.to_vec(),
+            homes: homes.to_vec(),
+            threads: Vec::new(),
+        };
+        let job = planned(vec![None, Some(Home::Node(2))], vec![phase]);
         let outcome = one(&trace, &machine, job);
         (outcome.migrated, outcome.replicated, outcome.local)
     };
     let (near, next) = (Some(Home::Node(1)), Some(Home::Later(None)));
     let function = (2, 64..128);
     // Of each page the reference that moves it is the only remote one of the last ten.
-    assert_eq!(planned(from_ref(&function), [near, None]), (1, 0, 9));
-    assert_eq!(planned(from_ref(&function), [near, next]), (2, 0, 18));
+    assert_eq!(moved(from_ref(&function), [near, None]), (1, 0, 9));
+    assert_eq!(moved(from_ref(&function), [near, next]), (2, 0, 18));
     assert_eq!(
-        planned(from_ref(&function), [Some(Home::Copies), None]),
+        moved(from_ref(&function), [Some(Home::Copies), None]),
         (0, 1, 9)
     );
     // Another function, another page, or a phase that never begins.
-    assert_eq!(planned(&[(2, 0..64)], [near, next]), (2, 0, 20));
-    assert_eq!(planned(&[(2, 128..256)], [near, next]), (0, 0, 0));
-    assert_eq!(planned(&[(1, 64..128)], [near, next]), (0, 0, 0));
-    assert_eq!(planned(&[], [near, next]), (0, 0, 0));
+    assert_eq!(moved(&[(2, 0..64)], [near, next]), (2, 0, 20));
+    assert_eq!(moved(&[(2, 128..256)], [near, next]), (0, 0, 0));
+    assert_eq!(moved(&[(1, 64..128)], [near, next]), (0, 0, 0));
+    assert_eq!(moved(&[], [near, next]), (0, 0, 0));
 }
 
 #[test]
@@ -681,15 +715,14 @@ fn a_plan_can_move_threads_when_a_function_is_first_executed() {
     steps.extend(reads(1, 50_000));
     let trace = touched_by_first(2, vec![(4, steps)]);
     let outcome = |threads: Vec<(ThreadIndex, u16)>| {
-        let job = Job::new(Policy::Homes {
-            name: "plan".to_owned(),
-            homes: Vec::new(),
-            phases: vec![PhaseHomes {
+        let job = planned(
+            Vec::new(),
+            vec![PhaseHomes {
                 entry: vec![(1, 0..64)],
                 homes: Vec::new(),
                 threads,
             }],
-        });
+        );
         one(&trace, &machine, job)
     };
     let stays = outcome(Vec::new());
@@ -714,11 +747,7 @@ fn a_plan_can_give_pages_back_to_the_thread_that_runs_on_alone() {
         let first = thread(0, 0, 0, batch(reads(1, 30_000), happenings));
         let end = vec![(50, 0, Happening::Signal { sequence: 2 })];
         let second = thread(1, 8, 1, batch(reads(1, 50), end));
-        let job = Job::new(Policy::Homes {
-            name: "plan".to_owned(),
-            homes: vec![Some(home)],
-            phases: Vec::new(),
-        });
+        let job = planned(vec![Some(home)], Vec::new());
         one(&trace(1, vec![first, second]), &machine, job)
     };
     let stays = outcome(Home::Later(Some(2)));

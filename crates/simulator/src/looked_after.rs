@@ -1,0 +1,60 @@
+//! A plan whose programs `auto` looks after while they run: the plan's own wishes, and what `auto` makes of samples.
+
+use nearpage_policy::online::{
+    Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, ThreadMove,
+};
+
+use crate::replay::Distances;
+
+/// Pages are `auto`'s but for those that are the plan's to move; it is shown nothing of these.
+pub(crate) struct LookedAfter {
+    pub planned: Planned,
+    pub auto: Auto,
+    /// Which references `auto` is shown.
+    pub shown: Distances,
+}
+
+impl OnlinePolicy for LookedAfter {
+    fn epoch_ns(&self) -> Option<u64> {
+        self.auto.epoch_ns()
+    }
+
+    fn place(&mut self, page: u32, place: Place) {
+        self.planned.place(page, place);
+    }
+
+    fn observe(&mut self, observation: &Observation, actions: &mut Vec<Action>) {
+        self.planned.observe(observation, actions);
+        let is_shown = self.shown.one_in_so_many(observation.node);
+        if is_shown && !self.planned.holds(observation.page) {
+            self.auto.observe(observation, actions);
+        }
+    }
+
+    fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
+        self.planned.end_epoch(epoch, actions);
+        self.auto.end_epoch(epoch, actions);
+    }
+
+    fn thread_moves(&mut self) -> Vec<ThreadMove> {
+        let mut moves = self.planned.thread_moves();
+        moves.extend(self.auto.thread_moves());
+        moves
+    }
+
+    fn fetched(&mut self, page: u32, offset_bytes: u32) {
+        self.planned.fetched(page, offset_bytes);
+    }
+
+    fn forget(&mut self, page: u32) {
+        self.planned.forget(page);
+        self.auto.forget(page);
+    }
+
+    fn collapsed(&mut self, page: u32, before: Copies, actions: &mut Vec<Action>) {
+        match self.planned.holds(page) {
+            true => self.planned.collapsed(page, before, actions),
+            false => self.auto.collapsed(page, before, actions),
+        }
+    }
+}
