@@ -134,7 +134,7 @@ def auto(results, drawing):
         "## Offline `auto` against every other policy\n\n"
         "Plans are of the first input and judged on the second, with copies of objects and code allowed, and placements that begin when a second thread runs or hold while several do; `object`, `uniform` and "
         "`hop-sensitive` likewise. Of `auto` the program is also recorded with its threads `compact` or `scatter` over the nodes where that differs, and "
-        "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Negative is faster. The last two "
+        "its plan may have them there; the row says so then, and the plan is judged on a run with threads there. Its plans may have online `auto` look after the program from there (`plan --live`). Negative is faster. The last two "
         "columns: against first touch, and against post-facto, which knows the judged run, both with threads where all policies have them.\n\n"
         + chart + table(OFFLINE_HEADS, [row[1] for row in rows])
         + f"\n- Never more than 1 % slower than the best other: {held(losses == 0)}; slower by more in {losses} of {len(rows)}, "

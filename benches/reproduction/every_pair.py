@@ -165,19 +165,18 @@ WHY = """
 ### What is behind, and why (2026-11-24)
 
 What plans may say and are judged by came in steps, each with its figures: [the rest](../benches/results/2026-11-23-rest.md), [inputs of another size](../benches/results/2026-11-23-plans-of-another-size.md),
-[phases](../benches/results/2026-11-23-phases.md), [the heap's pages](../benches/results/2026-11-24-heap.md), [longer runs and what a move costs](../benches/results/2026-11-24-longer.md). Of 293 pairs 36 had been behind on 2026-11-22, 13 of them behind first touch.
+[phases](../benches/results/2026-11-23-phases.md), [the heap's pages](../benches/results/2026-11-24-heap.md), [longer runs and what a move costs](../benches/results/2026-11-24-longer.md), [plans that leave a program to `auto`](../benches/results/2026-11-24-looked-after.md). Of 293 pairs 36 had been behind on 2026-11-22, 13 of them behind first touch.
 Threads meet at other moments in every tracing, and what is near 1 % falls to either side.
 
 Offline:
 
-- *Pages that move as the program goes on.* `ammp` and `faces` on `altix-4`, `ocean`, `sor` and `lu_blocks` on `opteron-4`, `is` on `now-8`, `ep` on `smile-4`: an online policy wins. Where a move takes 10 or 16 µs, copies of what is read for a while and stored to now and
-  then pay (`ammp`: an atom is stored to once in a sweep), and a plan has none that are taken back. Online `auto` itself is ahead of the plan on `altix-4` by 6 % (`ammp`) and 2 (`faces`), on `opteron-4` by 8 (`ocean`) and 3 (`sor`): a plan that leaves a program to
-  it is the next idea. In `is` it is the counts, which all threads read when the keys are put in their places at the end, a phase within one parallel region; in `ep` a page with tables of the mathematical library, which with the
-  first input one thread alone misses.
-- *Pages whose place depends on the input.* `mg` on `carrefour-b` and `now-8`, `is` on `flash-8-contended`, `ammp` on `intel32`, `opteron-4` and `carrefour-b`: the second input has more steps of the same size, and runs of pages fit it as they fit the first. With an
-  input of another size they would not, which nothing in one recording tells apart: without the rule that they have to, `quake` is 2 to 3 % behind in place of `mg`. Two recordings of different size would tell.
-- *What costs the first input.* `quake` on `intel32` (4.1 % as recorded, 1.1 with a parallel part half as long again, and 2.8 gained with the second). `ocean` and `sor` on `opteron-4` in blocks: 11 and 4.5 % slower, 13 and 5 quicker with grids of 146 and 180 for 98 and 120.
-- *What the second input does not have.* `bt` on `flash-8` and `flash-8-contended`: an array near the thread that uses it most saves 1.8 and 2.3 %, as that thread is the last at barriers; with the second input it is another. `amr` on `now-8`: refinement is elsewhere.
+- *Pages that move as the program goes on.* `ammp` on `altix-4`, `is` on `now-8`, `sor` and `lu_blocks` on `opteron-4`: an online policy wins. Plans may leave a program to online `auto` since ([figures](../benches/results/2026-11-24-looked-after.md)), which settled five of seventeen (`ocean` on `opteron-4`, `ep` on
+  `smile-4`, `faces` on `altix-4`, `ammp` and `quake` on `intel32`, most of them by far) and half of `ammp` on `altix-4`. In `is` it is the counts, which all threads read when the keys are put in their places at the end, a phase within one parallel region: copies of them pay, and `auto` does not risk
+  them. `sor` (180 rows for 120) and `lu_blocks` (two sizes of period) have runs of pages that fit the first input; what looks after them has to pay for each page's move in runs of 10 and 29 ms, and gains more from first touch (7 % in `sor`), where with the first input it gains less.
+- *Pages whose place depends on the input.* `mg` on `carrefour-b` and `now-8`, `is` on `flash-8-contended`, `ammp` on `opteron-4` and `carrefour-b`: the second input has more steps of the same size, and runs of pages fit it as they fit the first. With an
+  input of another size they would not, which nothing in one recording tells apart: without the rule that they have to, `quake` is 2 to 3 % behind in place of `mg`. Two recordings of different size would tell, or what a run's first allocations are as large as.
+- *What the second input does not have.* `bt` on `flash-8` and `flash-8-contended`: an array near the thread that uses it most saves 1.8 and 2.3 %, as that thread is the last at barriers; with the second input it is another. `amr` on `now-8`: refinement is elsewhere. What looks after them sees no gain in moving
+  what is there for the price of moves there.
 - Where nodes have several CPUs, a plan may have the threads elsewhere: packed on few nodes, or spread. What they would miss there is in no recording, so the program is recorded in both ways, and that plan is taken which takes least time on its own recording, another than
   the first by 3 % at least (that, and that one is given up which simple rules leave a quarter behind, was set when first touch's times in both ways had been seen, and no plan's). The other policies have no such choice; what first touch alone gains by it is in the
   column "of which threads". Eight threads on machines of 16 to 64 CPUs are few: with a thread on each CPU there is nothing to choose.

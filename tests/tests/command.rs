@@ -180,6 +180,64 @@ fn the_whole_loop_on_triad() {
     assert!(run.stdout.contains("checksum"), "{run}");
 }
 
+/// Where pages go is for the guest.
+#[test]
+fn a_plan_may_have_its_program_looked_after() {
+    let case = Case::new("looked-after");
+    let plan = |live: &str| {
+        format!(
+            "version = 1\n[program]\nexecutable = \"triad\"\n[live]\n{live}\n\
+             [[object]]\nname = \"large\"\nheap = \">=64K\"\nplacement = \"interleave\"\n"
+        )
+    };
+    case.write("p.toml", plan("budget_permille = 100"));
+    case.write("wrong.toml", plan("budget = 100"));
+    let run = |file: &str, quiet: &[&str]| {
+        let mut run = case.command(nearpage_path());
+        run.args(["run", "--machine", "opteron-4", "--plan", file])
+            .args(quiet)
+            .arg("--")
+            .arg(workload("triad"))
+            .args(TRIAD)
+            .env("OMP_NUM_THREADS", "2");
+        case.run(run)
+    };
+    let placed = run("p.toml", &[]).success();
+    assert!(placed.stdout.contains("checksum"), "{placed}");
+    // Where nothing can be sampled, it says so.
+    assert_eq!(placed.stderr.matches("looked after").count(), 1, "{placed}");
+    let quiet = run("p.toml", &["-q"]).success();
+    assert_eq!(quiet.stderr, "");
+    let line = "the plan's [live] has `budget`, and `auto` has no parameter of that name";
+    says(run("wrong.toml", &[]), 1, &[line]);
+    // Its status and its end are the command's.
+    let mut ended = case.command(nearpage_path());
+    ended.args([
+        "run",
+        "-q",
+        "--machine",
+        "opteron-4",
+        "--plan",
+        "p.toml",
+        "--",
+        "sh",
+        "-c",
+        "exit 7",
+    ]);
+    case.run(ended).exits(7);
+    let nowhere = [
+        "run",
+        "-q",
+        "--machine",
+        "opteron-4",
+        "--plan",
+        "p.toml",
+        "--",
+        "no-such-command",
+    ];
+    says(case.nearpage(nowhere), 1, &["no-such-command"]);
+}
+
 #[test]
 fn a_plan_of_one_rank_is_for_that_rank() {
     let case = Case::new("rank");

@@ -113,6 +113,7 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
         ),
     );
     case.write("heap.toml", by_hand("smalls", HEAP_PLAN));
+    case.write("looked_after.toml", by_hand("triad", LOOKED_AFTER_PLAN));
 
     let nearpage = nearpage_path();
     let nearpage = nearpage.display();
@@ -272,6 +273,12 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=alone.end {bound} {nearpage} {LIVE} --log alone.log -- \
              {triad} --parallel-init {LIVE_TRIAD} >alone.out\n"
         ),
+        // A plan that has the pages which it placed looked after.
+        format!(
+            "end_once looked_after.end 'grep prefer /proc/$(pgrep -nx triad)/numa_maps | grep \" N[123]=\"' &\n\
+             WORKLOAD_UNTIL=looked_after.end {bound} {nearpage} run --plan looked_after.toml -- \
+             {triad} {LIVE_TRIAD} >looked_after.out 2>looked_after.err\n"
+        ),
         // A daemon that is killed, and another one in its place.
         format!(
             "env -u WORKLOAD_UNTIL {bound} {triad} {LIVE_TRIAD} >unattended.out\n\
@@ -372,6 +379,19 @@ name = "arrays"
 heap = ">=1M"
 placement = "block"
 start = "second-thread"
+"#;
+
+/// For `triad`: its arrays where three of four threads are not, to be moved by few samples.
+const LOOKED_AFTER_PLAN: &str = r#"
+[live]
+errors = 0
+cost_ns = 1
+budget_permille = 1000
+
+[[object]]
+name = "arrays"
+heap = ">=256K"
+placement = "node:0"
 "#;
 
 /// For `stages`: in blocks, and from `backward` on in blocks of the opposite threads.
@@ -1070,6 +1090,24 @@ fn a_target_that_is_never_the_same_for_long_computes_what_it_should() {
         before("unobserved.out", " rounds ")
     );
     assert!(moved(&live_log("restless.log")) > 0);
+}
+
+/// Elsewhere than their memory policy says.
+#[test]
+fn what_a_plan_placed_is_looked_after() {
+    let there = &*IN_GUEST;
+    let said = there.case.read("looked_after.err");
+    assert!(
+        said.contains("looked after by auto, as the plan says: "),
+        "{said}"
+    );
+    let moved = said.split("as the plan says: ").nth(1).expect("a count");
+    let moved = moved
+        .split(' ')
+        .next()
+        .and_then(|count| count.parse::<u64>().ok());
+    assert!(moved.is_some_and(|moved| moved > 0), "{said}");
+    assert!(there.case.read("looked_after.out").contains("checksum"));
 }
 
 #[test]

@@ -379,6 +379,33 @@ fn a_plan_changes_with_a_long_phase() {
     assert_eq!(figure(&found[1], "migrated"), 0.0);
     let [first_touch, best] = [0, 1].map(|at| figure(&found[at], "time_ns"));
     assert!(best < 0.8 * first_touch, "{found:#?}");
+    // Looked after, too, which may cost a third of what a plan has to save.
+    case.write("whole.toml", whole);
+    let (looked_after, text) = planned("first", &["--live"]);
+    let (_, live) = looked_after.split_once("\n[live]\n").expect("a table");
+    assert!(live.contains("replication = 0\n"), "{looked_after}");
+    let line = "auto looks after the program while it runs, with ";
+    assert!(text.contains(line), "{text}");
+    case.write("live.toml", &looked_after);
+    let found = results(&case, &["--policy", "plan:whole.toml,plan:live.toml"]);
+    let [whole, live] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    let [still, time_ns] = [whole, live].map(|result| figure(result, "time_ns"));
+    assert!(time_ns < 1.05 * still, "{whole:#}\n{live:#}");
+    assert_eq!(figure(whole, "migrated"), 0.0);
+    assert_eq!(figure(live, "replicated"), 0.0);
+    assert_eq!(live["parameters"]["every"], 10);
+    let (_, json) = planned("first", &["--live", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["plans"][0]["live"]["replication"], 0);
+    case.write(
+        "wrong.toml",
+        looked_after.replace("replication", "replicas"),
+    );
+    let refused = case.nearpage(["simulate", "full", "--policy", "plan:wrong.toml"]);
+    let line = "the plan's [live] has `replicas`, and `auto` has no parameter of that name";
+    assert!(refused.exits(1).stderr.contains(line));
 }
 
 #[test]

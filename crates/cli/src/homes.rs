@@ -291,7 +291,7 @@ impl Homes {
 }
 
 /// What `auto` goes by where a plan has it look after the program.
-fn auto_parameters(live: &Live) -> anyhow::Result<AutoParameters> {
+pub fn auto_parameters(live: &Live) -> anyhow::Result<AutoParameters> {
     let mut parameters = AutoParameters::default();
     for (name, value) in &live.parameters {
         if !parameters.set(name, &value.to_string())? {

@@ -1,5 +1,7 @@
-//! `nearpage live`: looks after running programs.
+//! `nearpage live`: looks after running programs; and what `run` has of it, for plans that want that.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Write};
 use std::path::Path;
@@ -7,9 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Parser;
 use nearpage_live::{
-    Caution, Claim, Daemon, Error, Identity, Kernel, Limits, Linux, Metrics, MetricsServer, Policy,
-    Report, Screen, Settings, append, balancing, replay, text, watch,
+    Caution, Claim, Daemon, Error, Heeded, Identity, Kernel, Limits, Linux, Metrics, MetricsServer,
+    Policy, Report, Screen, Settings, append, balancing, replay, text, watch,
 };
 use nearpage_machine::{Machine, several};
 use nearpage_recording::Source;
@@ -25,119 +28,215 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
         return decide_again(log, arguments.json);
     }
-    let mut policy = policy(&arguments)?;
-    if arguments.interval < INTERVAL_MIN_S {
-        return Err(Usage(format!("--interval {}: at least 10ms", arguments.interval)).into());
-    }
-    if arguments.max_stall <= 0.0 {
-        return Err(Usage("--max-stall 0: at least 1ms".to_owned()).into());
-    }
-    let machine = Machine::local(Path::new("/sys"))?;
-    let mut log = match &arguments.log {
-        Some(path) => {
-            let file = File::create(path).with_context(|| path.display().to_string())?;
-            Some(file)
-        }
-        None => None,
-    };
-    let server = arguments
-        .serve
-        .as_deref()
-        .map(MetricsServer::start)
-        .transpose()?;
+    let began = Began::new(arguments, Vec::new(), Heeded::All)?;
+    Ok(ExitCode::from(began.watch()?.status))
+}
 
-    let say = |line: &str| {
-        if !arguments.quiet {
-            terminal::say(line);
-        }
-    };
-    let one_node = machine.nodes_with_memory().len() < 2;
-    if one_node {
-        say("this machine has one memory node: nothing to move, only to watch");
-        policy = Policy::Watch;
-    }
-    let dry_run = arguments.dry_run || one_node;
-    let target = arguments.target();
-    if let Some(line) = kernel_balances(matches!(target, Target::Command(_)) && !dry_run) {
-        say(line);
-    }
-    // Before anything is opened, so that a second daemon disturbs nobody.
-    refuse_taken(&target, dry_run)?;
-    let mut options = Options::new(target);
-    options.fault_period = 0;
-    let calibration = calibrate();
-    options.calibration = calibration.as_ref().ok().copied();
-    options.rate_hz = arguments.rate.or_else(|| {
-        // As many as can be afforded by what a sample costs now; the governor corrects it later.
-        let cost_ns = options.calibration?.sample_cost_ns?;
-        Some((arguments.max_overhead / 100.0 * 1e9 / cost_ns).clamp(RATE_LEAST_HZ, RATE_WANTED_HZ))
-    });
-    options.max_overhead = match arguments.rate {
-        Some(_) => None,
-        None => Some(arguments.max_overhead / 100.0),
-    };
-    let mut sampler = Sampler::start(&options)?;
-    sampler.ask_rate(RATE_WANTED_HZ);
-    say(&sampler.choice().line);
-    sampler.notes().iter().for_each(|note| say(note));
+/// A target that is looked after, from now on.
+pub struct Began {
+    arguments: Live,
+    sampler: Sampler,
+    daemon: Daemon,
+    kernel: Linux,
+    log: Option<File>,
+    server: Option<MetricsServer>,
+    show: Show,
+}
 
-    let mut kernel = Linux::default();
-    let accesses_per_sample = match sampler.choice().source {
-        // Time lost, over what an access to memory takes.
-        Source::Clock | Source::Signal => sampler.period_ns() as f64 / memory_latency_ns(&machine),
-        _ => sampler.period_ns() as f64,
-    };
-    let settings = Settings {
-        policy,
-        pages: arguments.pages as usize,
-        limits: Limits {
-            stall_ns: (arguments.max_stall * 1e9) as u64,
-            bytes_per_second: arguments.max_move_rate << 20,
-        },
-        caution: Caution::default(),
-        dry_run,
-        moves_threads: arguments.threads,
-        seed: arguments.seed,
-        page_bytes: machine.page_bytes,
-        accesses_per_sample,
-        source: match sampler.choice().source {
-            Source::Clock => "clock",
-            Source::Pmu => "pmu",
-            Source::Signal => "signal",
-            Source::Tracer => "tracer",
-        }
-        .to_owned(),
-    };
-    let mut daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
-    let head = daemon.head();
-    if let Some(log) = &mut log {
-        append(log, &head).map_err(Error::WriteLog)?;
+/// How it went.
+pub struct Ended {
+    /// The command's status as a shell shows it; 0 of what was attached to.
+    pub status: u8,
+    /// Pages that were moved.
+    pub moved: u64,
+}
+
+/// `live` without anything before it, so that its options have the defaults that they have there.
+#[derive(Parser)]
+struct Alone {
+    #[command(flatten)]
+    live: Live,
+}
+
+impl Began {
+    /// Begins to look after a command under `auto`, with these of its parameters, and says nothing.
+    ///
+    /// # Errors
+    /// Parameters that `auto` does not have; whatever keeps the command from being sampled or run.
+    pub fn command(
+        parameters: &BTreeMap<String, u64>,
+        command: &[OsString],
+        environment: Vec<(OsString, OsString)>,
+    ) -> anyhow::Result<Self> {
+        let mut words: Vec<OsString> = ["live", "--policy=auto", "--threads", "--quiet"]
+            .map(OsString::from)
+            .into();
+        words.extend(
+            parameters
+                .iter()
+                .map(|(name, value)| format!("--set={name}={value}").into()),
+        );
+        words.push("--".into());
+        words.extend_from_slice(command);
+        // Its policies only prefer nodes; where the command has one from outside, they can't be told apart.
+        let heeded = match balancing::is_unbound() {
+            true => Heeded::Strict,
+            false => Heeded::All,
+        };
+        Self::new(Alone::try_parse_from(words)?.live, environment, heeded)
     }
-    let mut metrics = Metrics::default();
-    let command_draws = !arguments.command.is_empty() && std::io::stdout().is_terminal();
-    let mut show = Show {
-        json: arguments.json,
-        quiet: arguments.quiet,
-        dry_run,
-        // Not over what the command writes to the same terminal.
-        screen: (std::io::stderr().is_terminal() && !command_draws)
-            .then(|| Screen::new(&head.policy, &head.nodes, dry_run)),
-        nodes: head.nodes,
-        failed: false,
-    };
-    let interval = Duration::from_secs_f64(arguments.interval);
-    let log = log.as_mut().map(|log| log as &mut dyn Write);
-    let summary = watch(sampler, &mut daemon, &mut kernel, interval, log, |report| {
-        metrics.add(report);
-        if let Some(server) = &server {
-            server.show(&metrics);
+
+    /// `environment`: variables for a command; `heeded`: policies under which pages stay.
+    fn new(
+        arguments: Live,
+        environment: Vec<(OsString, OsString)>,
+        heeded: Heeded,
+    ) -> anyhow::Result<Self> {
+        let mut policy = policy(&arguments)?;
+        if arguments.interval < INTERVAL_MIN_S {
+            return Err(Usage(format!("--interval {}: at least 10ms", arguments.interval)).into());
         }
-        show.interval(report);
-    })?;
-    Ok(match summary.state {
-        State::Ended(status) => ExitCode::from(status as u8),
-        State::Running | State::Detached | State::TargetEnded => ExitCode::SUCCESS,
-    })
+        if arguments.max_stall <= 0.0 {
+            return Err(Usage("--max-stall 0: at least 1ms".to_owned()).into());
+        }
+        let machine = Machine::local(Path::new("/sys"))?;
+        let mut log = match &arguments.log {
+            Some(path) => {
+                let file = File::create(path).with_context(|| path.display().to_string())?;
+                Some(file)
+            }
+            None => None,
+        };
+        let server = arguments
+            .serve
+            .as_deref()
+            .map(MetricsServer::start)
+            .transpose()?;
+
+        let say = |line: &str| {
+            if !arguments.quiet {
+                terminal::say(line);
+            }
+        };
+        let one_node = machine.nodes_with_memory().len() < 2;
+        if one_node {
+            say("this machine has one memory node: nothing to move, only to watch");
+            policy = Policy::Watch;
+        }
+        let dry_run = arguments.dry_run || one_node;
+        let target = arguments.target();
+        if let Some(line) = kernel_balances(matches!(target, Target::Command(_)) && !dry_run) {
+            say(line);
+        }
+        // Before anything is opened, so that a second daemon disturbs nobody.
+        refuse_taken(&target, dry_run)?;
+        let mut options = Options::new(target);
+        options.environment = environment;
+        options.fault_period = 0;
+        let calibration = calibrate();
+        options.calibration = calibration.as_ref().ok().copied();
+        options.rate_hz = arguments.rate.or_else(|| {
+            // As many as can be afforded by what a sample costs now; the governor corrects it later.
+            let cost_ns = options.calibration?.sample_cost_ns?;
+            Some(
+                (arguments.max_overhead / 100.0 * 1e9 / cost_ns)
+                    .clamp(RATE_LEAST_HZ, RATE_WANTED_HZ),
+            )
+        });
+        options.max_overhead = match arguments.rate {
+            Some(_) => None,
+            None => Some(arguments.max_overhead / 100.0),
+        };
+        let mut sampler = Sampler::start(&options)?;
+        sampler.ask_rate(RATE_WANTED_HZ);
+        say(&sampler.choice().line);
+        sampler.notes().iter().for_each(|note| say(note));
+
+        let mut kernel = Linux::heeding(heeded);
+        let accesses_per_sample = match sampler.choice().source {
+            // Time lost, over what an access to memory takes.
+            Source::Clock | Source::Signal => {
+                sampler.period_ns() as f64 / memory_latency_ns(&machine)
+            }
+            _ => sampler.period_ns() as f64,
+        };
+        let settings = Settings {
+            policy,
+            pages: arguments.pages as usize,
+            limits: Limits {
+                stall_ns: (arguments.max_stall * 1e9) as u64,
+                bytes_per_second: arguments.max_move_rate << 20,
+            },
+            caution: Caution::default(),
+            dry_run,
+            moves_threads: arguments.threads,
+            seed: arguments.seed,
+            page_bytes: machine.page_bytes,
+            accesses_per_sample,
+            source: match sampler.choice().source {
+                Source::Clock => "clock",
+                Source::Pmu => "pmu",
+                Source::Signal => "signal",
+                Source::Tracer => "tracer",
+            }
+            .to_owned(),
+        };
+        let daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
+        let head = daemon.head();
+        if let Some(log) = &mut log {
+            append(log, &head).map_err(Error::WriteLog)?;
+        }
+        let command_draws = !arguments.command.is_empty() && std::io::stdout().is_terminal();
+        let show = Show {
+            json: arguments.json,
+            quiet: arguments.quiet,
+            dry_run,
+            // Not over what the command writes to the same terminal.
+            screen: (std::io::stderr().is_terminal() && !command_draws)
+                .then(|| Screen::new(&head.policy, &head.nodes, dry_run)),
+            nodes: head.nodes,
+            failed: false,
+        };
+        Ok(Self {
+            arguments,
+            sampler,
+            daemon,
+            kernel,
+            log,
+            server,
+            show,
+        })
+    }
+
+    /// Looks after the target until it ends.
+    pub fn watch(self) -> anyhow::Result<Ended> {
+        let Self {
+            arguments,
+            sampler,
+            mut daemon,
+            mut kernel,
+            mut log,
+            server,
+            mut show,
+        } = self;
+        let interval = Duration::from_secs_f64(arguments.interval);
+        let log = log.as_mut().map(|log| log as &mut dyn Write);
+        let mut metrics = Metrics::default();
+        let mut moved = 0;
+        let summary = watch(sampler, &mut daemon, &mut kernel, interval, log, |report| {
+            moved += report.outcomes.moved;
+            metrics.add(report);
+            if let Some(server) = &server {
+                server.show(&metrics);
+            }
+            show.interval(report);
+        })?;
+        let status = match summary.state {
+            State::Ended(status) => status as u8,
+            State::Running | State::Detached | State::TargetEnded => 0,
+        };
+        Ok(Ended { status, moved })
+    }
 }
 
 /// Processes that were named are this daemon's alone; those that it comes across besides are left to

@@ -324,6 +324,17 @@ pub fn to_text(plan: &Plan, prediction: &Prediction, width: usize) -> String {
         );
         let _ = writeln!(text, "{words}");
     }
+    if let Some(live) = &plan.live {
+        let mut words = "auto looks after the program while it runs".to_owned();
+        if !live.parameters.is_empty() {
+            let parameters = live.parameters.iter();
+            let parameters: Vec<String> = parameters
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            let _ = write!(words, ", with {}", parameters.join(", "));
+        }
+        let _ = writeln!(text, "{}", wrapped(&printable(&words), width));
+    }
     for phase in &plan.phases {
         let _ = writeln!(
             text,
@@ -448,6 +459,7 @@ pub fn to_json(plan: &Plan, prediction: &Prediction, file: &Path) -> Value {
         "interleave": outcome(prediction.interleave),
         "plan": outcome(prediction.plan),
         "objects": objects,
+        "live": plan.live.as_ref().map(|live| &live.parameters),
         "phases": plan.phases.iter().map(phase_json).collect::<Vec<Value>>(),
     })
 }

@@ -6,15 +6,15 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Context, bail};
-use nearpage_machine::NodeId;
-use nearpage_plan::{PlaceRule, Plan, ProgramImage, SearchPaths, Store};
+use nearpage_machine::{NodeId, several};
+use nearpage_plan::{Live, PlaceRule, Plan, ProgramImage, SearchPaths, Store};
 
 use crate::Usage;
 use crate::arguments::{Mechanism, Run};
 use crate::launch::PreloadLibrary;
 use crate::placing::{Placing, Wish};
 use crate::replicas::{self, Replicas};
-use crate::{signals, terminal};
+use crate::{homes, signals, terminal};
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -79,13 +79,45 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
     environment.extend(replicas.environment());
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
-    let status = wait_for(&arguments.command, environment)?;
+    let live = plans.iter().find_map(|plan| plan.live.as_ref());
+    let live = live.filter(|_| machine.nodes_with_memory().len() > 1);
+    live.map(homes::auto_parameters).transpose()?;
+    let status = match live {
+        None => wait_for(&arguments.command, environment)?,
+        Some(live) => looked_after(live, &arguments.command, environment, &say)?,
+    };
     let placed = placing.map_or_else(Vec::new, |placing| placing.outcome());
     placed
         .iter()
         .chain(&replicas.outcome())
         .for_each(|line| say(line));
     Ok(ExitCode::from(status))
+}
+
+/// Runs a command, and looks after it where that is possible; its status as a shell shows it.
+fn looked_after(
+    live: &Live,
+    command: &[OsString],
+    environment: Vec<(OsString, OsString)>,
+    say: &dyn Fn(&str),
+) -> anyhow::Result<u8> {
+    match crate::live::Began::command(&live.parameters, command, environment.clone()) {
+        Ok(began) => {
+            let ended = began.watch()?;
+            let moved = several(ended.moved, "page");
+            say(&format!(
+                "looked after by auto, as the plan says: {moved} moved"
+            ));
+            Ok(ended.status)
+        }
+        // Where the command itself is at fault, this says so.
+        Err(error) => {
+            say(&format!(
+                "not looked after, though the plan says so: {error:#}"
+            ));
+            wait_for(command, environment)
+        }
+    }
 }
 
 /// A rule; one that is wrong on any machine is wrong usage.

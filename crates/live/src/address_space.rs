@@ -14,6 +14,16 @@ pub struct AddressSpace {
     pub mappings: Vec<Mapping>,
 }
 
+/// Which memory policies pages stay under.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heeded {
+    /// All that name nodes.
+    #[default]
+    All,
+    /// Those that allow no other nodes (`bind`). What only prefers some is a plan's, which the program is run with.
+    Strict,
+}
+
 /// A mapping that is out of the ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
@@ -33,7 +43,7 @@ const ALLOWED: &str = "Mems_allowed_list:";
 impl AddressSpace {
     /// Of a process, from `status`, `smaps` and `numa_maps` under `proc_root` (proc(5)). What cannot be
     /// read restricts nothing: the kernel has the last word.
-    pub fn read(proc_root: &Path, pid: u32, huge_page_bytes: u64) -> Self {
+    pub fn read(proc_root: &Path, pid: u32, huge_page_bytes: u64, heeded: Heeded) -> Self {
         let file = |name: &str| {
             let path = proc_root.join(pid.to_string()).join(name);
             // Names of files may be anything but text.
@@ -43,7 +53,7 @@ impl AddressSpace {
         let allowed = status.lines().find_map(|line| line.strip_prefix(ALLOWED));
         Self {
             allowed: allowed.and_then(|list| list.trim().parse().ok()),
-            mappings: mappings(&file("smaps"), &file("numa_maps"), huge_page_bytes),
+            mappings: mappings(&file("smaps"), &file("numa_maps"), huge_page_bytes, heeded),
         }
     }
 
@@ -84,12 +94,12 @@ impl AddressSpace {
     }
 }
 
-/// Mappings with huge pages or a policy, of the texts of `smaps` and `numa_maps`.
-fn mappings(smaps: &str, numa_maps: &str, huge_page_bytes: u64) -> Vec<Mapping> {
+/// Mappings with huge pages or a policy that is heeded, of the texts of `smaps` and `numa_maps`.
+fn mappings(smaps: &str, numa_maps: &str, huge_page_bytes: u64, heeded: Heeded) -> Vec<Mapping> {
     let mut policies = numa_maps.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let start = u64::from_str_radix(fields.next()?, 16).ok()?;
-        Some((start, is_own(fields.next()?)))
+        Some((start, heeded.includes(fields.next()?)))
     });
     let mut policy = policies.next();
     let mut mappings = Vec::new();
@@ -140,10 +150,15 @@ fn range(line: &str) -> Option<(u64, u64)> {
     Some((number(start)?, number(end)?)).filter(|(start, end)| start < end)
 }
 
-/// A policy that names nodes (mempolicy(7)): `bind:0-1`, `interleave:0-3`, `prefer:1`, and what later
-/// kernels add. `default` and `local` let whoever touches a page first decide.
-fn is_own(policy: &str) -> bool {
-    !matches!(policy, "default" | "local")
+impl Heeded {
+    /// A policy as `numa_maps` has it (mempolicy(7)): `bind:0-1`, `bind=static:0`, `interleave:0-3`, `prefer:1`, and what later
+    /// kernels add. `default` and `local` let whoever touches a page first decide.
+    fn includes(self, policy: &str) -> bool {
+        match self {
+            Self::All => !matches!(policy, "default" | "local"),
+            Self::Strict => policy.split([':', '=']).next() == Some("bind"),
+        }
+    }
 }
 
 /// What `smaps` says about one mapping, in KiB.
@@ -220,7 +235,7 @@ Rss:                  20 kB
     fn space() -> AddressSpace {
         AddressSpace {
             allowed: "0,2-3".parse().ok(),
-            mappings: mappings(SMAPS, NUMA_MAPS, HUGE),
+            mappings: mappings(SMAPS, NUMA_MAPS, HUGE, Heeded::All),
         }
     }
 
@@ -253,7 +268,7 @@ Rss:                  20 kB
                 format!("1000-ffffffffffff0000 rw-p 00000000 00:00 0\nKernelPageSize: {kib} kB\n");
             let space = AddressSpace {
                 allowed: None,
-                mappings: mappings(&smaps, "", HUGE),
+                mappings: mappings(&smaps, "", HUGE, Heeded::All),
             };
             for address in [0x1000, 0x7f00_0000_1008, 0xffff_ffff_fffe_ffff] {
                 assert_eq!(space.page(address, 4096), (address & !4095, 4096), "{kib}");
@@ -280,19 +295,36 @@ Rss:                  20 kB
     }
 
     #[test]
+    fn what_only_prefers_nodes_may_be_a_plans() {
+        let of = |heeded: Heeded| {
+            let policies = [
+                "bind:0",
+                "bind=static:0-1",
+                "prefer:1",
+                "prefer (many):0",
+                "interleave:0-3",
+                "default",
+            ];
+            policies.map(|policy| heeded.includes(policy))
+        };
+        assert_eq!(of(Heeded::All), [true, true, true, true, true, false]);
+        assert_eq!(of(Heeded::Strict), [true, true, false, false, false, false]);
+    }
+
+    #[test]
     fn of_a_process_as_the_kernel_shows_it() {
-        let space = AddressSpace::read(Path::new("/proc"), std::process::id(), HUGE);
+        let space = AddressSpace::read(Path::new("/proc"), std::process::id(), HUGE, Heeded::All);
         if let Some(allowed) = &space.allowed {
             assert!((0..1024).any(|node| allowed.contains(NodeId(node))));
         }
-        let nobody = AddressSpace::read(Path::new("/proc"), u32::MAX, HUGE);
+        let nobody = AddressSpace::read(Path::new("/proc"), u32::MAX, HUGE, Heeded::All);
         assert_eq!(nobody, AddressSpace::default());
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(smaps in "[0-9a-f: \n-]{0,200}|(Rss: 9 kB\n|1-9 r\n|x\n){0,9}", numa_maps in "[0-9a-f: \n]{0,99}") {
-            for mapping in mappings(&smaps, &numa_maps, HUGE) {
+            for mapping in mappings(&smaps, &numa_maps, HUGE, Heeded::All) {
                 prop_assert!(mapping.start < mapping.end);
             }
         }

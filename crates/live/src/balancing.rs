@@ -15,18 +15,25 @@ pub fn is_on(proc_root: &Path) -> bool {
 ///
 /// There is no such switch for a process that runs.
 pub fn hold_off() -> bool {
-    const MPOL_DEFAULT: libc::c_int = 0;
-    const MPOL_LOCAL: libc::c_int = 4;
+    if !is_unbound() {
+        return false;
+    }
+    let nodes = std::ptr::null_mut::<libc::c_ulong>();
+    // SAFETY: no pointers but null.
+    unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_LOCAL, nodes, 0) == 0 }
+}
+
+const MPOL_DEFAULT: libc::c_int = 0;
+const MPOL_LOCAL: libc::c_int = 4;
+
+/// Do this thread's pages go where they are touched first, as far as the kernel knows policies? So do its children's.
+pub fn is_unbound() -> bool {
     let mut mode: libc::c_int = -1;
     let nodes = std::ptr::null_mut::<libc::c_ulong>();
     // SAFETY: writes one integer; no nodes are asked for.
     let known =
         unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nodes, 0, nodes, 0) };
-    if known != 0 || !matches!(mode, MPOL_DEFAULT | MPOL_LOCAL) {
-        return false;
-    }
-    // SAFETY: no pointers but null.
-    unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_LOCAL, nodes, 0) == 0 }
+    known == 0 && matches!(mode, MPOL_DEFAULT | MPOL_LOCAL)
 }
 
 #[cfg(test)]

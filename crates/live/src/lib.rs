@@ -56,7 +56,7 @@ mod text;
 mod watch;
 mod wishes;
 
-pub use address_space::{AddressSpace, Mapping};
+pub use address_space::{AddressSpace, Heeded, Mapping};
 pub use batches::Limits;
 pub use care::{Caution, Stage};
 pub use claim::Claim;

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM while recording: they end the recording, not the recorder.
+//! SIGINT, SIGTERM and SIGHUP while recording: they end the recording, not the recorder.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static TO_FORWARD: AtomicI32 = AtomicI32::new(0);
 
-const SIGNALS: [libc::c_int; 2] = [libc::SIGINT, libc::SIGTERM];
+const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Signals are taken as long as this lives; afterwards they do what they did before.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
-    previous: [libc::sigaction; 2],
+    previous: [libc::sigaction; 3],
 }
 
 impl Interrupts {
@@ -26,6 +26,10 @@ impl Interrupts {
             action.sa_flags = libc::SA_SIGINFO;
             let mut previous: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, &action, &mut previous);
+            // Under nohup(1) a hangup is nobody's; the others are sent by who means it.
+            if signal == libc::SIGHUP && previous.sa_sigaction == libc::SIG_IGN {
+                libc::sigaction(signal, &previous, std::ptr::null_mut());
+            }
             previous
         });
         Self { previous }

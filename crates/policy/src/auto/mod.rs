@@ -33,6 +33,9 @@
 //! which order accesses were made, they may hold only while several threads run; it judges copies of code,
 //! too. A stable phase that is marked (`nearpage_begin`) counts alone.
 //!
+//! What another input asks for, and what changes as a program goes on, no placement has. A plan may say that online `auto`
+//! looks after the program from there ([`Parameters::live`]): the command's replay tells whether that pays.
+//!
 //! A phase of a run that is known otherwise ([`Parameters::of_phase`]: the command looks for functions with which
 //! long ones begin) is decided about in the same way, from its own accesses: what is to change when it begins, given
 //! what came before and what comes after.
