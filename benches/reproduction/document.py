@@ -268,7 +268,7 @@ def text(results, left_out, matrix, further, drawing):
         "with), no margin for what goes back to a thread that runs alone, threads change places only where both gain; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
         "code; of `traffic`, after `lu_blocks`: that a kernel thread moves its pages; in Carrefour's own section, after `pca`: that thread clustering is off, as in the paper; of plans, after the matrix of 2026-11-22: what they may lose with "
         "an input of another size, and what they have to save of what they make slower; after that of 2026-11-24: that plans are for runs "
-        "with a parallel part half as long again (`plan --longer`), and that they may lose nothing with an input of another size.\n"
+        "with a parallel part half as long again (`plan --longer`), that they may lose nothing with an input of another size, and that `auto` looks after a program where a recording shows no more than a third of a hundredth lost by that, or with ten times its budget where it shows that this pays (`plan --live`).\n"
         "- `auto` offline replays the first recording under its alternatives; of samples it predicts by a model of the same queues.\n\n"
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"

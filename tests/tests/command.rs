@@ -170,6 +170,13 @@ fn the_whole_loop_on_triad() {
     let file = case.read("triad.toml");
     assert_eq!(file.matches("placement = \"block\"").count(), 3, "{file}");
 
+    // Samples say nothing of when.
+    let words = ["--machine", "opteron-4", "--live", "-o", "live.toml"];
+    let live = case.nearpage([&["plan", "triad.nearpage"], &words[..]].concat());
+    let line = "--live: triad.nearpage cannot be replayed on opteron-4";
+    assert!(live.success().stderr.contains(line));
+    assert!(!case.read("live.toml").contains("[live]"));
+
     let mut run = case.command(nearpage_path());
     run.args(["run", "--plan", "triad.toml", "--"])
         .arg(workload("triad"))
@@ -906,15 +913,18 @@ fn signal(pid: u32, name: &str) {
 }
 
 #[test]
-fn sigint_ends_a_recording_cleanly() {
+fn interrupts_and_hangups_end_a_recording_cleanly() {
     let case = Case::new("sigint");
-    let mut child = long_recording(&case, "r");
-    sleep(Duration::from_millis(300));
-    signal(child.id(), "INT");
-    child.wait().unwrap();
-    assert!(case.read("r/recording.json").contains("\"complete\""));
-    let report = json(&case.nearpage(["report", "--json", "r"]).success());
-    assert!(report["accesses"].as_u64().unwrap() > 0);
+    for name in ["INT", "HUP"] {
+        let mut child = long_recording(&case, name);
+        sleep(Duration::from_millis(300));
+        signal(child.id(), name);
+        child.wait().unwrap();
+        let recording = case.read(format!("{name}/recording.json"));
+        assert!(recording.contains("\"complete\""), "{name}: {recording}");
+        let report = json(&case.nearpage(["report", "--json", name]).success());
+        assert!(report["accesses"].as_u64().unwrap() > 0, "{name}");
+    }
 }
 
 #[test]

@@ -217,6 +217,14 @@ fn planned(
             program.name()
         ));
     }
+    let is_modelled = |decided: &Decided| decided.time.is_none_or(|time| !time.replayed);
+    if arguments.live && policy == Policy::Auto && decided.as_ref().is_some_and(is_modelled) {
+        terminal::say(&format!(
+            "--live: {} cannot be replayed on {}, so that nothing is known of what looking after it is worth",
+            analysis.recording.folder.display(),
+            input.machine.name
+        ));
+    }
     Ok(decided.map(|decided| Planned {
         prediction: predict(&decided.plan, &input),
         decided,
