@@ -273,6 +273,11 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
              WORKLOAD_UNTIL=alone.end {bound} {nearpage} {LIVE} --log alone.log -- \
              {triad} --parallel-init {LIVE_TRIAD} >alone.out\n"
         ),
+        // Parameters that no daemon can have: nothing is started.
+        format!(
+            "{nearpage} live --policy auto --set remote_ns=0 -- touch started 2>refused.err && exit 42\n\
+             test ! -e started\n"
+        ),
         // A plan that has the pages which it placed looked after.
         format!(
             "end_once looked_after.end 'grep prefer /proc/$(pgrep -nx triad)/numa_maps | grep \" N[123]=\"' &\n\
@@ -1090,6 +1095,15 @@ fn a_target_that_is_never_the_same_for_long_computes_what_it_should() {
         before("unobserved.out", " rounds ")
     );
     assert!(moved(&live_log("restless.log")) > 0);
+}
+
+#[test]
+fn live_refuses_wrong_parameters_before_it_starts_a_command() {
+    let said = IN_GUEST.case.read("refused.err");
+    assert!(
+        said.contains("auto: remote_ns=0 leaves it to the machine"),
+        "{said}"
+    );
 }
 
 /// Elsewhere than their memory policy says.

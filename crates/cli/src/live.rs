@@ -28,12 +28,12 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
         return decide_again(log, arguments.json);
     }
-    let began = Began::new(arguments, Vec::new(), Heeded::All)?;
-    Ok(ExitCode::from(began.watch()?.status))
+    let watch = Watch::new(arguments, Vec::new(), Heeded::All)?;
+    Ok(ExitCode::from(watch.finish()?.status))
 }
 
 /// A target that is looked after, from now on.
-pub struct Began {
+pub struct Watch {
     arguments: Live,
     sampler: Sampler,
     daemon: Daemon,
@@ -44,7 +44,7 @@ pub struct Began {
 }
 
 /// How it went.
-pub struct Ended {
+pub struct Watched {
     /// The command's status as a shell shows it; 0 of what was attached to.
     pub status: u8,
     /// Pages that were moved.
@@ -58,7 +58,7 @@ struct Alone {
     live: Live,
 }
 
-impl Began {
+impl Watch {
     /// Begins to look after a command under `auto`, with these of its parameters, and says nothing.
     ///
     /// # Errors
@@ -147,20 +147,7 @@ impl Began {
             Some(_) => None,
             None => Some(arguments.max_overhead / 100.0),
         };
-        let mut sampler = Sampler::start(&options)?;
-        sampler.ask_rate(RATE_WANTED_HZ);
-        say(&sampler.choice().line);
-        sampler.notes().iter().for_each(|note| say(note));
-
-        let mut kernel = Linux::heeding(heeded);
-        let accesses_per_sample = match sampler.choice().source {
-            // Time lost, over what an access to memory takes.
-            Source::Clock | Source::Signal => {
-                sampler.period_ns() as f64 / memory_latency_ns(&machine)
-            }
-            _ => sampler.period_ns() as f64,
-        };
-        let settings = Settings {
+        let mut settings = Settings {
             policy,
             pages: arguments.pages as usize,
             limits: Limits {
@@ -172,15 +159,32 @@ impl Began {
             moves_threads: arguments.threads,
             seed: arguments.seed,
             page_bytes: machine.page_bytes,
-            accesses_per_sample,
-            source: match sampler.choice().source {
-                Source::Clock => "clock",
-                Source::Pmu => "pmu",
-                Source::Signal => "signal",
-                Source::Tracer => "tracer",
-            }
-            .to_owned(),
+            // Known when there is a sampler.
+            accesses_per_sample: 1.0,
+            source: String::new(),
         };
+        // Before a command runs.
+        settings.check(&machine)?;
+        let mut sampler = Sampler::start(&options)?;
+        sampler.ask_rate(RATE_WANTED_HZ);
+        say(&sampler.choice().line);
+        sampler.notes().iter().for_each(|note| say(note));
+
+        let mut kernel = Linux::heeding(heeded);
+        settings.accesses_per_sample = match sampler.choice().source {
+            // Time lost, over what an access to memory takes.
+            Source::Clock | Source::Signal => {
+                sampler.period_ns() as f64 / memory_latency_ns(&machine)
+            }
+            _ => sampler.period_ns() as f64,
+        };
+        settings.source = match sampler.choice().source {
+            Source::Clock => "clock",
+            Source::Pmu => "pmu",
+            Source::Signal => "signal",
+            Source::Tracer => "tracer",
+        }
+        .to_owned();
         let daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
         let head = daemon.head();
         if let Some(log) = &mut log {
@@ -209,7 +213,7 @@ impl Began {
     }
 
     /// Looks after the target until it ends.
-    pub fn watch(self) -> anyhow::Result<Ended> {
+    pub fn finish(self) -> anyhow::Result<Watched> {
         let Self {
             arguments,
             sampler,
@@ -235,7 +239,7 @@ impl Began {
             State::Ended(status) => status as u8,
             State::Running | State::Detached | State::TargetEnded => 0,
         };
-        Ok(Ended { status, moved })
+        Ok(Watched { status, moved })
     }
 }
 

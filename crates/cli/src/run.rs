@@ -12,6 +12,7 @@ use nearpage_plan::{Live, PlaceRule, Plan, ProgramImage, SearchPaths, Store};
 use crate::Usage;
 use crate::arguments::{Mechanism, Run};
 use crate::launch::PreloadLibrary;
+use crate::live::Watch;
 use crate::placing::{Placing, Wish};
 use crate::replicas::{self, Replicas};
 use crate::{homes, signals, terminal};
@@ -101,16 +102,16 @@ fn looked_after(
     environment: Vec<(OsString, OsString)>,
     say: &dyn Fn(&str),
 ) -> anyhow::Result<u8> {
-    match crate::live::Began::command(&live.parameters, command, environment.clone()) {
-        Ok(began) => {
-            let ended = began.watch()?;
-            let moved = several(ended.moved, "page");
+    match Watch::command(&live.parameters, command, environment.clone()) {
+        Ok(watch) => {
+            let watched = watch.finish()?;
+            let moved = several(watched.moved, "page");
             say(&format!(
                 "looked after by auto, as the plan says: {moved} moved"
             ));
-            Ok(ended.status)
+            Ok(watched.status)
         }
-        // Where the command itself is at fault, this says so.
+        // It has not run. Where the command itself is at fault, this says so.
         Err(error) => {
             say(&format!(
                 "not looked after, though the plan says so: {error:#}"

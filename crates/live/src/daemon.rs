@@ -48,6 +48,17 @@ pub struct Settings {
     pub source: String,
 }
 
+impl Settings {
+    /// Can a daemon on this machine have them?
+    ///
+    /// # Errors
+    /// Parameters of the policy that contradict each other, or leave to the machine what is not known of it.
+    pub fn check(&self, machine: &Machine) -> Result<(), Error> {
+        self.policy.start(&head(self, machine).setting())?;
+        Ok(())
+    }
+}
+
 /// What an interval came to: for the terminal, the metrics and the log.
 #[derive(Clone, Debug)]
 pub struct Report {

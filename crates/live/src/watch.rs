@@ -31,16 +31,39 @@ pub fn watch(
     daemon: &mut Daemon,
     kernel: &mut dyn Kernel,
     interval: Duration,
+    log: Option<&mut dyn Write>,
+    each: impl FnMut(&Report),
+) -> Result<Summary, Error> {
+    let mut observer = Observer::new(sampler.period_ns());
+    let state = until_over(
+        &mut sampler,
+        &mut observer,
+        daemon,
+        kernel,
+        interval,
+        log,
+        each,
+    );
+    // Whatever ended it: no thread stays where it was pinned.
+    daemon.let_go(kernel);
+    Ok(sampler.finish(state?, &mut observer)?)
+}
+
+fn until_over(
+    sampler: &mut Sampler,
+    observer: &mut Observer,
+    daemon: &mut Daemon,
+    kernel: &mut dyn Kernel,
+    interval: Duration,
     mut log: Option<&mut dyn Write>,
     mut each: impl FnMut(&Report),
-) -> Result<Summary, Error> {
+) -> Result<State, Error> {
     let interval_ns = interval.as_nanos() as u64;
-    let mut observer = Observer::new(sampler.period_ns());
     let nodes: Vec<NodeId> = daemon.nodes().to_vec();
     let mut next_ns = kernel.now_ns() + interval_ns;
     loop {
         let left = Duration::from_nanos(next_ns.saturating_sub(kernel.now_ns()));
-        let state = sampler.drain(left.min(PATIENCE), &mut observer)?;
+        let state = sampler.drain(left.min(PATIENCE), observer)?;
         observer.set_period_ns(sampler.period_ns());
         let over = state != State::Running;
         if over || kernel.now_ns() >= next_ns {
@@ -54,7 +77,7 @@ pub fn watch(
                 Some(log) => Some(*log),
                 None => None,
             };
-            let report = daemon.step(&mut observer, kernel, &free, budget_ns, log)?;
+            let report = daemon.step(observer, kernel, &free, budget_ns, log)?;
             each(&report);
             // A cycle is a nanosecond to live policies.
             if let Some(View::Samples { cycles, .. }) = report.view {
@@ -63,8 +86,7 @@ pub fn watch(
             next_ns = kernel.now_ns().max(next_ns) + interval_ns;
         }
         if over {
-            daemon.let_go(kernel);
-            return Ok(sampler.finish(state, &mut observer)?);
+            return Ok(state);
         }
     }
 }

@@ -190,7 +190,13 @@ fn world() -> World {
 
 fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon {
     let machine = preset("opteron-4").expect("a preset");
-    let mut settings = Settings {
+    let mut settings = settings(policy);
+    change(&mut settings);
+    Daemon::new(settings, &machine, world.now_ns).expect("a policy for four nodes")
+}
+
+fn settings(policy: &str) -> Settings {
+    Settings {
         policy: Policy::from_name(policy).expect("a policy"),
         pages: 30_000,
         limits: Limits {
@@ -204,9 +210,19 @@ fn daemon(policy: &str, world: &World, change: impl Fn(&mut Settings)) -> Daemon
         page_bytes: PAGE,
         accesses_per_sample: 1.0,
         source: "clock".to_owned(),
-    };
-    change(&mut settings);
-    Daemon::new(settings, &machine, world.now_ns).expect("a policy for four nodes")
+    }
+}
+
+#[test]
+fn settings_that_no_daemon_can_have_are_known_before() {
+    let machine = preset("opteron-4").expect("a preset");
+    let mut settings = settings("auto");
+    settings.check(&machine).expect("as they are");
+    assert_eq!(settings.policy.set("remote_ns", "0"), Ok(true));
+    let error = settings
+        .check(&machine)
+        .expect_err("nothing is known of a live machine's memory");
+    assert!(error.to_string().contains("remote_ns=0"), "{error}");
 }
 
 /// A report of one process with a name that is hard to print, and of accesses by node of their CPU
