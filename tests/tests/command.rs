@@ -218,31 +218,20 @@ fn a_plan_may_have_its_program_looked_after() {
     let line = "the plan's [live] has `budget`, and `auto` has no parameter of that name";
     says(run("wrong.toml", &[]), 1, &[line]);
     // Its status and its end are the command's.
-    let mut ended = case.command(nearpage_path());
-    ended.args([
-        "run",
-        "-q",
-        "--machine",
-        "opteron-4",
-        "--plan",
-        "p.toml",
-        "--",
-        "sh",
-        "-c",
-        "exit 7",
-    ]);
-    case.run(ended).exits(7);
-    let nowhere = [
-        "run",
-        "-q",
-        "--machine",
-        "opteron-4",
-        "--plan",
-        "p.toml",
-        "--",
-        "no-such-command",
-    ];
-    says(case.nearpage(nowhere), 1, &["no-such-command"]);
+    let placed = |command: &[&str]| {
+        let words = [
+            "run",
+            "-q",
+            "--machine",
+            "opteron-4",
+            "--plan",
+            "p.toml",
+            "--",
+        ];
+        case.nearpage([&words, command].concat())
+    };
+    placed(&["sh", "-c", "exit 7"]).exits(7);
+    says(placed(&["no-such-command"]), 1, &["no-such-command"]);
 }
 
 #[test]

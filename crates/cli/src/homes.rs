@@ -69,10 +69,7 @@ impl Homes {
     /// ([`Phase::threads`]).
     fn with_threads(plans: &[Plan], places: &[u32], processes: &Processes) -> anyhow::Result<Self> {
         let mut homes = Self {
-            plan: PlanHomes {
-                homes: vec![None; processes.pages],
-                ..PlanHomes::default()
-            },
+            plan: PlanHomes::nothing(processes.pages),
             decisions: plans.iter().map(|plan| plan.decisions.len()).sum(),
             found: 0,
             of_rest: 0,

@@ -228,9 +228,11 @@ impl Replays<'_> {
         Ok((worth_it && !plan.phases.is_empty()).then_some((plan, planned_ns)))
     }
 
-    /// The plan with the program looked after, placed as decided or by first touch, whichever takes less time; with what it is
-    /// placed by, unless looking after it costs more than can be put down to the recording: what another input asks for is
-    /// not in it, and is what `auto` adapts to. Otherwise none.
+    /// The plan that has the program looked after, with the time that this takes; none: it had better not be.
+    ///
+    /// Of four ways, placed as decided or by first touch, with `auto`'s budget or more, the quickest is taken if that is
+    /// worth it. What another input asks for is not in a recording: otherwise it is the plan as decided, with `auto`'s
+    /// budget, unless that costs more than a decision may with an input of another size.
     fn decide_live(
         &mut self,
         chosen: &Chosen,
@@ -241,34 +243,31 @@ impl Replays<'_> {
             phases: Vec::new(),
             ..chosen.plan.clone()
         };
-        let looked_after = |start: &Plan, budget: Option<u64>| {
+        let budget = [("budget_permille", BUDGET_PERMILLE)];
+        let mut plans = Vec::new();
+        for set in [&[][..], &budget] {
             let mut live = Live::default();
-            let mut set = |name: &str, value| live.parameters.insert(name.to_owned(), value);
-            budget.map(|budget| set("budget_permille", budget));
-            if !parameters.replicas {
-                set("replication", 0);
+            let copies = (!parameters.replicas).then_some(("replication", 0));
+            for &(name, value) in set.iter().chain(&copies) {
+                live.parameters.insert(name.to_owned(), value);
             }
-            Plan {
-                live: Some(live),
+            plans.extend([&chosen.plan, &left].map(|start| Plan {
+                live: Some(live.clone()),
                 ..start.clone()
-            }
-        };
-        let plans: Vec<Plan> = [None, Some(BUDGET_PERMILLE)]
-            .iter()
-            .flat_map(|&budget| [&chosen.plan, &left].map(|start| looked_after(start, budget)))
-            .collect();
+            }));
+        }
         let times = self.replay_plans(plans.clone())?;
-        let longer = self.longer;
-        let cost_ns = |time: &ReplayTime| time.longer_ns(longer) - chosen.time.planned_ns;
-        let mut plans: Vec<(Plan, ReplayTime)> = plans.into_iter().zip(times).collect();
-        let least = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
-        let costs = plans.iter().map(|plan| cost_ns(&plan.1)).enumerate();
-        let margin_ns = MARGINS.plan * chosen.time.first_touch_ns;
-        let taken = match costs.min_by(least) {
-            Some((best, cost_ns)) if cost_ns < -margin_ns => Some(best),
-            _ => (cost_ns(&plans[0].1) <= MARGINS.resized * margin_ns).then_some(0),
-        };
-        Ok(taken.map(|taken| plans.swap_remove(taken)))
+        let Times {
+            first_touch_ns,
+            planned_ns,
+        } = chosen.time;
+        let cost_ns = |&at: &usize| times[at].longer_ns(self.longer) - planned_ns;
+        let margin_ns = MARGINS.plan * first_touch_ns;
+        let quickest = (0..plans.len()).min_by(|a, b| cost_ns(a).total_cmp(&cost_ns(b)));
+        let taken = quickest
+            .filter(|at| cost_ns(at) < -margin_ns)
+            .or((cost_ns(&0) <= MARGINS.resized * margin_ns).then_some(0));
+        Ok(taken.map(|at| (plans.swap_remove(at), times[at])))
     }
 }
 
@@ -396,10 +395,7 @@ pub fn decided_within(
             let machine = assumed
                 .as_ref()
                 .map_or(input.machine, |assumed| &assumed.machine);
-            let nothing = hash(&PlanHomes {
-                homes: vec![None; trace.trace.pages().len()],
-                ..PlanHomes::default()
-            });
+            let nothing = hash(&PlanHomes::nothing(trace.trace.pages().len()));
             let mut replays = Replays {
                 recording,
                 trace: &trace,

@@ -352,19 +352,24 @@ fn what_nearpage_does_in_a_program_is_called_so() {
     let (mut tables, attribution) = (tables(), attribution());
     let module = &mut tables.modules[0];
     module.path = "/opt/nearpage/libnearpage_preload.so".to_owned();
-    let content = Content {
-        attribution: &attribution,
-        tables: &tables,
-        source: "clock",
-        notes: &[],
-        nodes: 1,
-        trace: None,
-    };
+    let content = by_the_clock(&attribution, &tables);
     let report = text(&content, &TextOptions::default(), &mut |_, _| Vec::new());
     for name in ["data of nearpage itself", "most in nearpage itself"] {
         assert!(report.contains(name), "{report}");
     }
     assert!(!report.contains("cvar"), "{report}");
+}
+
+/// Of one node.
+fn by_the_clock<'a>(attribution: &'a Attribution, tables: &'a Tables) -> Content<'a> {
+    Content {
+        attribution,
+        tables,
+        source: "clock",
+        notes: &[],
+        nodes: 1,
+        trace: None,
+    }
 }
 
 /// Call sites with these frames are called so.
@@ -379,14 +384,7 @@ fn are_named<const N: usize>(names: [&str; N], frames: [Vec<Frame>; N]) {
             name: ObjectName::CallSite(CallSiteId(site)),
             ..first.clone()
         }));
-    let content = Content {
-        attribution: &attribution,
-        tables: &tables,
-        source: "clock",
-        notes: &[],
-        nodes: 1,
-        trace: None,
-    };
+    let content = by_the_clock(&attribution, &tables);
     let report = json(&content, usize::MAX, &mut locate);
     for name in names {
         assert!(report.contains(name), "{report}");

@@ -64,6 +64,16 @@ pub struct PlanHomes {
     pub live: Option<AutoParameters>,
 }
 
+impl PlanHomes {
+    /// So many pages, all left to first touch.
+    pub fn nothing(pages: usize) -> Self {
+        Self {
+            homes: vec![None; pages],
+            ..Self::default()
+        }
+    }
+}
+
 /// Where a plan wants a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {

@@ -4,7 +4,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
 use rustc_hash::FxHashMap;
 
-use crate::options::{Home, PhaseHomes, PlanHomes};
+use crate::options::{PhaseHomes, PlanHomes};
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those
@@ -84,25 +84,15 @@ impl<'a> Programs<'a> {
     /// The plans of all programs, by the numbers that pages have here; of a page that several have, the first one's.
     /// If `auto` looks after one of them, it looks after all, as the first of these plans has it.
     pub fn plan(&self, of_programs: &[PlanHomes]) -> PlanHomes {
-        let homes: Vec<&[Option<Home>]> = of_programs.iter().map(|plan| &*plan.homes).collect();
+        let home = |&(program, page): &(u32, u32)| {
+            let plan = of_programs.get(program as usize)?;
+            *plan.homes.get(page as usize)?
+        };
         PlanHomes {
-            homes: self.by_page(&homes),
+            homes: self.pages.iter().map(home).collect(),
             phases: self.phases(of_programs),
             live: of_programs.iter().find_map(|plan| plan.live),
         }
-    }
-
-    /// What the programs have of each of their pages, by the numbers that these have here; of a page
-    /// that several have, the first one's.
-    fn by_page<T: Copy + Default>(&self, of_programs: &[&[T]]) -> Vec<T> {
-        let of = |&(program, page): &(u32, u32)| {
-            let of_program = of_programs.get(program as usize);
-            of_program.and_then(|pages| pages.get(page as usize).copied())
-        };
-        self.pages
-            .iter()
-            .map(|page| of(page).unwrap_or_default())
-            .collect()
     }
 
     fn phases(&self, of_programs: &[PlanHomes]) -> Vec<PhaseHomes> {

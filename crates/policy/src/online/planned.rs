@@ -26,6 +26,18 @@ pub enum Wish {
     Next(Option<u16>),
 }
 
+impl Wish {
+    /// Has a page that last moved in one phase of its program, 0 for never, still to move, now or in a later one?
+    fn has_to_move(self, moved_in: u32, now: u32) -> bool {
+        match self {
+            Self::Nothing | Self::Copies => false,
+            Self::Next(_) => true,
+            Self::Later(_) => moved_in == 0,
+            Self::Parallel(_) => moved_in != now || now == 0,
+        }
+    }
+}
+
 /// What a plan asks for from when an instruction is executed for the first time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedPhase {
@@ -117,22 +129,11 @@ impl Planned {
 
     /// Is it the plan's to move a page: to copy it, or once more in this phase?
     pub fn holds(&self, page: u32) -> bool {
-        match self.wishes[page as usize] {
-            Wish::Nothing => false,
-            Wish::Copies | Wish::Next(_) => true,
-            Wish::Later(_) | Wish::Parallel(_) => self.waits(page),
-        }
-    }
-
-    /// Has a page still to move in this phase of its program, or to wait for one?
-    fn waits(&self, page: u32) -> bool {
-        let program = usize::from(self.programs[page as usize]);
-        let phase = self.phases.get(program).copied().unwrap_or_default();
-        let moved_in = self.moved_in[page as usize];
-        match self.wishes[page as usize] {
-            Wish::Later(_) => moved_in == 0,
-            _ => moved_in != phase.number || phase.number == 0,
-        }
+        let page = page as usize;
+        let phase = self.phases.get(usize::from(self.programs[page]));
+        let now = phase.map_or(0, |phase| phase.number);
+        let wish = self.wishes[page];
+        wish == Wish::Copies || wish.has_to_move(self.moved_in[page], now)
     }
 
     fn phase(&mut self, program: u16) -> &mut Phase {
@@ -184,13 +185,10 @@ impl OnlinePolicy for Planned {
             Wish::Parallel(node) => (node, "the plan wants it there while several threads run"),
         };
         let moved_in = &mut self.moved_in[page];
-        let waits = match self.wishes[page] {
-            Wish::Next(_) => true,
-            Wish::Later(_) => phase.number > 0 && *moved_in == 0,
-            _ => phase.number > 0 && *moved_in != phase.number,
-        };
+        let may_move = phase.number > 0 || matches!(self.wishes[page], Wish::Next(_));
+        let moves = may_move && self.wishes[page].has_to_move(*moved_in, phase.number);
         let node = wanted.unwrap_or(reader);
-        if !waits || self.memory_nodes >> node & 1 == 0 {
+        if !moves || self.memory_nodes >> node & 1 == 0 {
             return;
         }
         *moved_in = phase.number;
