@@ -6,6 +6,8 @@
 //! whose `/init` (`tests/guest/init`) runs a script and powers off. Results are read from files:
 //! the console is only quoted when something fails.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -19,6 +21,14 @@ use crate::case::{Case, repository};
 /// About ten times what a boot takes on two idle cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 const ATTEMPTS: u32 = 2;
+/// What `/init` and the emulator leave in the folder.
+const RESULTS: [&str; 5] = ["booted", "status", "stdout", "stderr", "console"];
+/// The emulated time stamp counters agree; without a word the kernel distrusts them and reads a clock
+/// a hundred times slower. In some hundred boots a kernel once had two CPUs wait for each other for
+/// good: one that does nothing for a minute dies, and says what its CPUs did.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 tsc=reliable \
+    watchdog_thresh=30 softlockup_panic=1 softlockup_all_cpu_backtrace=1 \
+    rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.panic_on_rcu_stall=1";
 
 /// The machine that the guest sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,13 +73,15 @@ pub enum GuestError {
     },
     /// The script never started.
     NeverBooted {
-        /// Boots tried.
-        attempts: u32,
+        /// Which try.
+        attempt: u32,
         /// The console's last lines.
         console: String,
     },
     /// The guest went down in the middle of the script.
     Died {
+        /// Which try.
+        attempt: u32,
         /// The console's last lines.
         console: String,
     },
@@ -132,7 +144,8 @@ impl Guest {
 
     /// Runs a shell script in the case's folder: files there are seen by both sides, and it is
     /// the only place the guest can write to, apart from `$TMPDIR` in its memory. `limit` is
-    /// for the script, without the boot. A guest that doesn't boot is tried once more.
+    /// for the script, without the boot. A guest that doesn't boot, or whose kernel dies, is tried
+    /// once more, in the folder as it was.
     pub fn run_in(
         &self,
         case: &Case,
@@ -145,32 +158,30 @@ impl Guest {
         let lock = File::create(image.folder.join("lock"))?;
         lock.lock()?;
         fs::write(folder.join("script"), script)?;
-        for _ in 0..ATTEMPTS {
-            for name in ["booted", "status", "stdout", "stderr", "console"] {
-                match fs::remove_file(folder.join(name)) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(error.into());
-                    }
-                    _ => {}
+        let mut given = names_in(&folder)?;
+        given.retain(|name| !RESULTS.iter().any(|result| name == result));
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            clear_all_but(&folder, &given)?;
+            match self.boot_and_run(&image, &folder, limit, attempt) {
+                Err(error @ (GuestError::NeverBooted { .. } | GuestError::Died { .. }))
+                    if attempt < ATTEMPTS =>
+                {
+                    eprintln!("{error}\n--- trying once more");
                 }
-            }
-            if let Some(output) = self.boot_and_run(&image, &folder, limit)? {
-                return Ok(output);
+                result => return result,
             }
         }
-        Err(GuestError::NeverBooted {
-            attempts: ATTEMPTS,
-            console: tail(&folder.join("console")),
-        })
     }
 
-    /// `None` if the script never started.
     fn boot_and_run(
         &self,
         image: &Image,
         folder: &Path,
         limit: Duration,
-    ) -> Result<Option<GuestOutput>, GuestError> {
+        attempt: u32,
+    ) -> Result<GuestOutput, GuestError> {
         let started = Instant::now();
         // The emulator must not outlive a test that is killed.
         let mut machine = Running(
@@ -195,7 +206,10 @@ impl Guest {
             }
             let Some(boot) = boot else {
                 if ended || elapsed > BOOT_LIMIT {
-                    return Ok(None);
+                    return Err(GuestError::NeverBooted {
+                        attempt,
+                        console: tail(&folder.join("console")),
+                    });
                 }
                 sleep(Duration::from_millis(50));
                 continue;
@@ -203,17 +217,18 @@ impl Guest {
             if ended {
                 let Ok(status) = text("status").trim().parse() else {
                     return Err(GuestError::Died {
+                        attempt,
                         console: tail(&folder.join("console")),
                     });
                 };
                 let (stdout, stderr) = (text("stdout"), text("stderr"));
-                return Ok(Some(GuestOutput {
+                return Ok(GuestOutput {
                     status,
                     stdout,
                     stderr,
                     boot,
                     script: elapsed - boot,
-                }));
+                });
             }
             if elapsed - boot > limit {
                 return Err(GuestError::TooLong {
@@ -266,12 +281,7 @@ impl Guest {
         add("-serial", format!("file:{folder}/console"));
         add("-kernel", image.kernel.display().to_string());
         add("-initrd", image.initramfs.display().to_string());
-        // The emulated time stamp counters agree; without a word the kernel distrusts them and
-        // reads a clock a hundred times slower.
-        add(
-            "-append",
-            format!("console=ttyS0 quiet panic=-1 tsc=reliable work={folder}"),
-        );
+        add("-append", format!("{KERNEL_PARAMETERS} work={folder}"));
         add(
             "-fsdev",
             "local,id=root,path=/,security_model=none,multidevs=remap,readonly=on".into(),
@@ -322,10 +332,29 @@ impl Drop for Running {
     }
 }
 
+fn clear_all_but(folder: &Path, kept: &BTreeSet<OsString>) -> io::Result<()> {
+    for name in names_in(folder)?.difference(kept) {
+        let path = folder.join(name);
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(path)?;
+        } else {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn names_in(folder: &Path) -> io::Result<BTreeSet<OsString>> {
+    fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect()
+}
+
+/// Enough for what four CPUs were doing.
 fn tail(path: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(40)..].join("\n")
+    lines[lines.len().saturating_sub(250)..].join("\n")
 }
 
 impl fmt::Display for GuestOutput {
@@ -345,16 +374,16 @@ impl fmt::Display for GuestError {
             GuestError::NotSetUp { missing } => {
                 write!(f, "{} is missing: run tests/setup first", missing.display())
             }
-            GuestError::NeverBooted { attempts, console } => {
+            GuestError::NeverBooted { attempt, console } => {
                 write!(
                     f,
-                    "the guest didn't boot in {attempts} tries\n--- console\n{console}"
+                    "the guest didn't boot ({attempt}. try)\n--- console\n{console}"
                 )
             }
-            GuestError::Died { console } => {
+            GuestError::Died { attempt, console } => {
                 write!(
                     f,
-                    "the guest went down before the script's end\n--- console\n{console}"
+                    "the guest went down before the script's end ({attempt}. try)\n--- console\n{console}"
                 )
             }
             GuestError::TooLong {
@@ -390,6 +419,20 @@ mod tests {
             initramfs: "/g/i".into(),
         };
         guest.emulator_arguments(&image, Path::new("/w")).join(" ")
+    }
+
+    #[test]
+    fn a_second_try_finds_what_the_first_found() {
+        let case = Case::new("second_try");
+        case.write("script", "");
+        fs::create_dir_all(case.path("given/inner")).unwrap();
+        let given = names_in(case.folder()).unwrap();
+        case.write("console", "");
+        fs::create_dir_all(case.path("made/inner")).unwrap();
+        std::os::unix::fs::symlink("given", case.path("link")).unwrap();
+        clear_all_but(case.folder(), &given).unwrap();
+        assert_eq!(names_in(case.folder()).unwrap(), given);
+        assert!(case.path("given/inner").exists());
     }
 
     #[test]
