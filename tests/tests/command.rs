@@ -865,8 +865,11 @@ fn redacted_recordings_hold_no_paths_or_arguments() {
 
 /// Starts a recording of a program that runs for long, and waits until it has samples.
 fn long_recording(case: &Case, name: &str) -> std::process::Child {
-    let mut record = case.command(nearpage_path());
+    // Signals that are ignored where it starts would stay so: SIGHUP under `nohup`.
+    let mut record = case.command("env");
     record
+        .arg("--default-signal=INT,HUP")
+        .arg(nearpage_path())
         .args(["record", "--rate", "1999", "-o", name, "--"])
         .arg(workload("triad"))
         .args(["16", "100000"]);
@@ -921,12 +924,18 @@ fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
     let case = Case::new("sigkill");
     let mut child = long_recording(&case, "r");
     sleep(Duration::from_millis(700));
-    signal(child.id(), "KILL");
+    let pid = child.id();
+    let programs = Command::new("pgrep")
+        .args(["-P", &pid.to_string()])
+        .output()
+        .unwrap();
+    signal(pid, "KILL");
     child.wait().unwrap();
     // The program lives on; it must not outlive the test.
-    let _ = Command::new("pkill")
-        .args(["-KILL", "-f", "triad 16 100000"])
-        .status();
+    let programs = String::from_utf8(programs.stdout).unwrap();
+    for program in programs.split_whitespace() {
+        signal(program.parse().unwrap(), "KILL");
+    }
     let report = case.nearpage(["report", "--json", "r"]).success();
     assert!(report.stderr.contains("incomplete"), "{report}");
     assert!(json(&report)["accesses"].as_u64().unwrap() > 0, "{report}");

@@ -65,7 +65,7 @@ export interface Planned {
 }
 export interface Plan {
   machine: string; nodes: number; policy: string; program: string; unit: string; accesses: number; first_touch: Outcome;
-  interleave: Outcome; plan: Outcome; objects: Planned[]; threads: string | null; origin: string; misfits: string[]; saved: string | null;
+  interleave: Outcome; plan: Outcome; objects: Planned[]; threads: string | null; phases: string[]; looked_after: boolean; origin: string; misfits: string[]; saved: string | null;
   thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; plan: number[][] };
 }
 /** Time, page, what was done, home before, node that it went to. */

@@ -15,6 +15,15 @@ const BARS: [keyof Planned & ("first_touch" | "interleave" | "plan"), string, st
 ];
 const SHOWN = 20;
 
+/** What changes while the program runs, which the figures leave out. */
+function notCounted(plan: Plan): string {
+  const parts = [
+    ...(plan.phases.length > 0 ? [`what changes when ${plan.phases.join(", ")} begin${plan.phases.length === 1 ? "s" : ""}`] : []),
+    ...(plan.looked_after ? ["that auto looks after the program while it runs"] : []),
+  ];
+  return parts.length > 0 ? ` Not counted here: ${parts.join(", and ")}.` : "";
+}
+
 export function planView(context: Context): HTMLElement {
   const place = h("div", {}, "…");
   const edits = edited(context.state.edits ?? "");
@@ -38,7 +47,7 @@ export function planView(context: Context): HTMLElement {
       h("p", { id: "prediction" },
         `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}${plan.threads === null ? "" : `, threads ${plan.threads}`}: local accesses `,
         `by first touch ${percent(plan.first_touch.local)}, interleaved ${percent(plan.interleave.local)}, `, h("b", {}, `as planned ${percent(plan.plan.local)}`),
-        `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.plan)), ", uncontended."),
+        `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.plan)), ", uncontended.", notCounted(plan)),
       ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),
       chart(rows.slice(0, SHOWN).map(({ object }) => object)).element,
       table({

@@ -40,12 +40,14 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         )
         .into());
     }
-    let machine = crate::machine::read(&arguments.machine)?;
+    let named = arguments.machine.as_deref();
+    let named = named.map(crate::machine::read).transpose()?;
     let analyses = arguments
         .recordings
         .iter()
         .map(|folder| Analysis::of(folder, Operations::Both))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    let machine = named.unwrap_or_else(|| analyses[0].recording.machine.clone());
     let output = arguments
         .output
         .clone()

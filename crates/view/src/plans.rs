@@ -233,6 +233,8 @@ fn form(plan: &Plan, prediction: &Prediction, machine: &Machine) -> Value {
         "nodes": machine.nodes.len(),
         "policy": plan.policy,
         "threads": plan.threads.map(Layout::as_str),
+        "phases": plan.phases.iter().map(|phase| &phase.function).collect::<Vec<_>>(),
+        "looked_after": plan.live.is_some(),
         "program": plan.program.executable,
         "teams": plan.teams,
         "unit": prediction.unit.as_str(),

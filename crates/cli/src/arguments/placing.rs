@@ -47,9 +47,9 @@ pub struct Plan {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Machine to plan for: `local`, a preset (opteron-4, altix-4, amd48, intel32, flash-8, …), a TOML
-    /// file or hwloc's XML
-    #[arg(long, default_value = "local")]
-    pub machine: String,
+    /// file or hwloc's XML [default: the recording's]
+    #[arg(long)]
+    pub machine: Option<String>,
     /// How to decide; several, with commas, make a plan each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub policy: Vec<Policy>,
