@@ -183,6 +183,44 @@ fn profiles_are_labelled_with_object_node_and_level() {
     }
 }
 
+/// pprof takes the first mapping for the program, and that was the module of the first access.
+#[test]
+fn pprof_names_the_program() {
+    let case = Case::new("pprof-program");
+    let library = "     solve   100/100   [000]     1.000012: PERF_RECORD_MMAP2 100/100: [0x500000(0x2000) @ 0 fe:00 1 4]: r-xp /nonexistent/libfirst.so\n";
+    let first = SCRIPT
+        .lines()
+        .find(|line| line.contains("1.000050"))
+        .unwrap();
+    let in_library = first.replace("1.000050", "1.000045").replace(
+        "401000 main (/nonexistent/solve)",
+        "500010 start (/nonexistent/libfirst.so)",
+    );
+    let script = SCRIPT.replace(first, &format!("{library}{in_library}\n{first}"));
+    case.write("script.txt", script);
+    case.nearpage(["import", "-q", "script.txt", "-o", "r"])
+        .success();
+    case.nearpage(["export", "r", "--to", "pprof", "-o", "p"])
+        .success();
+    // Where Go is.
+    let read = Command::new("go")
+        .args(["tool", "pprof", "-raw"])
+        .arg(case.path("p"))
+        .output();
+    if let Some(read) = read.ok().filter(|read| read.status.success()) {
+        let text = String::from_utf8_lossy(&read.stdout).into_owned();
+        let (_, mappings) = text.split_once("Mappings\n").expect("mappings");
+        let files: Vec<&str> = mappings
+            .lines()
+            .filter_map(|line| line.split('/').next_back())
+            .collect();
+        assert!(
+            files[0].starts_with("solve") && files[1].starts_with("libfirst.so"),
+            "{text}"
+        );
+    }
+}
+
 /// A folder named `-` was made.
 #[test]
 fn tables_are_not_printed() {

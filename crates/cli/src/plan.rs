@@ -154,33 +154,43 @@ impl Planned {
 
 /// What a plan does to the time, of a run as long as the recorded one and of those that it is for.
 fn in_words(predicted: &Predicted, longer: f64) -> String {
-    let duration = crate::compare::duration;
     let how = match predicted.replayed {
         true => "replayed",
         false => "modelled with contention",
     };
-    let Times {
-        first_touch_ns,
-        planned_ns,
-    } = predicted.recorded;
     let mut words = format!(
-        "time, {how}: {} instead of {} under first touch",
-        duration(planned_ns),
-        duration(first_touch_ns)
+        "time, {how}: {} under first touch{}",
+        instead(predicted.recorded),
+        by_how_much(predicted.recorded)
     );
     if longer > 1.0 {
-        let Times {
-            first_touch_ns,
-            planned_ns,
-        } = predicted.longer;
         let _ = write!(
             words,
-            "; {} instead of {} with a parallel part {longer} times as long, for which it was decided",
-            duration(planned_ns),
-            duration(first_touch_ns)
+            "; {} with a parallel part {longer} times as long, for which it was decided{}",
+            instead(predicted.longer),
+            by_how_much(predicted.longer)
         );
     }
     words
+}
+
+fn instead(times: Times) -> String {
+    let duration = crate::compare::duration;
+    format!(
+        "{} instead of {}",
+        duration(times.planned_ns),
+        duration(times.first_touch_ns)
+    )
+}
+
+/// Nothing, where it rounds to nothing.
+fn by_how_much(times: Times) -> String {
+    let percent = 100.0 * (times.planned_ns / times.first_touch_ns - 1.0);
+    match percent {
+        -0.05..0.05 => String::new(),
+        ..0.0 => format!(" ({:.1} % less)", -percent),
+        _ => format!(" ({percent:.1} % more)"),
+    }
 }
 
 /// `None`: no simple rule brings it within so much time. `touched`: its time under first touch, where it was replayed
@@ -499,4 +509,23 @@ fn fitted(text: &str, columns: usize) -> String {
     let text = shorten(&printable(text), columns);
     let padding = columns.saturating_sub(width(&text));
     format!("{text}{:padding$}", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gained_is_said_where_there_is_any() {
+        let by = |planned_ns| {
+            by_how_much(Times {
+                first_touch_ns: 1000.0,
+                planned_ns,
+            })
+        };
+        assert_eq!(by(1000.0), "");
+        assert_eq!(by(999.6), "");
+        assert_eq!(by(987.0), " (1.3 % less)");
+        assert_eq!(by(1010.0), " (1.0 % more)");
+    }
 }

@@ -272,6 +272,37 @@ impl<'a> Pprof<'a> {
     }
 }
 
+impl Pprof<'_> {
+    /// pprof takes the first mapping for the program: that of the process with most time lost, by the name of its
+    /// first thread, which the kernel cuts.
+    fn put_program_first(&mut self) {
+        let tables = &self.recording.tables;
+        let mut lost_ns: FxHashMap<u32, i64> = FxHashMap::default();
+        for (key, _, cost_ns) in &self.sums {
+            if let Some(thread) = tables.threads.get(key.thread.0 as usize) {
+                *lost_ns.entry(thread.pid).or_default() += cost_ns.round() as i64;
+            }
+        }
+        let most = lost_ns.iter().max_by_key(|(pid, ns)| (**ns, **pid));
+        let mut threads = tables.threads.iter();
+        let main = most
+            .and_then(|(&pid, _)| threads.find(|thread| thread.pid == pid && thread.order == 0));
+        let Some(name) = main
+            .map(|main| main.name.as_str())
+            .filter(|name| !name.is_empty())
+        else {
+            return;
+        };
+        let is_program = |mapping: &proto::Mapping| {
+            let path = &self.profile.string_table[mapping.filename as usize];
+            path.rsplit('/').next().unwrap_or(path).starts_with(name)
+        };
+        if let Some(at) = self.profile.mapping.iter().position(is_program) {
+            self.profile.mapping[..=at].rotate_right(1);
+        }
+    }
+}
+
 impl Writer for Pprof<'_> {
     fn access(&mut self, labelled: &Labelled<'_>, _out: &mut dyn Write) -> io::Result<()> {
         self.location(labelled);
@@ -297,6 +328,7 @@ impl Writer for Pprof<'_> {
     }
 
     fn finish(mut self: Box<Self>, _thinned: Option<&str>, out: &mut dyn Write) -> io::Result<()> {
+        self.put_program_first();
         for (key, accesses, cost_ns) in std::mem::take(&mut self.sums) {
             let label = self.labels(&key);
             self.profile.sample.push(proto::Sample {
