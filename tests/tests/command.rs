@@ -941,6 +941,68 @@ fn a_killed_recorder_leaves_a_recording_that_opens_and_says_so() {
     assert!(json(&report)["accesses"].as_u64().unwrap() > 0, "{report}");
 }
 
+/// A program that copies a function to memory of its own, and says what it is called there.
+const GENERATES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { BYTES = 4096, COUNT = 1 << 22 };
+__attribute__((noinline, aligned(64))) static unsigned long gather(const unsigned *at, const unsigned long *from) {
+    unsigned long sum = 0;
+    for (unsigned k = 0; k < COUNT; k++) sum += from[at[k]];
+    return sum;
+}
+int main(void) {
+    char name[64];
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", (int)getpid());
+    char *code = mmap(NULL, BYTES, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned *at = malloc(COUNT * sizeof *at);
+    unsigned long *from = malloc(COUNT * sizeof *from), sum = 0;
+    memcpy(code, (void *)gather, 512);
+    __builtin___clear_cache(code, code + 512);
+    for (unsigned k = 0; k < COUNT; k++) at[k] = k * 2654435761u % COUNT, from[k] = k;
+    for (int k = 0; k < 40; k++) sum += ((unsigned long (*)(const unsigned *, const unsigned long *))code)(at, from);
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx %x before\n%lx %x gather of v8@1\n", (unsigned long)code, 16, (unsigned long)code, 512);
+    fclose(map);
+    printf("%s %lu\n", name, sum);
+    return 0;
+}"#;
+
+#[test]
+fn generated_code_has_the_names_that_its_program_gives_it() {
+    let case = Case::new("generated");
+    let program = compile(&case, "generates", GENERATES, &["-O2"]);
+    let record = |name: &str, more: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command
+            .args(["record", "-q", "--rate", "997", "-o", name])
+            .args(more)
+            .arg("--")
+            .arg(&program);
+        let recorded = case.run(command).success();
+        let (map, _) = recorded.stdout.split_once(' ').unwrap();
+        fs::remove_file(map).unwrap();
+    };
+    let functions = |name: &str| {
+        let report = json(&case.nearpage(["report", "--json", name]).success());
+        report["objects"].to_string()
+    };
+    record("r", &[]);
+    assert!(
+        functions("r").contains("gather of v8@1"),
+        "{}",
+        functions("r")
+    );
+    case.nearpage(["export", "-q", "r", "-o", "copy"]).success();
+    assert_eq!(functions("copy"), functions("r"));
+    // They are full of paths.
+    record("redacted", &["--redact"]);
+    assert!(!functions("redacted").contains("gather of"));
+}
+
 /// A program that runs another one with perf_event_open refused, as container profiles do.
 fn refusing_perf(case: &Case) -> std::path::PathBuf {
     let source = r#"

@@ -100,6 +100,7 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
                     .try_for_each(|batch| writer.accesses(&batch?))
             },
         )
+        .and_then(|()| recording.copy_names(&arguments.output))
         .with_context(|| format!("{}: not exported", arguments.recording.display()))?;
     }
     if !arguments.quiet {

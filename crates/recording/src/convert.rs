@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use crate::assemble::{Assembled, assemble};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, TRACE_FOLDER};
+use crate::jit;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
@@ -91,6 +92,7 @@ pub(crate) fn from_logs(
     let mut assembled = assemble(&log, &images, paths, machine.page_bytes, attached)?;
     assembled.complete(metadata);
     name_call_sites(&mut assembled, metadata, paths);
+    jit::add_modules(folder, &mut assembled.tables);
     if metadata.redacted {
         redact(&mut assembled, metadata, paths);
     }

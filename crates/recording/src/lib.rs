@@ -34,6 +34,7 @@ pub mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod import;
+mod jit;
 pub mod log;
 mod recording;
 mod storage;

@@ -7,6 +7,7 @@ use nearpage_machine::Machine;
 use crate::convert::{self, FromLogs, ModulePaths};
 use crate::error::IoContext;
 use crate::folder;
+use crate::jit;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
@@ -277,9 +278,22 @@ impl Recording {
             .next()
     }
 
+    /// Copies the names of generated code to the folder of a recording that was written from this one's tables.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn copy_names(&self, folder: &Path) -> Result<(), Error> {
+        let maps = self.tables.modules.iter();
+        for map in maps.filter_map(|module| jit::map_of(&self.folder, module)) {
+            let copy = folder.join(map.file_name().unwrap_or_default());
+            std::fs::copy(&map, &copy).at(&map, "copy")?;
+        }
+        Ok(())
+    }
+
     /// Looks up functions and lines in this recording's modules.
     pub fn symbols(&self) -> Symbols {
-        Symbols::new(&self.tables.modules)
+        Symbols::of_recording(&self.folder, &self.tables.modules)
     }
 }
 

@@ -6,7 +6,7 @@ use addr2line::Loader;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
-use crate::{Frame, Module, ModuleId};
+use crate::{Frame, Module, ModuleId, jit};
 
 /// Where distributions put separate debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
@@ -30,12 +30,16 @@ pub struct Symbols {
     answers: FxHashMap<(ModuleId, u64, bool), Vec<Frame>>,
     /// Real paths, where the recording has file names alone.
     paths: FxHashMap<(String, String), PathBuf>,
+    /// Of the recording: names of generated code are there.
+    folder: Option<PathBuf>,
     notes: Vec<String>,
 }
 
 struct Loaded {
     dwarf: Option<Loader>,
     functions: Vec<Symbol>,
+    /// Names as they are.
+    is_generated: bool,
 }
 
 impl std::fmt::Debug for Symbols {
@@ -53,6 +57,14 @@ impl Symbols {
         Self {
             modules: modules.to_vec(),
             ..Self::default()
+        }
+    }
+
+    /// The same, with the names of generated code that the recording in `folder` has.
+    pub(crate) fn of_recording(folder: &Path, modules: &[Module]) -> Self {
+        Self {
+            folder: Some(folder.to_owned()),
+            ..Self::new(modules)
         }
     }
 
@@ -113,7 +125,21 @@ impl Symbols {
     fn load(&mut self, module: ModuleId) -> Option<Loaded> {
         let recorded = self.modules.get(module.0 as usize)?;
         if recorded.path.starts_with('[') {
-            return None;
+            let map = jit::map_of(self.folder.as_deref()?, recorded)?;
+            let functions = jit::read(&map)
+                .inspect_err(|error| {
+                    self.notes.push(format!(
+                        "no names for {}: {}: {error}",
+                        recorded.path,
+                        map.display()
+                    ));
+                })
+                .ok()?;
+            return Some(Loaded {
+                dwarf: None,
+                functions,
+                is_generated: true,
+            });
         }
         match open_module(recorded, &self.paths) {
             Ok(file) => Some(Loaded::new(&file, &recorded.build_id)),
@@ -198,7 +224,11 @@ impl Loaded {
             .has_debug_information()
             .then(|| Loader::new(source.path()).ok())
             .flatten();
-        Self { dwarf, functions }
+        Self {
+            dwarf,
+            functions,
+            is_generated: false,
+        }
     }
 
     fn frames(&self, probe: u64) -> Vec<Frame> {
@@ -214,7 +244,10 @@ impl Loaded {
             }
             (None, Some(symbol)) => {
                 frames.push(Frame {
-                    function: demangle(&symbol.name),
+                    function: match self.is_generated {
+                        true => symbol.name.clone(),
+                        false => demangle(&symbol.name),
+                    },
                     ..Frame::unknown(ModuleId(0), 0)
                 });
             }

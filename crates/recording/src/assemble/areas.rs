@@ -75,7 +75,7 @@ pub(super) fn objects(
             (
                 ObjectKind::Code,
                 if generated {
-                    "[jit]"
+                    crate::jit::OBJECT
                 } else {
                     file_name(&region.path)
                 }

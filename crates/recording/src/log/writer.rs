@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -15,7 +16,10 @@ use crate::convert::{self, ModulePaths};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
-use crate::{AccessBatch, Error, Event, Metadata, Status};
+use crate::{AccessBatch, Error, Event, Metadata, Status, jit};
+
+/// `PROT_EXEC`.
+const EXECUTABLE: u32 = 4;
 
 /// Writes a recording while it is made.
 ///
@@ -33,6 +37,8 @@ pub struct LogWriter {
     paths: ModulePaths,
     /// Modules that only processes of other mount namespaces see, kept open: `paths` leads to them.
     elsewhere: Vec<File>,
+    /// Processes with anonymous executable memory.
+    generating: BTreeSet<u32>,
 }
 
 /// What became of the log when the recording ended.
@@ -76,6 +82,7 @@ impl LogWriter {
             accesses: 0,
             paths,
             elsewhere: Vec::new(),
+            generating: BTreeSet::new(),
         })
     }
 
@@ -131,6 +138,17 @@ impl LogWriter {
         }
         self.begin_frame();
         for event in events {
+            if let Event::Map {
+                pid,
+                protection,
+                path,
+                ..
+            } = event
+                && protection & EXECUTABLE != 0
+                && (path == "//anon" || path.starts_with("[anon:"))
+            {
+                self.generating.insert(*pid);
+            }
             match event {
                 Event::Map {
                     pid,
@@ -139,7 +157,6 @@ impl LogWriter {
                     build_id,
                     ..
                 } if path.starts_with('/') => {
-                    const EXECUTABLE: u32 = 4;
                     let executable = protection & EXECUTABLE != 0;
                     let logged = self.remember(*pid, executable, path, build_id);
                     if self.metadata.redacted {
@@ -169,6 +186,14 @@ impl LogWriter {
         self.metadata.end_ns = end_ns;
         self.metadata.status = Status::Complete;
         folder::write_metadata(&self.folder, &self.metadata, &TableChecksums::new())?;
+        // Their names are full of paths.
+        if !self.metadata.redacted {
+            let since = jit::since(
+                self.metadata.started_unix_ns,
+                self.metadata.attached.is_some(),
+            );
+            jit::keep(std::mem::take(&mut self.generating), since, &self.folder);
+        }
         let worthwhile =
             convert::estimate(&self.folder, self.accesses, &self.paths) <= convert::BUDGET;
         if !worthwhile && !self.metadata.redacted {
