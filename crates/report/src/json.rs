@@ -19,6 +19,7 @@ struct Report<'a> {
     lost: u64,
     undecoded: u64,
     source: &'a str,
+    notes: &'a [String],
     attribution: Kinds,
     objects: Vec<Object<'a>>,
     threads: Vec<Thread<'a>>,
@@ -113,6 +114,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
         attribution,
         tables,
         source,
+        notes,
         ..
     } = *content;
     let totals = &attribution.totals;
@@ -145,6 +147,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
         lost: attribution.counts.lost,
         undecoded: attribution.counts.undecoded,
         source,
+        notes,
         attribution: Kinds {
             heap,
             heap_unresolved,

@@ -516,7 +516,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         attribution: &attribution,
         tables: &tables,
         source: "clock",
-        notes: &[],
+        notes: &["source clock, not pmu: there is none".to_owned()],
         nodes: 2,
         trace: None,
     };
@@ -538,6 +538,7 @@ fn json_has_every_key_and_its_counts_add_up() {
         vec![
             "accesses",
             "compute",
+            "notes",
             "lost",
             "undecoded",
             "source",
