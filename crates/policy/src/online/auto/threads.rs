@@ -45,6 +45,8 @@ struct Known {
     first: u8,
     /// Where it was sent.
     node: u8,
+    /// It has not been seen there yet.
+    on_its_way: bool,
     moves: u8,
     /// What its last move has cost.
     refill_ns: f64,
@@ -53,6 +55,7 @@ struct Known {
 const UNKNOWN: Known = Known {
     first: NONE,
     node: NONE,
+    on_its_way: false,
     moves: 0,
     refill_ns: 0.0,
 };
@@ -187,6 +190,7 @@ impl Threads {
                 at[one.thread] = one.node;
                 let known = &mut self.known[index.0 as usize];
                 known.node = one.node as u8;
+                known.on_its_way = true;
                 known.refill_ns = one.refill_ns;
                 known.moves = known.moves.saturating_add(1);
                 self.any_moved = true;
@@ -203,16 +207,24 @@ impl Threads {
         left
     }
 
-    /// CPUs of each node that no thread has, nor had before it ended or was moved: it, or one that follows it, may
-    /// come there.
+    /// CPUs of each node that no thread has or is about to have, nor had before it ended or was moved: it, or one that
+    /// follows it, may come there.
     fn room(&mut self, threads: &[ThreadCounts]) -> Vec<i64> {
         let (mut own, mut guests) = (vec![0; self.nodes], vec![0; self.nodes]);
         for one in threads {
             let node = usize::from(one.node);
             self.ran_on |= 1 << node;
-            match self.of(one.thread).is_away() {
+            let known = self.of(one.thread);
+            let on_its_way = known.on_its_way && usize::from(known.node) != node;
+            if known.on_its_way && !on_its_way {
+                self.known[one.thread.0 as usize].on_its_way = false;
+            }
+            match known.is_away() || on_its_way {
                 true => guests[node] += 1,
                 false => own[node] += 1,
+            }
+            if known.is_away() && on_its_way {
+                guests[usize::from(known.node)] += 1;
             }
         }
         for (most, own) in self.own_at_once.iter_mut().zip(own) {
@@ -237,7 +249,7 @@ impl Threads {
         weighing: &Weighing<'_>,
     ) -> Option<Vec<Prospect>> {
         let known = self.of(thread);
-        if known.first == NONE || known.is_away() && usize::from(known.node) != from {
+        if known.first == NONE || known.on_its_way {
             return None;
         }
         let seen = &self.seen[thread.0 as usize * self.nodes..][..self.nodes];
@@ -400,6 +412,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cpu_that_a_thread_is_on_its_way_to_is_taken() {
+        // Node 0 has one CPU that no thread has.
+        let mut world = World::new(2, 2, &[0, 1, 1]);
+        world.refer(1, 0, 200);
+        assert_eq!(world.decide(&[0, 1, 2]), [(1, 0)]);
+        world.on[1] = 1;
+        world.refer(2, 0, 200);
+        assert_eq!(world.decide(&[0, 1, 2]), []);
+        // Once it is there, its own CPU is kept for it.
+        world.on[1] = 0;
+        assert_eq!(world.decide(&[0, 1, 2]), []);
+    }
+
+    #[test]
     fn a_thread_goes_to_its_memory_when_that_has_paid() {
         let mut world = World::new(2, 2, &[0, 1]);
         world.refer(0, 1, 100);
@@ -496,15 +522,29 @@ mod tests {
         fn no_node_has_more_threads_than_cpus_or_than_it_had(
             on in prop::collection::vec(0u16..3, 1..9),
             cpus_per_node in 0u32..4,
-            references in prop::collection::vec((0usize..9, 0usize..3, 0u32..600, any::<bool>()), 0..40),
+            references in prop::collection::vec(
+                (0usize..9, 0usize..3, 0u32..600, any::<bool>(), any::<bool>()),
+                0..40,
+            ),
         ) {
             let mut world = World::new(3, cpus_per_node, &on);
             let all: Vec<usize> = (0..on.len()).collect();
             let on_node = |on: &[u16], node: u16| on.iter().filter(|&&other| other == node).count();
-            for (thread, memory, times, decides) in references {
-                world.refer(thread % on.len(), memory, times);
-                if decides {
-                    world.decide(&all);
+            // Where threads are that are on their way.
+            let mut arrived = on.clone();
+            for (thread, memory, times, decides, arrives) in references {
+                let thread = thread % on.len();
+                std::mem::swap(&mut world.on, &mut arrived);
+                world.refer(thread, memory, times);
+                let before = world.on.clone();
+                let moves = if decides { world.decide(&all) } else { Vec::new() };
+                world.on = before;
+                std::mem::swap(&mut world.on, &mut arrived);
+                for (thread, node) in moves {
+                    world.on[thread] = node;
+                }
+                if arrives {
+                    arrived.clone_from(&world.on);
                 }
                 for node in 0..3 {
                     let bound = on_node(&on, node).max(cpus_per_node as usize);
