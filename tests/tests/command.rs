@@ -948,7 +948,7 @@ const GENERATES: &str = r#"
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-enum { BYTES = 4096, COUNT = 1 << 22 };
+enum { BYTES = 4096, COUNT = 1 << BITS };
 __attribute__((noinline, aligned(64))) static unsigned long gather(const unsigned *at, const unsigned long *from) {
     unsigned long sum = 0;
     for (unsigned k = 0; k < COUNT; k++) sum += from[at[k]];
@@ -974,14 +974,15 @@ int main(void) {
 #[test]
 fn generated_code_has_the_names_that_its_program_gives_it() {
     let case = Case::new("generated");
-    let program = compile(&case, "generates", GENERATES, &["-O2"]);
-    let record = |name: &str, more: &[&str]| {
+    let large = compile(&case, "large", GENERATES, &["-O2", "-DBITS=22"]);
+    let small = compile(&case, "small", GENERATES, &["-O2", "-DBITS=16"]);
+    let record = |name: &str, more: &[&str], program: &Path| {
         let mut command = case.command(nearpage_path());
         command
-            .args(["record", "-q", "--rate", "997", "-o", name])
+            .args(["record", "-q", "-o", name])
             .args(more)
             .arg("--")
-            .arg(&program);
+            .arg(program);
         let recorded = case.run(command).success();
         let (map, _) = recorded.stdout.split_once(' ').unwrap();
         fs::remove_file(map).unwrap();
@@ -990,7 +991,7 @@ fn generated_code_has_the_names_that_its_program_gives_it() {
         let report = json(&case.nearpage(["report", "--json", name]).success());
         report["objects"].to_string()
     };
-    record("r", &[]);
+    record("r", &["--rate", "997"], &large);
     assert!(
         functions("r").contains("gather of v8@1"),
         "{}",
@@ -999,8 +1000,11 @@ fn generated_code_has_the_names_that_its_program_gives_it() {
     case.nearpage(["export", "-q", "r", "-o", "copy"]).success();
     assert_eq!(functions("copy"), functions("r"));
     // They are full of paths.
-    record("redacted", &["--redact"]);
+    record("redacted", &["--rate", "997", "--redact"], &large);
     assert!(!functions("redacted").contains("gather of"));
+    let full = ["--source", "full", "--machine", "flash-8"];
+    record("full", &full, &small);
+    assert!(functions("full").contains("gather of v8@1"));
 }
 
 /// A program that runs another one with perf_event_open refused, as container profiles do.

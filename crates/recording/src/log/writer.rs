@@ -16,7 +16,7 @@ use crate::convert::{self, ModulePaths};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
-use crate::{AccessBatch, Error, Event, Metadata, Status, jit};
+use crate::{AccessBatch, Error, Event, Metadata, Status, jit, trace};
 
 /// `PROT_EXEC`.
 const EXECUTABLE: u32 = 4;
@@ -192,6 +192,8 @@ impl LogWriter {
                 self.metadata.started_unix_ns,
                 self.metadata.attached.is_some(),
             );
+            let traced = traced_processes(&self.folder.join(folder::TRACE_FOLDER));
+            self.generating.extend(traced);
             jit::keep(std::mem::take(&mut self.generating), since, &self.folder);
         }
         let worthwhile =
@@ -246,6 +248,13 @@ impl LogWriter {
         self.frame[..FRAME_HEADER_BYTES].copy_from_slice(&header.to_bytes());
         self.file.write_all(&self.frame).at(&self.path, "write")
     }
+}
+
+/// Processes of a full recording, whose mappings are in its trace alone.
+fn traced_processes(traces: &Path) -> Vec<u32> {
+    let files = std::fs::read_dir(traces).into_iter().flatten().flatten();
+    let processes = files.filter_map(|file| trace::process_of(file.file_name().to_str()?));
+    processes.collect()
 }
 
 /// The file that a live process sees at `path`, where it is another one than is seen here.

@@ -37,6 +37,7 @@ pub use self::steps::{ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
 pub use self::unfinished::finish as finish_frames;
+pub(crate) use self::unfinished::process_of;
 use crate::{AccessKind, ThreadIndex};
 pub use nearpage_wire::trace::{BEGIN_MARK, END_MARK, Segment, Served};
 

@@ -58,6 +58,11 @@ pub fn finish(folder: &Path, alive: impl Fn(u32) -> bool) -> Result<usize, Error
     Ok(finished)
 }
 
+/// The process of a trace's file.
+pub(crate) fn process_of(name: &str) -> Option<u32> {
+    Some(parse(name)?.0)
+}
+
 /// `trace-PID-START.…`.
 fn parse(name: &str) -> Option<(u32, u64, &str)> {
     let (pid, rest) = name.strip_prefix("trace-")?.split_once('-')?;
