@@ -73,15 +73,11 @@ pub enum GuestError {
     },
     /// The script never started.
     NeverBooted {
-        /// Which try.
-        attempt: u32,
         /// The console's last lines.
         console: String,
     },
     /// The guest went down in the middle of the script.
     Died {
-        /// Which try.
-        attempt: u32,
         /// The console's last lines.
         console: String,
     },
@@ -160,13 +156,13 @@ impl Guest {
         fs::write(folder.join("script"), script)?;
         let mut given = names_in(&folder)?;
         given.retain(|name| !RESULTS.iter().any(|result| name == result));
-        let mut attempt = 0;
+        let mut tries_left = ATTEMPTS;
         loop {
-            attempt += 1;
+            tries_left -= 1;
             clear_all_but(&folder, &given)?;
-            match self.boot_and_run(&image, &folder, limit, attempt) {
+            match self.boot_and_run(&image, &folder, limit) {
                 Err(error @ (GuestError::NeverBooted { .. } | GuestError::Died { .. }))
-                    if attempt < ATTEMPTS =>
+                    if tries_left > 0 =>
                 {
                     eprintln!("{error}\n--- trying once more");
                 }
@@ -180,7 +176,6 @@ impl Guest {
         image: &Image,
         folder: &Path,
         limit: Duration,
-        attempt: u32,
     ) -> Result<GuestOutput, GuestError> {
         let started = Instant::now();
         // The emulator must not outlive a test that is killed.
@@ -207,7 +202,6 @@ impl Guest {
             let Some(boot) = boot else {
                 if ended || elapsed > BOOT_LIMIT {
                     return Err(GuestError::NeverBooted {
-                        attempt,
                         console: tail(&folder.join("console")),
                     });
                 }
@@ -217,7 +211,6 @@ impl Guest {
             if ended {
                 let Ok(status) = text("status").trim().parse() else {
                     return Err(GuestError::Died {
-                        attempt,
                         console: tail(&folder.join("console")),
                     });
                 };
@@ -374,16 +367,13 @@ impl fmt::Display for GuestError {
             GuestError::NotSetUp { missing } => {
                 write!(f, "{} is missing: run tests/setup first", missing.display())
             }
-            GuestError::NeverBooted { attempt, console } => {
-                write!(
-                    f,
-                    "the guest didn't boot ({attempt}. try)\n--- console\n{console}"
-                )
+            GuestError::NeverBooted { console } => {
+                write!(f, "the guest didn't boot\n--- console\n{console}")
             }
-            GuestError::Died { attempt, console } => {
+            GuestError::Died { console } => {
                 write!(
                     f,
-                    "the guest went down before the script's end ({attempt}. try)\n--- console\n{console}"
+                    "the guest went down before the script's end\n--- console\n{console}"
                 )
             }
             GuestError::TooLong {

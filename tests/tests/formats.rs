@@ -164,13 +164,7 @@ fn profiles_are_labelled_with_object_node_and_level() {
     assert_eq!(lost, 400_000.0);
 
     assert_eq!(export("pprof")[..2], [0x1f, 0x8b]);
-    // Where Go is, its own reader.
-    let read = Command::new("go")
-        .args(["tool", "pprof", "-raw"])
-        .arg(case.path("pprof"))
-        .output();
-    if let Some(read) = read.ok().filter(|read| read.status.success()) {
-        let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    if let Some(text) = read_by_pprof(&case, "pprof") {
         for word in [
             "accesses/count time/nanoseconds[dflt]",
             "1000     250000: 1",
@@ -181,6 +175,16 @@ fn profiles_are_labelled_with_object_node_and_level() {
             assert!(text.contains(word), "{word}: {text}");
         }
     }
+}
+
+/// A profile as its own reader has it, where Go is.
+fn read_by_pprof(case: &Case, profile: &str) -> Option<String> {
+    let mut pprof = Command::new("go");
+    pprof
+        .args(["tool", "pprof", "-raw"])
+        .arg(case.path(profile));
+    let read = pprof.output().ok().filter(|read| read.status.success())?;
+    Some(String::from_utf8_lossy(&read.stdout).into_owned())
 }
 
 /// pprof takes the first mapping for the program, and that was the module of the first access.
@@ -202,13 +206,7 @@ fn pprof_names_the_program() {
         .success();
     case.nearpage(["export", "r", "--to", "pprof", "-o", "p"])
         .success();
-    // Where Go is.
-    let read = Command::new("go")
-        .args(["tool", "pprof", "-raw"])
-        .arg(case.path("p"))
-        .output();
-    if let Some(read) = read.ok().filter(|read| read.status.success()) {
-        let text = String::from_utf8_lossy(&read.stdout).into_owned();
+    if let Some(text) = read_by_pprof(&case, "p") {
         let (_, mappings) = text.split_once("Mappings\n").expect("mappings");
         let files: Vec<&str> = mappings
             .lines()

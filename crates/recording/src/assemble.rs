@@ -17,6 +17,7 @@ use nearpage_wire::{LARGE_ALLOCATION_BYTES, is_own_module};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
+pub(crate) use self::address_space::{EXECUTABLE, is_anonymous};
 use self::call_sites::CallSites;
 use self::images::Image;
 use self::modules::Modules;

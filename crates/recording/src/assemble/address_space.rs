@@ -10,7 +10,12 @@ use rustc_hash::FxHashMap;
 use crate::{Event, ThreadIndex};
 
 /// `PROT_EXEC`.
-pub(super) const EXECUTABLE: u32 = 4;
+pub(crate) const EXECUTABLE: u32 = 4;
+
+/// Is what has this path memory without a file?
+pub(crate) fn is_anonymous(path: &str) -> bool {
+    path.is_empty() || path.starts_with("//anon") || path.starts_with("[anon")
+}
 
 /// A mapped range with a lifetime.
 #[derive(Clone, Debug)]
@@ -32,7 +37,7 @@ impl Region {
     }
 
     pub(super) fn anonymous(&self) -> bool {
-        self.path.is_empty() || self.path.starts_with("//anon") || self.path.starts_with("[anon")
+        is_anonymous(&self.path)
     }
 
     /// Is it (a part of) a file?

@@ -12,14 +12,12 @@ use super::{
     ACCESSES, EVENTS, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAGIC, VERSION, accesses,
     events,
 };
+use crate::assemble::{EXECUTABLE, is_anonymous};
 use crate::convert::{self, ModulePaths};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
 use crate::{AccessBatch, Error, Event, Metadata, Status, jit, trace};
-
-/// `PROT_EXEC`.
-const EXECUTABLE: u32 = 4;
 
 /// Writes a recording while it is made.
 ///
@@ -145,7 +143,7 @@ impl LogWriter {
                 ..
             } = event
                 && protection & EXECUTABLE != 0
-                && (path == "//anon" || path.starts_with("[anon:"))
+                && is_anonymous(path)
             {
                 self.generating.insert(*pid);
             }

@@ -270,9 +270,7 @@ impl<'a> Pprof<'a> {
         }
         labels
     }
-}
 
-impl Pprof<'_> {
     /// pprof takes the first mapping for the program: that of the process with most time lost, by the name of its
     /// first thread, which the kernel cuts.
     fn put_program_first(&mut self) {
@@ -293,12 +291,14 @@ impl Pprof<'_> {
         else {
             return;
         };
-        let is_program = |mapping: &proto::Mapping| {
-            let path = &self.profile.string_table[mapping.filename as usize];
-            path.rsplit('/').next().unwrap_or(path).starts_with(name)
+        let is_program = |module: &ModuleId| {
+            tables.modules[module.0 as usize]
+                .file_name()
+                .starts_with(name)
         };
-        if let Some(at) = self.profile.mapping.iter().position(is_program) {
-            self.profile.mapping[..=at].rotate_right(1);
+        let ids = self.modules.iter().filter(|(module, _)| is_program(module));
+        if let Some(&id) = ids.map(|(_, id)| id).min() {
+            self.profile.mapping[..id as usize].rotate_right(1);
         }
     }
 }

@@ -214,16 +214,15 @@ impl Threads {
         for one in threads {
             let node = usize::from(one.node);
             self.ran_on |= 1 << node;
-            let known = self.of(one.thread);
-            let on_its_way = known.on_its_way && usize::from(known.node) != node;
-            if known.on_its_way && !on_its_way {
-                self.known[one.thread.0 as usize].on_its_way = false;
+            if let Some(known) = self.known.get_mut(one.thread.0 as usize) {
+                known.on_its_way &= usize::from(known.node) != node;
             }
-            match known.is_away() || on_its_way {
+            let known = self.of(one.thread);
+            match known.is_away() || known.on_its_way {
                 true => guests[node] += 1,
                 false => own[node] += 1,
             }
-            if known.is_away() && on_its_way {
+            if known.is_away() && known.on_its_way {
                 guests[usize::from(known.node)] += 1;
             }
         }
