@@ -208,11 +208,25 @@ fn unlogged(
     active: &FxHashSet<u32>,
 ) -> Option<String> {
     let (mut without, mut known) = (BTreeSet::new(), FxHashSet::default());
+    // Children that run their parent's program yet: of what they were forked with a trace tells again, and after a
+    // `vfork` what they allocate is in no log.
+    let mut forked = FxHashSet::default();
     for event in events {
         match event {
-            Event::Fork { pid, .. } => {
+            Event::Fork {
+                pid, parent_pid, ..
+            } => {
                 known.insert(*pid);
+                if parent_pid != pid {
+                    forked.insert(*pid);
+                }
             }
+            Event::Name {
+                pid, exec: true, ..
+            } => {
+                forked.remove(pid);
+            }
+            Event::Map { pid, .. } if forked.contains(pid) => {}
             Event::Map {
                 time_ns, pid, path, ..
             } if is_own_module(file_name(path).as_bytes()) && active.contains(pid) => {

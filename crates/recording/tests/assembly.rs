@@ -541,6 +541,8 @@ fn processes_that_could_not_write_their_log_are_noted() {
     // One by `exec` in a process whose first program had a log, one that was never seen to run.
     for (at, pid, thread) in [(20, 101, 1), (30, 102, 2)] {
         events.push(fork(at, pid, pid, thread, 100));
+        // Forked with it, as traces tell.
+        events.push(map(at, pid, 0x30_0000, 0x1000, CODE, library));
         events.push(name(at + 1, pid, thread, "first", true));
         events.push(map(at + 2, pid, 0x30_0000, 0x1000, CODE, library));
         events.push(name(at + 5, pid, thread, "second", true));
@@ -571,4 +573,15 @@ fn processes_that_could_not_write_their_log_are_noted() {
     let notes = said(&inside.collect::<Vec<_>>());
     let namespace = notes[0].strip_prefix(missing).expect("what");
     assert!(namespace.contains("PID namespace"), "{notes:?}");
+    // A child of `vfork` has no log until it runs a program.
+    let mut events = program();
+    events.push(map(3, 100, 0x30_0000, 0x1000, CODE, library));
+    events.push(fork(20, 101, 101, 1, 100));
+    events.push(map(21, 101, 0x30_0000, 0x1000, CODE, library));
+    let own_log = (100, 4, vec![Block::of(100).thread(4, 0, 0)]);
+    let notes = open(&events, &accesses, &[own_log]).metadata.notes;
+    assert!(
+        !notes.iter().any(|note| note.contains("allocation log")),
+        "{notes:?}"
+    );
 }
