@@ -765,6 +765,13 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         &["source=dreams", "loads, clock"],
     );
 
+    says(&["full", "--only", "idle"], 2, &["idle", "kernel, user"]);
+    says(
+        &["full", "--only", "kernel"],
+        1,
+        &["full: its kernel was not recorded", "qemu-system"],
+    );
+
     // Machines.
     let again = "record it again: nearpage record --source full --machine xeon-2 -- ";
     says(

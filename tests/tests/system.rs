@@ -141,6 +141,43 @@ fn a_guests_misses_are_the_kernels_by_region() {
         simulated["results"][0]["local_share"], 1.0,
         "one CPU: {simulated:#}"
     );
+    // Everything is the kernel's there.
+    let misses = |only: &str| {
+        let words = [
+            "simulate",
+            "traced",
+            "--policy",
+            "first-touch",
+            "--json",
+            "--only",
+            only,
+        ];
+        let simulated: Value =
+            serde_json::from_str(&case.nearpage(words).success().stdout).unwrap();
+        let said = simulated["notes"].to_string();
+        assert!(said.contains("alone (--only)"), "{said}");
+        let result = &simulated["results"][0];
+        (
+            result["misses"].as_u64().unwrap(),
+            result["compute_ns"].as_f64().unwrap(),
+        )
+    };
+    let all = &simulated["results"][0];
+    assert_eq!(
+        misses("kernel"),
+        (
+            all["misses"].as_u64().unwrap(),
+            all["compute_ns"].as_f64().unwrap()
+        )
+    );
+    // TLB misses, which are time of computation, are left out with the rest.
+    let (misses, compute_ns) = misses("user");
+    let all_ns = all["compute_ns"].as_f64().unwrap();
+    assert_eq!(misses, 0);
+    assert!(
+        (0.9 * all_ns..all_ns).contains(&compute_ns),
+        "{compute_ns} of {all_ns}"
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ use nearpage_simulator::{
 };
 
 use crate::analysis::Analysis;
-use crate::arguments::Simulate;
+use crate::arguments::{Only, Simulate};
 use crate::homes::{self, Homes, Processes};
 use crate::progress::Progress;
 use crate::record::quoted;
@@ -50,7 +50,17 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     for (path, folder) in arguments.recordings.iter().zip(&folders) {
         let _progress = Progress::new(format!("reading {folder}"));
         let recording = Recording::open(path)?;
-        traces.push(Replayed::new(&recording, recording.trace()?));
+        let mut trace = recording.trace()?;
+        if let Some(only) = arguments.only {
+            if !trace.is_of_whole_system() {
+                bail!(
+                    "{folder}: its kernel was not recorded, so that all misses are the program's; --only is for guests \
+                     under qemu-system"
+                );
+            }
+            trace.only(only.into());
+        }
+        traces.push(Replayed::new(&recording, trace));
         recordings.push(recording);
     }
     if let [trace] = traces.as_mut_slice()
@@ -148,6 +158,13 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         })?
     };
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
+    notes.extend(arguments.only.map(|only| {
+        let (whose, other) = match only {
+            Only::Kernel => ("the kernel", "programs"),
+            Only::User => ("programs", "the kernel"),
+        };
+        format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
+    }));
     notes.extend(left_out);
     notes.extend(planned);
     notes.extend(elsewhere.iter().map(elsewhere_note));

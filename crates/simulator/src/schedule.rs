@@ -16,9 +16,10 @@ pub enum Scheduler {
     /// They stay where they were traced, but for the schedule's moves.
     #[default]
     Pinned,
-    /// A thread goes back to the CPU that it ran on last; where that is taken it goes to the nearest
-    /// idle one, and a CPU that falls idle takes the thread that has waited longest in the longest
-    /// queue.
+    /// UNIX's priorities with affinity (Verghese §5). A thread goes back to the CPU that it ran on last; where that is
+    /// taken it goes to the nearest idle one, and a CPU that falls idle takes the thread that has waited longest in the
+    /// longest queue. At the end of a turn a CPU takes the thread that waits for another, where that has had
+    /// [`Schedule::affinity_ns`] less CPU time; of what was before, half counts after each second.
     Affinity,
     /// Programs share the CPUs out among them, as evenly as they can, and anew whenever a program
     /// begins or ends (Verghese's parallel workload); a program's threads take turns on its CPUs.
@@ -60,6 +61,8 @@ pub struct Program {
 pub struct Schedule {
     /// Who decides where threads run.
     pub scheduler: Scheduler,
+    /// With [`Scheduler::Affinity`]: so much less CPU time has a thread had that takes another CPU than its own.
+    pub affinity_ns: Option<u64>,
     /// Programs, in the order of the recordings; those that are not there begin at once.
     #[serde(rename = "program")]
     pub programs: Vec<Program>,
@@ -87,10 +90,19 @@ impl Schedule {
             let message = "it has moves, which need scheduler = \"pinned\"";
             return Err(Error::schedule(file, message));
         }
+        if schedule.scheduler != Scheduler::Affinity && schedule.affinity_ns.is_some() {
+            let message = "it has affinity_ns, which needs scheduler = \"affinity\"";
+            return Err(Error::schedule(file, message));
+        }
         Ok(Self {
             file: file.to_owned(),
             ..schedule
         })
+    }
+
+    /// [`Self::affinity_ns`], a tenth of a second where it is not there.
+    pub(crate) fn affinity_ns(&self) -> u64 {
+        self.affinity_ns.unwrap_or(100_000_000)
     }
 
     /// Do threads run elsewhere than where they were traced?

@@ -25,6 +25,24 @@ impl From<InitialPlacement> for nearpage_policy::online::Initial {
     }
 }
 
+/// Whose misses count, of a guest that was recorded with its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Only {
+    /// The kernel's
+    Kernel,
+    /// The programs'
+    User,
+}
+
+impl From<Only> for nearpage_recording::trace::Mode {
+    fn from(only: Only) -> Self {
+        match only {
+            Only::Kernel => Self::Kernel,
+            Only::User => Self::User,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::simulate::parameters())]
 pub struct Simulate {
@@ -52,6 +70,10 @@ pub struct Simulate {
     /// charged a refill of their caches: the result is an estimate
     #[arg(long, value_name = "FILE")]
     pub schedule: Option<PathBuf>,
+    /// Of a guest that was recorded with its kernel (qemu-system): misses of the kernel or of programs
+    /// alone; the other's instructions take their time, and miss nothing
+    #[arg(long, value_enum)]
+    pub only: Option<Only>,
     /// Where pages start, for policies that move them [default: first-touch]
     #[arg(long, value_enum)]
     pub initial: Option<InitialPlacement>,

@@ -33,7 +33,7 @@ pub use self::statistics::{
     ChainShare, HotPages, ModeMisses, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly,
     SegmentMisses, SystemStatistics, TraceStatistics,
 };
-pub use self::steps::{ThreadSteps, Trace};
+pub use self::steps::{Mode, ThreadSteps, Trace};
 pub use self::thin::{ThinEvent, Thinning};
 pub(crate) use self::traced::{OpenFrames, SharedTrace, Traced};
 pub use self::unfinished::finish as finish_frames;

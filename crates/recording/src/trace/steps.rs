@@ -26,6 +26,16 @@ pub struct Trace {
     threads: Vec<TracedThread>,
     /// Image and number of each thread, in each of the programs that it ran.
     programs: Vec<Vec<(usize, usize)>>,
+    only: Option<Mode>,
+}
+
+/// Who a reference is made by, of a guest that was traced with its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The kernel.
+    Kernel,
+    /// Programs.
+    User,
 }
 
 impl Trace {
@@ -57,7 +67,18 @@ impl Trace {
             threads: programs.iter().map(thread).collect(),
             programs,
             traced: traced.clone(),
+            only: None,
         }
+    }
+
+    /// Is it of a guest with its kernel?
+    pub fn is_of_whole_system(&self) -> bool {
+        self.traced.is_of_whole_system()
+    }
+
+    /// From now on, misses of the other mode are none. What it executed stays, and so does what it touched first.
+    pub fn only(&mut self, mode: Mode) {
+        self.only = Some(mode);
     }
 
     /// The threads, in order of creation.
@@ -90,6 +111,7 @@ impl Trace {
         let programs = self.programs[position].iter().rev().copied().collect();
         let mut steps = ThreadSteps {
             traced: self.traced.clone(),
+            without: self.only.map(|mode| mode == Mode::User),
             image: 0,
             number: 0,
             is_child: is_child(&self.traced.images, &self.programs[position]),
@@ -115,15 +137,17 @@ fn is_child(images: &Images, programs: &[(usize, usize)]) -> bool {
 /// the rest.
 fn take(pending: &mut u64, misses: &[Miss], happenings: &mut Vec<(usize, u32, Happening)>) -> u32 {
     while *pending > u64::from(u32::MAX) {
-        let nothing = Happening::Resume {
-            after: 0,
-            waited_instructions: 0,
-        };
-        happenings.push((misses.len(), u32::MAX, nothing));
+        happenings.push((misses.len(), u32::MAX, NOTHING));
         *pending -= u64::from(u32::MAX);
     }
     std::mem::take(pending) as u32
 }
+
+/// A step that changes nothing.
+const NOTHING: Happening = Happening::Resume {
+    after: 0,
+    waited_instructions: 0,
+};
 
 /// Numbers of signals are a process's own; the trace's are one for all.
 fn sequence(image: usize, of_process: u64) -> u64 {
@@ -138,6 +162,8 @@ fn sequence(image: usize, of_process: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct ThreadSteps {
     traced: Arc<Traced>,
+    /// Misses of the kernel (`true`) or of programs are left out.
+    without: Option<bool>,
     /// The program that it runs, and which of its threads it is.
     image: usize,
     number: usize,
@@ -199,6 +225,10 @@ impl ThreadSteps {
             let signal = Happening::Signal { sequence };
             batch.happenings.push((batch.misses.len(), since, signal));
         }
+        if self.programs.is_empty() && self.pending > 0 {
+            let since = take(&mut self.pending, &batch.misses, &mut batch.happenings);
+            batch.happenings.push((batch.misses.len(), since, NOTHING));
+        }
         self.next_program() || !batch.happenings.is_empty()
     }
 
@@ -216,6 +246,7 @@ impl ThreadSteps {
         let (pages, lookup, image) = (&traced.pages, &mut self.lookup, self.image);
         let (images, forks) = (&traced.images, &mut self.forks);
         let offset_mask = pages.page_bytes() - 1;
+        let without = self.without;
         let mut pending = self.pending;
         let mut unknown = None;
         batch.misses.reserve(frame.records as usize);
@@ -234,6 +265,7 @@ impl ThreadSteps {
             }
             pending += since;
             let happening = match *record {
+                Record::Reference(reference) if without == Some(reference.kernel) => return,
                 Record::Reference(reference) => {
                     let Some(page) = lookup.find(pages, reference.address, at) else {
                         unknown = unknown.or(Some(reference.address));

@@ -38,6 +38,12 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
+    /// Is it of a guest with its kernel?
+    pub(super) fn is_of_whole_system(&self) -> bool {
+        let mut files = self.images.files.iter();
+        files.any(|file| file.header.whole_system)
+    }
+
     /// Opens the trace in a recording's folder, makes the pass over it, and adds what it says to the
     /// recorder's log. `None`: there is no trace.
     pub(crate) fn survey(

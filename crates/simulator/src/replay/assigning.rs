@@ -25,6 +25,36 @@ pub(super) struct Assigning {
     /// Threads that went on on another CPU, and the lines that they were charged for.
     pub moved: u64,
     pub refilled_lines: u64,
+    /// CPU time of each thread, under [`Scheduler::Affinity`].
+    usage: Vec<Usage>,
+    affinity: u64,
+}
+
+/// A second, after which CPU time of before counts half.
+const SECOND: u64 = 1_000_000_000 * FS as u64;
+
+/// CPU time that a thread has had lately, as UNIX counts it.
+#[derive(Clone, Copy, Default)]
+struct Usage {
+    /// As of `until`, in femtoseconds.
+    time: u64,
+    until: u64,
+}
+
+impl Usage {
+    fn at(self, now: u64) -> u64 {
+        let seconds = (now / SECOND).saturating_sub(self.until / SECOND);
+        self.time >> seconds.min(63)
+    }
+
+    /// Time up to `now` counts if it was `running`.
+    fn follow(&mut self, now: u64, running: bool) {
+        let more = now.saturating_sub(self.until);
+        *self = Self {
+            time: self.at(now) + if running { more } else { 0 },
+            until: now.max(self.until),
+        };
+    }
 }
 
 impl Assigning {
@@ -48,10 +78,19 @@ impl Assigning {
             cpus: figures.cpus().collect(),
             active: vec![false; programs.len()],
             programs,
+            usage: vec![Usage::default(); program_of.len()],
             program_of,
             moved: 0,
             refilled_lines: 0,
+            affinity: schedule.affinity_ns().saturating_mul(FS as u64),
         })
+    }
+
+    /// A thread gets its CPU, or has had it up to now.
+    pub fn count(&mut self, number: usize, now: u64, running: bool) {
+        if self.scheduler == Scheduler::Affinity {
+            self.usage[number].follow(now, running);
+        }
     }
 
     /// When a thread's program begins, and whether that is from the begin of the first marked phase.
@@ -153,11 +192,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         })
     }
 
-    /// A thread for a CPU that has fallen idle: the first of the longest queue.
-    pub(super) fn take_over(&mut self, cpu: u32) -> Result<Option<usize>, Error> {
-        if self.assigning.scheduler != Scheduler::Affinity {
-            return Ok(None);
-        }
+    /// The first of the longest queue comes over.
+    fn take_over(&mut self, cpu: u32) -> Result<Option<usize>, Error> {
         let queues = self.cpus.iter_mut().map(|cpu| &mut cpu.queue).rev();
         let longest = queues.max_by_key(|queue| queue.len());
         let next = longest.and_then(VecDeque::pop_front);
@@ -165,6 +201,47 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.move_to(number, cpu)?;
         }
         Ok(next)
+    }
+
+    /// Whose turn is next on the CPU of `number`, whose turn is over; `None`: it goes on.
+    pub(super) fn next_turn(&mut self, number: usize, now: u64) -> Result<Option<usize>, Error> {
+        let own = self.threads[number].cpu;
+        if self.assigning.scheduler != Scheduler::Affinity {
+            return Ok(self.cpus[own as usize].queue.pop_front());
+        }
+        self.assigning.count(number, now, true);
+        let used = |number: usize| self.assigning.usage[number].at(now);
+        let least =
+            |waiting: &mut dyn Iterator<Item = usize>| waiting.min_by_key(|&other| used(other));
+        let here = least(&mut self.cpus[own as usize].queue.iter().copied())
+            .filter(|&here| used(here) <= used(number));
+        let elsewhere = (0..).zip(&self.cpus).filter(|(cpu, _)| *cpu != own);
+        let elsewhere = least(&mut elsewhere.flat_map(|(_, cpu)| cpu.queue.iter().copied()));
+        let behind = used(here.unwrap_or(number)).saturating_sub(self.assigning.affinity);
+        let next = elsewhere.filter(|&other| used(other) < behind).or(here);
+        if let Some(next) = next {
+            let cpu = self.threads[next].cpu;
+            self.cpus[cpu as usize].queue.retain(|&other| other != next);
+            self.move_to(next, own)?;
+        }
+        Ok(next)
+    }
+
+    /// Who waits for a CPU that has fallen idle, or else comes from the longest queue.
+    pub(super) fn next_of(&mut self, cpu: u32, now: u64) -> Result<Option<usize>, Error> {
+        let affinity = self.assigning.scheduler == Scheduler::Affinity;
+        let queue = &mut self.cpus[cpu as usize].queue;
+        let usage = &self.assigning.usage;
+        let first = match affinity {
+            false => 0,
+            true => (0..queue.len())
+                .min_by_key(|&at| usage[queue[at]].at(now))
+                .unwrap_or(0),
+        };
+        match queue.remove(first) {
+            None if affinity => self.take_over(cpu),
+            next => Ok(next),
+        }
     }
 
     fn move_to(&mut self, number: usize, cpu: u32) -> Result<(), Error> {

@@ -155,11 +155,8 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         let cpu = thread.cpu;
         self.cpus[cpu as usize].running = false;
         self.running.ends(now);
-        let next = match self.cpus[cpu as usize].queue.pop_front() {
-            None => self.take_over(cpu)?,
-            next => next,
-        };
-        match next {
+        self.assigning.count(number, now, true);
+        match self.next_of(cpu, now)? {
             Some(next) => self.grant(next, now),
             None => Ok(()),
         }
@@ -183,6 +180,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         thread.wait_until(now);
         thread.state = State::Running;
         self.running.begins(thread.time);
+        self.assigning.count(number, thread.time, false);
         let cpu = &mut self.cpus[thread.cpu as usize];
         cpu.running = true;
         cpu.slice_end = thread
@@ -208,12 +206,14 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// A thread's time slice is over; `false`: nobody else wants its CPU.
     #[cold]
     pub(super) fn preempt(&mut self, number: usize, now: u64) -> Result<bool, Error> {
-        let cpu = &mut self.cpus[self.threads[number].cpu as usize];
-        if cpu.queue.is_empty() {
-            cpu.slice_end = now.saturating_add(self.job.options.slice_ns.saturating_mul(FS as u64));
+        let Some(next) = self.next_turn(number, now)? else {
+            let slice = self.job.options.slice_ns.saturating_mul(FS as u64);
+            self.cpus[self.threads[number].cpu as usize].slice_end = now.saturating_add(slice);
             return Ok(false);
-        }
-        cpu.queue.push_back(number);
+        };
+        let queue = &mut self.cpus[self.threads[number].cpu as usize].queue;
+        queue.push_front(next);
+        queue.push_back(number);
         self.leave_cpu(number, now, State::Queueing, Then::Step)?;
         Ok(true)
     }

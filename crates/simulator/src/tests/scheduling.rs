@@ -105,6 +105,47 @@ fn affinity_balances_the_load() {
     );
 }
 
+/// Six threads that never wait, four CPUs: each gets two thirds of one, whatever CPU it was traced on.
+#[test]
+fn affinity_shares_the_cpus_evenly() {
+    let machine = machine(1, CLOCK);
+    let trace = each(1, &[0, 0, 1, 1, 2, 3], &vec![load(10_000, 0); 10_000]);
+    let shared = |more: &str| {
+        let mut job = scheduled("first-touch", &format!("scheduler = \"affinity\"\n{more}"));
+        job.options.slice_ns = 1_000_000;
+        one(&trace, &machine, job)
+    };
+    let ends = |outcome: &Outcome| -> Vec<f64> {
+        let threads = outcome.threads.iter();
+        threads
+            .map(|thread| thread.began_ns + thread.time_ns)
+            .collect()
+    };
+    let spread = |outcome: &Outcome| {
+        let ends = ends(outcome);
+        let last = ends.iter().copied().fold(0.0, f64::max);
+        (last - ends.iter().copied().fold(last, f64::min)) / last
+    };
+    // By turns on their own CPUs alone, two are done in half of the time.
+    let never = shared("affinity_ns = 1_000_000_000_000");
+    assert!(spread(&never) > 0.3, "{:?}", ends(&never));
+    let fair = shared("affinity_ns = 5_000_000");
+    assert!(spread(&fair) < 0.05, "{:?}", ends(&fair));
+    assert!(
+        fair.time_ns < 1.01 * never.time_ns,
+        "{} {} {} {}",
+        fair.time_ns,
+        never.time_ns,
+        fair.threads_moved,
+        fair.refilled_lines
+    );
+    // Less affinity, more moves.
+    let restless = shared("affinity_ns = 0");
+    assert!(
+        restless.threads_moved > 2 * fair.threads_moved && fair.threads_moved > never.threads_moved
+    );
+}
+
 #[test]
 fn programs_partition_the_cpus() {
     let machine = preset("flash-8").expect("preset");
@@ -323,6 +364,10 @@ fn schedules_of_what_is_not_there_are_refused() {
             "scheduler = \"affinity\"\n[[move]]\nthread = 1\nat_ns = 0\ncpu = 1",
             "s.toml: it has moves, which need scheduler = \"pinned\"",
         ),
+        (
+            "scheduler = \"partition\"\naffinity_ns = 1",
+            "s.toml: it has affinity_ns, which needs scheduler = \"affinity\"",
+        ),
     ] {
         assert_eq!(refused(&trace, schedule), message);
     }
@@ -356,7 +401,7 @@ proptest! {
             .collect();
         let schedules = [
             starts.clone() + &pinned,
-            format!("scheduler = \"affinity\"\n{starts}"),
+            format!("scheduler = \"affinity\"\naffinity_ns = {}\n{starts}", start_ns % 1000),
             format!("scheduler = \"partition\"\n{starts}"),
         ];
         let all = first.threads.iter().chain(&second.threads);

@@ -50,7 +50,7 @@ const LARGE: u64 = 1_000_000_000_000;
 parameters! {
     /// Named parameters. None of them is from a paper; they are the same for all programs.
     pub struct AutoParameters {
-        check_ns = 1_000_000, 1..=LARGE, "time between looks at the load of controllers";
+        check_ns = 250_000, 1..=LARGE, "time between looks at the load of controllers";
         budget_permille = 10, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
         errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move, until moves have paid for themselves";
         remote_ns = 0, 0..=LARGE, "what an observed remote reference stands to save; 0: as the machine says";

@@ -64,12 +64,9 @@ impl Recording {
         let mut chains = ChainCounter::new(traced.pages.len());
         let mut pages = PageCounters::new(traced.pages.len());
         let mut words = WordCounters::default();
-        let whole_system = traced
-            .images
-            .files
-            .iter()
-            .any(|file| file.header.whole_system);
-        let mut system = whole_system.then(|| SystemCounters::new(traced.pages.len()));
+        let mut system = traced
+            .is_of_whole_system()
+            .then(|| SystemCounters::new(traced.pages.len()));
         let mut of_code_or_data = vec![[false; 2]; traced.pages.len()];
         traced.in_order(&marked, |reference| {
             let page = reference.page.0;
