@@ -502,6 +502,7 @@ mod tests {
             policy: policy.split_terminator(',').map(str::to_owned).collect(),
             set: set.iter().map(|&text| text.to_owned()).collect(),
             initial: None,
+            only: None,
             schedule: None,
             json: false,
             movements: 0,
