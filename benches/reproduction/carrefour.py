@@ -18,13 +18,14 @@ STILL = ["--set", "clustering=0"]
 TABLE_4 = {
     "cluster": (1.84, 1.76, 0.94, 0.51),
     "faces": (0.66, 0.61, 0.32, 0.01),
+    "faces long": (1.17, 1.13, 0.51, 0.01),
     "pca": (0.46, 0.45, 0.29, 0.24),
     "sor": (-0.02, -0.02, -0.02, -0.02),
     "sp": (0.08, -0.01, -0.07, 0.08),
 }
 # Pages replicated, interleaved, migrated (Table 3).
 TABLE_3 = {
-    "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "pca": ("31k", "33", "41.3k"),
+    "cluster": ("25.4k", "14.5", "858"), "faces": ("4k", "3", "1.3k"), "faces long": ("4.1k", "5", "1.4k"), "pca": ("31k", "33", "41.3k"),
     "sor": ("0", "0", "1"), "sp": ("0", "305", "1.7k"),
 }
 # By how much replicas make its memory larger, % (§4.4).
@@ -47,7 +48,7 @@ TOGETHER_AHEAD = {"kernel-balancing": 0.62, "interleave": 0.36}
 # Machine B, "for instance, when running Streamcluster or FaceRecLong" (Figure 5, of the text): how much faster Carrefour is at most.
 ON_B = {"first-touch": 2.63, "kernel-balancing": 1.65, "interleave": 0.58}
 NAMES = {
-    "cluster": "Streamcluster", "faces": "FaceRec", "pca": "PCA", "sor": "MG", "sp": "SP", "is": "IS",
+    "cluster": "Streamcluster", "faces": "FaceRec", "faces long": "FaceRecLong", "pca": "PCA", "sor": "MG", "sp": "SP", "is": "IS",
 }
 
 
@@ -58,7 +59,9 @@ def jobs(tools):
     sizes = tools.matrix["carrefour"]
     found = {f"alone {workload}": lambda workload=workload: alone(tools, machine, workload) for workload in sizes["alone"]}
     found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, machine, workload) for workload in sizes["machine_b"]["workloads"]}
-    return {**found, "together": lambda: together(tools, machine), "remote": lambda: remote(tools, machine)}
+    other = machine_of_b(tools, machine)
+    found["together on machine B"] = lambda: together(tools, other, sizes["machine_b"]["built_ns"], mechanisms=False)
+    return {**found, "together": lambda: together(tools, machine, sizes["built_ns"]), "remote": lambda: remote(tools, machine)}
 
 
 def simulate(tools, machine, recordings, *words):
@@ -84,8 +87,8 @@ def judged(tools, path, keys, judge):
 
 def alone(tools, machine, workload):
     arguments = tools.matrix["carrefour"]["alone"][workload]
-    path = os.path.join(tools.folder, f"{machine['preset']}-{workload}-alone")
-    key, tracing = tools.traced(machine, workload, arguments, path)
+    path = os.path.join(tools.folder, f"{machine['preset']}-{workload.replace(' ', '-')}-alone")
+    key, tracing = tools.traced(machine, workload.split()[0], arguments, path)
 
     def judge():
         found = simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL)
@@ -95,23 +98,28 @@ def alone(tools, machine, workload):
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
+def machine_of_b(tools, machine):
+    """The other machine, with a thread on each of its CPUs."""
+    machine = {**machine, "preset": OTHER, "threads": tools.matrix["carrefour"]["machine_b"]["threads"]}
+    return {**machine, "file": tools.scaled(machine)}
+
+
 def on_b(tools, machine, workload):
-    """The policies on the machine with a thread on each of its CPUs."""
+    """The policies on the other machine."""
     sizes = tools.matrix["carrefour"]["machine_b"]
-    machine = {**machine, "preset": OTHER, "threads": sizes["threads"]}
-    machine["file"] = tools.scaled(machine)
+    machine = machine_of_b(tools, machine)
     path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
     key, tracing = tools.traced(machine, workload, sizes["workloads"][workload], path)
     results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL))
     return {"input": sizes["workloads"][workload], "threads": sizes["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
-def together(tools, machine):
-    """Pairs, each program on two of the four nodes."""
+def together(tools, machine, built_ns, mechanisms=True):
+    """Pairs, each program on two of the four nodes; the second begins when the first has built what it works on."""
     sizes = tools.matrix["carrefour"]["together"]
     half = machine["threads"] // 2
     lower = {**machine, "threads": half}
-    moves = os.path.join(tools.folder, "upper-half.toml")
+    moves = os.path.join(tools.folder, f"{machine['preset']}-upper-half.toml")
     with open(moves, "w") as file:
         file.write("".join(f"[[move]]\nthread = {thread}\nat_ns = 0\ncpu = {half + thread}\n" for thread in range(half)))
     upper = {**lower, "schedule": moves}
@@ -125,7 +133,7 @@ def together(tools, machine):
 
         # Recorded moves begin where every program does, on the first CPU: nobody waits long for it.
         turns = ["--set", "slice_ns=100000"]
-        if start_ns := tools.matrix["carrefour"]["built_ns"].get(pair[0]):
+        if start_ns := built_ns.get(pair[0]):
             later = paths[0] + ".built.toml"
             with open(later, "w") as file:
                 file.write(f"[[program]]\n[[program]]\nstart_ns = {start_ns}\n")
@@ -133,7 +141,7 @@ def together(tools, machine):
 
         def judge():
             found = simulate(tools, machine, paths, "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL, *turns)
-            return {**found, **by_mechanism(tools, machine, paths, *turns)}
+            return {**found, **(by_mechanism(tools, machine, paths, *turns) if mechanisms else {})}
         results, seconds = judged(tools, "-with-".join(paths[:1] + [pair[1]]), keys, judge)
         replaying += seconds
         pairs.append({"pair": pair, "inputs": [sizes[workload] for workload in pair], "results": results})
@@ -222,7 +230,7 @@ def section(found, drawing, clock_ghz=2.3):
         "They were chosen by first touch alone, before any other policy had run: for Streamcluster a 16th of the paper's working set (113 MB by §4.4), as caches are a 16th, for the others at least the "
         "500 pages that replication asks for; then steps for 300 ms of simulated time, thirty decisions, or as many as half a minute of tracing makes. NAS's, which have nothing to gain, are shorter. "
         f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f} s.\n\n"
-        "`cluster` stands for Streamcluster, `faces` for FaceRec, `pca` for PCA, `sp` and `is` for the NAS kernels; threads of the last two initialise their own shares (`--parallel-init`), as NAS's do. "
+        "`cluster` stands for Streamcluster, `faces` for FaceRec and with five times the photographs (`faces long`) for FaceRecLong, `pca` for PCA, `sp` and `is` for the NAS kernels; threads of the last two initialise their own shares (`--parallel-init`), as NAS's do. "
         "Ours of MG has each row in an allocation of its own, as its C version has; the allocator's words put them all on the master's node (26 % local), where the paper's MG has 97 %. What "
         "stands for it here is a smoother over planes that its threads initialise: `sor --parallel-init`.\n\n"
         "*While threads run*: from when the second thread starts to the end, all that the papers' minutes have hardly anything beside. First touch, and by how much others are faster "
@@ -263,7 +271,7 @@ def section(found, drawing, clock_ghz=2.3):
             f"{max(mean_latency(one['results']['first-touch']) for one in runs.values()):.0f} ns on average.\n"
         )
     if "together" in found:
-        text += several_at_once(found["together"]["pairs"], drawing, clock_ghz)
+        text += several_at_once(found["together"]["pairs"], found.get("together on machine B", {}).get("pairs", []), drawing, clock_ghz)
     text += ENERGY
     return text
 
@@ -294,8 +302,8 @@ def machine_b(runs, drawing):
     ahead = {policy: max(faster(one["results"], "traffic", several(one["threads"]), than=policy) for one in runs.values()) for policy in ON_B}
     rows = [[f"`{policy}`", published(document.percent(ON_B[policy]), document.percent(ahead[policy]))] for policy in ON_B]
     return (
-        f"\n#### Figure 5 on machine B (`{OTHER}`), in shape\n\nWith {threads} threads, `cluster` for as long under first touch as on machine A (results of a run half as long had been seen), `faces` as there. Of the picture the text has by how much `traffic` is ahead at most, \"for instance, when running Streamcluster or FaceRecLong\".\n\n"
-        + times(runs, drawing, "carrefour-figure-5-b", "Figure 5 on machine B: by how much each policy is faster than first touch")
+        f"\n#### Figures 5 and 6 on machine B (`{OTHER}`), in shape\n\nWith {threads} threads, `cluster` for as long under first touch as on machine A (results of a run half as long had been seen), the others as there. Of the pictures the text has by how much `traffic` is ahead at most, \"for instance, when running Streamcluster or FaceRecLong\".\n\n"
+        + times(runs, drawing, "carrefour-figures-5-6-b", "Figures 5 and 6 on machine B: by how much each policy is faster than first touch")
         + "\n" + document.table(["`traffic` is faster, while threads run, than", "at most"], rows) + WHY_B
     )
 
@@ -385,37 +393,52 @@ def latency_order(found):
     return f"\n`traffic` has the lowest mean latency (within 0.5 %) in {least} of {len(found)}; published: in all of the programs that it shows, MG excepted.\n"
 
 
-def several_at_once(pairs, drawing, clock_ghz):
-    rows, mechanisms, figures, gained, faster_by = [], [], [], [], {}
-    ahead = {policy: max(a / b - 1 for one in pairs for a, b in zip(*(one["results"][which]["program_ns"] for which in [policy, "traffic"]))) for policy in TOGETHER_AHEAD}
+def of_both(results, policy, than="first-touch"):
+    """By how much each of two programs is faster."""
+    return [a / b - 1 for a, b in zip(results[than]["program_ns"], results[policy]["program_ns"])]
+
+
+def figure_9(pairs, drawing, name, says):
+    """Each program of each pair: how long it takes, and by how much others are faster."""
+    rows, gains = [], {}
+    for one in pairs:
+        for at, workload in enumerate(one["pair"]):
+            of = f"{workload} (+ {one['pair'][1 - at]})"
+            own = [of_both(one["results"], policy)[at] for policy in FIGURE_5]
+            gains[of] = [100 * gain for gain in own]
+            rows.append([of, document.ms(one["results"]["first-touch"]["program_ns"][at]), *map(document.percent, own)])
+    panel = charts.Panel("", "% faster than first touch", list(gains), list(zip(*gains.values())))
+    return drawing.bars(name, says, FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
+
+
+def several_at_once(pairs, on_machine_b, drawing, clock_ghz):
+    mechanisms, figures, gained = [], [], []
+    ahead = {policy: max(gain for one in [*pairs, *on_machine_b] for gain in of_both(one["results"], "traffic", policy)) for policy in TOGETHER_AHEAD}
     for one in pairs:
         results = one["results"]
-        both = lambda policy: [a / b - 1 for a, b in zip(results["first-touch"]["program_ns"], results[policy]["program_ns"])]
+        both = lambda policy: of_both(results, policy)
         own = [both(policy) for policy in ["traffic", *ALONE]]
         pair = one["pair"]
         for at, workload in enumerate(pair):
             theirs, ours = TABLE_5[pair][at], [gain[at] for gain in own]
             name = f"{workload} (+ {pair[1 - at]})"
             gained.append((name, theirs, ours))
-            faster_by[name] = [100 * both(policy)[at] for policy in FIGURE_5]
             mechanisms.append([
                 name, one["inputs"][at], *[published(document.percent(a), document.percent(b)) for a, b in zip(theirs, ours)],
                 document.agreement(theirs, ours),
             ])
-            touch = results["first-touch"]["program_ns"][at]
-            rows.append([name, document.ms(touch), *[document.percent(both(policy)[at]) for policy in FIGURE_5]])
         figure = lambda form: " ".join(form(results[policy]) for policy in TOGETHER)
         figures.append([
             " + ".join(pair), figure(lambda result: f"{result['controller_imbalance']:.0%}"), figure(lambda result: f"{result['link_imbalance']:.0%}"),
             figure(lambda result: f"{mean_latency(result) * clock_ghz:.0f}"), figure(lambda result: f"{result['local_share']:.0%}"),
         ])
-    panel = charts.Panel("", "% faster than first touch", list(faster_by), list(zip(*faster_by.values())))
     return (
         "\n#### Several programs at once (§4.3)\n\n"
         "Each with eight threads on two of the four nodes, as the paper ran them: the first is recorded on nodes 0 and 1, the second on 2 and 3, and `simulate` replays both together. Gains are of each program's whole run.\n"
         "\n##### Figure 9, in shape\n\n"
-        + drawing.bars("carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run", FIGURE_5, [panel]) + document.table(["", "first touch", "`kernel-balancing`", "`interleave`", "`traffic`"], rows)
-        + "\n`traffic` is ahead at most, of both machines as published and of programs here: "
+        + figure_9(pairs, drawing, "carrefour-figure-9", "Figure 9: by how much each policy is faster than first touch where two programs run")
+        + (f"\nOn machine B (`{OTHER}`), with twelve threads each:\n\n" + figure_9(on_machine_b, drawing, "carrefour-figure-9-b", "Figure 9 on machine B: by how much each policy is faster than first touch where two programs run") if on_machine_b else "")
+        + "\n`traffic` is ahead at most, of both machines: "
         + ", ".join(f"of `{policy}` {published(document.percent(theirs), document.percent(ahead[policy]))}" for policy, theirs in TOGETHER_AHEAD.items()) + ".\n"
         + "\n##### Table 5\n\n"
         + by_mechanism_chart(drawing, "carrefour-table-5", "Table 5: by how much each program is faster than under first touch with all mechanisms and with one, published and ours", gained)
@@ -438,7 +461,8 @@ WHY_4 = (
     "- Moves, copies and collapses cost what they cost there (10 µs, 300 µs), in runs a hundredth as long. `pca` writes its covariance last: pages that were read by several nodes in one decision are copied and then written to, "
     "each collapse 300 µs under the lock; two hundred of them are 60 ms of its 229. With thread clustering on (as everywhere above; the paper did not evaluate it, so it is off here: changed after a first run), a single swap of two of its threads made three times as many collapses, and `traffic` gained 4 %.\n"
     "- `faces` has less than 90 ms while threads run: eight decisions, of which the first two only look. Its gallery is built by the master with some 390 instructions a byte, and a photograph takes about one for each, so that threads that run for the larger part "
-    "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then.\n"
+    "would need thousands of photographs and minutes of tracing. Under first touch there is hardly a queue (103 ns for an unloaded 100); samples and 1,700 copies are not paid back by then. "
+    "With five times the photographs (`faces long`) they are: it gains, by replication, and the order of the mechanisms is theirs; of the queues that make their gain 117 % there are none.\n"
     "- Co-location alone does little for `cluster`: of its pages only those with the threads' own choices (2 of 7 MB) are one node's, and these are few of its misses.\n"
     "- More memory: 614 MB are 5 % of what PCA has there, 12 GB of which few pages are copied; of our `pca` all threads read every page.\n"
     "- `sp` stays just below 50 misses/µs, so that step 1 leaves it alone; theirs gained 8 % by co-location, of pages that ours has where they are used (83 %).\n"
@@ -448,11 +472,13 @@ WHY_5 = (
     "What is left to gain is the distance, and interleaving, which puts half of every program's pages on the other one's nodes, loses it for four of six; MG's stand-in loses as much by it as the paper says of MG (25 %). "
     "`pca` gains next to nothing: it has some fifteen decisions, of which copies and collapses take what they save. Of the pairs that the paper tells apart ours orders most alike. "
     "What stands for FaceRecLong is `faces` with twice the photographs, and `cluster` begins beside it when its gallery is built. It gains nothing: its eight threads miss some 29 times a microsecond, "
-    "and below 50 step 1 leaves an application alone, so that all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in; `cluster` gains as there, in the paper's order; the order of `faces` is one of tenths of a percent and says nothing.\n"
+    "and below 50 step 1 leaves an application alone, so that all 1,254 copies are of `cluster`'s pages, as beside MG's stand-in; `cluster` gains as there, in the paper's order; the order of `faces` is one of tenths of a percent and says nothing. "
+    "On machine B runs are shorter still, a dozen decisions, and interleaving, which is there from the begin, is ahead; samples and moves cost MG's stand-in 6 %.\n"
 )
 WHY_B = (
     "\n`cluster` gains most here, too: with half as many CPUs again a miss takes 247 ns on average under first touch, where it takes 175 on machine A. Spread evenly it takes 92, of unloaded 86, and does so from the begin, so that interleaving is "
-    "ahead: `traffic`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back.\n"
+    "ahead: `traffic`'s 98 has first touch's queue in it, until its first samples after its first decision are decided upon, and there are fourteen decisions, where theirs had hundreds. `faces` is too short as on machine A and more so: 44 ms while threads run, in which 1,668 copies are not paid back. "
+    "`pca` gains more than on machine A, and again less than by interleaving. The NAS programs have nothing to gain, as there, and interleaving costs them less: with half as many CPUs again to a node queues are longer, and its distances are shorter.\n"
 )
 ENERGY = (
     "\n#### Figure 14: energy\n\nNot redone: `simulate` has `energy_j` where a machine says what a miss, a copied page and time cost, and for this machine nobody does: the paper measured "

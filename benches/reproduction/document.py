@@ -7,6 +7,8 @@ from reproduction import ars, carrefour, charts, marathe, numamma, pictures, ver
 
 RESULTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "results")
 
+# What begins a column of the time from when the second thread starts to the end.
+SEVERAL = "several threads: "
 OFFLINE = ["round-robin", "interleave", "block-naive", "plan:object", "plan:uniform", "plan:hop-sensitive"]
 ONLINE = [
     "migrate", "replicate", "migrate-replicate", "replicate-on-first-touch", "out-u", "out-w", "in-w", "out-u-local",
@@ -262,7 +264,7 @@ def text(results, left_out, matrix, further, drawing):
         "`crates/policy/src/online/auto`. Some choices came after first results of this page had been seen: "
         "the sizes of `cluster`, `lu_blocks`, `faces` and `pca` (their runs had lasted milliseconds), the cost of a move (no "
         "longer divided with the interval), what a move costs on machines of which no paper says so (Verghese's 350 µs, of a machine of 300 MHz, had been "
-        "assumed; now about what Linux takes, 10 µs for 4 KiB and 16 for the 16 KiB of `altix-4`, on `amd48` since 2026-11-22, on the others since the 24th), and of online `auto`, after `ocean` and "
+        "assumed; now about what Linux takes, 10 µs for 4 KiB and 16 for the 16 KiB of `altix-4`, on `amd48` since 2026-11-22, on the others since the 24th), and of online `auto`, after the matrix of 2026-11-24, how often it looks (`check_ns`), after `ocean` and "
         "`raytrace`: what ended threads did and stores that initialise do not count, pages go back without a budget, moves made side by side are "
         "paid for once, after `ammp`, `bt` and `is`: what a store to a copied page costs and how often copies meet with one (one in twenty, to begin "
         "with), no margin for what goes back to a thread that runs alone, threads change places only where both gain; of plans, after `sor`, `ocean` and `raytrace`: placements while several threads run, pages near who uses them next, copies of "
@@ -273,11 +275,9 @@ def text(results, left_out, matrix, further, drawing):
         + table(["workload", "machine", "first input", "second input"], sizes),
         "## Not here\n\n"
         "- Real programs (logic simulation, a threaded ray tracer, a parallel make with its kernel's references, a database), so Verghese's "
-        "Engineering, Pmake and Database workloads and his Tables 2 to 4 and 6, are in [real_programs.md](real_programs.md).\n"
-        "- Of Verghese's Engineering and Database: Figures 6.2, 6.3, 6.5 to 6.7, 7.1 and 7.2, their rows of Table 5, and those of Engineering in Tables 7 to 12; "
-        "[real_programs.md](real_programs.md) has them under first touch, the base policy and post-facto alone. Of Figure 6.4 (Pmake's kernel by itself, six policies, CC-NOW too) it has Pmake as a whole, under these three.\n"
+        "Engineering, Pmake and Database workloads, their tables and figures, his Tables 2 to 4 and 6 and his Figure 6.4, are in [real_programs.md](real_programs.md).\n"
         "- The papers' own sizes, but for ARS's.\n"
-        "- Of Carrefour: Facesim, and FaceRecLong by itself (Tables 3 and 4); on machine B the NAS programs (Figure 6) and two programs at once (Figure 9); energy (Figure 14), why is said there. What `nearpage live` costs, "
+        "- Of Carrefour: Facesim (Tables 3 and 4); energy (Figure 14), why is said there. What `nearpage live` costs, "
         "beside §4.4, is in [benches/README.md](../benches/README.md).\n"
         "- The other tables and figures of the papers describe systems, algorithms and machines: Marathe's Figures 1 and 2 and Table 2 (the latencies of `opteron-4`), Carrefour's Figures 1 and 4 and Table 2, Verghese's Figures 3.1, 4.1, 4.2, 8.1 and 8.2 and Table 1, "
         "ARS's Figures 1 to 4 and Table 1 (the sizes above).\n"

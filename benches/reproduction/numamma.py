@@ -3,7 +3,10 @@ import os
 
 from reproduction import charts, document, pictures
 
-PRESET = "amd48"
+PAPER, PRESET = "NumaMMA", "amd48"
+# What is replayed besides: the plan made of the judged run, as in the paper, whose placement is of the program that was analysed.
+SAME_RUN = "plan:object"
+SAME_RUN_KEY = "object, of the same run"
 # Speedup over first touch, interleaved, block-naive, by NumaMMA (Tables 3 and 4).
 SPEEDUPS = {"lu_blocks": (0.96, 0.93, 1.27), "cluster": (1.22, 1.17, 1.28)}
 # %, with every 2,000th and every 10,000th access sampled (Table 1); million samples so, and % of the first of stacks (Table 2).
@@ -44,19 +47,23 @@ def sampling():
 def speedups(results, drawing):
     """Tables 3 and 4."""
     found = document.of_machine(results, PRESET)
-    policies = {"interleave": "interleave", "block-naive": "block-naive", "`object`": "plan:object"}
+    policies = {"interleave": "interleave", "block-naive": "block-naive", "`object`": SAME_RUN_KEY}
     rows, panels = [], []
     for workload, published in SPEEDUPS.items():
-        if workload in found:
+        if workload in found and SAME_RUN_KEY in found[workload]["results"]:
             ours = document.times(found[workload])
             own = [ours["first-touch"] / ours[policy] for policy in policies.values()]
             panels.append(charts.Panel(workload, "speedup", [head.strip("`") for head in policies], [published, own], levels={"first touch": 1}))
-            rows.append([workload, *[f"{theirs:.2f} / {speedup:.2f}" for theirs, speedup in zip(published, own)], document.agreement(published, own)])
+            running = found[workload]["results"]
+            several = [running["first-touch"]["parallel_ns"] / running[policy]["parallel_ns"] for policy in policies.values()]
+            rows.append([workload, *[f"{theirs:.2f} / {speedup:.2f} ({part:.2f})" for theirs, speedup, part in zip(published, own, several)],
+                         document.agreement(published, own), f"{ours['first-touch'] / ours['plan:object']:.2f}"])
     if not rows:
         return ""
     return (
         f"\n#### Tables 3 and 4 (`{PRESET}`): speedup over first touch\n\n"
         + drawing.bars("numamma-tables-3-4", "Tables 3 and 4: speedup over first touch, published and ours", [charts.PUBLISHED, "ours"], panels, columns=2, height=160)
-        + document.table(["", *policies, "rankings"], rows)
-        + "\nOurs has 16 threads for 48, plans of another input, and pages of 4 KiB for 2 MiB.\n"
+        + document.table(["", *policies, "rankings", "`object`, of another input"], rows)
+        + "\nPlaced by what was seen of the same run, as in the paper; in brackets while several threads run. Ours has 16 threads for 48, and pages of 4 KiB for 2 MiB. "
+        "A plan of `lu_blocks` that was made of another input loses: its blocks are of another size in objects of the same size (above).\n"
     )

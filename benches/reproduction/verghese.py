@@ -635,7 +635,7 @@ def section(found, drawing):
         "counts begins after initialisation, as his checkpoints do, of Splash after Raytrace's, and ends with Raytrace: what the others had left to do then is "
         f"{uncounted:.1f} % of the misses at most. Times are sums over processors without what they wait. "
         "Every figure is published / ours; where only directions can be compared, ours alone. Engineering and Database are in "
-        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel; what of them is not is at the end of this page. "
+        "[real_programs.md](real_programs.md), so are Tables 2 to 4 and 6, and Pmake with its kernel (Figure 6.4). "
         f"Tracing took {spent[0]:.0f} s of processor time, replaying {spent[1]:.0f}.\n",
         *tables(found, drawing, WHY),
     ])

@@ -289,6 +289,7 @@ pub fn duration(nanoseconds: f64) -> String {
 fn outcome_json(outcome: Option<&Outcome>) -> Value {
     json!({
         "time_ns": outcome.map(|outcome| outcome.time_ns),
+        "parallel_ns": outcome.map(|outcome| outcome.parallel_ns),
         "misses": outcome.map(|outcome| outcome.misses),
         "remote": outcome.map(Outcome::remote),
     })
