@@ -100,8 +100,8 @@ impl Schedule {
         })
     }
 
-    /// [`Self::affinity_ns`], a tenth of a second where it is not there.
-    pub(crate) fn affinity_ns(&self) -> u64 {
+    /// `affinity_ns`, a tenth of a second where it is not there.
+    pub(crate) fn least_behind_ns(&self) -> u64 {
         self.affinity_ns.unwrap_or(100_000_000)
     }
 

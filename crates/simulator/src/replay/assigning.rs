@@ -82,7 +82,7 @@ impl Assigning {
             program_of,
             moved: 0,
             refilled_lines: 0,
-            affinity: schedule.affinity_ns().saturating_mul(FS as u64),
+            affinity: schedule.least_behind_ns().saturating_mul(FS as u64),
         })
     }
 
