@@ -155,8 +155,8 @@ def lossy(drawing):
         + "\nThe anomaly of LU (§7), whose hints are worse of all loads than of one long-latency load in 50, since most loads of `rsd` hit; ours is `nas_lu`, %:\n\n"
         + document.table(["", "of FULL", "of one in 50"], lu)
         + f"\nIn ours FULL's hints leave more remote misses than those of every long-latency load, by a point and more, in: {', '.join(misled) or 'none'}. "
-        "What the threads of rows do in `nas_lu` hits in the first level, which FULL, of loads of 4 cycles and more, does not see, where it hit in further levels for him "
-        "(2026-11-24, 36 points a side: 66 % fewer remote misses of FULL, 63 of every long-latency load).\n"
+        "Most of what the threads of rows do in `nas_lu` hits, in the second level, as floating-point loads go past the first; until 2026-11-25 they hit in a first level here, which FULL, of loads of 4 cycles "
+        "and more, did not see, and with 24 points a side a thread's share of `rsd` fitted into its caches: ours was not misled. Where FULL still saves more than for him: its hints are wrong about `rsd` alone, and right about the other arrays.\n"
     )
 
 

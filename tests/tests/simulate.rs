@@ -765,7 +765,6 @@ fn what_cannot_be_simulated_is_said_in_a_line() {
         &["source=dreams", "loads, clock"],
     );
 
-    says(&["full", "--only", "idle"], 2, &["idle", "kernel, user"]);
     says(
         &["full", "--only", "kernel"],
         1,
