@@ -132,7 +132,7 @@ def lossy(drawing):
                 values = [list(map(theirs.get, intervals)), list(map(mean.get, intervals))]
                 values += [[worth(program[interval] for program in by_interval.values()) for interval in intervals] for worth in (min, max)]
                 name = own["name"][0].lower() + own["name"][1:]
-                panels.append(charts.Panel(f"Figure {figure}: {name}", "of FULL's" if "samples" in name else "%" if not full else f"% of {name.split(' ', 1)[1]}", intervals, values, levels=full, log="xy" if "samples" in name else "x"))
+                panels.append(charts.Panel(f"Figure {figure}: {name}", "of FULL's" if "samples" in name else "%" if not full else f"% of {name.split(' while ')[0].split(' ', 1)[1]}", intervals, values, levels=full, log="xy" if "samples" in name else "x"))
                 rows.append([
                     f"Figure {figure}: {name}", f"{full['FULL, ours']:g}" if full else "",
                     *[f"{document.rounded(theirs.get(interval))} / {mean[interval]:g}" for interval in intervals],
