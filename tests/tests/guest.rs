@@ -818,8 +818,9 @@ fn a_second_recording_sees_local_accesses() {
         1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
     };
     let (before, after) = (local("cg_before.json"), local("cg_after.json"));
+    // Before, it is on one node, where the kernel may have two or three of the four threads.
     assert!(
-        before < 0.6 && after > 0.9,
+        before < 0.8 && after > 0.9,
         "local share {before} before, {after} after"
     );
 }
