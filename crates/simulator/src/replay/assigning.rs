@@ -93,6 +93,16 @@ impl Assigning {
         }
     }
 
+    /// The first of these that have had least CPU time lately. Where it is not counted that is the first.
+    fn least_used<'a>(
+        &self,
+        waiting: impl IntoIterator<Item = &'a usize>,
+        now: u64,
+    ) -> Option<usize> {
+        let waiting = waiting.into_iter().copied();
+        waiting.min_by_key(|&number| self.usage[number].at(now))
+    }
+
     /// When a thread's program begins, and whether that is from the begin of the first marked phase.
     pub fn start(&self, schedule: &Schedule, number: usize) -> (u64, bool) {
         let program = schedule.programs.get(self.program_of[number]);
@@ -124,14 +134,13 @@ pub(super) fn moves_of(
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// Has a thread go on on `cpu` from its next step on.
     pub(super) fn order(&mut self, number: usize, cpu: u32) {
-        let (now, thread) = (self.now, &mut self.threads[number]);
-        thread.ordered = Some(cpu);
-        match thread.state {
-            State::Running => thread.alarm = 0,
+        let now = self.now;
+        self.threads[number].ordered = Some(cpu);
+        match self.threads[number].state {
+            State::Running => self.threads[number].alarm = 0,
             State::Queueing => {
-                self.cpus[thread.cpu as usize]
-                    .queue
-                    .retain(|&other| other != number);
+                self.unqueue(number);
+                let thread = &mut self.threads[number];
                 thread.state = State::Arriving;
                 thread.wait_until(now);
                 self.turns.set(number, thread.time);
@@ -192,8 +201,11 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         })
     }
 
-    /// The first of the longest queue comes over.
+    /// A thread for a CPU that has fallen idle: the first of the longest queue.
     fn take_over(&mut self, cpu: u32) -> Result<Option<usize>, Error> {
+        if self.assigning.scheduler != Scheduler::Affinity {
+            return Ok(None);
+        }
         let queues = self.cpus.iter_mut().map(|cpu| &mut cpu.queue).rev();
         let longest = queues.max_by_key(|queue| queue.len());
         let next = longest.and_then(VecDeque::pop_front);
@@ -205,43 +217,39 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
 
     /// Whose turn is next on the CPU of `number`, whose turn is over; `None`: it goes on.
     pub(super) fn next_turn(&mut self, number: usize, now: u64) -> Result<Option<usize>, Error> {
-        let own = self.threads[number].cpu;
-        if self.assigning.scheduler != Scheduler::Affinity {
-            return Ok(self.cpus[own as usize].queue.pop_front());
-        }
-        self.assigning.count(number, now, true);
-        let used = |number: usize| self.assigning.usage[number].at(now);
-        let least =
-            |waiting: &mut dyn Iterator<Item = usize>| waiting.min_by_key(|&other| used(other));
-        let here = least(&mut self.cpus[own as usize].queue.iter().copied())
-            .filter(|&here| used(here) <= used(number));
+        let (own, assigning) = (self.threads[number].cpu, &mut self.assigning);
+        assigning.count(number, now, true);
+        let used = |number: usize| assigning.usage[number].at(now);
+        let here = assigning.least_used(&self.cpus[own as usize].queue, now);
+        let here = here.filter(|&here| used(here) <= used(number));
         let elsewhere = (0..).zip(&self.cpus).filter(|(cpu, _)| *cpu != own);
-        let elsewhere = least(&mut elsewhere.flat_map(|(_, cpu)| cpu.queue.iter().copied()));
-        let behind = used(here.unwrap_or(number)).saturating_sub(self.assigning.affinity);
+        let elsewhere = elsewhere.flat_map(|(_, cpu)| &cpu.queue);
+        let elsewhere = assigning.least_used(elsewhere, now);
+        let behind = used(here.unwrap_or(number)).saturating_sub(assigning.affinity);
         let next = elsewhere.filter(|&other| used(other) < behind).or(here);
         if let Some(next) = next {
-            let cpu = self.threads[next].cpu;
-            self.cpus[cpu as usize].queue.retain(|&other| other != next);
+            self.unqueue(next);
             self.move_to(next, own)?;
         }
         Ok(next)
     }
 
-    /// Who waits for a CPU that has fallen idle, or else comes from the longest queue.
+    /// Who gets a CPU that a thread has left.
     pub(super) fn next_of(&mut self, cpu: u32, now: u64) -> Result<Option<usize>, Error> {
-        let affinity = self.assigning.scheduler == Scheduler::Affinity;
-        let queue = &mut self.cpus[cpu as usize].queue;
-        let usage = &self.assigning.usage;
-        let first = match affinity {
-            false => 0,
-            true => (0..queue.len())
-                .min_by_key(|&at| usage[queue[at]].at(now))
-                .unwrap_or(0),
-        };
-        match queue.remove(first) {
-            None if affinity => self.take_over(cpu),
-            next => Ok(next),
+        let queue = &self.cpus[cpu as usize].queue;
+        match self.assigning.least_used(queue, now) {
+            None => self.take_over(cpu),
+            Some(next) => {
+                self.unqueue(next);
+                Ok(Some(next))
+            }
         }
+    }
+
+    /// A thread waits no longer in its CPU's queue.
+    fn unqueue(&mut self, number: usize) {
+        let cpu = self.threads[number].cpu as usize;
+        self.cpus[cpu].queue.retain(|&other| other != number);
     }
 
     fn move_to(&mut self, number: usize, cpu: u32) -> Result<(), Error> {

@@ -136,7 +136,7 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         &mut self.cpus[cpu as usize]
     }
 
-    /// The thread gives up its CPU, for another's turn.
+    /// The thread gives up its CPU, for the turn of whoever waits for it.
     pub(super) fn leave_cpu(
         &mut self,
         number: usize,
@@ -144,6 +144,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         state: State,
         then: Then,
     ) -> Result<(), Error> {
+        self.give_up(number, now, state, then);
+        let cpu = self.threads[number].cpu;
+        match self.next_of(cpu, now)? {
+            Some(next) => self.grant(next, now),
+            None => Ok(()),
+        }
+    }
+
+    fn give_up(&mut self, number: usize, now: u64, state: State, then: Then) {
         let thread = &mut self.threads[number];
         (thread.state, thread.then, thread.alarm) = (state, then, 0);
         let key = if state == State::Arriving {
@@ -156,10 +165,6 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         self.cpus[cpu as usize].running = false;
         self.running.ends(now);
         self.assigning.count(number, now, true);
-        match self.next_of(cpu, now)? {
-            Some(next) => self.grant(next, now),
-            None => Ok(()),
-        }
     }
 
     /// A thread is ready: it gets its CPU, or a place in the queue for it.
@@ -211,10 +216,10 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             self.cpus[self.threads[number].cpu as usize].slice_end = now.saturating_add(slice);
             return Ok(false);
         };
-        let queue = &mut self.cpus[self.threads[number].cpu as usize].queue;
-        queue.push_front(next);
-        queue.push_back(number);
-        self.leave_cpu(number, now, State::Queueing, Then::Step)?;
+        let own = self.threads[number].cpu;
+        self.cpus[own as usize].queue.push_back(number);
+        self.give_up(number, now, State::Queueing, Then::Step);
+        self.grant(next, now)?;
         Ok(true)
     }
 
