@@ -165,9 +165,10 @@ static IN_GUEST: LazyLock<InGuest> = LazyLock::new(|| {
             "triad_first_touch",
             &format!("{bound} {triad} --parallel-init 16 2"),
         ),
-        // Recorded, planned and placed inside.
+        // Recorded, planned and placed inside. The master, which is pinned when it creates a thread, stays on its CPU
+        // until then: otherwise it may fill the matrix from several nodes, and some of it near who uses it.
         format!(
-            "{team} {nearpage} record -q --rate 997 --threads compact -o cg.nearpage -- {cg} 100000 16 60\n"
+            "{team} OMP_PROC_BIND=true {nearpage} record -q --rate 997 --threads compact -o cg.nearpage -- {cg} 100000 16 60\n"
         ),
         // By pattern: to place `row_start` saves less than `auto` is certain of.
         format!("{nearpage} plan cg.nearpage --policy object -o cg.toml >cg.plan.txt\n"),
@@ -818,9 +819,8 @@ fn a_second_recording_sees_local_accesses() {
         1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
     };
     let (before, after) = (local("cg_before.json"), local("cg_after.json"));
-    // Before, it is on one node, where the kernel may have two or three of the four threads.
     assert!(
-        before < 0.8 && after > 0.9,
+        before < 0.6 && after > 0.9,
         "local share {before} before, {after} after"
     );
 }
