@@ -58,8 +58,10 @@ def jobs(tools):
     machine.setdefault("file", tools.scaled(machine))
     sizes = tools.matrix["carrefour"]
     found = {f"alone {workload}": lambda workload=workload: alone(tools, machine, workload) for workload in sizes["alone"]}
-    found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, machine, workload) for workload in sizes["machine_b"]["workloads"]}
-    other = machine_of_b(tools, machine)
+    # With a thread on each of its CPUs.
+    other = {**machine, "preset": OTHER, "threads": sizes["machine_b"]["threads"]}
+    other["file"] = tools.scaled(other)
+    found |= {f"machine B {workload}": lambda workload=workload: on_b(tools, other, workload) for workload in sizes["machine_b"]["workloads"]}
     found["together on machine B"] = lambda: together(tools, other, sizes["machine_b"]["built_ns"], mechanisms=False)
     return {**found, "together": lambda: together(tools, machine, sizes["built_ns"]), "remote": lambda: remote(tools, machine)}
 
@@ -98,20 +100,13 @@ def alone(tools, machine, workload):
     return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
-def machine_of_b(tools, machine):
-    """The other machine, with a thread on each of its CPUs."""
-    machine = {**machine, "preset": OTHER, "threads": tools.matrix["carrefour"]["machine_b"]["threads"]}
-    return {**machine, "file": tools.scaled(machine)}
-
-
 def on_b(tools, machine, workload):
     """The policies on the other machine."""
-    sizes = tools.matrix["carrefour"]["machine_b"]
-    machine = machine_of_b(tools, machine)
+    arguments = tools.matrix["carrefour"]["machine_b"]["workloads"][workload]
     path = os.path.join(tools.folder, f"{OTHER}-{workload}-alone")
-    key, tracing = tools.traced(machine, workload, sizes["workloads"][workload], path)
+    key, tracing = tools.traced(machine, workload, arguments, path)
     results, replaying = judged(tools, path, key, lambda: simulate(tools, machine, [path], "--policy", ",".join(TOGETHER), *tools.ALL_SETTINGS, *STILL))
-    return {"input": sizes["workloads"][workload], "threads": sizes["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
+    return {"input": arguments, "threads": machine["threads"], "results": results, "tracing_s": tracing, "replaying_s": replaying}
 
 
 def together(tools, machine, built_ns, mechanisms=True):

@@ -85,8 +85,6 @@ def hop_sensitive(drawing):
         return ""
     with open(path, newline="") as file:
         pairs = {line["workload"]: line for line in csv.DictReader(file) if line["machine"] == OPTERON and not line["missing"]}
-    if not all(document.SEVERAL + "first-touch" in pair for pair in pairs.values()):
-        return ""
     found = {workload: pairs[workload] for workload in ON_OPTERON if workload in pairs}
     if not found:
         return ""

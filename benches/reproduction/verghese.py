@@ -16,6 +16,8 @@ from reproduction import charts, document
 PAPER = "Verghese"
 STATIC = ["round-robin", "first-touch", "post-facto"]
 DYNAMIC = ["migrate", "replicate", "migrate-replicate"]
+# What the bars of his figures are called, and what they are of.
+HEADS, POLICIES = ["RR", "FT", "PF", "Migr", "Repl", "Base"], [*STATIC, *DYNAMIC]
 TRACES, NOW, FLASH = "flash-8", "now-8", "flash-8-contended"
 BASE = "migrate-replicate"
 TRIGGERS, HOLDS = [32, 64, 128, 256], [16, 32, 64]
@@ -97,7 +99,7 @@ def jobs(tools):
 def raytrace(tools, machine, arguments):
     path = os.path.join(tools.folder, "verghese-raytrace")
     key, tracing = tools.traced(machine, "raytrace", arguments, path)
-    results, replaying = tools.kept(path + ".results.json", [*key, tools.version], lambda: tools.timed(lambda: replay(tools.command, [path])))
+    results, replaying = tools.kept(path + ".results.json", [*key, tools.version], lambda: tools.timed(lambda: replay(tools.command, [path], counted(tools.command, [path]))))
     return {"arguments": f"raytrace {arguments}", "tracing_s": tracing, "replaying_s": replaying, **results}
 
 
@@ -115,7 +117,8 @@ def splash(tools, machine, how):
     file = os.path.join(tools.folder, "verghese-splash.toml")
     with open(file, "w") as schedule:
         schedule.write(starts)
-    judge = lambda: replay(tools.command, list(programs.values()), "--schedule", file)
+    paths = list(programs.values())
+    judge = lambda: replay(tools.command, paths, counted(tools.command, paths), "--schedule", file)
     results, replaying = tools.kept(os.path.join(tools.folder, "verghese-splash.results.json"), [*keys, starts, tools.version], lambda: tools.timed(judge))
     return {"arguments": ", ".join(f"{program} {arguments}" for program, arguments in how["programs"].items()), "tracing_s": tracing, "replaying_s": replaying, **results}
 
@@ -178,18 +181,22 @@ def hot_pages(reports):
     return {"by_cache_misses": merged(by_cache), "by_tlb_misses": merged(by_tlb)}
 
 
-def replay(command, paths, *words, flash_trigger=128):
-    """Every policy on his three machines, and the base policy otherwise than he has it."""
+def counted(command, paths):
+    """What a report says of each recording's references."""
+    return [json.loads(command(["report", path, "--json"], 1))["trace"] for path in paths]
+
+
+def replay(command, paths, reports, *words, flash_trigger=128):
+    """Every policy on his three machines, and the base policy otherwise than he has it; `reports` as of `counted`."""
     set_words = lambda settings: [word for setting in settings for word in ("--set", setting)]
     one = lambda machine, *settings: simulate(command, paths, machine, [BASE], *words, *set_words(settings))[BASE]
     base = lambda *settings: one(TRACES, *settings)
     on_flash = [f"trigger={flash_trigger}", f"hold={flash_trigger // 4}"] if flash_trigger != 128 else []
     found = {
-        TRACES: simulate(command, paths, TRACES, [*STATIC, *DYNAMIC], *words),
-        NOW: simulate(command, paths, NOW, [*STATIC, *DYNAMIC], *words),
+        TRACES: simulate(command, paths, TRACES, POLICIES, *words),
+        NOW: simulate(command, paths, NOW, POLICIES, *words),
         FLASH: simulate(command, paths, FLASH, ["first-touch", *DYNAMIC], *words, *set_words(on_flash)),
     }
-    reports = [json.loads(command(["report", path, "--json"], 1))["trace"] for path in paths]
     least, most = (found[TRACES][policy]["pages_max"] for policy in ["round-robin", BASE])
     # As in his Table 7: half of the pages that the policy had used in addition.
     limit = (least + most) // 2
@@ -269,7 +276,6 @@ class Claims:
 
 
 PARTS = ["compute_ns", "local_stall_ns", "remote_stall_ns", "move_ns"]
-HEADS = ["RR", "FT", "PF", "Migr", "Repl", "Base"]
 BARS = "time against round-robin = computing + local + remote stall + overhead (% of misses local)"
 
 
@@ -304,22 +310,19 @@ def bars(found, drawing, figure, heads, results, published, whole_of=lambda one:
 
 def policies(found, drawing, title, figure, machine):
     """Figures 6.1 and 6.3."""
-    names = [*STATIC, *DYNAMIC]
-    published = lambda workload: [published_time(workload, policy) for policy in names] if machine == TRACES else []
-    chart, rows = bars(found, drawing, figure, HEADS, lambda one: [one[machine][policy] for policy in names], published, lambda one: one[machine]["round-robin"])
+    published = lambda workload: [published_time(workload, policy) for policy in POLICIES] if machine == TRACES else []
+    chart, rows = bars(found, drawing, figure, HEADS, lambda one: [one[machine][policy] for policy in POLICIES], published, lambda one: one[machine]["round-robin"])
     return f"### {title}: {BARS}\n\n" + chart + document.table(["", *HEADS], rows)
 
 
 def kernel(command, paths, *words):
     """Figure 6.4: of a guest, every policy where only the kernel's misses count."""
-    policies = [*STATIC, *DYNAMIC]
-    return {name: simulate(command, paths, machine, policies, "--only", "kernel", *words) for name, machine in {"CC-NUMA": TRACES, "CC-NOW": NOW}.items()}
+    return {name: simulate(command, paths, machine, POLICIES, "--only", "kernel", *words) for name, machine in {"CC-NUMA": TRACES, "CC-NOW": NOW}.items()}
 
 
 def figure_6_4(found, drawing):
     """`found` is what `kernel` returned."""
-    names = [*STATIC, *DYNAMIC]
-    chart, rows = bars(found, drawing, "6.4", HEADS, lambda one: [one[policy] for policy in names], lambda _: [], lambda one: one["round-robin"])
+    chart, rows = bars(found, drawing, "6.4", HEADS, lambda one: [one[policy] for policy in POLICIES], lambda _: [], lambda one: one["round-robin"])
     said = Claims()
     for machine, one in found.items():
         against = lambda result: document.percent(busy(result) / busy(one["first-touch"]) - 1)
@@ -331,11 +334,6 @@ def figure_6_4(found, drawing):
         add("no dynamic policy gives much beyond it", max(less(result, one["first-touch"]) for result in dynamic.values()) < 0.02, all_against)
         add("what little there is comes of replication", min(busy(one["replicate"]), busy(one[BASE])) < busy(one["migrate"]), all_against)
     return f"### Figure 6.4 (Pmake, the kernel's misses alone): {BARS}\n\n" + chart + document.table(["", *HEADS], rows) + "\n" + said.table()
-
-
-def having(found, published):
-    """Workloads that something is published of."""
-    return [(workload, one) for workload, one in found.items() if workload in published]
 
 
 def pair(theirs, own, digits=0):
@@ -357,7 +355,7 @@ def table_5(found):
 
 def table_7(found):
     rows = []
-    for workload, one in having(found, TABLE_7):
+    for workload, one in found.items():
         for limit, own, theirs in zip(["unlimited", f"{one['memory_pages']} pages"], [one[TRACES][BASE], one["limited"]], TABLE_7[workload]):
             more = 100 * (own["pages_max"] / one[TRACES]["round-robin"]["pages_max"] - 1)
             figures = [own["replicated"], own["migrated"], own["pages_mean"], own["pages_max"], more, 100 * own["local_share"]]
@@ -377,7 +375,7 @@ def functions(result):
 
 def table_8(found):
     rows = []
-    for workload, one in having(found, TABLE_8):
+    for workload, one in found.items():
         for kind, policy, theirs in zip(["replication", "migration"], ["replicate", "migrate"], TABLE_8[workload]):
             own = one[FLASH][policy]
             parts = functions(own)
@@ -399,7 +397,7 @@ def table_8(found):
 
 def table_9(found):
     rows = []
-    for workload, one in having(found, TABLE_9):
+    for workload, one in found.items():
         own = one[FLASH][BASE]
         parts, whole = functions(own), own["move_ns"]
         published, *theirs = TABLE_9[workload]
@@ -414,7 +412,7 @@ def table_9(found):
 
 def table_10(found):
     rows = []
-    for workload, one in having(found, TABLE_10):
+    for workload, one in found.items():
         for policy, theirs in zip(["first-touch", BASE], TABLE_10[workload]):
             own = one[FLASH][policy]
             times = [stall(own), user(own), own["move_ns"], busy(own)]
@@ -427,7 +425,7 @@ def table_10(found):
 
 def table_11(found):
     rows = []
-    for workload, one in having(found, TABLE_11):
+    for workload, one in found.items():
         for machine in [FLASH, TRACES]:
             own = [[one[machine][policy][side + "_latency_ns"] / 1e3 for side in ["local", "remote"]] for policy in ["first-touch", BASE]]
             published = TABLE_11[workload] if machine == FLASH else None
@@ -443,7 +441,7 @@ def table_11(found):
 
 def table_12(found):
     rows = []
-    for workload, one in having(found, TABLE_12):
+    for workload, one in found.items():
         for model, machine, theirs in zip(["traces", "FLASH"], [TRACES, FLASH], TABLE_12[workload]):
             own, touch = one[machine][BASE], one[machine]["first-touch"]
             figures = [100 * own["local_share"], 100 * less(own, touch, stall), 100 * less(own, touch)]
@@ -643,9 +641,10 @@ def section(found, drawing):
 
 def tables(found, drawing, why):
     """What is told of workloads, `why` it differs included."""
-    with_overheads = dict(having(found, TABLE_9))
+    # He ran these under his kernel too (§8), and with less memory.
+    on_flash = {workload: one for workload, one in found.items() if workload in TABLE_12}
     return [
         claims(found), why, policies(found, drawing, "Figure 6.1 (`flash-8`)", "6.1", TRACES), policies(found, drawing, "Figure 6.3 (`now-8`)", "6.3", NOW),
         misses(found, drawing), table_5(found), sensitivity(found, drawing),
-        *(table(with_overheads) for table in [table_7, table_8, table_9, table_10, table_11, table_12] if with_overheads),
+        *(table(on_flash) for table in [table_7, table_8, table_9, table_10, table_11, table_12] if on_flash),
     ]
