@@ -5,7 +5,7 @@ use std::path::Path;
 use nearpage_attribution::{Attribution, Operations, Options, attribute};
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, several};
 use nearpage_plan::Program;
-use nearpage_policy::{Programs, thread_nodes};
+use nearpage_planner::{Programs, thread_nodes};
 use nearpage_recording::Recording;
 
 use crate::progress::Progress;
@@ -135,8 +135,8 @@ impl OnMachine<'_> {
     }
 
     /// What policies and predictions take.
-    pub fn input(&self) -> nearpage_policy::Input<'_> {
-        nearpage_policy::Input {
+    pub fn input(&self) -> nearpage_planner::Input<'_> {
+        nearpage_planner::Input {
             attribution: &self.analysis.attribution,
             tables: &self.analysis.recording.tables,
             machine: self.machine,

@@ -20,8 +20,8 @@ use nearpage_recording::{Module, Object, ObjectKind, Recording, ThreadIndex};
 use nearpage_wire::is_runtime_module;
 use nearpage_wire::pieces::Extent;
 
-use nearpage_policy::online::AutoParameters;
-use nearpage_policy::program;
+use nearpage_online::AutoParameters;
+use nearpage_planner::program;
 use nearpage_simulator::{Home, PhaseHomes, PlanHomes};
 
 /// The homes that plans give to pages.

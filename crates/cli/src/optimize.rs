@@ -12,7 +12,7 @@ use anyhow::Context;
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
-use nearpage_policy::{Parameters, decide, predict};
+use nearpage_planner::{Parameters, decide, predict};
 use nearpage_report::printable;
 use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
 use serde_json::json;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Phase, Plan, Program};
-use nearpage_policy::Input;
+use nearpage_planner::Input;
 use nearpage_recording::elf::demangle;
 use nearpage_recording::{
     AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording, ThreadIndex,

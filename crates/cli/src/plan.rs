@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use nearpage_attribution::Operations;
 use nearpage_machine::several;
 use nearpage_plan::{Decision, Phase, Placement, Plan, Subject};
-use nearpage_policy::auto::Times;
-use nearpage_policy::{
+use nearpage_planner::auto::Times;
+use nearpage_planner::{
     FirstTouchBasis, ObjectPrediction, Outcome, Parameters, Policy, Prediction, WeightUnit, predict,
 };
 use nearpage_report::{bytes, printable, shorten, width, wrapped};

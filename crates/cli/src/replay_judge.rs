@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nearpage_machine::Machine;
+use nearpage_online::Initial;
 use nearpage_plan::{Live, Phase, Plan};
-use nearpage_policy::auto::{
+use nearpage_planner::auto::{
     Alternatives, Chosen, Judge, Margins, Model, Selection, Times, choose, choose_within,
 };
-use nearpage_policy::online::Initial;
-use nearpage_policy::{Input, Parameters, Policy, decide};
+use nearpage_planner::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, Outcome, PlanHomes, simulate};
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, Timing, several};
+use nearpage_online::{Initial, Parameter};
 use nearpage_plan::{Layout, Plan};
-use nearpage_policy::online::{Initial, Parameter};
-use nearpage_policy::{Parameters, recorded_layout};
+use nearpage_planner::{Parameters, recorded_layout};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
@@ -103,7 +103,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         if let Policy::Homes { name, plan } = &mut job.policy {
             let wanted = name.strip_prefix(PLAN).unwrap_or(name);
             let file = Path::new(wanted);
-            let planned_by = match nearpage_policy::Policy::from_name(wanted) {
+            let planned_by = match nearpage_planner::Policy::from_name(wanted) {
                 Some(policy) => PlannedBy::Policy(policy),
                 None if matches!(file.try_exists(), Ok(false)) => bail!(
                     "{name}: there is no file `{wanted}`, and no policy of that name that plans"
@@ -247,7 +247,7 @@ pub fn parameters() -> String {
 /// The plan that a policy makes of the recording itself: what it could do with perfect knowledge.
 /// Copies and placements that begin later are allowed, and threads run where they were traced.
 fn planned_for(
-    policy: nearpage_policy::Policy,
+    policy: nearpage_planner::Policy,
     recording: &Recording,
     processes: &Processes,
     machine: &Machine,
@@ -311,7 +311,7 @@ fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
 /// What `plan:` is followed by.
 enum PlannedBy {
     /// A policy, of the very recording.
-    Policy(nearpage_policy::Policy),
+    Policy(nearpage_planner::Policy),
     /// A file.
     File(Box<Plan>),
 }

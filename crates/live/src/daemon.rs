@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId};
-use nearpage_policy::online::View;
-use nearpage_policy::online::traffic::imbalance;
+use nearpage_online::View;
+use nearpage_online::traffic::imbalance;
 use rustc_hash::FxHashMap;
 
 use crate::batches::Limits;

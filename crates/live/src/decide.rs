@@ -1,7 +1,7 @@
 //! From what an interval showed to what a policy wants done: a pure function of its inputs, which is
 //! why a log of them can be decided again, bit for bit.
 
-use nearpage_policy::online::{
+use nearpage_online::{
     Action, Copies, Epoch, Observation, OnlinePolicy, Place, ThreadCounts, ThreadMove, View,
 };
 use nearpage_recording::trace::Served;
@@ -321,7 +321,7 @@ impl Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpage_policy::online::{ActionKind, MigrateReplicate, Setting, Thresholds};
+    use nearpage_online::{ActionKind, MigrateReplicate, Setting, Thresholds};
     use proptest::prelude::*;
 
     fn policy() -> Box<dyn OnlinePolicy> {

@@ -1,4 +1,4 @@
-use nearpage_policy::online::ParameterError;
+use nearpage_online::ParameterError;
 
 /// Why the daemon cannot work.
 #[derive(Debug, thiserror::Error)]

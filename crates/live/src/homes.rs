@@ -4,7 +4,7 @@
 
 use std::cmp::Reverse;
 
-use nearpage_policy::online::fetch_ahead;
+use nearpage_online::fetch_ahead;
 
 use crate::kernel::Kernel;
 use crate::pages::ProcessIndex;

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
-use nearpage_policy::online::{Action, Setting, ThreadMove};
+use nearpage_online::{Action, Setting, ThreadMove};
 use serde::{Deserialize, Serialize};
 
 use crate::care::Stage;
@@ -83,7 +83,7 @@ impl From<Action> for LoggedAction {
 
 /// Name of an action's kind.
 pub fn kind(action: &Action) -> &'static str {
-    use nearpage_policy::online::ActionKind::*;
+    use nearpage_online::ActionKind::*;
     match action.kind {
         Migrate => "migrate",
         Interleave => "interleave",

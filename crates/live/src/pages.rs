@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nearpage_policy::online::fetch_ahead;
+use nearpage_online::fetch_ahead;
 
 use crate::PAGES_MOST;
 

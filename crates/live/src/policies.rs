@@ -2,7 +2,7 @@
 //!
 //! They are the simulator's. Those that need what no stock kernel offers are not among them.
 
-use nearpage_policy::online::{
+use nearpage_online::{
     Action, Auto, AutoParameters, Epoch, MigrateReplicate, Monitor, Observation, OnlinePolicy,
     ParameterError, PushPull, PushPullParameters, Setting, Thresholds, Traffic, TrafficParameters,
 };

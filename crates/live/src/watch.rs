@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nearpage_machine::NodeId;
-use nearpage_policy::online::View;
+use nearpage_online::View;
 use nearpage_sampler::{Sampler, State, Summary};
 
 use crate::daemon::{Daemon, Report};

@@ -1,7 +1,7 @@
 //! From what a policy wants done to pages that are to move.
 
 use nearpage_machine::NodeId;
-use nearpage_policy::online::{Action, ActionKind};
+use nearpage_online::{Action, ActionKind};
 use rustc_hash::FxHashMap;
 
 use crate::free_memory::FreeMemory;

@@ -1,5 +1,5 @@
 use nearpage_machine::{CpuId, Fault, several};
-use nearpage_policy::online::ParameterError;
+use nearpage_online::ParameterError;
 
 /// Why a simulation cannot be made.
 #[derive(Debug, thiserror::Error)]

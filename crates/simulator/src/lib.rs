@@ -64,7 +64,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nearpage_machine::{Machine, Timing};
-use nearpage_policy::online::{
+use nearpage_online::{
     AdaptiveTrigger, Auto, Initial, KernelBalancing, MemoryTimes, MigrateReplicate, OnlinePolicy,
     Planned, PlannedPhase, PushPull, ReplicateOnFirstTouch, Setting, Traffic, Wish,
 };

@@ -1,6 +1,6 @@
 //! A plan whose programs `auto` looks after while they run: the plan's own wishes, and what `auto` makes of samples.
 
-use nearpage_policy::online::{
+use nearpage_online::{
     Action, Auto, Copies, Epoch, Observation, OnlinePolicy, Place, Planned, ThreadMove,
 };
 

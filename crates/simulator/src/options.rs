@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nearpage_machine::Timing;
-use nearpage_policy::online::{
+use nearpage_online::{
     AutoParameters, Initial, KernelBalancingParameters, Monitor, Parameter, ParameterError,
     PushPullParameters, Thresholds, TrafficParameters,
 };

@@ -1,6 +1,6 @@
 //! What came out.
 
-use nearpage_policy::online::traffic::imbalance;
+use nearpage_online::traffic::imbalance;
 use serde::Serialize;
 
 use crate::movements::Movements;

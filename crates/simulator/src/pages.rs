@@ -1,6 +1,6 @@
 //! The page table: a home for each page, replicas, and what memory there is.
 
-use nearpage_policy::online::{Action, ActionKind, Copies, Initial, fetch_ahead};
+use nearpage_online::{Action, ActionKind, Copies, Initial, fetch_ahead};
 
 use crate::Error;
 use crate::figures::Figures;

@@ -1,7 +1,7 @@
 //! The best static placement, known afterwards.
 
-use nearpage_policy::affinity::hop_sensitive;
-use nearpage_policy::online::{Action, Epoch, Observation, OnlinePolicy};
+use nearpage_online::best_node::hop_sensitive;
+use nearpage_online::{Action, Epoch, Observation, OnlinePolicy};
 use nearpage_recording::trace::{Happening, Served, StepBatch, Steps};
 
 use crate::Error;

@@ -10,7 +10,7 @@ mod scheduling;
 mod wishes;
 
 use nearpage_machine::{Energy, MoveCost};
-use nearpage_policy::online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
+use nearpage_online::{Action, Copies, Epoch, Observation, OnlinePolicy, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, Served};
 use rustc_hash::FxHashMap;

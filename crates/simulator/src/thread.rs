@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use nearpage_policy::online::Action;
+use nearpage_online::Action;
 use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, Miss, StepBatch};
 

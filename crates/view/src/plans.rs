@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{Layout, Placement, Plan, Subject};
-use nearpage_policy::{
+use nearpage_planner::{
     FirstTouchBasis, Input, Outcome, Parameters, Policy, Prediction, Programs, decide, predict,
     thread_nodes, traffic,
 };
@@ -124,7 +124,7 @@ fn misfits(plan: &Plan, input: &Input, recording: &Recording) -> Vec<String> {
     }
     let prediction = predict(plan, input);
     for (position, decision) in plan.decisions.iter().enumerate() {
-        let is_used = |object: &nearpage_policy::ObjectPrediction| {
+        let is_used = |object: &nearpage_planner::ObjectPrediction| {
             object.decision.is_some_and(|first| {
                 first == position || plan.decisions[first].name == decision.name
             })

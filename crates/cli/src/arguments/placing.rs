@@ -25,13 +25,13 @@ pub enum Policy {
 
 impl Policy {
     /// As the policy crate decides.
-    pub fn policy(self) -> nearpage_policy::Policy {
+    pub fn policy(self) -> nearpage_planner::Policy {
         match self {
-            Self::Auto => nearpage_policy::Policy::Auto,
-            Self::Object => nearpage_policy::Policy::Object,
-            Self::Uniform => nearpage_policy::Policy::Uniform,
-            Self::HopSensitive => nearpage_policy::Policy::HopSensitive,
-            Self::Interleave => nearpage_policy::Policy::Interleave,
+            Self::Auto => nearpage_planner::Policy::Auto,
+            Self::Object => nearpage_planner::Policy::Object,
+            Self::Uniform => nearpage_planner::Policy::Uniform,
+            Self::HopSensitive => nearpage_planner::Policy::HopSensitive,
+            Self::Interleave => nearpage_planner::Policy::Interleave,
         }
     }
 }
@@ -75,7 +75,7 @@ pub struct Plan {
     pub live: bool,
     /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
     /// runs as long as the recorded one
-    #[arg(long, value_name = "TIMES", default_value_t = nearpage_policy::LONGER, value_parser = longer)]
+    #[arg(long, value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
     pub longer: f64,
     /// Which threads share a node on that machine; none: those that did when recorded [default: compact;
     /// with several recordings none]

@@ -15,7 +15,7 @@ pub enum InitialPlacement {
     Interleave,
 }
 
-impl From<InitialPlacement> for nearpage_policy::online::Initial {
+impl From<InitialPlacement> for nearpage_online::Initial {
     fn from(rule: InitialPlacement) -> Self {
         match rule {
             InitialPlacement::FirstTouch => Self::FirstTouch,

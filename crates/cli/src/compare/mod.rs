@@ -11,7 +11,7 @@ use anyhow::bail;
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::Plan;
-use nearpage_policy::{Parameters, Policy, Prediction, Quality, decide, predict, quality};
+use nearpage_planner::{Parameters, Policy, Prediction, Quality, decide, predict, quality};
 use nearpage_recording::{Error, Recording};
 use nearpage_report::{printable, shorten};
 use nearpage_simulator::Outcome;
@@ -145,7 +145,7 @@ impl Comparison<'_> {
         let ours = analysis.on(machine, threads)?;
         for expected in &expected {
             let expected = expected.input();
-            let same_program = |input: &nearpage_policy::Input| {
+            let same_program = |input: &nearpage_planner::Input| {
                 input.program.executable == expected.program.executable
             };
             let found = ours.iter().map(|ours| ours.input()).find(same_program);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use nearpage_machine::Machine;
 use nearpage_plan::Layout;
-use nearpage_policy::recorded_layout;
+use nearpage_planner::recorded_layout;
 use nearpage_report::printable;
 use serde_json::{Value, json};
 
@@ -416,8 +416,8 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use nearpage_plan::Plan;
-    use nearpage_policy::auto::Times;
-    use nearpage_policy::{Outcome, Prediction, WeightUnit};
+    use nearpage_planner::auto::Times;
+    use nearpage_planner::{Outcome, Prediction, WeightUnit};
 
     use super::*;
     use crate::replay_judge::{Decided, Predicted};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nearpage_machine::CpuId;
-use nearpage_policy::online::OnlinePolicy;
+use nearpage_online::OnlinePolicy;
 
 use super::Replay;
 use crate::Error;

@@ -1,6 +1,6 @@
 //! What a policy is told of an epoch.
 
-use nearpage_policy::online::{Epoch, OnlinePolicy, ThreadCounts};
+use nearpage_online::{Epoch, OnlinePolicy, ThreadCounts};
 
 use super::Replay;
 use crate::figures::FS;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use nearpage_machine::MoveCost;
-use nearpage_policy::online::{Action, ActionKind, OnlinePolicy};
+use nearpage_online::{Action, ActionKind, OnlinePolicy};
 
 use super::Replay;
 use crate::figures::femtoseconds;

@@ -1,7 +1,7 @@
 //! Moving pages, and what it costs (Verghese §8.1).
 
 use nearpage_machine::MoveCost;
-use nearpage_policy::online::{Action, ActionKind, Copies, OnlinePolicy, Reason, Survivor};
+use nearpage_online::{Action, ActionKind, Copies, OnlinePolicy, Reason, Survivor};
 
 use super::Replay;
 use crate::figures::{FS, femtoseconds};

@@ -1,7 +1,7 @@
 //! What counts, and what came out.
 
 use nearpage_machine::{Energy, MoveCost};
-use nearpage_policy::online::OnlinePolicy;
+use nearpage_online::OnlinePolicy;
 
 use super::Replay;
 use super::scheduling::MARK;

@@ -1,6 +1,6 @@
 //! Which of the references a policy is shown.
 
-use nearpage_policy::online::Draws;
+use nearpage_online::Draws;
 
 use crate::figures::Figures;
 use crate::options::Options;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use nearpage_policy::online::OnlinePolicy;
+use nearpage_online::OnlinePolicy;
 use nearpage_recording::trace::Happening;
 
 use super::Replay;

@@ -1,7 +1,7 @@
 //! What a policy wants besides moving pages: to be shown samples or hinting faults, and threads moved.
 
 use nearpage_machine::CpuId;
-use nearpage_policy::online::{Copies, Draws, OnlinePolicy, Place, Survivor, View};
+use nearpage_online::{Copies, Draws, OnlinePolicy, Place, Survivor, View};
 use nearpage_recording::AccessKind;
 use nearpage_recording::trace::{Miss, PageIndex, Served};
 

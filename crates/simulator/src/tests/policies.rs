@@ -2,7 +2,7 @@
 
 use std::slice::from_ref;
 
-use nearpage_policy::online::AutoParameters;
+use nearpage_online::AutoParameters;
 
 use super::*;
 use crate::{PhaseHomes, PlanHomes};

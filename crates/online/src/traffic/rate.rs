@@ -1,7 +1,7 @@
 //! How often samples are taken (§3.3.1).
 
 use super::parameters::TrafficParameters;
-use crate::online::View;
+use crate::View;
 
 /// None while no application is worth managing (step 1 of §3.2.1: "no reason to subject them to sampling
 /// overhead"), and so until the first decision, before which the counters have said nothing; fast

@@ -1,7 +1,7 @@
 //! What the kernel lets one set, and what the simulation has to know.
 
-use crate::online::ParameterError;
-use crate::online::parameter::parameters;
+use crate::ParameterError;
+use crate::parameter::parameters;
 
 const HOUR_MS: u64 = 3_600_000;
 

@@ -1,29 +1,15 @@
-//! Placement decisions: from what each thread did to each page, to where each page should live.
+//! Where pages should live, decided from recordings: from what each thread did to each page, to a plan and what
+//! that does.
 //!
-//! Pure: no I/O, no clock; the offline ones have no state either. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
+//! Nothing here is random or reads a clock. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
 //! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
 //! `interleave`, and `auto`, which weighs them against each other by time. [`predict`] says what a plan does on a machine, access by access, without
 //! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.
 //!
-//! [`online`] has the policies that decide while the program runs.
-//!
-//! Not here: finding patterns (attribution), recognising objects in another run and enforcing
-//! (plan, preload).
-//!
-//! ```
-//! use nearpage_machine::preset;
-//! use nearpage_policy::affinity::{hop_sensitive, uniform};
-//!
-//! // A page read 10 times from each of nodes 0 and 2, opposite corners of the Opterons' square,
-//! // and 9 times from node 1 between them.
-//! let accesses = [(0, 10.0), (1, 9.0), (2, 10.0)];
-//! let weights = preset("opteron-4").unwrap().weights();
-//! let anywhere = [true; 4];
-//! assert_eq!(uniform(&accesses, &anywhere), Some(0)); // most accesses, lowest number
-//! assert_eq!(hop_sensitive(&accesses, &weights, &anywhere), Some(1)); // never two hops away
-//! ```
+//! Not here: policies that decide while the program runs (`online`), finding patterns (attribution), recognising
+//! objects in another run and enforcing (plan, preload).
 
-pub mod affinity;
+mod affinity;
 pub mod auto;
 mod effect;
 mod first_touch;
@@ -32,7 +18,6 @@ mod instances;
 mod interleave;
 mod layout;
 mod object;
-pub mod online;
 mod place;
 mod plan;
 mod prediction;

@@ -60,7 +60,7 @@ mod tests {
     use nearpage_recording::trace::Served;
 
     use super::*;
-    use crate::online::Copies;
+    use crate::Copies;
 
     #[test]
     fn readers_get_copies_until_somebody_writes() {

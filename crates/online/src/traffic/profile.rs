@@ -3,7 +3,7 @@
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, ThreadIndex};
 
-use crate::online::{Copies, Observation};
+use crate::{Copies, Observation};
 
 /// A page that was sampled.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use nearpage_recording::trace::Served;
 use proptest::prelude::*;
 
 use super::*;
-use crate::online::ThreadCounts;
+use crate::ThreadCounts;
 
 const SETTING: Setting = Setting {
     nodes: 4,

@@ -10,7 +10,7 @@ use nearpage_recording::ThreadIndex;
 
 use super::purse::Purse;
 use super::{BACK_MOVES, DOUBLINGS_MAX, NONE};
-use crate::online::{Epoch, ThreadCounts, ThreadMove};
+use crate::{Epoch, ThreadCounts, ThreadMove};
 
 #[derive(Clone, Debug)]
 pub(super) struct Threads {

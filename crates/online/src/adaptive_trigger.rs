@@ -71,7 +71,7 @@ impl OnlinePolicy for AdaptiveTrigger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::online::{Setting, Thresholds};
+    use crate::{Setting, Thresholds};
 
     #[test]
     fn the_trigger_follows_contention_and_memory() {

@@ -610,7 +610,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::online::Copies;
+    use crate::Copies;
 
     const PAGES: usize = 16;
 

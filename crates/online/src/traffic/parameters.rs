@@ -1,7 +1,7 @@
 //! Thresholds of `traffic`, as published.
 
-use crate::online::ParameterError;
-use crate::online::parameter::parameters;
+use crate::ParameterError;
+use crate::parameter::parameters;
 
 const LARGE: u64 = 1_000_000_000_000;
 

@@ -22,7 +22,7 @@ use nearpage_recording::ThreadIndex;
 
 use super::parameters::TrafficParameters;
 use super::profile::Profiled;
-use crate::online::{Epoch, ThreadCounts, ThreadMove};
+use crate::{Epoch, ThreadCounts, ThreadMove};
 
 /// A swap must gain one sample in so many of those that the two threads share with others.
 const SHARING_PER_GAIN: u64 = 4;
@@ -195,7 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::online::Copies;
+    use crate::Copies;
 
     /// Threads by number, two to a node, each with this traffic and time.
     fn threads(figures: &[(u64, u64)]) -> Vec<ThreadCounts> {

@@ -15,9 +15,25 @@
 //!
 //! Nodes are positions in [`Machine::nodes`](nearpage_machine::Machine::nodes), at most 64 of them.
 //! Pages are numbered by the driver, from 0.
+//!
+//! Not here: who moves pages (the daemon, the simulator), and what is decided before a run (the planner).
+//!
+//! ```
+//! use nearpage_machine::preset;
+//! use nearpage_online::best_node::{hop_sensitive, uniform};
+//!
+//! // A page read 10 times from each of nodes 0 and 2, opposite corners of the Opterons' square,
+//! // and 9 times from node 1 between them.
+//! let accesses = [(0, 10.0), (1, 9.0), (2, 10.0)];
+//! let weights = preset("opteron-4").unwrap().weights();
+//! let anywhere = [true; 4];
+//! assert_eq!(uniform(&accesses, &anywhere), Some(0)); // most accesses, lowest number
+//! assert_eq!(hop_sensitive(&accesses, &weights, &anywhere), Some(1)); // never two hops away
+//! ```
 
 mod adaptive_trigger;
 mod auto;
+pub mod best_node;
 mod draw;
 mod fetch_ahead;
 mod initial;

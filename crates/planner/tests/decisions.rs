@@ -6,10 +6,10 @@ use nearpage_attribution::{
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
-use nearpage_policy::auto::{
+use nearpage_planner::auto::{
     Alternatives, Judge, Margins, Model, Selection, choose, choose_within,
 };
-use nearpage_policy::{
+use nearpage_planner::{
     FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
     thread_nodes, traffic,
 };

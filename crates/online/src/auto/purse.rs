@@ -2,7 +2,7 @@
 
 use nearpage_recording::ThreadIndex;
 
-use crate::online::ThreadCounts;
+use crate::ThreadCounts;
 
 /// A thread that was idle for more than this share of an epoch has waited for others at a barrier. Locks that are held
 /// for a moment keep it waiting for less.

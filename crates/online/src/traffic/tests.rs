@@ -6,7 +6,7 @@ use nearpage_recording::{AccessKind, ThreadIndex};
 use proptest::prelude::*;
 
 use super::*;
-use crate::online::ThreadCounts;
+use crate::ThreadCounts;
 
 const PAGES: usize = 1000;
 

@@ -347,7 +347,7 @@ mod tests {
     use nearpage_recording::trace::Served;
 
     use super::*;
-    use crate::online::Copies;
+    use crate::Copies;
 
     const SETTING: Setting = Setting {
         nodes: 4,

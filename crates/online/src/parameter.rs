@@ -75,15 +75,15 @@ macro_rules! parameters {
 
         impl $name {
             /// Names, defaults and ranges, in the order of the fields.
-            pub const PARAMETERS: [$crate::online::Parameter; [$(stringify!($field)),+].len()] = [
-                $($crate::online::Parameter::new(stringify!($field), $default, $range, $meaning),)+
+            pub const PARAMETERS: [$crate::Parameter; [$(stringify!($field)),+].len()] = [
+                $($crate::Parameter::new(stringify!($field), $default, $range, $meaning),)+
             ];
 
             /// Sets a parameter by name; `false`: there is none of that name.
             ///
             /// # Errors
             /// A value outside its range.
-            pub fn set(&mut self, name: &str, value: &str) -> Result<bool, $crate::online::ParameterError> {
+            pub fn set(&mut self, name: &str, value: &str) -> Result<bool, $crate::ParameterError> {
                 let fields = [$(&mut self.$field),+];
                 for (field, parameter) in fields.into_iter().zip(&Self::PARAMETERS) {
                     if parameter.name == name {

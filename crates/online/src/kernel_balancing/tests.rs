@@ -5,7 +5,7 @@ use nearpage_recording::trace::Served;
 use proptest::prelude::*;
 
 use super::*;
-use crate::online::{Copies, ThreadCounts};
+use crate::{Copies, ThreadCounts};
 
 const PAGES: u32 = 600;
 

@@ -1,6 +1,6 @@
 //! What is measured (Table 2), of an [`Epoch`].
 
-use crate::online::Epoch;
+use crate::Epoch;
 
 /// Standard deviation over mean (§2.1); 0 where the mean is.
 pub fn imbalance(values: &[f64]) -> f64 {
@@ -103,7 +103,7 @@ mod tests {
     use nearpage_recording::ThreadIndex;
 
     use super::*;
-    use crate::online::ThreadCounts;
+    use crate::ThreadCounts;
 
     #[test]
     fn imbalance_is_deviation_over_mean() {

@@ -1,6 +1,6 @@
 //! Where an interleaved page goes (§3.2.2).
 
-use crate::online::draw::Draws;
+use crate::draw::Draws;
 
 /// P_migrate of each node: its share of all nodes' MAPTU. A page leaves its node with that
 /// probability.
