@@ -7,7 +7,7 @@ export interface Machine {
 }
 export interface Thread { pid: number; tid: number; name: string; team: string; team_index: number; order: number; start: string; slot: number }
 export interface Recording {
-  folder: string; command: string[]; source: string; recorder: string; rate_hz: number; complete: boolean;
+  folder: string; command: string[]; source: string; measures_latency: boolean; recorder: string; rate_hz: number; complete: boolean;
   notes: string[]; counts: { samples: number; accesses: number; compute: number; undecoded: number; lost: number };
   damaged_blocks: number; accesses: number; duration_ns: number; line_bytes: number; tick_ns: number;
   space_bytes: number; extents: [number, number, string, number][]; marks: [number, boolean][];

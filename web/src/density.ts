@@ -41,7 +41,7 @@ function chosenFunction(context: Context): number | null {
 export function chooser(context: Context, chosen: By, choose: (by: By) => void): HTMLElement {
   const select = h("select", { onchange: () => choose(select.value as By), id: "by", "aria-label": "colour by" },
     BY.map(([name, words]) => h("option", { value: name, selected: name === chosen }, words)));
-  return h("label", {}, "colour by ", select, context.recording.source === "clock" ? h("small", {}, " the clock knows no levels") : null);
+  return h("label", {}, "colour by ", select, context.recording.measures_latency ? null : h("small", {}, ` source ${context.recording.source} knows no levels`));
 }
 
 export async function density(context: Context, wanted: Wanted, width: number, height: number): Promise<Content> {

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::trace::{TraceOptions, TracedMove, Tracing, finish_frames};
-use nearpage_recording::{Metadata, Recording};
+use nearpage_recording::{Metadata, Recording, Source, ThreadPinning};
 use nearpage_simulator::{Scheduler, ThreadMove};
 
 use crate::arguments::{Record, Threads};
@@ -405,16 +405,14 @@ fn metadata(
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
         build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
-        source: "tracer".to_owned(),
         thread_placement: match arguments.threads {
-            Threads::None => Threads::Compact.as_str(),
-            threads => threads.as_str(),
-        }
-        .to_owned(),
+            Threads::None | Threads::Compact => ThreadPinning::Compact,
+            Threads::Scatter => ThreadPinning::Scatter,
+        },
         notes,
         rank: rank(),
         tracing: Some(tracing),
-        ..Metadata::begun(SystemTime::now(), machine.node_ids())
+        ..Metadata::begun(Source::Tracer, SystemTime::now(), machine.node_ids())
     }
 }
 

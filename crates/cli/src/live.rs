@@ -178,13 +178,7 @@ impl Watch {
             }
             _ => sampler.period_ns() as f64,
         };
-        settings.source = match sampler.choice().source {
-            Source::Clock => "clock",
-            Source::Pmu => "pmu",
-            Source::Signal => "signal",
-            Source::Tracer => "tracer",
-        }
-        .to_owned();
+        settings.source = sampler.choice().source.as_str().to_owned();
         let daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
         let head = daemon.head();
         if let Some(log) = &mut log {

@@ -12,7 +12,7 @@ use nearpage_machine::{Machine, several};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::{
     Access, AccessBatch, Attached, Event, Finished, LogWriter, Metadata, RateChange, SampleCounts,
-    Source, elf::ElfFile, folder,
+    Source, ThreadPinning, elf::ElfFile, folder,
 };
 use nearpage_sampler::{
     Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary, Target,
@@ -44,7 +44,7 @@ pub struct Wish {
     pub all_allocations: bool,
     pub redact: bool,
     /// How threads are pinned, for the metadata; the pins themselves are in `environment`.
-    pub thread_placement: &'static str,
+    pub thread_placement: ThreadPinning,
     /// Variables that placement adds.
     pub environment: Vec<(OsString, OsString)>,
     pub target: Target,
@@ -339,16 +339,11 @@ fn rates(summary: &Summary) -> Vec<RateChange> {
 fn set_source(metadata: &mut Metadata, options: &Options, choice: &Choice) {
     let rate_hz = options.rate_hz.unwrap_or(UNMEASURED_RATE_HZ);
     metadata.rate_hz = if choice.fixed_period { 0.0 } else { rate_hz };
-    let (name, calibration) = match choice.source {
-        Source::Pmu => ("pmu", choice.line.clone()),
-        Source::Signal => (
-            "signal",
-            options.calibration.unwrap_or_default().to_string(),
-        ),
-        _ => ("clock", options.calibration.unwrap_or_default().to_string()),
+    metadata.source = choice.source;
+    metadata.calibration = match choice.source.measures_latency() {
+        true => choice.line.clone(),
+        false => options.calibration.unwrap_or_default().to_string(),
     };
-    metadata.source = name.to_owned();
-    metadata.calibration = calibration;
 }
 
 fn metadata(
@@ -361,14 +356,14 @@ fn metadata(
     let mut metadata = Metadata {
         command: program.command.clone(),
         build_id: program.build_id.clone(),
-        thread_placement: wish.thread_placement.to_owned(),
+        thread_placement: wish.thread_placement,
         redacted: wish.redact,
         rank: rank(),
         attached: program.attached_to.clone().map(|target| Attached {
             target,
             coverage: String::new(),
         }),
-        ..Metadata::begun(SystemTime::now(), machine.node_ids())
+        ..Metadata::begun(choice.source, SystemTime::now(), machine.node_ids())
     };
     set_source(&mut metadata, options, choice);
     metadata

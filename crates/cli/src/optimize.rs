@@ -13,6 +13,7 @@ use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
 use nearpage_planner::{Parameters, decide, predict};
+use nearpage_recording::ThreadPinning;
 use nearpage_report::printable;
 use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
 use serde_json::json;
@@ -214,10 +215,9 @@ fn record(
         duration: None,
         all_allocations: false,
         redact: false,
-        thread_placement: if environment.is_empty() {
-            "none"
-        } else {
-            "plan"
+        thread_placement: match environment.is_empty() {
+            true => ThreadPinning::None,
+            false => ThreadPinning::Plan,
         },
         environment,
         target: Target::Command(arguments.command.clone()),

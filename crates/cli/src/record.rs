@@ -79,7 +79,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         duration: arguments.duration.map(Duration::from_secs_f64),
         all_allocations: arguments.all_allocations,
         redact: arguments.redact,
-        thread_placement: arguments.threads.as_str(),
+        thread_placement: arguments.threads.pinning(),
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
         target,
     };

@@ -288,7 +288,7 @@ fn threads_elsewhere(
         }
     }
     // Where both layouts are the same on the machine, the planned one is what they ran in.
-    let recorded = recorded_layout(threads, machine, planned.as_str(), |thread| {
+    let recorded = recorded_layout(threads, machine, Some(planned), |thread| {
         cpus.get(thread.0 as usize).map_or(&[], Vec::as_slice)
     });
     (recorded != Some(planned)).then(|| ThreadsElsewhere {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearpage_machine::{CpuId, Machine, NodeId, thread_cpus};
 use nearpage_plan::Layout;
-use nearpage_recording::{Thread, ThreadIndex};
+use nearpage_recording::{Thread, ThreadIndex, ThreadPinning};
 
 /// Share of a thread's accesses that come from the node where a layout has it. A thread that is pinned has
 /// nearly all of them there: the rest is what it did before.
@@ -19,7 +19,7 @@ const THERE_MIN: f64 = 0.9;
 pub fn recorded_layout<'a>(
     threads: &[Thread],
     machine: &Machine,
-    said: &str,
+    said: Option<Layout>,
     cpus: impl Fn(ThreadIndex) -> &'a [(CpuId, f64)],
 ) -> Option<Layout> {
     let by_team = laid_out_together(threads, |thread| {
@@ -36,7 +36,7 @@ pub fn recorded_layout<'a>(
         let mut threads = group.iter();
         threads.any(|&thread| !cpus(thread).is_empty())
     };
-    let tried = Layout::from_name(said).into_iter().chain(Layout::ALL);
+    let tried = said.into_iter().chain(Layout::ALL);
     by_creation.iter().any(ran).then_some(())?;
     let machine_cpus = machine.cpus().as_slice().len();
     tried.into_iter().find(|&layout| {
@@ -46,6 +46,15 @@ pub fn recorded_layout<'a>(
             || by_creation.iter().all(fits_whole)
             || by_creation.iter().all(fits_in_rounds)
     })
+}
+
+/// The layout that threads were pinned in by [`ThreadPinning`], if by one.
+pub fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
+    match pinning {
+        ThreadPinning::Compact => Some(Layout::Compact),
+        ThreadPinning::Scatter => Some(Layout::Scatter),
+        ThreadPinning::None | ThreadPinning::Plan => None,
+    }
 }
 
 /// Groups of threads, each in order of the numbers in it; of several threads with one number (a number used
@@ -110,7 +119,12 @@ mod tests {
     }
 
     /// As if every thread had all of its accesses from one CPU.
-    fn layout(name: &str, threads: &[Thread], said: &str, cpus: &[u32]) -> Option<Layout> {
+    fn layout(
+        name: &str,
+        threads: &[Thread],
+        said: Option<Layout>,
+        cpus: &[u32],
+    ) -> Option<Layout> {
         let machine = preset(name).expect("preset");
         let ran: Vec<[(CpuId, f64); 1]> = cpus.iter().map(|&cpu| [(CpuId(cpu), 5.0)]).collect();
         recorded_layout(threads, &machine, said, |thread| {
@@ -127,32 +141,35 @@ mod tests {
         let team = openmp(8);
         let compact = [5, 4, 3, 2, 1, 0, 11, 8];
         assert_eq!(
-            layout("amd48", &team, "none", &compact),
+            layout("amd48", &team, None, &compact),
             Some(Layout::Compact)
         );
         let scatter = [3, 6, 12, 18, 24, 30, 36, 47];
         assert_eq!(
-            layout("amd48", &team, "none", &scatter),
+            layout("amd48", &team, None, &scatter),
             Some(Layout::Scatter)
         );
         assert_eq!(
-            layout("amd48", &team, "scatter", &compact),
+            layout("amd48", &team, Some(Layout::Scatter), &compact),
             Some(Layout::Compact)
         );
         let four_and_four = [0, 1, 2, 3, 6, 7, 8, 9];
-        assert_eq!(layout("amd48", &team, "compact", &four_and_four), None);
+        assert_eq!(
+            layout("amd48", &team, Some(Layout::Compact), &four_and_four),
+            None
+        );
         // Another node is another place, though there are as many threads on it.
         let second_first = [6, 7, 8, 9, 10, 11, 0, 1];
-        assert_eq!(layout("amd48", &team, "none", &second_first), None);
+        assert_eq!(layout("amd48", &team, None, &second_first), None);
     }
 
     #[test]
     fn where_both_are_the_same_the_recording_is_believed() {
         let team = openmp(4);
         for (said, found) in [
-            ("compact", Layout::Compact),
-            ("scatter", Layout::Scatter),
-            ("none", Layout::Compact),
+            (Some(Layout::Compact), Layout::Compact),
+            (Some(Layout::Scatter), Layout::Scatter),
+            (None, Layout::Compact),
         ] {
             assert_eq!(layout("opteron-4", &team, said, &[0, 1, 2, 3]), Some(found));
         }
@@ -161,11 +178,8 @@ mod tests {
     #[test]
     fn threads_that_did_nothing_do_not_count() {
         let team = openmp(3);
-        assert_eq!(
-            layout("amd48", &team, "none", &[0, 6]),
-            Some(Layout::Scatter)
-        );
-        assert_eq!(layout("amd48", &team, "compact", &[]), None);
+        assert_eq!(layout("amd48", &team, None, &[0, 6]), Some(Layout::Scatter));
+        assert_eq!(layout("amd48", &team, Some(Layout::Compact), &[]), None);
     }
 
     #[test]
@@ -176,17 +190,17 @@ mod tests {
         let team = threads(&members);
         let by_team = [0, 0, 1, 2, 3, 4, 5, 6];
         assert_eq!(
-            layout("amd48", &team, "none", &by_team),
+            layout("amd48", &team, None, &by_team),
             Some(Layout::Compact)
         );
         let in_order = [0, 1, 2, 3, 4, 5, 6, 7];
         assert_eq!(
-            layout("amd48", &team, "none", &in_order),
+            layout("amd48", &team, None, &in_order),
             Some(Layout::Compact)
         );
         let in_order = [0, 6, 12, 18, 24, 30, 36, 42];
         assert_eq!(
-            layout("amd48", &team, "none", &in_order),
+            layout("amd48", &team, None, &in_order),
             Some(Layout::Scatter)
         );
     }
@@ -200,7 +214,7 @@ mod tests {
             let mut members = vec![("main", 0), ("server", 0)];
             members.extend((0..33).map(|index| ("client", index)));
             assert_eq!(
-                layout("intel32", &threads(&members), "none", &cpus),
+                layout("intel32", &threads(&members), None, &cpus),
                 Some(wanted)
             );
         }
@@ -213,7 +227,7 @@ mod tests {
         let at = |wandered: f64| {
             let first = [(CpuId(0), 1.0)];
             let second = [(CpuId(1), 1.0 - wandered), (CpuId(6), wandered)];
-            recorded_layout(&team, &machine, "none", |thread| match thread.0 {
+            recorded_layout(&team, &machine, None, |thread| match thread.0 {
                 0 => &first,
                 _ => &second,
             })
@@ -236,7 +250,7 @@ mod tests {
             let machine = preset(name).expect("preset");
             let cpus = thread_cpus(&machine, count as usize, ThreadPlacement::from(wanted), None);
             let cpus: Vec<u32> = cpus.iter().map(|cpu| cpu.0).collect();
-            prop_assert_eq!(layout(name, &openmp(count), wanted.as_str(), &cpus), Some(wanted));
+            prop_assert_eq!(layout(name, &openmp(count), Some(wanted), &cpus), Some(wanted));
         }
     }
 }

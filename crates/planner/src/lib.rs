@@ -27,7 +27,7 @@ mod subject;
 mod traffic;
 mod under;
 
-pub use layout::recorded_layout;
+pub use layout::{pinned_layout, recorded_layout};
 pub use place::thread_nodes;
 pub use plan::{Input, decide};
 pub use prediction::{FirstTouchBasis, ObjectPrediction, Outcome, Prediction, WeightUnit, predict};

@@ -260,7 +260,6 @@ impl Synthetic {
             exit_status: Some(0),
             begin_ns: 1_000_000_000,
             end_ns: 1_000_000_000 + self.accesses * 1000,
-            source: "clock".into(),
             rate_hz: 997.0,
             calibration: "before".into(),
             counts: SampleCounts {
@@ -270,6 +269,7 @@ impl Synthetic {
             },
             allocations: self.objects,
             ..Metadata::begun(
+                nearpage_recording::Source::Clock,
                 UNIX_EPOCH,
                 (0..NODES).map(|node| NodeId(node as u16)).collect(),
             )

@@ -1,6 +1,7 @@
 //! Accesses, one and many.
 
 use nearpage_machine::{CpuId, NodeId};
+use serde::{Deserialize, Serialize};
 
 use crate::{ColumnSelection, ThreadIndex};
 
@@ -66,7 +67,8 @@ impl Level {
 }
 
 /// Where a recording's accesses come from; decides what `weight` and `cost_ns` mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Source {
     /// Clock samples: `cost_ns` is elapsed time lost to the access (the sampling period); `weight`
@@ -78,6 +80,27 @@ pub enum Source {
     Tracer = 2,
     /// Samples taken by a timer signal inside the program: as the clock's.
     Signal = 3,
+}
+
+impl Source {
+    /// As metadata and the command line write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Clock => "clock",
+            Self::Pmu => "pmu",
+            Self::Tracer => "tracer",
+            Self::Signal => "signal",
+        }
+    }
+
+    /// Does an access come with its latency and the cache level that served it? What a clock or a timer signal
+    /// interrupts comes with neither: `cost_ns` is the sampling period.
+    pub fn measures_latency(self) -> bool {
+        match self {
+            Self::Pmu | Self::Tracer => true,
+            Self::Clock | Self::Signal => false,
+        }
+    }
 }
 
 /// How surely the instruction is known.
@@ -281,5 +304,23 @@ impl AccessBatch {
         self.weight.clear();
         self.cost_ns.clear();
         self.page_node.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_measures_no_more_than_the_clock() {
+        let sources = [Source::Clock, Source::Signal, Source::Pmu, Source::Tracer];
+        let measured = sources.map(Source::measures_latency);
+        assert_eq!(measured, [false, false, true, true]);
+        for source in sources {
+            let written = serde_json::to_string(&source).unwrap();
+            assert_eq!(written, format!("\"{}\"", source.as_str()));
+            assert_eq!(serde_json::from_str::<Source>(&written).unwrap(), source);
+        }
+        assert!(serde_json::from_str::<Source>("\"ibs\"").is_err());
     }
 }

@@ -52,5 +52,5 @@ pub use symbols::Symbols;
 pub use tables::{
     Attached, CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
     ModuleMapping, Object, ObjectId, ObjectKind, RateChange, SampleCounts, Status, Tables, Thread,
-    ThreadIndex,
+    ThreadIndex, ThreadPinning,
 };

@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearpage_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::Source;
+
 /// Position of a thread in [`Thread`]'s table. Threads of all processes are numbered together in
 /// order of creation; a kernel tid that is used again is another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -367,6 +369,21 @@ pub enum Status {
     Complete,
 }
 
+/// How threads were pinned while they were recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadPinning {
+    /// Not at all.
+    #[default]
+    None,
+    /// Node after node.
+    Compact,
+    /// To one node after the other in turn.
+    Scatter,
+    /// As a plan said, by which pages were placed, too.
+    Plan,
+}
+
 /// A rate, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateChange {
@@ -406,16 +423,16 @@ pub struct Metadata {
     pub begin_ns: u64,
     /// CLOCK_MONOTONIC when it ended; 0: not yet.
     pub end_ns: u64,
-    /// `clock`, `pmu`, …
-    pub source: String,
+    /// Where its accesses come from.
+    pub source: Source,
     /// Samples per second and CPU, asked for or chosen.
     pub rate_hz: f64,
     /// The rates sampled at, by time, where they changed (weights and costs say so already); the
     /// first from the beginning on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<RateChange>,
-    /// `compact`, `scatter` or `none`.
-    pub thread_placement: String,
+    /// How its threads were pinned.
+    pub thread_placement: ThreadPinning,
     /// On which side of the sampled instruction pointer the stalling instruction is (`before`, `at`
     /// or `block`), and what a sample cost: as measured before recording, for people to read.
     pub calibration: String,
@@ -450,8 +467,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Of a recording that begins, at `started`, on a machine of these nodes: nothing else is known yet.
-    pub fn begun(started: SystemTime, nodes: Vec<NodeId>) -> Self {
+    /// Of a recording that begins, at `started`, with accesses from `source`, on a machine of these nodes: nothing else is known yet.
+    pub fn begun(source: Source, started: SystemTime, nodes: Vec<NodeId>) -> Self {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             version: crate::folder::FORMAT_VERSION,
@@ -463,10 +480,10 @@ impl Metadata {
             started_unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
             begin_ns: 0,
             end_ns: 0,
-            source: String::new(),
+            source,
             rate_hz: 0.0,
             rates: Vec::new(),
-            thread_placement: "none".to_owned(),
+            thread_placement: ThreadPinning::None,
             calibration: String::new(),
             notes: Vec::new(),
             counts: SampleCounts::default(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_attribution::{ObjectGroup, OperationTotals, Pattern};
-use nearpage_recording::{Frame, ObjectKind, Tables};
+use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use serde::Serialize;
 
 use crate::{
@@ -18,7 +18,7 @@ struct Report<'a> {
     compute: u64,
     lost: u64,
     undecoded: u64,
-    source: &'a str,
+    source: Source,
     notes: &'a [String],
     attribution: Kinds,
     objects: Vec<Object<'a>>,

@@ -14,7 +14,7 @@
 //! let attribution =
 //!     Attribution { counts, totals, objects: vec![], threads: vec![], teams: vec![], page_bytes: 4096 };
 //! let tables = Tables::default();
-//! let content = Content { attribution: &attribution, tables: &tables, source: "clock", notes: &[], nodes: 1, trace: None };
+//! let content = Content { attribution: &attribution, tables: &tables, source: nearpage_recording::Source::Clock, notes: &[], nodes: 1, trace: None };
 //! let report = text(&content, &TextOptions::default(), &mut |_, _| vec![]);
 //! assert!(report.contains("10 accesses"));
 //! ```
@@ -31,7 +31,7 @@ mod trace;
 
 use nearpage_attribution::Attribution;
 use nearpage_recording::trace::TraceStatistics;
-use nearpage_recording::{Frame, ModuleId, Recording, Symbols, Tables};
+use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
 pub use amount::{bytes, time};
 pub use json::json;
@@ -52,7 +52,7 @@ pub struct Content<'a> {
     /// Names of what it was found in.
     pub tables: &'a Tables,
     /// Where accesses come from: `clock`, …
-    pub source: &'a str,
+    pub source: Source,
     /// Lines for the user that belong to the recording.
     pub notes: &'a [String],
     /// Memory nodes of the machine it was made on.
@@ -67,7 +67,7 @@ impl<'a> Content<'a> {
         Content {
             attribution,
             tables: &recording.tables,
-            source: &recording.metadata.source,
+            source: recording.metadata.source,
             notes: &recording.metadata.notes,
             nodes: recording.machine.nodes.len(),
             trace: None,

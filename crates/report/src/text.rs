@@ -191,7 +191,7 @@ impl Page<'_> {
                 "{working} of {}",
                 several(tables.threads.len() as u64, "thread")
             ),
-            format!("source {}", printable(source)),
+            format!("source {}", source.as_str()),
             format!("{} lost", several(counts.lost, "sample")),
             format!("{} undecoded", counts.undecoded),
             format!("{} computation", counts.compute),

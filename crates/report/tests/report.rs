@@ -8,7 +8,7 @@ use nearpage_machine::CpuId;
 use nearpage_recording::trace::{ChainShare, HotPages, ReadChains, ReadMostly, TraceStatistics};
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
-    Tables, Thread, ThreadIndex,
+    Source, Tables, Thread, ThreadIndex,
 };
 use nearpage_report::{By, Content, Count, Sort, TextOptions, json, text, width};
 
@@ -251,7 +251,7 @@ fn render(options: &TextOptions) -> String {
     let content = Content {
         attribution: &attribution,
         tables: &tables,
-        source: "clock",
+        source: Source::Clock,
         notes: &notes,
         nodes: 2,
         trace: None,
@@ -304,7 +304,7 @@ fn without_accesses_there_is_no_table() {
         let content = Content {
             attribution: &attribution,
             tables: &tables,
-            source: "clock",
+            source: Source::Clock,
             notes: &["no samples".to_owned()],
             nodes: 1,
             trace: None,
@@ -365,7 +365,7 @@ fn by_the_clock<'a>(attribution: &'a Attribution, tables: &'a Tables) -> Content
     Content {
         attribution,
         tables,
-        source: "clock",
+        source: Source::Clock,
         notes: &[],
         nodes: 1,
         trace: None,
@@ -464,7 +464,7 @@ fn a_full_recording_has_chains_hot_pages_and_read_mostly_shares() {
     let content = Content {
         attribution: &attribution,
         tables: &tables,
-        source: "tracer",
+        source: Source::Tracer,
         notes: &[],
         nodes: 2,
         trace: Some(&statistics),
@@ -515,7 +515,7 @@ fn json_has_every_key_and_its_counts_add_up() {
     let content = Content {
         attribution: &attribution,
         tables: &tables,
-        source: "clock",
+        source: Source::Clock,
         notes: &["source clock, not pmu: there is none".to_owned()],
         nodes: 2,
         trace: None,

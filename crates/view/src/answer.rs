@@ -215,6 +215,7 @@ fn recording(opened: &Opened) -> Value {
         "folder": recording.folder.display().to_string(),
         "command": metadata.command,
         "source": metadata.source,
+        "measures_latency": metadata.source.measures_latency(),
         "recorder": metadata.recorder,
         "rate_hz": metadata.rate_hz,
         "complete": recording.is_complete(),

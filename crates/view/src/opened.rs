@@ -466,8 +466,8 @@ mod tests {
 
     use nearpage_machine::{CpuId, preset};
     use nearpage_recording::{
-        Access, AccessKind, Level, Metadata, Object, ObjectKind, Resolution, SampleCounts, Status,
-        Tables, Thread, ThreadIndex,
+        Access, AccessKind, Level, Metadata, Object, ObjectKind, Resolution, SampleCounts, Source,
+        Status, Tables, Thread, ThreadIndex,
     };
 
     use super::*;
@@ -523,9 +523,8 @@ mod tests {
             status: Status::Complete,
             begin_ns: 1,
             end_ns: CHUNKS * ROWS * 1000,
-            source: "clock".to_owned(),
             rate_hz: 1.0,
-            ..Metadata::begun(UNIX_EPOCH, Vec::new())
+            ..Metadata::begun(Source::Clock, UNIX_EPOCH, Vec::new())
         };
         let machine = preset("opteron-4").expect("a preset");
         Recording::write(folder, &metadata, &machine, &tables, |writer| {

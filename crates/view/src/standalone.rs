@@ -96,7 +96,7 @@ fn colourings(opened: &crate::Opened) -> Vec<By> {
     if opened.scale.nodes > 1 {
         colourings.extend([By::CpuNode, By::Locality, By::PageNode]);
     }
-    if opened.recording.metadata.source != "clock" {
+    if opened.recording.metadata.source.measures_latency() {
         colourings.extend([By::Level, By::Latency]);
     }
     colourings

@@ -8,8 +8,8 @@ use std::time::UNIX_EPOCH;
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
     Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, Metadata, Module,
-    ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Status,
-    Tables, Thread, ThreadIndex,
+    ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts, Source,
+    Status, Tables, Thread, ThreadIndex, ThreadPinning,
 };
 const PID: u32 = 4242;
 pub const PAGE: u64 = 4096;
@@ -133,12 +133,11 @@ pub fn recording_with(
         exit_status: Some(0),
         begin_ns: 1_000_000_000,
         end_ns: 3_000_000_000,
-        source: "pmu".to_owned(),
         rate_hz: 2500.0,
-        thread_placement: "compact".to_owned(),
+        thread_placement: ThreadPinning::Compact,
         counts,
         allocations: 3,
-        ..Metadata::begun(UNIX_EPOCH, machine.node_ids())
+        ..Metadata::begun(Source::Pmu, UNIX_EPOCH, machine.node_ids())
     };
     change(&mut metadata, &mut tables);
     Recording::write(folder, &metadata, machine, &tables, |writer| {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use nearpage_machine::ThreadPlacement;
 use nearpage_plan::Layout;
+use nearpage_recording::ThreadPinning;
 use nearpage_sampler::Target;
 
 pub use self::live::Live;
@@ -100,6 +101,15 @@ impl Threads {
             Self::Compact => "compact",
             Self::Scatter => "scatter",
             Self::None => "none",
+        }
+    }
+
+    /// As a recording says it.
+    pub fn pinning(self) -> ThreadPinning {
+        match self {
+            Self::Compact => ThreadPinning::Compact,
+            Self::Scatter => ThreadPinning::Scatter,
+            Self::None => ThreadPinning::None,
         }
     }
 

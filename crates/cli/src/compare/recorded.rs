@@ -22,7 +22,7 @@ impl RecordedRemote {
 
     /// Counts all accesses of a recording: remote where page and CPU are on different nodes; where
     /// the page's node is not known, loads of `cycles_min` and more, as Marathe, Thakkar and Mueller
-    /// (section 6) take loads above 512 cycles for remote ones. The clock measures no latency.
+    /// (section 6) take loads above 512 cycles for remote ones. Clock and signal samples measure no latency.
     pub fn of(recording: &Recording, cycles_min: f64) -> anyhow::Result<Self> {
         let mut node_of_cpu: Vec<Option<NodeId>> = Vec::new();
         for node in &recording.machine.nodes {
@@ -32,7 +32,7 @@ impl RecordedRemote {
                 node_of_cpu[at] = Some(node.id);
             }
         }
-        let measured = recording.metadata.source != "clock";
+        let measured = recording.metadata.source.measures_latency();
         let remote_ns = cycles_min / recording.machine.timing()?.clock_ghz;
         let mut counted = Self::default();
         let mut batch = AccessBatch::default();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use nearpage_machine::Machine;
 use nearpage_plan::Layout;
-use nearpage_planner::recorded_layout;
+use nearpage_planner::{pinned_layout, recorded_layout};
 use nearpage_report::printable;
 use serde_json::{Value, json};
 
@@ -201,7 +201,7 @@ fn quickest(times_ns: &[f64]) -> usize {
 /// Where the threads of a recording ran, if the layout has a name.
 fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
     let recording = &analysis.recording;
-    let said = &recording.metadata.thread_placement;
+    let said = pinned_layout(recording.metadata.thread_placement);
     recorded_layout(&recording.tables.threads, machine, said, |thread| {
         let totals = analysis.attribution.threads.get(thread.0 as usize);
         totals.map_or(&[], |totals| totals.cpus.as_slice())

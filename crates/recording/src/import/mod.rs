@@ -24,7 +24,7 @@ use self::follow::Follower;
 use self::perf_data::PerfData;
 use self::perf_script::PerfScript;
 use crate::error::IoContext;
-use crate::{Error, Event, LogWriter, Metadata, SampleCounts};
+use crate::{Error, Event, LogWriter, Metadata, SampleCounts, Source};
 
 /// What an imported file came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -301,10 +301,13 @@ fn metadata(file: &Path, about: &About, machine: &Machine) -> Metadata {
     let modified = fs::metadata(file).and_then(|metadata| metadata.modified());
     Metadata {
         command: about.command.clone(),
-        source: "pmu".to_owned(),
         rate_hz: about.rate_hz,
         calibration: about.events.join(", "),
-        ..Metadata::begun(modified.unwrap_or(UNIX_EPOCH), machine.node_ids())
+        ..Metadata::begun(
+            Source::Pmu,
+            modified.unwrap_or(UNIX_EPOCH),
+            machine.node_ids(),
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use nearpage_machine::{CpuId, Machine, NodeId};
 use nearpage_recording::{
-    Access, AccessBatch, AccessKind, Event, Level, LogWriter, Metadata, Resolution, Status,
+    Access, AccessBatch, AccessKind, Event, Level, LogWriter, Metadata, Resolution, Source, Status,
     ThreadIndex,
 };
 use nearpage_wire::allocation_log::{
@@ -25,10 +25,9 @@ pub fn metadata() -> Metadata {
         recorder: "test".into(),
         command: vec!["program".into(), "--secret=argument".into()],
         begin_ns: 10,
-        source: "clock".into(),
         rate_hz: 997.0,
         calibration: "before".into(),
-        ..Metadata::begun(UNIX_EPOCH, vec![NodeId(0)])
+        ..Metadata::begun(Source::Clock, UNIX_EPOCH, vec![NodeId(0)])
     }
 }
 

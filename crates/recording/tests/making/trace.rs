@@ -125,7 +125,7 @@ pub fn machine() -> Machine {
 pub fn record(folder: &Path, options: &TraceOptions, traces: &[TraceFile]) -> LogWriter {
     let (tracing, _) = Tracing::new(&machine(), "flash-8", options).unwrap();
     let metadata = nearpage_recording::Metadata {
-        source: "tracer".into(),
+        source: nearpage_recording::Source::Tracer,
         tracing: Some(tracing),
         ..super::metadata()
     };
