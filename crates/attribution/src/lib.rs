@@ -3,7 +3,8 @@
 //!
 //! Input is a [`nearpage_recording`] recording, read once, in batches; output is an
 //! [`Attribution`], bounded in size whatever the recording's length. Nodes come in only as the
-//! recorded `page_node`; placing is the policy crate's business.
+//! recorded `page_node`; placing is the planner's business. What an object is called
+//! is said here, too ([`Names`]).
 //!
 //! ```
 //! use nearpage_attribution::{Input, Options, attribute};
@@ -32,6 +33,7 @@ mod input;
 mod instances;
 mod lifetimes;
 mod live;
+mod name;
 mod near;
 mod ownership;
 mod part;
@@ -53,4 +55,5 @@ pub use error::Error;
 pub use find::{Found, ObjectIndex, Search};
 pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options, ReadError};
+pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};

@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use nearpage_attribution::{Attribution, Operations};
-use nearpage_machine::ThreadPlacement;
+use nearpage_machine::Machine;
 use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
-use nearpage_planner::{Parameters, decide, predict};
+use nearpage_planner::{Analysis, DecidedPlan, Planner, VERSION};
 use nearpage_recording::ThreadPinning;
 use nearpage_report::printable;
 use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::analysis::Analysis;
 use crate::arguments::Optimize;
 use crate::launch::{self, PreloadLibrary};
 use crate::observe::{Observed, Wish, observe};
 use crate::placing::{self, Placing};
-use crate::{plan, terminal};
+use crate::{analysis, json, plan, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
 const MACHINE_DEFAULT: &str = "opteron-4";
@@ -31,6 +31,21 @@ const MACHINE_DEFAULT: &str = "opteron-4";
 const NOISE_OF_MEDIANS: f64 = 0.02;
 /// Single runs of one program differ by so much on busy machines.
 const NOISE_OF_SINGLE_RUNS: f64 = 0.10;
+
+/// What `optimize --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OptimizeOutput {
+    /// Version of this form.
+    version: u32,
+    /// A plan for each program.
+    plans: Vec<DecidedPlan>,
+    /// The folder where plans are kept for later runs; null: none is.
+    kept: Option<PathBuf>,
+    /// What came of it, in words.
+    verdict: String,
+    /// The command as it is, against the command with its pages placed; null: it was not run placed.
+    comparison: Option<Comparison>,
+}
 
 pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let search = SearchPaths::from_environment();
@@ -55,82 +70,33 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let first = record(&arguments, &output.join("before"), Vec::new())?;
     // What is compared is sampled alike.
     arguments.rate = Some(first.rate_hz);
-    let mut before = vec![first];
-    let analysis = Analysis::of(&output.join("before"), Operations::Both)?;
-    // The same command is run with it, for as long.
-    let parameters = Parameters {
-        longer: 1.0,
-        ..Parameters::default()
+    let before = vec![first];
+    let analysis = analysis::read(&output.join("before"), Operations::Both)?;
+    let plans = decided(&arguments, &analysis, &machine, &output)?;
+    let is_worthwhile = plans.iter().any(|plan| !plan.plan.decisions.is_empty());
+    let kept = match is_worthwhile {
+        true => keep(&programs, &arguments.command, &plans),
+        false => None,
     };
-    let mut plans = Vec::new();
-    let mut predictions = Vec::new();
-    for (number, program) in analysis
-        .on(&machine, ThreadPlacement::Compact)?
-        .iter()
-        .enumerate()
-    {
-        let input = program.input();
-        let decided = decide(arguments.policy.policy(), &input, &parameters);
-        decided.write(&plan::numbered(&output.join("plan.toml"), number))?;
-        predictions.push(predict(&decided, &input));
-        plans.push(decided);
-    }
-    let is_worthwhile = plans.iter().any(|plan| !plan.decisions.is_empty());
-    let kept = if is_worthwhile {
-        keep(&programs, &arguments.command, &plans)
-    } else {
-        None
-    };
-
-    let mut after = Vec::new();
-    let mut outcome = Vec::new();
-    if can_place && is_worthwhile {
-        let library = PreloadLibrary::find()?;
-        let wish = placing::Wish {
-            machine: &here,
-            plans: &plans,
-            rules: &[],
-            threads: None,
-            mechanism: Mechanism::Bind,
-            touch_group: 1,
-        };
-        let placing = Placing::new(&wish, &programs)?;
-        placing.warnings.iter().for_each(|warning| say(warning));
-        let environment = || {
-            let mut environment = placing.environment();
-            environment.push(("LD_PRELOAD".into(), library.ld_preload()));
-            environment
-        };
-        say("recording it with its pages placed");
-        after.push(record(&arguments, &output.join("after"), environment())?);
-        outcome = placing.outcome();
-        for run in 2..=arguments.runs {
-            say(&format!("run {run} of {} of each kind", arguments.runs));
-            before.push(record(
-                &arguments,
-                &output.join(format!("before-{run}")),
-                Vec::new(),
-            )?);
-            after.push(record(
-                &arguments,
-                &output.join(format!("after-{run}")),
-                environment(),
-            )?);
+    let (comparison, outcome) = match can_place && is_worthwhile {
+        true => {
+            let runs = Runs {
+                before,
+                after: Vec::new(),
+                outcome: Vec::new(),
+            };
+            let runs = runs.placed(&arguments, &here, &plans, &programs, &output)?;
+            let placed = analysis::read(&output.join("after"), Operations::Both)?;
+            let comparison = Comparison {
+                before: Side::new(&runs.before, &analysis.attribution),
+                after: Side::new(&runs.after, &placed.attribution),
+            };
+            (Some(comparison), runs.outcome)
         }
-    }
-
+        false => (None, Vec::new()),
+    };
     drop(own_output);
 
-    let comparison = match after.is_empty() {
-        true => None,
-        false => {
-            let placed = Analysis::of(&output.join("after"), Operations::Both)?;
-            Some(Comparison {
-                before: Side::new(&before, &analysis.attribution),
-                after: Side::new(&after, &placed.attribution),
-            })
-        }
-    };
     let verdict = match &comparison {
         None if !can_place => {
             "this machine has one memory node: there is nothing to place here".to_owned()
@@ -138,42 +104,28 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         None => "no object is worth placing: nothing to compare".to_owned(),
         Some(comparison) => comparison.verdict(arguments.runs),
     };
-    if let (Some(comparison), Some(kept)) = (&comparison, &kept)
-        && comparison.loses(arguments.runs)
-    {
+    let loses = comparison
+        .as_ref()
+        .is_some_and(|comparison| comparison.loses(arguments.runs));
+    if let (true, Some(kept)) = (loses, &kept) {
         Store::of_user()
             .context("the kept plan's folder went away")?
             .mark_lost(kept, &verdict)?;
     }
-
     if arguments.json {
-        let predicted =
-            plans
-                .iter()
-                .zip(&predictions)
-                .enumerate()
-                .map(|(number, (plan, prediction))| {
-                    plan::to_json(
-                        plan,
-                        prediction,
-                        &plan::numbered(&output.join("plan.toml"), number),
-                    )
-                });
-        let text = json!({
-            "plans": predicted.collect::<Vec<_>>(),
-            "kept": kept,
-            "verdict": verdict,
-            "comparison": comparison.as_ref().map(|comparison| json!({
-                "before": comparison.before.to_json(), "after": comparison.after.to_json(),
-            })),
-        });
-        terminal::print(&(serde_json::to_string_pretty(&text)? + "\n"))?;
+        json::print(&OptimizeOutput {
+            version: VERSION,
+            plans,
+            kept,
+            verdict,
+            comparison,
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     outcome.iter().for_each(|line| say(line));
     let mut text = String::new();
-    for (plan, prediction) in plans.iter().zip(&predictions) {
-        text.push_str(&plan::to_text(plan, prediction, terminal::width()));
+    for plan in &plans {
+        text.push_str(&plan::to_text(plan, terminal::width()));
         text.push('\n');
     }
     if let Some(comparison) = &comparison {
@@ -186,15 +138,81 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         "The plan is in {}",
         printable(&output.join("plan.toml").to_string_lossy())
     );
-    if kept.is_some()
-        && !comparison
-            .as_ref()
-            .is_some_and(|comparison| comparison.loses(arguments.runs))
-    {
+    if kept.is_some() && !loses {
         let _ = writeln!(text, "`nearpage run -- COMMAND` uses it from now on");
     }
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Decides for each program that was recorded, and writes the plans.
+fn decided(
+    arguments: &Optimize,
+    analysis: &Analysis,
+    machine: &Machine,
+    output: &Path,
+) -> anyhow::Result<Vec<DecidedPlan>> {
+    let Analysis {
+        recording,
+        attribution,
+        ..
+    } = analysis;
+    let deciding = &arguments.deciding;
+    let planner = Planner::new(recording, attribution, machine, deciding.threads());
+    let mut plans = planner.decide(arguments.policy.policy(), &deciding.parameters())?;
+    plan::write(&mut plans, &output.join("plan.toml"), 1)?;
+    Ok(plans)
+}
+
+/// Runs of the command, as it is and with its pages placed.
+struct Runs {
+    before: Vec<Observed>,
+    after: Vec<Observed>,
+    /// What was placed, in words.
+    outcome: Vec<String>,
+}
+
+impl Runs {
+    /// Runs the command placed, and further runs of each kind in turn.
+    fn placed(
+        mut self,
+        arguments: &Optimize,
+        here: &Machine,
+        plans: &[DecidedPlan],
+        programs: &[ProgramImage],
+        output: &Path,
+    ) -> anyhow::Result<Self> {
+        let say = terminal::say;
+        let library = PreloadLibrary::find()?;
+        let plans: Vec<Plan> = plans.iter().map(|decided| decided.plan.clone()).collect();
+        let wish = placing::Wish {
+            machine: here,
+            plans: &plans,
+            rules: &[],
+            threads: None,
+            mechanism: Mechanism::Bind,
+            touch_group: 1,
+        };
+        let placing = Placing::new(&wish, programs)?;
+        placing.warnings.iter().for_each(|warning| say(warning));
+        let environment = || {
+            let mut environment = placing.environment();
+            environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+            environment
+        };
+        say("recording it with its pages placed");
+        self.after
+            .push(record(arguments, &output.join("after"), environment())?);
+        self.outcome = placing.outcome();
+        for run in 2..=arguments.runs {
+            say(&format!("run {run} of {} of each kind", arguments.runs));
+            let [before, after] =
+                ["before", "after"].map(|kind| output.join(format!("{kind}-{run}")));
+            self.before.push(record(arguments, &before, Vec::new())?);
+            self.after.push(record(arguments, &after, environment())?);
+        }
+        Ok(self)
+    }
 }
 
 fn record(
@@ -257,9 +275,14 @@ fn redirect(to: RawFd) {
 }
 
 /// Keeps the plan for later runs. Without a home folder there is nowhere to keep it.
-fn keep(programs: &[ProgramImage], command: &[OsString], plans: &[Plan]) -> Option<PathBuf> {
+fn keep(
+    programs: &[ProgramImage],
+    command: &[OsString],
+    decided: &[DecidedPlan],
+) -> Option<PathBuf> {
     let program = programs.first()?.identity(&command[1..]);
-    let kept = Store::of_user()?.keep(&program, plans);
+    let plans: Vec<Plan> = decided.iter().map(|one| one.plan.clone()).collect();
+    let kept = Store::of_user()?.keep(&program, &plans);
     kept.inspect_err(|error| {
         terminal::say(&format!("the plan is not kept for later runs: {error}"))
     })
@@ -267,12 +290,14 @@ fn keep(programs: &[ProgramImage], command: &[OsString], plans: &[Plan]) -> Opti
 }
 
 /// One kind of run.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Side {
     /// Median over the runs.
     elapsed_s: f64,
     /// Time lost to memory accesses in the first run, all threads.
     memory_s: f64,
     /// Share of accesses to the CPU's own node in the first run, where nodes were recorded.
+    #[serde(rename = "local_share")]
     local: Option<f64>,
 }
 
@@ -294,13 +319,10 @@ impl Side {
             local: (known > 0.0).then(|| 1.0 - remote / known),
         }
     }
-
-    fn to_json(&self) -> serde_json::Value {
-        json!({ "elapsed_s": self.elapsed_s, "memory_s": self.memory_s, "local": self.local })
-    }
 }
 
 /// The command as it is, against the command with its pages placed.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Comparison {
     before: Side,
     after: Side,

@@ -7,10 +7,9 @@ use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Error, Recording};
 use nearpage_report::{Content, Count, TextOptions, json, text};
 
-use crate::analysis::Analysis;
 use crate::arguments::{By, Report, Sort};
 use crate::progress::Progress;
-use crate::terminal;
+use crate::{analysis, terminal};
 
 /// Rows where --top does not say otherwise.
 const ROWS: usize = 20;
@@ -24,7 +23,7 @@ pub fn main(arguments: Report) -> anyhow::Result<ExitCode> {
         (_, true) => (Operations::Stores, Count::Stores),
         _ => (Operations::Both, Count::Both),
     };
-    let mut analysis = Analysis::of(&arguments.recording, operations)?;
+    let mut analysis = analysis::read(&arguments.recording, operations)?;
     let statistics = statistics(&arguments, &analysis.recording)?;
     let mut symbols = analysis.recording.symbols();
     let printed = if arguments.json {

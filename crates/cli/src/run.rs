@@ -15,7 +15,7 @@ use crate::launch::PreloadLibrary;
 use crate::live::Watch;
 use crate::placing::{Placing, Wish};
 use crate::replicas::{self, Replicas};
-use crate::{homes, signals, terminal};
+use crate::{signals, terminal};
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -82,7 +82,8 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
     let live = plans.iter().find_map(|plan| plan.live.as_ref());
     let live = live.filter(|_| machine.nodes_with_memory().len() > 1);
-    live.map(homes::auto_parameters).transpose()?;
+    live.map(nearpage_planner::replay::homes::auto_parameters)
+        .transpose()?;
     let status = match live {
         None => wait_for(&arguments.command, environment)?,
         Some(live) => looked_after(live, &arguments.command, environment, &say)?,

@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use nearpage_attribution::Operations;
-use nearpage_machine::{Machine, ThreadPlacement, Timing, several};
+use nearpage_machine::{Machine, Timing, duration, several};
 use nearpage_online::{Initial, Parameter};
 use nearpage_plan::{Layout, Plan};
-use nearpage_planner::{Parameters, recorded_layout};
+use nearpage_planner::replay::homes::{self, Homes};
+use nearpage_planner::replay::process::Processes;
+use nearpage_planner::replay::trace::Replayed;
+use nearpage_planner::{Analysis, Planner, recorded_layout};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
@@ -22,15 +25,11 @@ use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, PlanHomes, Policy, Programs, Schedule, Trace, simulate,
 };
 
-use crate::analysis::Analysis;
-use crate::arguments::{Only, Simulate};
-use crate::homes::{self, Homes, Processes};
+use crate::arguments::{Deciding, Only, Simulate};
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::replay_judge::decided;
-use crate::replayed::Replayed;
 use crate::whole_file::WholeFile;
-use crate::{Usage, terminal};
+use crate::{Usage, analysis, terminal};
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut jobs = jobs(&arguments)?;
@@ -40,29 +39,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             job.schedule = schedule.clone();
         }
     }
-    let folders: Vec<String> = arguments
-        .recordings
-        .iter()
-        .map(|folder| folder.display().to_string())
-        .collect();
-    let mut recordings = Vec::new();
-    let mut traces = Vec::new();
-    for (path, folder) in arguments.recordings.iter().zip(&folders) {
-        let _progress = Progress::new(format!("reading {folder}"));
-        let recording = Recording::open(path)?;
-        let mut trace = recording.trace()?;
-        if let Some(only) = arguments.only {
-            if !trace.is_of_whole_system() {
-                bail!(
-                    "{folder}: its kernel was not recorded, so that all misses are the program's; --only is for guests \
-                     under qemu-system"
-                );
-            }
-            trace.only(only.into());
-        }
-        traces.push(Replayed::new(&recording, trace));
-        recordings.push(recording);
-    }
+    let (recordings, mut traces) = read(&arguments)?;
     if let [trace] = traces.as_mut_slice()
         && jobs.len() > 1
     {
@@ -72,10 +49,9 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         Some(name) => crate::machine::read(name)?,
         None => recordings[0].machine.clone(),
     };
-    for (recording, folder) in recordings.iter().zip(&folders) {
+    for recording in &recordings {
         serves(
             recording,
-            folder,
             &machine,
             arguments.machine.as_deref().unwrap_or("local"),
         )?;
@@ -91,72 +67,34 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
             Some(Programs::new(programs.collect())?)
         }
     };
-    let trace: &dyn Trace = match &together {
-        Some(programs) => programs,
-        None => &traces[0],
+    let mut plans = Plans {
+        deciding: &arguments.deciding,
+        recordings: &recordings,
+        traces: &traces,
+        processes: recordings.iter().map(|_| OnceCell::new()).collect(),
+        machine: &machine,
+        notes: Vec::new(),
+        elsewhere: Vec::new(),
     };
-    let mut planned = Vec::new();
-    let mut elsewhere: Vec<ThreadsElsewhere> = Vec::new();
-    // By recording, for all plans.
-    let processes: Vec<OnceCell<Processes>> = recordings.iter().map(|_| OnceCell::new()).collect();
     for job in &mut jobs {
         if let Policy::Homes { name, plan } = &mut job.policy {
-            let wanted = name.strip_prefix(PLAN).unwrap_or(name);
-            let file = Path::new(wanted);
-            let planned_by = match nearpage_planner::Policy::from_name(wanted) {
-                Some(policy) => PlannedBy::Policy(policy),
-                None if matches!(file.try_exists(), Ok(false)) => bail!(
-                    "{name}: there is no file `{wanted}`, and no policy of that name that plans"
-                ),
-                None => PlannedBy::File(Box::new(Plan::read(file)?)),
-            };
-            let mut found = Vec::new();
-            let mut refused = None;
-            for ((recording, trace), processes) in recordings.iter().zip(&traces).zip(&processes) {
-                // Of several programs a plan need not be for all.
-                let trace = &trace.trace;
-                let processes = processes.get_or_init(|| Processes::of(recording, trace, &machine));
-                let (found_homes, layout) = match &planned_by {
-                    PlannedBy::Policy(policy) => {
-                        (planned_for(*policy, recording, processes, &machine), None)
-                    }
-                    PlannedBy::File(plan) => (homes::of_file(file, plan, processes), plan.threads),
-                };
-                found.push(match found_homes {
-                    Ok(found) => {
-                        planned.extend(found.notes(name));
-                        elsewhere.extend(layout.and_then(|layout| {
-                            threads_elsewhere(name, layout, recording, trace, &machine)
-                        }));
-                        Some(found.plan)
-                    }
-                    Err(error) => {
-                        refused.get_or_insert(error);
-                        None
-                    }
-                });
-            }
-            if let Some(error) = refused.filter(|_| found.iter().all(Option::is_none)) {
-                return Err(error);
-            }
-            let found = found.into_iter().map(Option::unwrap_or_default);
-            let mut found: Vec<PlanHomes> = found.collect();
+            let mut found = plans.find(name)?;
             *plan = match &together {
                 Some(programs) => programs.plan(&found),
                 None => found.remove(0),
             };
         }
     }
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let folder = folders.join(" and ");
-    let outcomes = {
-        let _progress = Progress::new(format!("simulating {folder}"));
-        simulate(trace, &machine, &jobs, workers).map_err(|error| match error {
-            Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
-            Error::Schedule { .. } => anyhow::Error::from(error),
-            other => anyhow::Error::from(other).context(folder.clone()),
-        })?
+    let (planned, elsewhere) = (plans.notes, plans.elsewhere);
+    let trace: &dyn Trace = match &together {
+        Some(programs) => programs,
+        None => &traces[0],
     };
+    let folders: Vec<String> = recordings
+        .iter()
+        .map(|recording| recording.folder.display().to_string())
+        .collect();
+    let outcomes = replayed(trace, &machine, &jobs, &folders)?;
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
     notes.extend(arguments.only.map(|only| {
         let (whose, other) = match only {
@@ -167,24 +105,17 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     }));
     notes.extend(left_out);
     notes.extend(planned);
+    notes.extend(slower_than_first_touch(&outcomes));
     notes.extend(elsewhere.iter().map(elsewhere_note));
-    let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
-    let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
-    if processes.len() > 1 && arguments.schedule.is_none() {
-        notes.push(format!(
-            "{} processes: each has its first thread on the same CPU, as traced, and they take turns there; a --schedule \
-             with scheduler = \"affinity\" or \"partition\" spreads them.",
-            processes.len()
-        ));
-    }
-    if let Some(together) = &together {
-        notes.push(format!(
+    notes.extend(processes_note(trace, &outcomes).filter(|_| arguments.schedule.is_none()));
+    notes.extend(together.as_ref().map(|together| {
+        format!(
             "{} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
              counts; they share {} of files.",
             folders.len(),
             several(together.shared_pages() as u64, "page")
-        ));
-    }
+        )
+    }));
     let simulation = Simulation {
         machine: &machine.name,
         recordings: &folders,
@@ -201,6 +132,139 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         WholeFile::write(path, simulation_html(&simulation).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the recordings with their traces, of which those misses count that are asked for.
+fn read(arguments: &Simulate) -> anyhow::Result<(Vec<Recording>, Vec<Replayed>)> {
+    let mut recordings = Vec::new();
+    let mut traces = Vec::new();
+    for path in &arguments.recordings {
+        let folder = path.display();
+        let _progress = Progress::new(format!("reading {folder}"));
+        let recording = Recording::open(path)?;
+        let mut trace = recording.trace()?;
+        if let Some(only) = arguments.only {
+            if !trace.is_of_whole_system() {
+                bail!(
+                    "{folder}: its kernel was not recorded, so that all misses are the program's; --only is for guests \
+                     under qemu-system"
+                );
+            }
+            trace.only(only.into());
+        }
+        traces.push(Replayed::new(&recording, trace));
+        recordings.push(recording);
+    }
+    Ok((recordings, traces))
+}
+
+/// Simulates.
+fn replayed(
+    trace: &dyn Trace,
+    machine: &Machine,
+    jobs: &[Job],
+    folders: &[String],
+) -> anyhow::Result<Vec<Outcome>> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let folder = folders.join(" and ");
+    let _progress = Progress::new(format!("simulating {folder}"));
+    simulate(trace, machine, jobs, workers).map_err(|error| match error {
+        Error::Parameter(error) => anyhow::Error::from(Usage(error.to_string())),
+        Error::Schedule { .. } => anyhow::Error::from(error),
+        other => anyhow::Error::from(other).context(folder),
+    })
+}
+
+/// Several processes take turns on the CPUs where they were traced.
+fn processes_note(trace: &dyn Trace, outcomes: &[Outcome]) -> Option<String> {
+    let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
+    let processes: BTreeSet<u16> = (0..threads).map(|at| trace.application(at)).collect();
+    (processes.len() > 1).then(|| {
+        format!(
+            "{} processes: each has its first thread on the same CPU, as traced, and they take turns there; a --schedule \
+             with scheduler = \"affinity\" or \"partition\" spreads them.",
+            processes.len()
+        )
+    })
+}
+
+/// Looks for plans in recordings, and collects what has to be known of them.
+struct Plans<'a> {
+    deciding: &'a Deciding,
+    recordings: &'a [Recording],
+    traces: &'a [Replayed],
+    /// By recording, for all plans.
+    processes: Vec<OnceCell<Processes<'a>>>,
+    machine: &'a Machine,
+    notes: Vec<String>,
+    elsewhere: Vec<ThreadsElsewhere>,
+}
+
+impl Plans<'_> {
+    /// Where the plan of a policy's name has pages, by recording: of several programs, it need not be for all.
+    fn find(&mut self, name: &str) -> anyhow::Result<Vec<PlanHomes>> {
+        let wanted = name.strip_prefix(PLAN).unwrap_or(name);
+        let file = Path::new(wanted);
+        let planned_by = match nearpage_planner::Policy::from_name(wanted) {
+            Some(policy) => PlannedBy::Policy(policy),
+            None if matches!(file.try_exists(), Ok(false)) => {
+                bail!("{name}: there is no file `{wanted}`, and no policy of that name that plans")
+            }
+            None => PlannedBy::File(Box::new(Plan::read(file)?)),
+        };
+        if let PlannedBy::File(plan) = &planned_by {
+            let warning = plan.predicted.and_then(|predicted| predicted.warning());
+            self.notes
+                .extend(warning.map(|warning| format!("{name}: when it was made: {warning}.")));
+        }
+        let mut found = Vec::new();
+        let mut refused = None;
+        for number in 0..self.recordings.len() {
+            match self.find_in(number, name, &planned_by) {
+                Ok(homes) => found.push(Some(homes)),
+                Err(error) => {
+                    found.push(None);
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        match refused.filter(|_| found.iter().all(Option::is_none)) {
+            Some(error) => Err(error),
+            None => Ok(found.into_iter().map(Option::unwrap_or_default).collect()),
+        }
+    }
+
+    fn find_in(
+        &mut self,
+        number: usize,
+        name: &str,
+        planned_by: &PlannedBy,
+    ) -> anyhow::Result<PlanHomes> {
+        let (recording, trace) = (&self.recordings[number], &self.traces[number].trace);
+        let machine = self.machine;
+        let processes =
+            self.processes[number].get_or_init(|| Processes::of(recording, trace, machine));
+        let homes =
+            match planned_by {
+                PlannedBy::Policy(policy) => {
+                    let (homes, notes) =
+                        planned_for(*policy, self.deciding, recording, processes, machine)?;
+                    self.notes
+                        .extend(notes.into_iter().map(|note| format!("{name}: {note}.")));
+                    homes
+                }
+                PlannedBy::File(plan) => {
+                    let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
+                    let homes = homes::of_file(file, plan, processes)?;
+                    self.elsewhere.extend(plan.threads.and_then(|layout| {
+                        threads_elsewhere(name, layout, recording, trace, machine)
+                    }));
+                    homes
+                }
+            };
+        self.notes.extend(homes.notes(name));
+        Ok(homes.plan)
+    }
 }
 
 /// Every parameter with its default and range, for the help.
@@ -244,32 +308,43 @@ pub fn parameters() -> String {
     text
 }
 
-/// The plan that a policy makes of the recording itself: what it could do with perfect knowledge.
-/// Copies and placements that begin later are allowed, and threads run where they were traced.
+/// Where the pages go under the plan that `nearpage plan` decides of the recording itself, and what has to be known of it.
 fn planned_for(
     policy: nearpage_planner::Policy,
+    deciding: &Deciding,
     recording: &Recording,
     processes: &Processes,
     machine: &Machine,
-) -> anyhow::Result<Homes> {
-    let analysis = Analysis::of(&recording.folder, Operations::Both)?;
-    let parameters = Parameters {
-        replicas: true,
-        phases: true,
-        // It is replayed as it was recorded.
-        longer: 1.0,
-        ..Parameters::default()
+) -> anyhow::Result<(Homes, Vec<String>)> {
+    let Analysis { attribution, .. } = analysis::read(&recording.folder, Operations::Both)?;
+    let planner = Planner::new(recording, &attribution, machine, deciding.threads());
+    let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
+    let decided = planner.decide(policy, &deciding.parameters())?;
+    let mut notes = Vec::new();
+    for one in &decided {
+        notes.extend(one.notes.iter().chain(&one.warnings).cloned());
+    }
+    let plans: Vec<Plan> = decided.into_iter().map(|one| one.plan).collect();
+    Ok((Homes::of(&plans, processes)?, notes))
+}
+
+/// What takes more time than first touch, where both were simulated: that, and what to do instead.
+fn slower_than_first_touch(outcomes: &[Outcome]) -> Vec<String> {
+    let touch = outcomes.iter().find(|one| one.policy == "first-touch");
+    let plans = outcomes.iter().filter(|one| one.policy.starts_with(PLAN));
+    let slower = |plan: &&Outcome| touch.is_some_and(|touch| plan.time_ns > 1.0005 * touch.time_ns);
+    let say = |plan: &Outcome| {
+        let touch_ns = touch.map_or(0.0, |touch| touch.time_ns);
+        format!(
+            "{}: slower than first touch: {} instead of {} ({:.1} % more); run without the plan, or make one with \
+             `nearpage plan --policy auto`.",
+            plan.policy,
+            duration(plan.time_ns),
+            duration(touch_ns),
+            100.0 * (plan.time_ns / touch_ns - 1.0)
+        )
     };
-    let plans: Vec<Plan> = analysis
-        .on(machine, ThreadPlacement::None)?
-        .iter()
-        .map(|program| {
-            let _progress = Progress::new(format!("deciding for {}", program.name()));
-            let decided = decided(policy, &program.input(), &parameters, recording)?;
-            Ok(decided.plan)
-        })
-        .collect::<anyhow::Result<_>>()?;
-    Homes::of(&plans, processes)
+    plans.filter(slower).map(say).collect()
 }
 
 /// What is to be known of a plan for threads that run in a layout, if they were traced in another.
@@ -327,12 +402,8 @@ pub fn schedule(path: &Path) -> anyhow::Result<Schedule> {
 }
 
 /// Refuses a recording that was made for other caches, with the command that makes one.
-fn serves(
-    recording: &Recording,
-    folder: &str,
-    machine: &Machine,
-    named: &str,
-) -> anyhow::Result<()> {
+fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Result<()> {
+    let folder = recording.folder.display();
     let asked = Tracing::new(machine, named, &TraceOptions::default());
     asked.map_err(|problem| anyhow::anyhow!(problem))?;
     let tracing = recording.metadata.tracing.clone().unwrap_or_default();
@@ -499,6 +570,7 @@ mod tests {
         jobs(&Simulate {
             recordings: vec!["r".into()],
             machine: None,
+            deciding: Deciding::default(),
             policy: policy.split_terminator(',').map(str::to_owned).collect(),
             set: set.iter().map(|&text| text.to_owned()).collect(),
             initial: None,

@@ -24,6 +24,8 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     if let Some(file) = arguments.plan {
         session.plan = Some((file.clone(), Plan::read(&file)?));
     }
+    session.parameters = arguments.deciding.parameters();
+    session.threads = arguments.deciding.threads();
     if let Some(machine) = &arguments.machine {
         session.target = Some(crate::machine::read(machine)?);
     }

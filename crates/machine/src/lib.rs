@@ -42,7 +42,7 @@ pub use measure::{
 };
 pub use placement::{ThreadPlacement, thread_cpus};
 pub use presets::{PRESET_NAMES, preset};
-pub use text::several;
+pub use text::{duration, several};
 pub use timing::{
     Energy, Link, Memory, MoveCost, MoveSteps, Moves, Processor, Route, SIMULATED_NODES_MAX,
     Timing, Tlb,

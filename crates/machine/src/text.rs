@@ -258,6 +258,21 @@ pub fn several(count: u64, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
+/// A duration for people: milliseconds, or seconds from one second on.
+///
+/// ```
+/// use nearpage_machine::duration;
+/// assert_eq!(duration(267.04e6), "267.0 ms");
+/// assert_eq!(duration(2.5e9), "2.50 s");
+/// ```
+pub fn duration(nanoseconds: f64) -> String {
+    match nanoseconds {
+        long if long >= 1e10 => format!("{:.1} s", long / 1e9),
+        middle if middle >= 1e9 => format!("{:.2} s", middle / 1e9),
+        short => format!("{:.1} ms", short / 1e6),
+    }
+}
+
 /// In the largest binary unit that leaves at least 1, with one decimal where it is not whole.
 fn bytes(size: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{NodeId, ThreadPlacement};
+use nearpage_machine::{NodeId, ThreadPlacement, duration};
 use serde::{Deserialize, Serialize};
 
 /// A GNU build-id, lower-case hexadecimal; empty where there is none.
@@ -327,6 +327,71 @@ pub struct Phase {
     pub decisions: Vec<Decision>,
 }
 
+/// What was predicted of a plan as a whole when it was made, on its machine: whoever runs the plan later is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Predicted {
+    /// Share of all accesses that is local under first touch, 0 to 1.
+    pub local_before: f64,
+    /// Share of all accesses that is local under the plan, 0 to 1.
+    pub local_after: f64,
+    /// Time under first touch, in nanoseconds; absent where no time was predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_touch_ns: Option<f64>,
+    /// Time under the plan, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_ns: Option<f64>,
+}
+
+/// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
+const NO_DIFFERENCE: f64 = 0.0005;
+
+impl Predicted {
+    /// Both times, first touch's first.
+    pub fn times_ns(&self) -> Option<[f64; 2]> {
+        Some([self.first_touch_ns?, self.planned_ns?])
+    }
+
+    /// Is the plan predicted to be slower than first touch? None where no time was predicted.
+    pub fn is_slower(&self) -> Option<bool> {
+        let [before_ns, after_ns] = self.times_ns()?;
+        Some(after_ns > before_ns * (1.0 + NO_DIFFERENCE))
+    }
+
+    /// Are fewer accesses predicted to be local than under first touch?
+    pub fn is_less_local(&self) -> bool {
+        self.local_after < self.local_before - NO_DIFFERENCE
+    }
+
+    /// What a user of the plan has to know, with what to do instead; none where the plan does no worse than first
+    /// touch by any measure.
+    pub fn warning(&self) -> Option<String> {
+        let shares = || {
+            let [before, after] = [self.local_before, self.local_after].map(|share| 100.0 * share);
+            format!("{after:.0} % of the accesses are local instead of {before:.0} %")
+        };
+        let instead = "run without the plan, or make one with `nearpage plan --policy auto`";
+        match (self.times_ns(), self.is_slower()) {
+            (Some([before_ns, after_ns]), Some(true)) => Some(format!(
+                "this plan is predicted to be slower than first touch: {} instead of {} ({:.1} % more); {instead}",
+                duration(after_ns),
+                duration(before_ns),
+                100.0 * (after_ns / before_ns - 1.0),
+            )),
+            (Some(_), _) if self.is_less_local() => Some(format!(
+                "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
+                 are spread over more memory controllers",
+                shares()
+            )),
+            (None, _) if self.is_less_local() => Some(format!(
+                "this plan is predicted to do worse than first touch: {}; {instead}",
+                shares()
+            )),
+            _ => None,
+        }
+    }
+}
+
 /// A plan for one program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -340,6 +405,8 @@ pub struct Plan {
     pub page_bytes: u64,
     /// Where its threads are to run; none: it says nothing of that.
     pub threads: Option<Layout>,
+    /// What was predicted of it; none in a plan that was written by hand.
+    pub predicted: Option<Predicted>,
     /// Teams; patterns without a team mean the first.
     pub teams: Vec<Team>,
     /// Decisions; the first that fits an object wins.

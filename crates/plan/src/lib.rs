@@ -48,7 +48,7 @@ pub use error::Error;
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
-    Placement, Plan, Program, Start, Subject, Team,
+    Placement, Plan, Predicted, Program, Start, Subject, Team,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

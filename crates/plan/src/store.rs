@@ -225,6 +225,7 @@ mod tests {
             threads: None,
             teams: Vec::new(),
             decisions: Vec::new(),
+            predicted: None,
             live: None,
             phases: Vec::new(),
         }

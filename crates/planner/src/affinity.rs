@@ -19,10 +19,10 @@ use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
 
-use crate::Parameters;
+use crate::context::Context;
 use crate::holder::{Holder, Layout};
+use crate::parameters::Parameters;
 use crate::place::Places;
-use crate::plan::Context;
 
 /// Which equation decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,10 @@ pub(crate) fn place(
         let pattern = pattern_placement(context, group)
             .and_then(|placement| Layout::new(&placement, context, group.size_bytes));
         let runs = runs(&choices, pages, |page| {
-            places.of_holder(pattern.as_ref()?.holder(page * unit + unit / 2))
+            pattern
+                .as_ref()?
+                .holder(page * unit + unit / 2)
+                .place(places)
         });
         if runs.len() <= parameters.runs_max.max(1) {
             let why = format!(
@@ -197,7 +200,7 @@ fn loss(
     let mut found = 0.0;
     for choice in choices {
         let holder = layout.holder(choice.page * unit + unit / 2);
-        let Some(place) = places.of_holder(holder) else {
+        let Some(place) = holder.place(places) else {
             return f64::INFINITY;
         };
         match (equation, places.weights()) {

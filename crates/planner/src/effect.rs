@@ -3,9 +3,9 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ThreadIndex;
 
+use crate::context::Context;
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::plan::Context;
 
 /// Accesses, and how they would fare.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -3,6 +3,15 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ThreadIndex;
 
+/// How it is known who touched an object's pages first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstTouchBasis {
+    /// From page faults.
+    Observed,
+    /// Assumed: by the thread that allocated it, or the main thread for static objects.
+    Assumed,
+}
+
 /// A fault on a transparent huge page touches all of it.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 

@@ -4,7 +4,8 @@ use nearpage_machine::NodeId;
 use nearpage_plan::{Owner, Placement};
 use nearpage_recording::ThreadIndex;
 
-use crate::plan::Context;
+use crate::context::Context;
+use crate::place::Places;
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +37,15 @@ impl Holder<'_> {
                 }
             }
             Holder::Everywhere => on(Some(reader), 1.0),
+        }
+    }
+
+    /// The place of what it holds; none for pages that are spread or copied.
+    pub fn place(self, places: &Places) -> Option<usize> {
+        match self {
+            Holder::Thread(thread) => places.of(thread),
+            Holder::Node(node) => places.position(node),
+            Holder::Spread(_) | Holder::Everywhere => None,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::{Object, ThreadIndex};
 
-use crate::Parameters;
-use crate::plan::Context;
+use crate::context::Context;
+use crate::parameters::Parameters;
 
 /// What the instances of a group tell.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_machine::NodeId;
 use nearpage_plan::Placement;
 
-use crate::plan::Context;
+use crate::context::Context;
 
 /// Round-robin over all nodes, without their names, so that the plan serves machines with other
 /// nodes; which threads were sampled on an object also depends on chance. `None` where all its

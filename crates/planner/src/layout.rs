@@ -1,8 +1,9 @@
-//! Where a recording's threads ran, in the words of `--threads`.
+//! Where threads run: where a recording's did, and where they would on another machine.
 
 use std::collections::BTreeMap;
 
-use nearpage_machine::{CpuId, Machine, NodeId, thread_cpus};
+use nearpage_attribution::Attribution;
+use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_cpus};
 use nearpage_plan::Layout;
 use nearpage_recording::{Thread, ThreadIndex, ThreadPinning};
 
@@ -46,6 +47,55 @@ pub fn recorded_layout<'a>(
             || by_creation.iter().all(fits_whole)
             || by_creation.iter().all(fits_in_rounds)
     })
+}
+
+/// The node of every thread of a recording, by [`ThreadIndex`], when the recording's program runs on
+/// `machine` with its threads laid out by `placement`.
+///
+/// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the
+/// first of its process does. With [`ThreadPlacement::None`] a thread stays on the node where it was
+/// seen most, if the machine has that CPU.
+pub fn thread_nodes(
+    attribution: &Attribution,
+    threads: &[Thread],
+    machine: &Machine,
+    placement: ThreadPlacement,
+    allowed: Option<&CpuList>,
+) -> Vec<NodeId> {
+    let pinned = match placement {
+        ThreadPlacement::None => ThreadPlacement::Compact,
+        pinned => pinned,
+    };
+    let node_of_share = |index: usize, count: usize| {
+        let cpus = thread_cpus(machine, count, pinned, allowed);
+        cpus.get(index).and_then(|&cpu| machine.node_of(cpu))
+    };
+    let fallback = machine
+        .nodes
+        .iter()
+        .find(|node| !node.cpus.is_empty())
+        .map_or(NodeId(0), |node| node.id);
+    let first = node_of_share(0, 1).unwrap_or(fallback);
+    let mut nodes = vec![first; threads.len().max(attribution.threads.len())];
+    for team in &attribution.teams {
+        let cpus = thread_cpus(machine, team.threads.len(), pinned, allowed);
+        for (thread, &cpu) in team.threads.iter().zip(&cpus) {
+            if let (Some(slot), Some(node)) =
+                (nodes.get_mut(thread.0 as usize), machine.node_of(cpu))
+            {
+                *slot = node;
+            }
+        }
+    }
+    if placement == ThreadPlacement::None {
+        for (slot, totals) in nodes.iter_mut().zip(&attribution.threads) {
+            let most = totals.cpus.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+            if let Some(node) = most.and_then(|&(cpu, _)| machine.node_of(cpu)) {
+                *slot = node;
+            }
+        }
+    }
+    nodes
 }
 
 /// The layout that threads were pinned in by [`ThreadPinning`], if by one.

@@ -26,11 +26,12 @@ use nearpage_attribution::{ObjectGroup, Pattern};
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
+use crate::context::Context;
 use crate::effect::share_near;
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::plan::Context;
-use crate::{Parameters, affinity, interleave};
+use crate::parameters::Parameters;
+use crate::{affinity, interleave};
 
 /// A block of the size that enforcement can do; see the module.
 pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {

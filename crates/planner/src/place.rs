@@ -1,59 +1,8 @@
-//! Where threads run: the places that a page can be near to.
+//! The places that a page can be near to.
 
-use nearpage_attribution::{Attribution, Cell};
-use nearpage_machine::{CpuList, Machine, NodeId, ThreadPlacement, thread_cpus};
+use nearpage_attribution::Cell;
+use nearpage_machine::{Machine, NodeId};
 use nearpage_recording::{Thread, ThreadIndex};
-
-use crate::holder::Holder;
-
-/// The node of every thread of a recording, by [`ThreadIndex`], when the recording's program runs on
-/// `machine` with its threads laid out by `placement`.
-///
-/// Thread `k` of a team of `T` runs where [`thread_cpus`] puts it; a thread of no team runs where the
-/// first of its process does. With [`ThreadPlacement::None`] a thread stays on the node where it was
-/// seen most, if the machine has that CPU.
-pub fn thread_nodes(
-    attribution: &Attribution,
-    threads: &[Thread],
-    machine: &Machine,
-    placement: ThreadPlacement,
-    allowed: Option<&CpuList>,
-) -> Vec<NodeId> {
-    let pinned = match placement {
-        ThreadPlacement::None => ThreadPlacement::Compact,
-        pinned => pinned,
-    };
-    let node_of_share = |index: usize, count: usize| {
-        let cpus = thread_cpus(machine, count, pinned, allowed);
-        cpus.get(index).and_then(|&cpu| machine.node_of(cpu))
-    };
-    let fallback = machine
-        .nodes
-        .iter()
-        .find(|node| !node.cpus.is_empty())
-        .map_or(NodeId(0), |node| node.id);
-    let first = node_of_share(0, 1).unwrap_or(fallback);
-    let mut nodes = vec![first; threads.len().max(attribution.threads.len())];
-    for team in &attribution.teams {
-        let cpus = thread_cpus(machine, team.threads.len(), pinned, allowed);
-        for (thread, &cpu) in team.threads.iter().zip(&cpus) {
-            if let (Some(slot), Some(node)) =
-                (nodes.get_mut(thread.0 as usize), machine.node_of(cpu))
-            {
-                *slot = node;
-            }
-        }
-    }
-    if placement == ThreadPlacement::None {
-        for (slot, totals) in nodes.iter_mut().zip(&attribution.threads) {
-            let most = totals.cpus.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-            if let Some(node) = most.and_then(|&(cpu, _)| machine.node_of(cpu)) {
-                *slot = node;
-            }
-        }
-    }
-    nodes
-}
 
 /// Places are the machine's nodes, by position. On a machine of one node there would be nothing to
 /// decide, and the plan could not serve another machine: there, every thread is a place of its own.
@@ -132,15 +81,6 @@ impl Places {
         match &self.kind {
             Kind::Nodes { ids, .. } => ids.iter().position(|&id| id == node),
             Kind::Threads => None,
-        }
-    }
-
-    /// The place of a page's holder; none for pages that are spread or copied.
-    pub fn of_holder(&self, holder: Holder) -> Option<usize> {
-        match holder {
-            Holder::Thread(thread) => self.of(thread),
-            Holder::Node(node) => self.position(node),
-            Holder::Spread(_) | Holder::Everywhere => None,
         }
     }
 

@@ -5,73 +5,58 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Plan, Subject};
 use nearpage_recording::ObjectKind;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::Parameters;
 use crate::auto::may_be_rest;
+use crate::context::{Context, Input};
 use crate::effect::Tally;
+use crate::first_touch::FirstTouchBasis;
 use crate::holder::Layout;
 use crate::interleave;
-use crate::plan::{Context, Input};
-use crate::subject::{means, names_of_groups, subject};
+use crate::parameters::Parameters;
+use crate::subject::{decisions_about, subject};
 use crate::under::{Fate, under};
 
 /// How accesses fare.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
     /// Share of the accesses that are to the accessing thread's own node, 0 to 1.
-    pub local: f64,
-    /// Mean weight of an access, in the unit of [`Prediction::unit`].
-    pub mean_weight: f64,
+    pub local_share: f64,
+    /// Mean latency of an access in nanoseconds, without contention; absent where the machine knows no latencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_latency_ns: Option<f64>,
+    /// Mean distance of an access, 10 being local, where the machine knows no latencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_distance: Option<f64>,
 }
 
-impl From<Tally> for Outcome {
-    fn from(tally: Tally) -> Self {
-        let mean_weight = if tally.accesses > 0.0 {
-            tally.weighted / tally.accesses
-        } else {
-            0.0
+impl Outcome {
+    fn new(tally: Tally, knows_latencies: bool) -> Self {
+        let mean = match tally.accesses > 0.0 {
+            true => tally.weighted / tally.accesses,
+            false => 0.0,
         };
         Self {
-            local: tally.local_share(),
-            mean_weight,
+            local_share: tally.local_share(),
+            mean_latency_ns: knows_latencies.then_some(mean),
+            mean_distance: (!knows_latencies).then_some(mean),
         }
     }
-}
 
-/// What a machine's weights are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WeightUnit {
-    /// Nanoseconds.
-    Nanoseconds,
-    /// Relative distance: 10 is local.
-    Distance,
-}
-
-impl WeightUnit {
-    /// As text after a number.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Nanoseconds => "ns",
-            Self::Distance => "distance",
-        }
+    /// The mean latency, or distance where no latencies are known.
+    pub fn mean(&self) -> f64 {
+        self.mean_latency_ns.or(self.mean_distance).unwrap_or(0.0)
     }
-}
-
-/// How it is known who touched an object's pages first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FirstTouchBasis {
-    /// From page faults.
-    Observed,
-    /// Assumed: by the thread that allocated it, or the main thread for static objects.
-    Assumed,
 }
 
 /// The prediction for the objects of one symbol or call site.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ObjectPrediction {
-    /// Position in the attribution's objects.
+    /// Position in the report's objects.
+    #[serde(rename = "object")]
     pub group: usize,
-    /// Name for people.
+    /// What it is called.
     pub name: String,
     /// The largest one's bytes.
     pub size_bytes: u64,
@@ -79,53 +64,66 @@ pub struct ObjectPrediction {
     pub accesses: f64,
     /// Share of the recording's cost, 0 to 1.
     pub cost_share: f64,
-    /// Position in [`Plan::decisions`] of the first decision that applies, be it about the rest; none: left
-    /// to first touch.
-    pub decision: Option<usize>,
-    /// Where first touch comes from.
-    pub basis: FirstTouchBasis,
+    /// Where the plan puts its pages, as plans write it.
+    pub placement: String,
+    /// Why the plan says so; null where it says nothing of the object.
+    pub why: Option<String>,
+    /// It is placed with all memory that no decision about an object covers.
+    pub unmatched: bool,
+    /// Positions in [`Plan::decisions`] of those that apply, be it one about unmatched memory; empty: left to first
+    /// touch.
+    #[serde(skip)]
+    pub decisions: Vec<usize>,
+    /// Who touched its pages first is assumed: no page fault was recorded.
+    pub first_touch_assumed: bool,
+    /// Share of its recorded accesses that was local while it was recorded; absent where page nodes were not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_local_share: Option<f64>,
     /// Under first touch.
     pub first_touch: Outcome,
     /// Under interleaving over all nodes with memory.
     pub interleave: Outcome,
     /// Under the plan.
-    pub plan: Outcome,
+    pub planned: Outcome,
 }
 
 /// What a plan does on a machine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Prediction {
-    /// The machine's name.
-    pub machine: String,
-    /// What weights are.
-    pub unit: WeightUnit,
     /// Heap objects, mappings and static objects with accesses by the plan's process, by cost,
-    /// descending; where the plan places it or the rest, the heap outside logged objects, too.
+    /// descending; where the plan places it or unmatched memory, the heap outside logged objects, too.
     pub objects: Vec<ObjectPrediction>,
-    /// Their accesses.
+    /// Their accesses, by weight.
     pub accesses: f64,
+    /// Share of recorded accesses that was local while they were recorded; absent where page nodes were not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded_local_share: Option<f64>,
     /// All of them under first touch.
     pub first_touch: Outcome,
-    /// All of them interleaved.
+    /// All of them interleaved over all nodes with memory.
     pub interleave: Outcome,
     /// All of them under the plan; what it does not decide, under first touch.
-    pub plan: Outcome,
+    pub planned: Outcome,
 }
 
-/// Positions of a plan's decisions about a group, which is recognised as `own`; what is placed with the rest has
-/// none.
-pub(crate) fn decisions_about(
-    plan: &Plan,
-    context: &Context,
-    group: &ObjectGroup,
-    own: Option<&Subject>,
-) -> Vec<usize> {
-    let pages_min = Parameters::default().pages_min;
-    let own = own.filter(|_| group.size_bytes >= pages_min * context.page_bytes);
-    let applies = |position: &usize| {
-        own.is_some_and(|own| means(&plan.decisions[*position].subject, own, group.kind))
-    };
-    (0..plan.decisions.len()).filter(applies).collect()
+/// Of accesses whose page node was recorded: known, remote.
+#[derive(Clone, Copy, Default)]
+struct Recorded {
+    known: f64,
+    remote: f64,
+}
+
+impl Recorded {
+    fn of(group: &ObjectGroup) -> Self {
+        Self {
+            known: group.loads.node_known + group.stores.node_known,
+            remote: group.loads.remote + group.stores.remote,
+        }
+    }
+
+    fn local_share(self) -> Option<f64> {
+        (self.known > 0.0).then(|| 1.0 - self.remote / self.known)
+    }
 }
 
 /// Predicts what a plan does to the accesses of a recording on the machine of `input`. The plan may
@@ -134,7 +132,10 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let mut context = Context::new(input);
     context.page_bytes = plan.page_bytes.max(1);
     let parameters = Parameters::default();
+    let knows_latencies = input.machine.latency_ns.is_some();
+    let outcome = |tally| Outcome::new(tally, knows_latencies);
     let mut totals = [Tally::default(); 3];
+    let mut recorded = Recorded::default();
     let mut objects = Vec::new();
     let mut decisions = plan.decisions.iter();
     let of_rest = decisions.position(|decision| decision.subject == Subject::Rest);
@@ -185,44 +186,34 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         for (total, tally) in totals.iter_mut().zip(tallies) {
             total.add_scaled(tally, accesses / tally.accesses);
         }
+        let own = Recorded::of(group);
+        recorded.known += own.known;
+        recorded.remote += own.remote;
+        let decision = decisions.first().map(|&at| &plan.decisions[at]);
         objects.push(ObjectPrediction {
             group: position,
-            name: decisions
-                .first()
-                .filter(|_| is_named)
-                .map(|&first| plan.decisions[first].name.clone())
-                .unwrap_or_default(),
+            name: input.names.of(group),
             size_bytes: group.size_bytes,
             accesses,
             cost_share,
-            decision: decisions.first().copied(),
-            basis,
-            first_touch: tallies[0].into(),
-            interleave: tallies[1].into(),
-            plan: tallies[2].into(),
+            placement: decision.map_or("first-touch".to_owned(), |one| one.placement.to_string()),
+            why: decision.map(|one| one.why.clone()),
+            unmatched: decision.is_some_and(|one| one.subject == Subject::Rest),
+            decisions,
+            first_touch_assumed: basis == FirstTouchBasis::Assumed,
+            recorded_local_share: own.local_share(),
+            first_touch: outcome(tallies[0]),
+            interleave: outcome(tallies[1]),
+            planned: outcome(tallies[2]),
         });
-    }
-    let unnamed = objects.iter_mut().filter(|object| object.name.is_empty());
-    let mut unnamed: Vec<&mut ObjectPrediction> = unnamed.collect();
-    let groups = unnamed
-        .iter()
-        .map(|object| &input.attribution.objects[object.group]);
-    let names = names_of_groups(context.tables, &groups.collect::<Vec<_>>());
-    for (object, name) in unnamed.iter_mut().zip(names) {
-        object.name = name;
     }
     objects.sort_by(|a, b| b.cost_share.total_cmp(&a.cost_share));
     Prediction {
-        machine: input.machine.name.clone(),
-        unit: if input.machine.latency_ns.is_some() {
-            WeightUnit::Nanoseconds
-        } else {
-            WeightUnit::Distance
-        },
         objects,
         accesses: totals[0].accesses,
-        first_touch: totals[0].into(),
-        interleave: totals[1].into(),
-        plan: totals[2].into(),
+        recorded_local_share: recorded.local_share(),
+        first_touch: outcome(totals[0]),
+        interleave: outcome(totals[1]),
+        planned: outcome(totals[2]),
     }
 }

@@ -9,9 +9,9 @@
 use nearpage_attribution::ObjectGroup;
 use nearpage_recording::ObjectKind;
 
-use crate::Policy;
 use crate::affinity::{Equation, hints};
-use crate::plan::{Context, Input};
+use crate::context::{Context, Input};
+use crate::parameters::Policy;
 use crate::subject::{means, subject};
 
 /// Hints of a recording against those of a reference.

@@ -2,11 +2,10 @@
 
 use nearpage_plan::{Decision, Plan};
 
-use crate::Parameters;
+use crate::context::{Context, Input};
 use crate::effect::{Access, Count};
-use crate::plan::{Context, Input};
-use crate::prediction::{Prediction, decisions_about};
-use crate::subject::subject;
+use crate::parameters::Parameters;
+use crate::prediction::Prediction;
 use crate::under::{Fate, under};
 
 /// Accesses by weight, `[CPU's node][memory's node]`, by position in the machine's nodes.
@@ -61,12 +60,11 @@ pub fn traffic(plan: &Plan, input: &Input, prediction: &Prediction) -> Traffic {
         let Some(group) = input.attribution.objects.get(object.group) else {
             continue;
         };
-        let own = subject(context.tables, group);
-        let mut decisions = decisions_about(plan, &context, group, own.as_ref());
-        if decisions.is_empty() {
-            decisions.extend(object.decision);
-        }
-        let about: Vec<&Decision> = decisions.iter().map(|&at| &plan.decisions[at]).collect();
+        let about: Vec<&Decision> = object
+            .decisions
+            .iter()
+            .map(|&at| &plan.decisions[at])
+            .collect();
         for (sums, decided) in [
             (&mut traffic.first_touch, [].as_slice()),
             (&mut traffic.plan, &about),

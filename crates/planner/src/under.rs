@@ -4,11 +4,12 @@ use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
+use crate::context::Context;
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
+use crate::first_touch::FirstTouchBasis;
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
-use crate::plan::Context;
-use crate::{FirstTouchBasis, Parameters};
+use crate::parameters::Parameters;
 
 /// Where a group's pages go.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Decisions and predictions on recordings made up for the purpose.
 
 use nearpage_attribution::{
-    Affinity, Attribution, Cell, InstanceUser, ObjectGroup, ObjectName, OperationTotals, Pattern,
-    Team, ThreadTotals, Totals,
+    Affinity, Attribution, Cell, InstanceUser, Names, ObjectGroup, ObjectName, OperationTotals,
+    Pattern, Team, ThreadTotals, Totals,
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
 use nearpage_plan::{Decision, Owner, PageRun, Placement, Plan, Program, Start, Subject};
@@ -10,8 +10,7 @@ use nearpage_planner::auto::{
     Alternatives, Judge, Margins, Model, Selection, choose, choose_within,
 };
 use nearpage_planner::{
-    FirstTouchBasis, Input, Parameters, Policy, Prediction, WeightUnit, decide, predict,
-    thread_nodes, traffic,
+    Input, Parameters, Policy, Prediction, decide, predict, thread_nodes, traffic,
 };
 use nearpage_recording::{
     CallSite, CallSiteId, Frame, Module, ModuleId, Object, ObjectId, ObjectKind, SampleCounts,
@@ -96,7 +95,7 @@ impl Recording {
             module: Some(ModuleId(module)),
             offset,
             function: function.into(),
-            file: String::new(),
+            file: "cg.c".into(),
             line,
             inlined,
         };
@@ -175,9 +174,11 @@ impl Recording {
             ThreadPlacement::Compact,
             None,
         );
+        let names = Names::new(&self.tables, &self.attribution.objects);
         use_it(&Input {
             attribution: &self.attribution,
             tables: &self.tables,
+            names: &names,
             machine,
             thread_nodes: &nodes,
             pid: PID,
@@ -271,7 +272,7 @@ fn golden_opteron() {
         .first_touches = vec![(0, ThreadIndex(0))];
     let plan = recording.decide(Policy::Object, &opteron());
     let decision = only(&plan);
-    assert_eq!(decision.name, "allocate:33");
+    assert_eq!(decision.name, "inlined cg.c:5 (malloc)");
     assert_eq!(
         decision.placement,
         Placement::Block {
@@ -323,26 +324,26 @@ fn golden_opteron() {
         panic!("one object")
     };
     assert_eq!(
-        (predicted.decision, predicted.basis),
-        (Some(0), FirstTouchBasis::Observed)
+        (predicted.decisions.first(), predicted.first_touch_assumed),
+        (Some(&0), false)
     );
-    assert_eq!(prediction.unit, WeightUnit::Nanoseconds);
+    assert!(prediction.planned.mean_latency_ns.is_some());
     // Table 2's first column, its diagonal, and its mean.
     assert_eq!(
-        prediction.first_touch.mean_weight,
+        prediction.first_touch.mean(),
         (102.0 + 143.0 + 179.0 + 141.0) / 4.0
     );
     assert_eq!(
-        prediction.plan.mean_weight,
+        prediction.planned.mean(),
         (102.0 + 107.0 + 102.0 + 108.0) / 4.0
     );
     let all: f64 = opteron().weights().iter().flatten().sum();
-    assert!((prediction.interleave.mean_weight - all / 16.0).abs() < 1e-9);
+    assert!((prediction.interleave.mean() - all / 16.0).abs() < 1e-9);
     assert_eq!(
         (
-            prediction.first_touch.local,
-            prediction.interleave.local,
-            prediction.plan.local
+            prediction.first_touch.local_share,
+            prediction.interleave.local_share,
+            prediction.planned.local_share
         ),
         (0.25, 0.25, 1.0)
     );
@@ -561,7 +562,7 @@ fn small_and_cheap_objects_are_left_alone() {
         .filter(|&policy| policy != Policy::Auto)
     {
         let plan = recording.decide(policy, &opteron());
-        assert_eq!(only(&plan).name, "allocate:33", "{policy:?}");
+        assert_eq!(only(&plan).name, "build cg.c:80 (inlined)", "{policy:?}");
     }
 }
 
@@ -593,7 +594,7 @@ fn names_are_told_apart_by_their_callers() {
         .iter()
         .map(|decision| decision.name.as_str())
         .collect();
-    assert_eq!(names, ["main:80 (allocate)", "build:81 (allocate)"]);
+    assert_eq!(names, ["main cg.c:80 (inlined)", "build cg.c:81 (inlined)"]);
 }
 
 #[test]
@@ -607,7 +608,7 @@ fn undecided_objects_are_told_apart_by_their_callers_and_come_by_cost() {
     let names = prediction.objects.iter().map(|object| object.name.as_str());
     assert_eq!(
         names.collect::<Vec<_>>(),
-        ["build:81 (allocate)", "main:80 (allocate)"]
+        ["build cg.c:81 (inlined)", "main cg.c:80 (inlined)"]
     );
 }
 
@@ -632,7 +633,7 @@ fn call_sites_in_one_function_without_lines_are_told_apart_by_their_places() {
     let names = plan.decisions.iter().map(|decision| decision.name.as_str());
     assert_eq!(
         names.collect::<Vec<_>>(),
-        ["main (cg+0x10)", "main (cg+0x20)"]
+        ["main cg.c (cg+0x10)", "main cg.c (cg+0x20)"]
     );
 }
 
@@ -667,7 +668,7 @@ fn call_sites_that_differ_in_the_middle_are_told_apart() {
     };
     assert_eq!(
         names(&recording),
-        ["allocate:33 (cg+0x30)", "allocate:33 (cg+0x40)"]
+        ["main cg.c:80 (cg+0x30)", "main cg.c:80 (cg+0x40)"]
     );
     // A third, at another place of the innermost function.
     recording.object("main", 32, block(), &block_cells());
@@ -680,9 +681,9 @@ fn call_sites_that_differ_in_the_middle_are_told_apart() {
     assert_eq!(
         names,
         [
-            format!("grow (cg+{innermost:#x}, cg+0x30)"),
-            format!("grow (cg+{innermost:#x}, cg+0x40)"),
-            "grow (cg+0x50)".to_owned(),
+            format!("main cg.c:80 (cg+{innermost:#x}, cg+0x30)"),
+            format!("main cg.c:80 (cg+{innermost:#x}, cg+0x40)"),
+            "main cg.c:80 (cg+0x50)".to_owned(),
         ]
     );
 }
@@ -712,7 +713,7 @@ fn call_sites_on_one_line_of_main_are_named_after_main() {
     let names = plan.decisions.iter().map(|decision| decision.name.as_str());
     assert_eq!(
         names.collect::<Vec<_>>(),
-        ["main:80 (cg+0x10)", "main:80 (cg+0x20)"]
+        ["main cg.c:80 (cg+0x10)", "main cg.c:80 (cg+0x20)"]
     );
 }
 
@@ -765,8 +766,11 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     assert!((total - 1.0).abs() < 1e-9);
 
     let prediction = recording.predict(&plan, &opteron());
-    assert!((prediction.first_touch.local - 1.0 / 3.0).abs() < 1e-9);
-    assert_eq!((prediction.plan.local, prediction.accesses), (1.0, 48.0));
+    assert!((prediction.first_touch.local_share - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(
+        (prediction.planned.local_share, prediction.accesses),
+        (1.0, 48.0)
+    );
 
     // The same buffers, each allocated by its user.
     for (order, object) in recording.tables.objects.iter_mut().enumerate() {
@@ -786,12 +790,15 @@ fn the_traffic_adds_up_to_the_prediction() {
     let flows = recording.with(&machine, |input| traffic(&plan, input, &prediction));
     for (flows, expected) in [
         (flows.first_touch, prediction.first_touch),
-        (flows.plan, prediction.plan),
+        (flows.plan, prediction.planned),
     ] {
         let all: f64 = flows.iter().flatten().sum();
         let local: f64 = (0..4).map(|node| flows[node][node]).sum();
         assert!((all - prediction.accesses).abs() < 1e-6, "{flows:?}");
-        assert!((local / all - expected.local).abs() < 1e-6, "{flows:?}");
+        assert!(
+            (local / all - expected.local_share).abs() < 1e-6,
+            "{flows:?}"
+        );
     }
 }
 
@@ -909,9 +916,9 @@ fn predictions_count_the_stores_that_initialise() {
     let prediction = recording.predict(&plan, &opteron());
     assert_eq!(prediction.accesses, 800.0);
     // All stores and a quarter of the loads; a quarter of the stores and all loads.
-    assert_eq!(prediction.first_touch.local, 500.0 / 800.0);
-    assert_eq!(prediction.plan.local, 500.0 / 800.0);
-    assert_eq!(prediction.interleave.local, 200.0 / 800.0);
+    assert_eq!(prediction.first_touch.local_share, 500.0 / 800.0);
+    assert_eq!(prediction.planned.local_share, 500.0 / 800.0);
+    assert_eq!(prediction.interleave.local_share, 200.0 / 800.0);
 }
 
 /// Threads on an object that the master touched first; a sample is 1 ms.
@@ -1047,17 +1054,27 @@ fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
         recording.with(&machine, |input| {
             let mut model = Model::new(input, &parameters).expect("nodes");
             let Ok(chosen) = choose(input, &parameters, &mut model);
-            chosen
+            let times = model.times(&chosen.plan);
+            // The finished plan is predicted to take what it was chosen for.
+            for (predicted_ns, chosen_ns) in [
+                (times[1].first_touch_ns, chosen.time.first_touch_ns),
+                (times[1].planned_ns, chosen.time.planned_ns),
+            ] {
+                assert!(
+                    (predicted_ns / chosen_ns - 1.0).abs() < 1e-9,
+                    "{times:?} {chosen:?}"
+                );
+            }
+            (chosen.plan, times)
         })
     };
-    let short = chosen(1.0);
-    assert!(short.plan.decisions.is_empty(), "{short:?}");
-    assert_eq!(short.time, short.recorded);
-    let long = chosen(100.0);
-    only(&long.plan);
-    assert!(long.time.planned_ns < long.time.first_touch_ns);
-    assert!(long.recorded.planned_ns > long.recorded.first_touch_ns);
-    assert_eq!(long.recorded.first_touch_ns, short.recorded.first_touch_ns);
+    let (plan, [short, _]) = chosen(1.0);
+    assert!(plan.decisions.is_empty(), "{plan:?}");
+    let (plan, [recorded, long]) = chosen(100.0);
+    only(&plan);
+    assert!(long.planned_ns < long.first_touch_ns);
+    assert!(recorded.planned_ns > recorded.first_touch_ns);
+    assert_eq!(recorded.first_touch_ns, short.first_touch_ns);
 }
 
 /// So long that nothing is uncertain.
@@ -1444,7 +1461,7 @@ fn auto_copies_what_is_only_read_where_that_can_be_done() {
     };
     let plan = recording.with(&opteron(), |input| decide(Policy::Auto, input, &parameters));
     assert_eq!(only(&plan).placement, Placement::Replicate);
-    let local = recording.predict(&plan, &opteron()).plan.local;
+    let local = recording.predict(&plan, &opteron()).planned.local_share;
     assert_eq!(local, 1.0);
 }
 
@@ -1573,7 +1590,7 @@ proptest! {
         prop_assert!(effect.local_after <= most_local / all + 1e-9);
         prop_assert!(effect.local_after >= 0.99 * most_local / all - 1e-9);
         let hops = recording.decide(Policy::HopSensitive, &machine);
-        let predicted = recording.predict(&hops, &machine).plan.mean_weight * all;
+        let predicted = recording.predict(&hops, &machine).planned.mean() * all;
         prop_assert!(predicted <= 1.01 * least_cost + 1e-6, "{} against {}", predicted, least_cost);
         prop_assert!(predicted >= least_cost - 1e-6);
     }
@@ -1596,8 +1613,8 @@ proptest! {
             }
             let prediction = recording.predict(&plan, &machine);
             prop_assert_eq!(prediction.objects.len(), 2);
-            for outcome in [prediction.first_touch, prediction.interleave, prediction.plan] {
-                prop_assert!((0.0..=1.0 + 1e-9).contains(&outcome.local));
+            for outcome in [prediction.first_touch, prediction.interleave, prediction.planned] {
+                prop_assert!((0.0..=1.0 + 1e-9).contains(&outcome.local_share));
             }
         }
     }

@@ -2,15 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::{ObjectGroup, OperationTotals, Pattern};
+use nearpage_attribution::{Names, ObjectGroup, OperationTotals, Pattern, call_site};
 use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use serde::Serialize;
 
-use crate::{
-    Content, Locate,
-    name::{Names, call_site, hot_frame},
-    trace::TraceForm,
-};
+use crate::{Content, Locate, name::hot_frame, trace::TraceForm};
 
 #[derive(Serialize)]
 struct Report<'a> {

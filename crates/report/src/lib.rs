@@ -35,7 +35,7 @@ use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
 pub use amount::{bytes, time};
 pub use json::json;
-pub use name::{Names, pattern_words};
+pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{

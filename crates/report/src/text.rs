@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use nearpage_attribution::{ObjectGroup, OperationTotals};
+use nearpage_attribution::{Names, ObjectGroup, OperationTotals, place};
 use nearpage_machine::{CpuId, several};
 use rustc_hash::FxHashMap;
 
 use crate::{
     Content, Locate,
     amount::{bytes, count, percent, time},
-    name::{Names, hot_frame, pattern_words, place},
+    name::{hot_frame, pattern_words},
     printable::printable,
     table::{Column, lines, wrap},
 };

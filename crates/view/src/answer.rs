@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_report::{Content, json};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Session;
@@ -76,11 +77,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn json(value: &Value) -> Self {
-        Self {
-            status: 200,
-            content_type: "application/json",
-            body: value.to_string().into_bytes(),
+    pub(crate) fn json(value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self {
+                status: 200,
+                content_type: "application/json",
+                body,
+            },
+            Err(error) => Self::error(500, error.to_string()),
         }
     }
 

@@ -4,7 +4,7 @@
 //! The browser holds pictures, never accesses: those are binned here, from [`Store`](store::Store)
 //! (every access, by time and place) or, where a window has too many, from
 //! [`Pyramid`](pyramid::Pyramid) (sums). What objects, threads and pages *are* comes from attribution,
-//! what plans do from the policy crate; nothing is decided here. `web/` has the page, which is
+//! what plans do from the planner; nothing is decided here. `web/` has the page, which is
 //! embedded when this crate is built with its feature `page`.
 //!
 //! ```no_run
@@ -44,14 +44,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use nearpage_machine::Machine;
+use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::Plan;
+use nearpage_planner::Parameters;
 use serde_json::Value;
 
 pub use answer::{Answer, Question};
 pub use error::Error;
 pub use live_log::LiveLog;
 pub use opened::{Opened, Stage};
+
 pub use server::Listening;
 
 /// All that is being looked at.
@@ -65,8 +67,12 @@ pub struct Session {
     pub logs: Vec<LiveLog>,
     /// Machine that plans are for; none: the recording's own.
     pub target: Option<Machine>,
-    /// Plan to show instead of one made on the spot, and its file.
+    /// Plan to show, and its file; none: that of the recording's folder, or one made on the spot.
     pub plan: Option<(PathBuf, Plan)>,
+    /// Where threads are taken to run; none: as [`Planner`](nearpage_planner::Planner) takes them.
+    pub threads: Option<ThreadPlacement>,
+    /// What decisions may do.
+    pub parameters: Parameters,
     /// What went wrong after opening.
     pub missing: Mutex<Vec<String>>,
 }
@@ -84,6 +90,8 @@ impl Session {
             logs: Vec::new(),
             target: None,
             plan: None,
+            threads: None,
+            parameters: Parameters::default(),
             missing: Mutex::default(),
         };
         for path in paths {

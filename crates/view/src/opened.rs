@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use nearpage_attribution::{AccessChunks, Attribution, Input, Options, ReadError, attribute};
 use nearpage_recording::{AccessBatch, ChunkReader, ColumnSelection, Recording};
 
+use crate::Error;
 use crate::cache::Cache;
 use crate::functions::Functions;
 use crate::picture::Sources;
+use crate::plans::Shown;
 use crate::point::{Points, Scale};
 use crate::pyramid::{self, Pyramid};
 use crate::space::Space;
 use crate::store::{Builder, Store};
 use crate::timeline::Timeline;
-use crate::{Answer, Error};
 
 /// Recordings of no more accesses are read whole before anything is shown.
 const ACCESSES_AT_ONCE: u64 = 3_000_000;
@@ -49,7 +50,9 @@ pub struct Stage {
     /// The report as JSON, once it was asked for.
     pub(crate) report: OnceLock<String>,
     /// The plan as it was before anybody changed it, once it was asked for.
-    pub(crate) plan: OnceLock<Answer>,
+    pub(crate) plan: OnceLock<Shown>,
+    /// The one that was decided afresh, once that was asked for.
+    pub(crate) decided: OnceLock<Shown>,
 }
 
 /// A recording.
@@ -142,6 +145,7 @@ impl Opened {
             missing: pass.missing,
             report: OnceLock::new(),
             plan: OnceLock::new(),
+            decided: OnceLock::new(),
         };
         if !whole
             && let Some((store, sums)) = Cache::new(&recording, &scale, &functions).open(&scale)
@@ -244,6 +248,7 @@ impl Opened {
             missing: pass.missing,
             report: OnceLock::new(),
             plan: OnceLock::new(),
+            decided: OnceLock::new(),
         };
         *self.stage.write().expect("nobody panics holding it") = Arc::new(stage);
         Ok(())

@@ -1,16 +1,15 @@
 //! A recording's plan: what it decides and predicts, and what other placements would do instead.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use nearpage_machine::{Machine, ThreadPlacement};
-use nearpage_plan::{Layout, Placement, Plan, Subject};
+use nearpage_machine::NodeId;
+use nearpage_plan::{Placement, Plan, Subject, Team};
 use nearpage_planner::{
-    FirstTouchBasis, Input, Outcome, Parameters, Policy, Prediction, Programs, decide, predict,
-    thread_nodes, traffic,
+    DecidedPlan, Error, Input, Parameters, Planner, Policy, decide, predict, traffic,
 };
 use nearpage_recording::Recording;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use crate::Session;
 use crate::answer::Answer;
@@ -19,15 +18,63 @@ use crate::opened::{Opened, Stage};
 /// What the page posts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Wish {
+struct PlanRequest {
     /// Placements by position of the object in the prediction.
     placements: BTreeMap<usize, String>,
     /// Write the plan beside the recording.
     save: bool,
+    /// Decide, whatever plan file there is.
+    afresh: bool,
 }
 
 /// Name of the file that plans are saved in, in the recording's folder.
 pub const FILE: &str = "plan.edited.toml";
+/// Files in a recording's folder that are shown, the first that is there.
+const SHOWN: [&str; 2] = [FILE, "plan.toml"];
+
+/// What the page gets: the plan as every command has it, and what pictures of it take.
+#[derive(Debug, Serialize)]
+struct PlanAnswer {
+    /// The plan.
+    #[serde(flatten)]
+    decided: DecidedPlan,
+    /// Where it comes from: a file, or a policy.
+    origin: String,
+    /// It is from a file that the recording's folder had, so that another may be decided.
+    may_be_decided_afresh: bool,
+    /// Where threads are to run, if the plan says it.
+    threads_of_plan: Option<&'static str>,
+    /// Nodes of the machine.
+    nodes: usize,
+    /// Teams that placements name.
+    teams: Vec<Team>,
+    /// Traffic between nodes.
+    traffic: Flows,
+    /// The node of each thread.
+    thread_nodes: Vec<NodeId>,
+    /// What a plan from a file has that the recording does not.
+    misfits: Vec<String>,
+    /// Where the plan was saved just now.
+    saved: Option<PathBuf>,
+    /// The plan's file.
+    toml: String,
+}
+
+/// Accesses by weight, `[CPU's node][memory's node]`.
+#[derive(Debug, Serialize)]
+struct Flows {
+    first_touch: Vec<Vec<f64>>,
+    planned: Vec<Vec<f64>>,
+}
+
+/// The plan that is shown before anybody changes it, and where it comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    decided: DecidedPlan,
+    origin: String,
+    may_be_decided_afresh: bool,
+    misfits: Vec<String>,
+}
 
 pub(crate) fn answer(
     session: &Session,
@@ -35,73 +82,124 @@ pub(crate) fn answer(
     stage: &Stage,
     body: Option<&str>,
 ) -> Result<Answer, Answer> {
-    if let (None, Some(known)) = (body, stage.plan.get()) {
-        return Ok(known.clone());
-    }
-    let wish: Wish = match body {
-        None => Wish::default(),
+    let request: PlanRequest = match body {
+        None => PlanRequest::default(),
         Some(body) => serde_json::from_str(body)
             .map_err(|error| Answer::error(400, format!("plan: {error}")))?,
     };
-    let machine = session.target.as_ref().unwrap_or(&opened.recording.machine);
-    let attribution = &stage.attribution;
     let recording = &opened.recording;
-    let programs = Programs {
-        attribution,
-        tables: &recording.tables,
-        metadata: &recording.metadata,
+    let machine = session.target.as_ref().unwrap_or(&recording.machine);
+    let found = (!request.afresh)
+        .then(|| file(session, recording))
+        .flatten();
+    let found = found.transpose()?;
+    let layout = session.threads.or_else(|| {
+        let planned = found.as_ref().and_then(|(_, plan)| plan.threads);
+        planned.map(Into::into)
+    });
+    let planner = Planner::new(recording, &stage.attribution, machine, layout);
+    let known = match request.afresh {
+        true => &stage.decided,
+        false => &stage.plan,
     };
-    let Some((pid, program)) = programs.find().into_iter().next() else {
-        return Err(Answer::error(
-            404,
-            "no thread was recorded, there is nothing to plan",
-        ));
-    };
-    let threads = &recording.tables.threads;
-    let planned = session.plan.as_ref().and_then(|(_, plan)| plan.threads);
-    let layout = planned.map_or(ThreadPlacement::Compact, ThreadPlacement::from);
-    let nodes = thread_nodes(attribution, threads, machine, layout, None);
-    let input = Input {
-        attribution,
-        tables: &recording.tables,
-        machine,
-        thread_nodes: &nodes,
-        pid,
-        program,
-        page_bytes: machine.page_bytes,
-    };
-    let (mut plan, origin) = match &session.plan {
-        Some((path, plan)) => (plan.clone(), path.display().to_string()),
-        None => (
-            decide(Policy::default(), &input, &Parameters::default()),
-            format!("policy {}", Policy::default().as_str()),
-        ),
-    };
-    let misfits = misfits(&plan, &input, recording);
-    edit(&mut plan, &input, &wish.placements)?;
-    let saved = match wish.save {
-        false => None,
-        true => {
-            let file = recording.folder.join(FILE);
-            plan.write(&file)
-                .map_err(|error| Answer::error(500, error.to_string()))?;
-            Some(file.display().to_string())
+    let shown = match known.get() {
+        Some(shown) => shown.clone(),
+        None => {
+            let shown = shown(session, &planner, recording, found).map_err(refused)?;
+            known.get_or_init(|| shown).clone()
         }
     };
-    let prediction = predict(&plan, &input);
-    let mut form = form(&plan, &prediction, machine);
-    let flows = traffic(&plan, &input, &prediction);
-    form["traffic"] = json!({ "first_touch": flows.first_touch, "plan": flows.plan });
-    form["origin"] = json!(origin);
-    form["misfits"] = json!(misfits);
-    form["saved"] = json!(saved);
-    form["thread_nodes"] = json!(nodes);
-    form["toml"] = json!(plan.to_toml());
-    let answer = Answer::json(&form);
-    if body.is_none() {
-        let _ = stage.plan.set(answer.clone());
+    let mut decided = shown.decided;
+    if !request.placements.is_empty() {
+        let programs = planner.programs().map_err(refused)?;
+        let mut plan = decided.plan;
+        edit(&mut plan, &programs[0], &request.placements)?;
+        decided = planner
+            .predict(plan, &session.parameters)
+            .map_err(refused)?;
     }
-    Ok(answer)
+    if stage.share < 1.0 {
+        let percent = 100.0 * stage.share;
+        decided.notes.push(format!(
+            "from {percent:.0} % of the accesses: all of them are being read"
+        ));
+    }
+    let saved = request
+        .save
+        .then(|| save(&decided.plan, recording))
+        .transpose()?;
+    let programs = planner.programs().map_err(refused)?;
+    let flows = traffic(&decided.plan, &programs[0], &decided.prediction);
+    Ok(Answer::json(&PlanAnswer {
+        origin: shown.origin,
+        may_be_decided_afresh: shown.may_be_decided_afresh,
+        threads_of_plan: decided.plan.threads.map(nearpage_plan::Layout::as_str),
+        nodes: machine.nodes.len(),
+        teams: decided.plan.teams.clone(),
+        traffic: Flows {
+            first_touch: flows.first_touch,
+            planned: flows.plan,
+        },
+        thread_nodes: planner.thread_nodes().to_vec(),
+        misfits: shown.misfits,
+        saved,
+        toml: decided.plan.to_toml(),
+        decided,
+    }))
+}
+
+fn refused(error: Error) -> Answer {
+    let status = match error {
+        Error::NoThreads(_) => 404,
+        _ => 500,
+    };
+    Answer::error(status, error.to_string())
+}
+
+/// The plan file to show: the one that was named, else one in the recording's folder.
+fn file(session: &Session, recording: &Recording) -> Option<Result<(PathBuf, Plan), Answer>> {
+    if let Some((path, plan)) = &session.plan {
+        return Some(Ok((path.clone(), plan.clone())));
+    }
+    let files = SHOWN.iter().map(|name| recording.folder.join(name));
+    let path = files.into_iter().find(|path| path.is_file())?;
+    let plan = Plan::read(&path).map_err(|error| Answer::error(500, error.to_string()));
+    Some(plan.map(|plan| (path, plan)))
+}
+
+/// Predicts what the plan of a file does, or decides.
+fn shown(
+    session: &Session,
+    planner: &Planner,
+    recording: &Recording,
+    file: Option<(PathBuf, Plan)>,
+) -> Result<Shown, Error> {
+    let Some((path, plan)) = file else {
+        let policy = Policy::default();
+        let decided = planner.decide(policy, &session.parameters)?;
+        return Ok(Shown {
+            decided: decided.into_iter().next().expect("a plan for each program"),
+            origin: format!("policy {}", policy.as_str()),
+            may_be_decided_afresh: false,
+            misfits: Vec::new(),
+        });
+    };
+    let misfits = misfits(&plan, &planner.programs()?[0], recording);
+    let mut decided = planner.predict(plan, &session.parameters)?;
+    decided.file = Some(path.clone());
+    Ok(Shown {
+        decided,
+        origin: path.display().to_string(),
+        may_be_decided_afresh: session.plan.is_none(),
+        misfits,
+    })
+}
+
+fn save(plan: &Plan, recording: &Recording) -> Result<PathBuf, Answer> {
+    let file: &Path = &recording.folder.join(FILE);
+    let written = plan.write(file);
+    written.map_err(|error| Answer::error(500, error.to_string()))?;
+    Ok(file.to_owned())
 }
 
 /// What a plan from a file has that the recording does not.
@@ -125,9 +223,8 @@ fn misfits(plan: &Plan, input: &Input, recording: &Recording) -> Vec<String> {
     let prediction = predict(plan, input);
     for (position, decision) in plan.decisions.iter().enumerate() {
         let is_used = |object: &nearpage_planner::ObjectPrediction| {
-            object.decision.is_some_and(|first| {
-                first == position || plan.decisions[first].name == decision.name
-            })
+            let mut about = object.decisions.iter();
+            about.any(|&at| at == position || plan.decisions[at].name == decision.name)
         };
         if !prediction.objects.iter().any(is_used) {
             misfits.push(format!(
@@ -171,7 +268,12 @@ fn edit(
         }
         let why = format!("set by hand to {placement}");
         let of_rest = |first: &usize| plan.decisions[*first].subject == Subject::Rest;
-        match predicted.decision.filter(|first| !of_rest(first)) {
+        match predicted
+            .decisions
+            .first()
+            .copied()
+            .filter(|first| !of_rest(first))
+        {
             Some(first) => {
                 plan.decisions[first].placement = placement;
                 plan.decisions[first].why = why;
@@ -180,8 +282,8 @@ fn edit(
                 let mut objects = recognised.objects.iter();
                 let decision = objects
                     .find(|object| object.group == predicted.group)
-                    .and_then(|object| object.decision)
-                    .map(|first| everything.decisions[first].clone());
+                    .and_then(|object| object.decisions.first())
+                    .map(|&first| everything.decisions[first].clone());
                 let Some(mut decision) = decision else {
                     return Err(refuse(format!(
                         "{}: nothing recognises it in another run, so no plan can place it",
@@ -194,56 +296,7 @@ fn edit(
             }
         }
     }
-    let after = predict(plan, input);
-    for object in &after.objects {
-        if let Some(first) = object.decision {
-            let decision = &mut plan.decisions[first];
-            if decision.subject != Subject::Rest {
-                decision.effect.local_after = object.plan.local;
-            }
-        }
-    }
     Ok(())
-}
-
-fn form(plan: &Plan, prediction: &Prediction, machine: &Machine) -> Value {
-    let outcome = |outcome: Outcome| json!({ "local": outcome.local, "mean": outcome.mean_weight });
-    let objects: Vec<Value> = prediction
-        .objects
-        .iter()
-        .map(|object| {
-            let decision = object.decision.map(|first| &plan.decisions[first]);
-            json!({
-                "name": object.name,
-                "object": object.group,
-                "size": object.size_bytes,
-                "accesses": object.accesses,
-                "cost_share": object.cost_share,
-                "placement": decision.map_or("first-touch".to_owned(), |decision| decision.placement.to_string()),
-                "why": decision.map(|decision| &decision.why),
-                "assumed": object.basis == FirstTouchBasis::Assumed,
-                "first_touch": outcome(object.first_touch),
-                "interleave": outcome(object.interleave),
-                "plan": outcome(object.plan),
-            })
-        })
-        .collect();
-    json!({
-        "machine": machine.name,
-        "nodes": machine.nodes.len(),
-        "policy": plan.policy,
-        "threads": plan.threads.map(Layout::as_str),
-        "phases": plan.phases.iter().map(|phase| &phase.function).collect::<Vec<_>>(),
-        "looked_after": plan.live.is_some(),
-        "program": plan.program.executable,
-        "teams": plan.teams,
-        "unit": prediction.unit.as_str(),
-        "accesses": prediction.accesses,
-        "first_touch": outcome(prediction.first_touch),
-        "interleave": outcome(prediction.interleave),
-        "plan": outcome(prediction.plan),
-        "objects": objects,
-    })
 }
 
 #[cfg(test)]
@@ -251,10 +304,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_are_read_strictly() {
-        let wish: Wish = serde_json::from_str(r#"{"placements":{"3":"block"}}"#).expect("a wish");
-        assert_eq!(wish.placements[&3], "block");
-        assert!(!wish.save);
-        assert!(serde_json::from_str::<Wish>(r#"{"file":"/etc/passwd"}"#).is_err());
+    fn requests_are_read_strictly() {
+        let request: PlanRequest =
+            serde_json::from_str(r#"{"placements":{"3":"block"}}"#).expect("a request");
+        assert_eq!(request.placements[&3], "block");
+        assert!(!request.save);
+        assert!(serde_json::from_str::<PlanRequest>(r#"{"file":"/etc/passwd"}"#).is_err());
     }
 }

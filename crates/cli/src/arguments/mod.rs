@@ -1,5 +1,6 @@
 //! What can be typed. Man pages and shell completions are generated from these definitions.
 
+mod deciding;
 mod live;
 mod placing;
 mod record;
@@ -17,6 +18,7 @@ use nearpage_plan::Layout;
 use nearpage_recording::ThreadPinning;
 use nearpage_sampler::Target;
 
+pub use self::deciding::Deciding;
 pub use self::live::Live;
 pub use self::placing::*;
 pub use self::record::*;

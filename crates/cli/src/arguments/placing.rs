@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::Threads;
-use super::values::{longer, rate};
+use super::deciding::Deciding;
+use super::values::rate;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
@@ -53,34 +54,8 @@ pub struct Plan {
     /// How to decide; several, with commas, make a plan each
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub policy: Vec<Policy>,
-    /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
-    /// `run` interleaves objects
-    #[arg(long)]
-    pub replicas: bool,
-    /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
-    /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
-    /// created, and not back
-    ///
-    /// Of a full recording it looks for long phases, too, which begin with a parallel region, a task or a thread's
-    /// start routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
-    /// executed, in `run` too.
-    #[arg(long)]
-    pub phases: bool,
-    /// `auto` may decide that the program is looked after while it runs, by `live --policy auto`: `simulate` does that, and
-    /// `run`
-    ///
-    /// Only where a full recording is replayed. Copies that `live` would make are simulated with --replicas; no stock
-    /// kernel can make them.
-    #[arg(long)]
-    pub live: bool,
-    /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
-    /// runs as long as the recorded one
-    #[arg(long, value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
-    pub longer: f64,
-    /// Which threads share a node on that machine; none: those that did when recorded [default: compact;
-    /// with several recordings none]
-    #[arg(long, value_enum)]
-    pub threads: Option<Threads>,
+    #[command(flatten)]
+    pub deciding: Deciding,
     /// Print the prediction as JSON
     #[arg(long)]
     pub json: bool,
@@ -149,6 +124,8 @@ pub struct Optimize {
     /// How to decide
     #[arg(long, value_enum, default_value = "auto")]
     pub policy: Policy,
+    #[command(flatten)]
+    pub deciding: Deciding,
     /// Runs of each kind, taken in turn; medians are compared
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub runs: u32,

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::Policy;
+use super::deciding::Deciding;
 use super::values::cycles;
-use super::{Policy, Threads};
 
 /// What `thin` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -128,9 +129,8 @@ pub struct Compare {
     /// How pages are decided
     #[arg(long, value_enum, default_value = "uniform")]
     pub policy: Policy,
-    /// Which threads share a node on that machine
-    #[arg(long, value_enum, default_value = "compact")]
-    pub threads: Threads,
+    #[command(flatten)]
+    pub deciding: Deciding,
     /// Full recording on which each plan is simulated [default: the first one among those compared]
     #[arg(long, value_name = "DIR")]
     pub replay: Option<PathBuf>,
@@ -201,12 +201,14 @@ pub struct View {
     /// they grow
     #[arg(required = true, value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
-    /// Plan to show [default: what `plan` decides by its model, without replaying]
+    /// Plan to show [default: plan.edited.toml or plan.toml in the recording's folder, else what `plan` decides]
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
     /// Machine to plan for: `local`, a preset or a TOML file [default: the recording's]
     #[arg(long)]
     pub machine: Option<String>,
+    #[command(flatten)]
+    pub deciding: Deciding,
     /// Port to listen on [default: a free one]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub port: u16,

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::deciding::Deciding;
+
 /// Where pages start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InitialPlacement {
@@ -56,11 +58,13 @@ pub struct Simulate {
     /// replicate, migrate-replicate, replicate-on-first-touch, out-u, out-w, in-w, out-u-local,
     /// out-w-local, traffic, kernel-balancing, auto (nearpage's own, deciding as the program runs);
     /// plan:FILE is what `nearpage plan` decided (a file name without commas), plan:auto, plan:object
-    /// and so on what it decides of this very recording, copies allowed [default: round-robin,
+    /// and so on what it decides of this very recording [default: round-robin,
     /// first-touch, post-facto, migrate, replicate, migrate-replicate, as far as they make sense on
     /// the machine]
     #[arg(long, value_name = "P,…", value_delimiter = ',')]
     pub policy: Vec<String>,
+    #[command(flatten)]
+    pub deciding: Deciding,
     /// Set a parameter of the policies that have it (listed below); source (cache, sampled-cache, tlb,
     /// sampled-tlb, loads, clock; of traffic: asked, for the samples that it asks for); or of all:
     /// flush (all, mapping), copy (cpu, hardware)

@@ -9,23 +9,26 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use nearpage_attribution::Operations;
-use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_machine::{Machine, duration};
 use nearpage_plan::Plan;
-use nearpage_planner::{Parameters, Policy, Prediction, Quality, decide, predict, quality};
+use nearpage_planner::{
+    Analysis, Planner, Policy, Prediction, Quality, Threads, VERSION, predict, quality,
+};
 use nearpage_recording::{Error, Recording};
 use nearpage_report::{printable, shorten};
 use nearpage_simulator::Outcome;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::analysis::Analysis;
-use crate::arguments::Compare;
-use crate::terminal;
+use crate::arguments::{Compare, Deciding};
+use crate::progress::Progress;
+use crate::{analysis, json, terminal};
 
 use recorded::RecordedRemote;
 use replayed::{Simulated, replay};
 
 pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
-    let reference = Analysis::of(&arguments.reference, Operations::Both)?;
+    let reference = analysis::read(&arguments.reference, Operations::Both)?;
     let machine = match &arguments.machine {
         Some(name) => crate::machine::read(name)?,
         None => reference.recording.machine.clone(),
@@ -39,7 +42,7 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
     let comparison = Comparison {
         reference: &reference,
         machine: &machine,
-        threads: arguments.threads.placement(),
+        deciding: &arguments.deciding,
         policy: arguments.policy.policy(),
         remote_latency_cycles: arguments.remote_latency,
     };
@@ -50,7 +53,7 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
     }
     let mut rows = vec![comparison.row(&arguments.reference, &reference)?];
     for folder in &arguments.recordings {
-        let analysis = Analysis::of(folder, Operations::Both)?;
+        let analysis = analysis::read(folder, Operations::Both)?;
         rows.push(comparison.row(folder, &analysis)?);
         if replayed.is_none() && !is_full(&reference.recording) && is_full(&analysis.recording) {
             replayed = Some(analysis.recording);
@@ -74,11 +77,10 @@ pub fn main(arguments: Compare) -> anyhow::Result<ExitCode> {
             None
         }
     };
-    let text = match arguments.json {
-        true => comparison.to_json(&rows, simulated.as_ref(), &notes)?,
-        false => comparison.to_text(&rows, simulated.as_ref(), &notes),
-    };
-    terminal::print(&text)?;
+    match arguments.json {
+        true => json::print(&comparison.to_json(&rows, simulated.as_ref(), notes))?,
+        false => terminal::print(&comparison.to_text(&rows, simulated.as_ref(), &notes))?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -100,7 +102,7 @@ fn seconds(analysis: &Analysis) -> f64 {
 struct Comparison<'a> {
     reference: &'a Analysis,
     machine: &'a Machine,
-    threads: ThreadPlacement,
+    deciding: &'a Deciding,
     policy: Policy,
     remote_latency_cycles: f64,
 }
@@ -110,6 +112,8 @@ struct Row {
     recording: String,
     samples: u64,
     seconds: f64,
+    /// Where its threads are taken to run.
+    threads: Threads,
     quality: Quality,
     /// The run's own.
     recorded: RecordedRemote,
@@ -122,18 +126,28 @@ struct Row {
 }
 
 impl Comparison<'_> {
-    fn row(&self, folder: &Path, analysis: &Analysis) -> anyhow::Result<Row> {
-        let Self {
-            reference,
-            machine,
-            threads,
-            policy,
+    fn planner<'b>(&'b self, analysis: &'b Analysis) -> Planner<'b> {
+        let Analysis {
+            recording,
+            attribution,
             ..
-        } = *self;
+        } = analysis;
+        Planner::new(
+            recording,
+            attribution,
+            self.machine,
+            self.deciding.threads(),
+        )
+    }
+
+    /// Plans of a recording, and what they do to the reference.
+    fn row(&self, folder: &Path, analysis: &Analysis) -> anyhow::Result<Row> {
+        let (reference, own) = (self.planner(self.reference), self.planner(analysis));
         let mut row = Row {
             recording: folder.display().to_string(),
             samples: analysis.recording.access_count(),
             seconds: seconds(analysis),
+            threads: own.threads().clone(),
             quality: Quality::default(),
             recorded: RecordedRemote::of(&analysis.recording, self.remote_latency_cycles)?,
             accesses: 0.0,
@@ -141,17 +155,20 @@ impl Comparison<'_> {
             remote_planned: 0.0,
             plans: Vec::new(),
         };
-        let expected = reference.on(machine, threads)?;
-        let ours = analysis.on(machine, threads)?;
-        for expected in &expected {
-            let expected = expected.input();
-            let same_program = |input: &nearpage_planner::Input| {
+        let ours = own.programs()?;
+        let decided = {
+            let _progress = Progress::new(format!("deciding for {}", folder.display()));
+            own.decide(self.policy, &self.deciding.parameters())?
+        };
+        for expected in reference.programs()? {
+            let is_same = |input: &nearpage_planner::Input| {
                 input.program.executable == expected.program.executable
             };
-            let found = ours.iter().map(|ours| ours.input()).find(same_program);
-            let Some(ours) = found else { continue };
-            row.quality.add(&quality(&expected, &ours, policy));
-            let plan = decide(policy, &ours, &Parameters::default());
+            let Some(at) = ours.iter().position(is_same) else {
+                continue;
+            };
+            row.quality.add(&quality(&expected, &ours[at], self.policy));
+            let plan = decided[at].plan.clone();
             row.add(&predict(&plan, &expected));
             row.plans.push(plan);
         }
@@ -159,7 +176,7 @@ impl Comparison<'_> {
             bail!(
                 "{}: no program of {} was recorded there",
                 folder.display(),
-                reference.recording.folder.display()
+                self.reference.recording.folder.display()
             );
         }
         Ok(row)
@@ -169,26 +186,25 @@ impl Comparison<'_> {
         &self,
         rows: &[Row],
         simulated: Option<&Simulated>,
-        notes: &[String],
-    ) -> anyhow::Result<String> {
+        notes: Vec<String>,
+    ) -> CompareOutput {
         let form = |(number, row): (usize, &Row)| {
             let outcome = simulated.and_then(|simulated| simulated.planned[number].as_ref());
             row.to_json(outcome)
         };
-        let mut rows: Vec<Value> = rows.iter().enumerate().map(form).collect();
-        let others = rows.split_off(1);
-        let first_touch = simulated.map(|simulated| outcome_json(Some(&simulated.first_touch)));
-        let whole = json!({
-            "reference": rows.remove(0),
-            "machine": self.machine.name,
-            "policy": self.policy.as_str(),
-            "remote_latency_cycles": self.remote_latency_cycles,
-            "replayed": simulated.map(|simulated| &simulated.recording),
-            "first_touch": first_touch,
-            "recordings": others,
-            "notes": notes,
-        });
-        Ok(serde_json::to_string_pretty(&whole)? + "\n")
+        let mut rows: Vec<Compared> = rows.iter().enumerate().map(form).collect();
+        let recordings = rows.split_off(1);
+        CompareOutput {
+            version: VERSION,
+            reference: rows.remove(0),
+            machine: self.machine.name.clone(),
+            policy: self.policy.as_str(),
+            remote_latency_cycles: self.remote_latency_cycles,
+            replayed: simulated.map(|simulated| simulated.recording.clone()),
+            first_touch: simulated.map(|simulated| SimulatedTime::of(&simulated.first_touch)),
+            recordings,
+            notes,
+        }
     }
 
     fn to_text(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
@@ -253,7 +269,8 @@ impl Comparison<'_> {
                 name(row),
             );
         }
-        text.push_str("\nrecorded: of the run's own. predicted: of the reference's, under first touch and the plan.\n");
+        let _ = writeln!(text, "\n{}", rows[0].threads.words());
+        text.push_str("recorded: of the run's own. predicted: of the reference's, under first touch and the plan.\n");
         if let Some(simulated) = simulated {
             let _ = writeln!(
                 text,
@@ -276,53 +293,110 @@ impl Comparison<'_> {
     }
 }
 
-/// As people read it.
-pub fn duration(nanoseconds: f64) -> String {
-    match nanoseconds {
-        long if long >= 1e10 => format!("{:.1} s", long / 1e9),
-        middle if middle >= 1e9 => format!("{:.2} s", middle / 1e9),
-        short => format!("{:.1} ms", short / 1e6),
-    }
+/// What `compare --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CompareOutput {
+    /// Version of this form.
+    version: u32,
+    /// The recording that the others are measured against.
+    reference: Compared,
+    /// The machine that is decided for.
+    machine: String,
+    /// How pages are decided.
+    policy: &'static str,
+    /// Loads that took so many cycles and more count as remote where the page's node is not known.
+    remote_latency_cycles: f64,
+    /// The full recording on which plans were simulated; null: none was.
+    replayed: Option<String>,
+    /// Simulated without a plan.
+    first_touch: Option<SimulatedTime>,
+    /// The others.
+    recordings: Vec<Compared>,
+    /// What has to be known of the figures.
+    notes: Vec<String>,
 }
 
-/// Of a simulation; all null where there was none.
-fn outcome_json(outcome: Option<&Outcome>) -> Value {
-    json!({
-        "time_ns": outcome.map(|outcome| outcome.time_ns),
-        "parallel_ns": outcome.map(|outcome| outcome.parallel_ns),
-        "misses": outcome.map(|outcome| outcome.misses),
-        "remote": outcome.map(Outcome::remote),
-    })
+/// One recording that is compared.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Compared {
+    /// Its folder.
+    recording: String,
+    /// Accesses that it has.
+    samples: u64,
+    /// Elapsed time of the recorded run.
+    seconds: f64,
+    /// Where threads are taken to run.
+    threads: Threads,
+    /// Pages for which it has a hint.
+    hints: u64,
+    /// Pages for which the reference has one.
+    reference_hints: u64,
+    /// Share of the reference's pages with a hint, 0 to 1.
+    coverage: f64,
+    /// Share of its hints that are the reference's, 0 to 1.
+    accuracy: f64,
+    /// Share of the reference's hints that it has, 0 to 1.
+    useful_fraction: f64,
+    /// The reference's accesses, by weight.
+    accesses: f64,
+    /// Of these, remote under first touch.
+    remote_first_touch: f64,
+    /// Of these, remote under this recording's plan.
+    remote_planned: f64,
+    /// The run's own accesses.
+    recorded: RecordedRemote,
+    /// Under its plan, simulated; null: its plan was not simulated.
+    simulated: Option<SimulatedTime>,
+}
+
+/// What a simulation came to.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SimulatedTime {
+    /// All of it.
+    time_ns: f64,
+    /// Of that, the part in which several threads run.
+    parallel_ns: f64,
+    /// Misses.
+    misses: u64,
+    /// Of these, remote.
+    remote: u64,
+}
+
+impl SimulatedTime {
+    fn of(outcome: &Outcome) -> Self {
+        Self {
+            time_ns: outcome.time_ns,
+            parallel_ns: outcome.parallel_ns,
+            misses: outcome.misses,
+            remote: outcome.remote(),
+        }
+    }
 }
 
 impl Row {
     fn add(&mut self, prediction: &Prediction) {
         let remote = |local: f64| (1.0 - local) * prediction.accesses;
         self.accesses += prediction.accesses;
-        self.remote_first_touch += remote(prediction.first_touch.local);
-        self.remote_planned += remote(prediction.plan.local);
+        self.remote_first_touch += remote(prediction.first_touch.local_share);
+        self.remote_planned += remote(prediction.planned.local_share);
     }
 
-    fn to_json(&self, simulated: Option<&Outcome>) -> Value {
-        json!({
-            "recording": self.recording,
-            "samples": self.samples,
-            "seconds": self.seconds,
-            "hints": self.quality.recording,
-            "reference_hints": self.quality.reference,
-            "coverage": self.quality.coverage(),
-            "accuracy": self.quality.accuracy(),
-            "useful_fraction": self.quality.useful_fraction(),
-            "accesses": self.accesses,
-            "remote_first_touch": self.remote_first_touch,
-            "remote_planned": self.remote_planned,
-            "recorded": {
-                "accesses": self.recorded.told,
-                "remote": self.recorded.remote,
-                "by_latency": self.recorded.by_latency,
-            },
-            "time_ns": simulated.map(|outcome| outcome.time_ns),
-            "simulated": outcome_json(simulated),
-        })
+    fn to_json(&self, simulated: Option<&Outcome>) -> Compared {
+        Compared {
+            recording: self.recording.clone(),
+            samples: self.samples,
+            seconds: self.seconds,
+            threads: self.threads.clone(),
+            hints: self.quality.recording,
+            reference_hints: self.quality.reference,
+            coverage: self.quality.coverage(),
+            accuracy: self.quality.accuracy(),
+            useful_fraction: self.quality.useful_fraction(),
+            accesses: self.accesses,
+            remote_first_touch: self.remote_first_touch,
+            remote_planned: self.remote_planned,
+            recorded: self.recorded,
+            simulated: simulated.map(SimulatedTime::of),
+        }
     }
 }

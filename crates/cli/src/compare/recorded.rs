@@ -2,15 +2,18 @@
 
 use nearpage_machine::NodeId;
 use nearpage_recording::{AccessBatch, AccessKind, ColumnSelection, Level, Recording};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Accesses of a run by weight, without those that caches served.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct RecordedRemote {
-    /// Of which it is told whether they were remote.
+    /// Of which it is known whether they were remote.
+    #[serde(rename = "accesses")]
     pub told: f64,
     /// Of these: remote.
     pub remote: f64,
-    /// Of `told`: by latency, for want of the page's node.
+    /// Of `accesses`: by latency, for want of the page's node.
     pub by_latency: f64,
 }
 

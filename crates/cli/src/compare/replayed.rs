@@ -5,9 +5,11 @@ use nearpage_plan::Plan;
 use nearpage_recording::Recording;
 use nearpage_simulator::{Job, Outcome, Policy, simulate};
 
-use crate::homes::{Homes, Processes};
+use nearpage_planner::replay::homes::Homes;
+use nearpage_planner::replay::process::Processes;
+use nearpage_planner::replay::trace::Replayed;
+
 use crate::progress::Progress;
-use crate::replayed::Replayed;
 
 /// What was simulated.
 pub struct Simulated {

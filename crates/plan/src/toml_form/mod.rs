@@ -13,6 +13,12 @@
 //! arguments = ["100000"]
 //! rank = 0                        # only where a launcher numbers processes
 //!
+//! [predicted]                     # of the whole plan, against first touch; left out: nothing was
+//! local_before = 0.31             # shares of local accesses
+//! local_after = 0.93
+//! first_touch_ns = 267000000      # times of a run that is longer than the recorded one by `plan --longer`
+//! planned_ns = 201000000
+//!
 //! [live]                          # `live --policy auto` looks after it while it runs; left out: nobody does
 //! budget_permille = 100           # parameters, as its `--set` takes them
 //!

@@ -8,7 +8,9 @@ use toml::Spanned;
 use super::VERSION;
 use super::object::ObjectTable;
 use super::print::quote;
-use crate::{BuildId, Decision, Error, Layout, Live, Phase, Plan, Program, Subject, Team};
+use crate::{
+    BuildId, Decision, Error, Layout, Live, Phase, Plan, Predicted, Program, Subject, Team,
+};
 
 /// At which byte of the file, and what is wrong.
 pub(super) type Fault = (usize, String);
@@ -62,6 +64,7 @@ struct PlanFile {
     page_bytes: Spanned<u64>,
     threads: Option<Spanned<String>>,
     program: Program,
+    predicted: Option<Predicted>,
     live: Option<BTreeMap<String, u64>>,
     #[serde(default, rename = "team")]
     teams: Vec<Team>,
@@ -134,6 +137,7 @@ fn parse(text: &str) -> Result<Plan, Fault> {
         machine: file.machine,
         page_bytes,
         threads,
+        predicted: file.predicted,
         teams: file.teams,
         decisions,
         live: file.live.map(|parameters| Live { parameters }),

@@ -24,6 +24,19 @@ impl Plan {
             key(&mut text, "threads", quote(layout.as_str()));
         }
         self.program.write_toml(&mut text);
+        if let Some(predicted) = &self.predicted {
+            text.push_str("\n[predicted]\n");
+            key(&mut text, "local_before", share(predicted.local_before));
+            key(&mut text, "local_after", share(predicted.local_after));
+            for (name, time_ns) in [
+                ("first_touch_ns", predicted.first_touch_ns),
+                ("planned_ns", predicted.planned_ns),
+            ] {
+                if let Some(time_ns) = time_ns {
+                    key(&mut text, name, figure(time_ns.round()));
+                }
+            }
+        }
         if let Some(live) = &self.live {
             text.push_str("\n[live]\n");
             for (name, value) in &live.parameters {

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::parse::only_once;
 use crate::placement::tests::{name, placement};
 use crate::{
-    CallSiteFrame, Decision, Effect, Layout, Live, PageRun, Phase, Placement, Plan, Program, Start,
-    Subject, Team,
+    CallSiteFrame, Decision, Effect, Layout, Live, PageRun, Phase, Placement, Plan, Predicted,
+    Program, Start, Subject, Team,
 };
 
 fn number() -> impl Strategy<Value = u64> {
@@ -158,6 +158,15 @@ fn plan() -> impl Strategy<Value = Plan> {
     )
         .prop_map(
             |(program, policy, machine, page_bytes, threads, live, teams, mut decisions)| {
+                let predicted = decisions.first().map(|first: &Decision| Predicted {
+                    local_before: first.effect.cost_share,
+                    local_after: first.effect.local_after,
+                    first_touch_ns: first.effect.local_before.map(|_| first.effect.accesses),
+                    planned_ns: first
+                        .effect
+                        .local_before
+                        .map(|_| 2.0 * first.effect.accesses),
+                });
                 let mut seen = Vec::new();
                 decisions.retain(|decision: &Decision| {
                     let what = only_once(&decision.subject);
@@ -193,6 +202,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                     machine,
                     page_bytes,
                     threads,
+                    predicted,
                     teams,
                     decisions,
                     live: live.map(|parameters| Live { parameters }),
@@ -465,4 +475,34 @@ fn a_fault_names_file_line_and_key() {
         );
         assert!(!message.contains('\n'), "{message}");
     }
+}
+
+#[test]
+fn a_plan_that_does_worse_than_first_touch_says_so() {
+    let predicted = |local: [f64; 2], times_ns: Option<[f64; 2]>| Predicted {
+        local_before: local[0],
+        local_after: local[1],
+        first_touch_ns: times_ns.map(|times| times[0]),
+        planned_ns: times_ns.map(|times| times[1]),
+    };
+    let warning = |local, times| predicted(local, times).warning().unwrap_or_default();
+    assert_eq!(warning([0.5, 0.9], None), "");
+    assert_eq!(warning([0.5, 0.9], Some([100e6, 90e6])), "");
+    assert_eq!(warning([0.5, 0.5], Some([100e6, 100e6])), "");
+    assert_eq!(
+        warning([0.76, 0.43], None),
+        "this plan is predicted to do worse than first touch: 43 % of the accesses are local instead of 76 %; run \
+         without the plan, or make one with `nearpage plan --policy auto`"
+    );
+    assert_eq!(
+        warning([0.5, 0.9], Some([267e6, 293e6])),
+        "this plan is predicted to be slower than first touch: 293.0 ms instead of 267.0 ms (9.7 % more); run without \
+         the plan, or make one with `nearpage plan --policy auto`"
+    );
+    let faster = warning([0.9, 0.25], Some([100e6, 90e6]));
+    assert!(
+        faster.contains("25 % of the accesses are local instead of 90 %"),
+        "{faster}"
+    );
+    assert!(faster.contains("predicted not to grow"), "{faster}");
 }

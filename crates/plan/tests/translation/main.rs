@@ -85,6 +85,7 @@ fn plan_for(image: &ProgramImage, decisions: Vec<(Subject, &str)>) -> Plan {
             offset: 0x1d80,
         }],
         decisions: decisions.into_iter().map(decision).collect(),
+        predicted: None,
         live: None,
         phases: Vec::new(),
     }

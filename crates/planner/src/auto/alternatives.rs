@@ -1,7 +1,7 @@
 //! Objects with their choices, and selections of them.
 
 use nearpage_attribution::ObjectGroup;
-use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
+use nearpage_plan::{Decision, Plan, Start};
 use nearpage_recording::ObjectKind;
 
 use super::choice::{
@@ -9,10 +9,10 @@ use super::choice::{
     next_touch, next_use, placements,
 };
 use super::{Margins, inputs, rest};
-use crate::effect::Tally;
-use crate::plan::{Context, Input, decided, named_apart, worth_deciding};
-use crate::under::{Fate, under};
-use crate::{Parameters, Policy, subject};
+use crate::context::{Context, Input};
+use crate::group::{first_touched, worth_deciding};
+use crate::parameters::{Parameters, Policy};
+use crate::subject;
 
 /// A choice for each object, by number; 0 leaves it alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +36,6 @@ impl Selection {
 pub(crate) struct Object {
     /// Positions in the attribution's objects: one, but for the rest.
     pub groups: Vec<usize>,
-    names: Vec<String>,
     /// Samples of its accesses.
     samples: f64,
     /// Those of `at_once`, then others of them from the second thread on, then what would become of some of
@@ -61,9 +60,8 @@ pub struct Alternatives<'a> {
     rest: Option<usize>,
     /// Which of them is the heap that `brk` extends.
     heap: Option<usize>,
-    /// Names of objects that are left to first touch whatever is chosen, with the decision that says so, and whether
-    /// they are from the heap.
-    left: Vec<(Vec<String>, Decision, bool)>,
+    /// Decisions that leave objects to first touch whatever is chosen, and whether they are from the heap.
+    left: Vec<(Decision, bool)>,
     machine: &'a nearpage_machine::Machine,
 }
 
@@ -129,12 +127,11 @@ impl<'a> Alternatives<'a> {
             } else if parameters.phases && !of_samples && !is_code {
                 choices.extend(next_touch(context, group, &subject));
             }
-            let names = subject::names(&subject);
             let is_brk_heap = subject.is_brk_heap();
             let apart = (!is_code).then(|| first_touched(context, group, subject, parameters));
             let is_of_heap = group.kind == ObjectKind::Heap;
             if choices.len() == 1 {
-                left_alone.extend(apart.map(|apart| (names, apart, is_of_heap)));
+                left_alone.extend(apart.map(|apart| (apart, is_of_heap)));
                 continue;
             }
             let at_once = choices.len();
@@ -149,7 +146,6 @@ impl<'a> Alternatives<'a> {
             heap = heap.or(is_brk_heap.then_some(objects.len()));
             objects.push(Object {
                 groups: vec![position],
-                names,
                 samples: samples(group),
                 at_once,
                 resized: with_resized(context, group, &mut choices),
@@ -180,6 +176,7 @@ impl<'a> Alternatives<'a> {
                 threads: None,
                 teams: context.plan_teams(),
                 decisions: Vec::new(),
+                predicted: None,
                 live: None,
                 phases: Vec::new(),
             },
@@ -365,8 +362,7 @@ impl<'a> Alternatives<'a> {
         let is_kept_apart = |is_of_heap: bool| rest_is_placed || heap_is_placed && is_of_heap;
         for (number, object) in self.objects.iter().enumerate() {
             if is_kept_apart(object.is_of_heap) && selection.choice(number) == 0 {
-                let apart = object.apart.clone();
-                decisions.extend(apart.map(|decision| (object.names.clone(), decision)));
+                decisions.extend(object.apart.clone());
             }
             for decision in self.decisions(number, selection.choice(number)) {
                 let mut decision = decision.clone();
@@ -374,16 +370,16 @@ impl<'a> Alternatives<'a> {
                     let percent = 100.0 * worth;
                     decision.why += &format!("; predicted to save {percent:.1} % of the time");
                 }
-                decisions.push((object.names.clone(), decision));
+                decisions.push(decision);
             }
         }
         let left = self
             .left
             .iter()
-            .filter(|(.., is_of_heap)| is_kept_apart(*is_of_heap));
-        decisions.extend(left.map(|(names, decision, _)| (names.clone(), decision.clone())));
+            .filter(|(_, is_of_heap)| is_kept_apart(*is_of_heap));
+        decisions.extend(left.map(|(decision, _)| decision.clone()));
         Plan {
-            decisions: named_apart(decisions),
+            decisions,
             ..self.plan.clone()
         }
     }
@@ -462,22 +458,6 @@ fn may_save(context: &Context, group: &ObjectGroup, latency_ns: &[Vec<f64>]) -> 
     }
 }
 
-/// Why a decision leaves a group to first touch.
-const KEPT_APART: &str = "left where it is touched first, unlike what is around it";
-
-/// The decision that leaves a group to first touch.
-pub(crate) fn first_touched(
-    context: &Context,
-    group: &ObjectGroup,
-    subject: Subject,
-    parameters: &Parameters,
-) -> Decision {
-    let mut decision = decided(context, group, subject, Placement::FirstTouch, KEPT_APART);
-    let found = under::<Tally>(context, group, Fate::Decided(&[]), parameters);
-    decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
-    decision
-}
-
 /// The rest, where the process has accesses to it that matter, and pages could be elsewhere: of groups
 /// with their positions, those that may be part of it. Of samples, who touched first what half of its
 /// accesses are to has to be known; a replay knows.
@@ -520,7 +500,6 @@ fn the_rest(
         parameters.longer,
     );
     Some(Object {
-        names: subject::names(&Subject::Rest),
         samples: groups.iter().map(|group| samples(group)).sum(),
         at_once,
         // It goes to nodes or to who uses it next: nothing with a size.

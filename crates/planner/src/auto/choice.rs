@@ -4,13 +4,14 @@ use nearpage_attribution::{Cell, ObjectGroup};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
+use crate::context::Context;
 use crate::first_touch::FirstTouches;
+use crate::group::{decide_group, decided};
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
-use crate::plan::{Context, decided};
+use crate::parameters::{Parameters, Policy};
 use crate::under::assumed_toucher;
-use crate::{Parameters, Policy};
 
 /// A rule that may treat all objects alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +178,7 @@ pub(super) fn choices(
             });
         }
     };
-    let by = |policy| crate::plan::decide_group(policy, context, group, subject, parameters);
+    let by = |policy| decide_group(policy, context, group, subject, parameters);
     offer(Kind::Pattern, by(Policy::Object));
     let together = matches!(
         instances::of(context, group, parameters),

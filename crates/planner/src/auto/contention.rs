@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use nearpage_machine::{Machine, Timing};
 use nearpage_recording::ThreadIndex;
 
+use crate::context::Context;
 use crate::effect::{Access, Count, Part};
-use crate::plan::Context;
 
 /// Accesses of threads by the node of the memory.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -17,9 +17,9 @@ use nearpage_plan::{Decision, PageRun, Placement, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::choice::Choice;
+use crate::context::Context;
 use crate::first_touch::FirstTouches;
 use crate::holder::{Holder, Layout};
-use crate::plan::Context;
 use crate::under::assumed_toucher;
 
 /// Another input is taken to be half as large again: 3 ÷ 2.

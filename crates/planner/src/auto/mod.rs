@@ -61,15 +61,14 @@ mod inputs;
 mod model;
 mod rest;
 
-pub(crate) use alternatives::first_touched;
 pub use alternatives::{Alternatives, Selection};
 pub use model::Model;
 pub(crate) use rest::may_be_rest;
 
 use nearpage_plan::Plan;
 
-use crate::plan::{Context, Input};
-use crate::{Parameters, Policy};
+use crate::context::{Context, Input};
+use crate::parameters::Parameters;
 
 /// How far a judge's predictions are trusted, as shares of the program's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,18 +103,6 @@ pub trait Judge {
         selections: &[Selection],
     ) -> Result<Vec<f64>, Self::Error>;
 
-    /// The same under one of them, of a run as long as the recorded one.
-    ///
-    /// # Errors
-    /// Whatever keeps it from saying so.
-    fn recorded_ns(
-        &mut self,
-        alternatives: &Alternatives,
-        selection: &Selection,
-    ) -> Result<f64, Self::Error> {
-        Ok(self.times_ns(alternatives, std::slice::from_ref(selection))?[0])
-    }
-
     /// How far it is trusted.
     fn margins(&self) -> Margins;
 
@@ -130,8 +117,6 @@ pub struct Chosen {
     pub plan: Plan,
     /// Of runs that it was decided for ([`Parameters::longer`]).
     pub time: Times,
-    /// Of runs as long as the recorded one.
-    pub recorded: Times,
 }
 
 /// What a plan does to a run, in nanoseconds.
@@ -285,6 +270,114 @@ impl<J: Judge> Judged<'_, '_, J> {
         }
         Ok(selection)
     }
+
+    /// Proposes to treat all objects by one rule, from each start that they may have, and keeps the quickest; none
+    /// where every one takes longer than `limit_ns`.
+    fn best_alike(
+        &mut self,
+        first_touch_ns: f64,
+        limit_ns: f64,
+    ) -> Result<Option<Selection>, J::Error> {
+        let alternatives = self.alternatives;
+        let starts: Vec<Selection> = std::iter::once(alternatives.nothing())
+            .chain(alternatives.alike())
+            .collect();
+        let mut times = vec![first_touch_ns];
+        times.extend(self.longest_ns(&starts[1..])?);
+        let selection = starts[least(&times, 0.0)].clone();
+        let placed = starts[1 + least(&times[1..], 0.0)].clone();
+        let placed: Vec<Selection> = std::iter::once(selection)
+            .chain(alternatives.all_later(&placed))
+            .chain(alternatives.all_later(&alternatives.all_next_touch()))
+            .collect();
+        let times = self.longest_ns(&placed)?;
+        let is_within = times.iter().any(|&time| time <= limit_ns);
+        Ok(is_within.then(|| placed[least(&times, 0.0)].clone()))
+    }
+
+    /// Proposes to place the rest, too, and keeps that if it saves as much as a decision about an object has to:
+    /// otherwise nothing is to change for what is not worth a decision.
+    fn with_rest(
+        &mut self,
+        selection: Selection,
+        costliest: &[usize],
+        first_touch_ns: f64,
+    ) -> Result<Selection, J::Error> {
+        let (margins, alternatives) = (self.judge.margins(), self.alternatives);
+        let Some(rest) = alternatives.rest() else {
+            return Ok(selection);
+        };
+        let alone_ns = self.longest_ns(std::slice::from_ref(&selection))?[0];
+        let mut starts = alternatives.alike_with_rest();
+        starts.extend((1..alternatives.choices(rest)).map(|choice| selection.with(rest, choice)));
+        let times = self.longest_ns(&starts)?;
+        let at = least(&times, 0.0);
+        if times[at] >= alone_ns - margins.object * first_touch_ns {
+            return Ok(selection);
+        }
+        let all: Vec<usize> = std::iter::once(rest)
+            .chain(costliest.iter().copied())
+            .collect();
+        let with_rest = self.one_by_one(starts[at].clone(), &all)?;
+        let time = self.longest_ns(std::slice::from_ref(&with_rest))?[0];
+        Ok(match with_rest.choice(rest) != 0 && time < alone_ns {
+            true => with_rest,
+            false => selection,
+        })
+    }
+
+    /// Drops decisions until the plan saves enough for what it makes slower; nothing is left of one that does not save
+    /// enough for runs with either input.
+    fn without_losses(
+        &mut self,
+        mut selection: Selection,
+        decided: &[usize],
+        first_touch_ns: f64,
+    ) -> Result<Selection, J::Error> {
+        let (margins, alternatives) = (self.judge.margins(), self.alternatives);
+        let slower_ns = |selection: &Selection| margins.slower * alternatives.slower_ns(selection);
+        loop {
+            let planned_ns = self.times_ns(std::slice::from_ref(&selection))?[0];
+            let resized_ns = self.resized_ns(std::slice::from_ref(&selection))?[0];
+            let saved_ns = first_touch_ns - planned_ns;
+            if saved_ns <= margins.plan * first_touch_ns || resized_ns > first_touch_ns {
+                return Ok(alternatives.nothing());
+            }
+            if saved_ns > slower_ns(&selection) {
+                return Ok(selection);
+            }
+            // Without the decision that has least to show for what it makes slower.
+            let mut least = (f64::INFINITY, alternatives.nothing());
+            for &object in decided
+                .iter()
+                .filter(|&&object| selection.choice(object) != 0)
+            {
+                let without = selection.with(object, 0);
+                let saved_ns = self.times_ns(std::slice::from_ref(&without))?[0] - planned_ns;
+                let left_ns = saved_ns - (slower_ns(&selection) - slower_ns(&without));
+                if left_ns < least.0 {
+                    least = (left_ns, without);
+                }
+            }
+            selection = least.1;
+        }
+    }
+
+    /// By object: what its decision is worth, given the others; not a number where it was not looked at alone.
+    fn worth_ns(
+        &mut self,
+        selection: &Selection,
+        decided: &[usize],
+        planned_ns: f64,
+    ) -> Result<Vec<f64>, J::Error> {
+        let objects = 0..self.alternatives.objects();
+        let worth = objects.map(|object| match selection.choice(object) {
+            0 => Ok(0.0),
+            _ if !decided.contains(&object) => Ok(f64::NAN),
+            _ => Ok(self.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns),
+        });
+        worth.collect()
+    }
 }
 
 /// Rounds over the objects; each is a new look at an object after others have changed.
@@ -322,87 +415,17 @@ pub fn choose_within<J: Judge>(
         known: Vec::new(),
     };
     let nothing = alternatives.nothing();
-    let starts: Vec<Selection> = std::iter::once(nothing.clone())
-        .chain(alternatives.alike())
-        .collect();
-    let mut times = judged.times_ns(&starts[..1])?;
-    times.extend(judged.longest_ns(&starts[1..])?);
-    let first_touch_ns = times[0];
-    let selection = starts[least(&times, 0.0)].clone();
-    let placed = starts[1 + least(&times[1..], 0.0)].clone();
-    let placed: Vec<Selection> = std::iter::once(selection)
-        .chain(alternatives.all_later(&placed))
-        .chain(alternatives.all_later(&alternatives.all_next_touch()))
-        .collect();
-    let times = judged.longest_ns(&placed)?;
-    if times.iter().all(|&time| time > limit_ns) {
+    let first_touch_ns = judged.times_ns(std::slice::from_ref(&nothing))?[0];
+    let Some(alike) = judged.best_alike(first_touch_ns, limit_ns)? else {
         return Ok(None);
-    }
-    let costliest: Vec<usize> = alternatives.costliest().take(objects_max).collect();
-    let selection = placed[least(&times, 0.0)].clone();
-    let mut selection = judged.one_by_one(selection, &costliest)?;
-    if let Some(rest) = alternatives.rest() {
-        let alone_ns = judged.longest_ns(std::slice::from_ref(&selection))?[0];
-        let mut starts = alternatives.alike_with_rest();
-        starts.extend((1..alternatives.choices(rest)).map(|choice| selection.with(rest, choice)));
-        let times = judged.longest_ns(&starts)?;
-        let at = least(&times, 0.0);
-        // Otherwise nothing is to change for what is not worth a decision.
-        if times[at] < alone_ns - margins.object * first_touch_ns {
-            let all: Vec<usize> = std::iter::once(rest)
-                .chain(costliest.iter().copied())
-                .collect();
-            let with_rest = judged.one_by_one(starts[at].clone(), &all)?;
-            let time = judged.longest_ns(std::slice::from_ref(&with_rest))?[0];
-            if with_rest.choice(rest) != 0 && time < alone_ns {
-                selection = with_rest;
-            }
-        }
-    }
-    let decided: Vec<usize> = costliest.into_iter().chain(alternatives.rest()).collect();
-    loop {
-        let planned_ns = judged.times_ns(std::slice::from_ref(&selection))?[0];
-        let resized_ns = judged.resized_ns(std::slice::from_ref(&selection))?[0];
-        let saved_ns = first_touch_ns - planned_ns;
-        // It is for runs with either input.
-        if saved_ns <= margins.plan * first_touch_ns || resized_ns > first_touch_ns {
-            selection = nothing;
-            break;
-        }
-        let slower_ns = |selection: &Selection| margins.slower * alternatives.slower_ns(selection);
-        if saved_ns > slower_ns(&selection) {
-            break;
-        }
-        // Without the decision that has least to show for what it makes slower.
-        let mut least = (f64::INFINITY, nothing.clone());
-        for &object in &decided {
-            if selection.choice(object) == 0 {
-                continue;
-            }
-            let without = selection.with(object, 0);
-            let saved_ns = judged.times_ns(std::slice::from_ref(&without))?[0] - planned_ns;
-            let left_ns = saved_ns - (slower_ns(&selection) - slower_ns(&without));
-            if left_ns < least.0 {
-                least = (left_ns, without);
-            }
-        }
-        selection = least.1;
-    }
-    let planned_ns = judged.judged_ns(std::slice::from_ref(&selection))?[0];
-    // What each decision is worth, given the others.
-    let mut worth = Vec::new();
-    for object in 0..alternatives.objects() {
-        worth.push(match selection.choice(object) {
-            0 => 0.0,
-            _ if !decided.contains(&object) => f64::NAN,
-            _ => judged.judged_ns(&[selection.with(object, 0)])?[0] - planned_ns,
-        });
-    }
-    let mut recorded_ns = |selection| judged.judge.recorded_ns(&alternatives, selection);
-    let recorded = Times {
-        first_touch_ns: recorded_ns(&alternatives.nothing())?,
-        planned_ns: recorded_ns(&selection)?,
     };
+    let mut decided: Vec<usize> = alternatives.costliest().take(objects_max).collect();
+    let one_by_one = judged.one_by_one(alike, &decided)?;
+    let with_rest = judged.with_rest(one_by_one, &decided, first_touch_ns)?;
+    decided.extend(alternatives.rest());
+    let selection = judged.without_losses(with_rest, &decided, first_touch_ns)?;
+    let planned_ns = judged.judged_ns(std::slice::from_ref(&selection))?[0];
+    let worth = judged.worth_ns(&selection, &decided, planned_ns)?;
     Ok(Some(Chosen {
         plan: alternatives.plan(&selection, |object| {
             (!worth[object].is_nan()).then(|| worth[object] / first_touch_ns.max(1.0))
@@ -411,7 +434,6 @@ pub fn choose_within<J: Judge>(
             first_touch_ns,
             planned_ns,
         },
-        recorded,
     }))
 }
 
@@ -430,21 +452,6 @@ fn least(times: &[f64], margin: f64) -> usize {
         .iter()
         .position(|&time| time <= best + margin)
         .unwrap_or(0)
-}
-
-/// The plan that [`Model`] finds best; by pattern where nothing can be predicted.
-pub(crate) fn decide(input: &Input, parameters: &Parameters) -> Plan {
-    let Some(mut model) = Model::new(input, parameters) else {
-        let plan = crate::decide(Policy::Object, input, parameters);
-        return Plan {
-            policy: Policy::Auto.as_str().to_owned(),
-            ..plan
-        };
-    };
-    match choose(input, parameters, &mut model) {
-        Ok(chosen) => chosen.plan,
-        Err(never) => match never {},
-    }
 }
 
 #[cfg(test)]

@@ -8,14 +8,16 @@ use std::convert::Infallible;
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_machine::MoveCost;
-use nearpage_plan::{Decision, Placement, Start, Subject};
+use nearpage_plan::{Decision, Placement, Plan, Start, Subject};
 use nearpage_recording::ThreadIndex;
 
 use super::alternatives::{Alternatives, Selection};
 use super::contention::{Contention, Demand, Time};
-use super::{Judge, Margins};
-use crate::Parameters;
-use crate::plan::{Context, Input};
+use super::rest::may_be_rest;
+use super::{Judge, Margins, Times};
+use crate::context::{Context, Input};
+use crate::parameters::Parameters;
+use crate::subject::{decisions_about, subject};
 use crate::under::{Fate, under};
 
 /// What the model leaves out (the order of accesses, barriers, misses that overlap) was found to be
@@ -102,7 +104,8 @@ impl<'a> Model<'a> {
         (demand, moved as f64 * self.move_ns / threads)
     }
 
-    fn time(&self, fixed: &Demand, selection: &Selection, longer: f64) -> Time {
+    /// The time of a selection.
+    fn selected(&self, fixed: &Demand, selection: &Selection, longer: f64) -> Time {
         let mut demand = fixed.clone();
         let mut copying_ns = 0.0;
         for (object, choices) in self.known.iter().enumerate() {
@@ -110,12 +113,17 @@ impl<'a> Model<'a> {
             demand.add_scaled(own, 1.0);
             copying_ns += copying;
         }
+        self.time(&demand, copying_ns, longer)
+    }
+
+    /// The time of a demand, with what copies and moves take each thread.
+    fn time(&self, demand: &Demand, copying_ns: f64, longer: f64) -> Time {
         let compute = |thread: ThreadIndex| {
             let own = self.compute_ns.get(thread.0 as usize);
             // Copies are made once, however long the run is.
             own.copied().unwrap_or(0.0) + copying_ns / longer
         };
-        self.contention.time_ns(&demand, compute, longer)
+        self.contention.time_ns(demand, compute, longer)
     }
 
     /// Times of runs that are so much longer.
@@ -126,16 +134,41 @@ impl<'a> Model<'a> {
         longer: f64,
     ) -> Vec<f64> {
         let fixed = self.prepare(alternatives);
-        let first_touch = self.time(&fixed, &alternatives.nothing(), longer);
-        // Whether threads wait for each other often or once is not known: the worse of the two.
+        let first_touch = self.selected(&fixed, &alternatives.nothing(), longer);
         let time_ns = |selection: &Selection| {
-            let time = self.time(&fixed, selection, longer);
-            let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
-            first_touch.slowest_ns
-                * ratio(time.slowest_ns, first_touch.slowest_ns)
-                    .max(ratio(time.mean_ns, first_touch.mean_ns))
+            worse_ns(&first_touch, &self.selected(&fixed, selection, longer))
         };
         selections.iter().map(time_ns).collect()
+    }
+
+    /// What a plan does to the time: of a run as long as the recorded one, and of the longer one. Phases and online
+    /// migration are not modelled.
+    pub fn times(&self, plan: &Plan) -> [Times; 2] {
+        let context = Context::new(&self.input);
+        let rest = plan.rest();
+        let [mut before, mut after] = [Demand::default(), Demand::default()];
+        let mut moving_ns = 0.0;
+        for group in &self.input.attribution.objects {
+            before.add_scaled(&self.demand(&context, group, &[]).0, 1.0);
+            let own = subject(context.tables, group);
+            let about = decisions_about(plan, &context, group, own.as_ref());
+            let about = about.into_iter().map(|at| plan.decisions[at].clone());
+            let mut about: Vec<Decision> = about.collect();
+            if about.is_empty() && may_be_rest(group) {
+                about.extend(rest.cloned());
+            }
+            let (demand, moved_ns) = self.demand(&context, group, &about);
+            after.add_scaled(&demand, 1.0);
+            moving_ns += moved_ns;
+        }
+        [1.0, self.parameters.longer].map(|longer| {
+            let first_touch = self.time(&before, 0.0, longer);
+            let planned = self.time(&after, moving_ns, longer);
+            Times {
+                first_touch_ns: first_touch.slowest_ns,
+                planned_ns: worse_ns(&first_touch, &planned),
+            }
+        })
     }
 
     /// Looks up what every choice asks of the machine.
@@ -187,14 +220,6 @@ impl Judge for Model<'_> {
         Ok(self.longer_ns(alternatives, selections, self.parameters.longer))
     }
 
-    fn recorded_ns(
-        &mut self,
-        alternatives: &Alternatives,
-        selection: &Selection,
-    ) -> Result<f64, Infallible> {
-        Ok(self.longer_ns(alternatives, std::slice::from_ref(selection), 1.0)[0])
-    }
-
     fn margins(&self) -> Margins {
         MARGINS
     }
@@ -202,6 +227,14 @@ impl Judge for Model<'_> {
     fn objects_max(&self) -> usize {
         OBJECTS_MAX
     }
+}
+
+/// Whether threads wait for each other often or once is not known: the worse of the two, from what they are under
+/// first touch.
+fn worse_ns(first_touch: &Time, time: &Time) -> f64 {
+    let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
+    let slowest = ratio(time.slowest_ns, first_touch.slowest_ns);
+    first_touch.slowest_ns * slowest.max(ratio(time.mean_ns, first_touch.mean_ns))
 }
 
 /// Time that threads spent on computing, by [`ThreadIndex`], as far as samples tell: those that were

@@ -11,12 +11,12 @@ use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
 use nearpage_recording::{ObjectKind, ThreadIndex};
 
 use super::choice::{Choice, Kind, left, sampling_error_ns};
+use crate::context::Context;
 use crate::effect::{Tally, under_first_touch};
 use crate::instances::{self, Instances};
 use crate::interleave;
-use crate::plan::Context;
+use crate::parameters::Parameters;
 use crate::under::{Fate, under};
-use crate::{Parameters, subject};
 
 /// Can a group be part of the rest? Stacks, code, and pages of files are not.
 pub(crate) fn may_be_rest(group: &ObjectGroup) -> bool {
@@ -117,7 +117,7 @@ fn decided(
     parameters: &Parameters,
 ) -> Decision {
     let mut decision = Decision {
-        name: String::new(),
+        name: "the rest".to_owned(),
         subject: Subject::Rest,
         placement,
         start: Start::Allocation,
@@ -167,7 +167,10 @@ fn what(context: &Context, groups: &[&ObjectGroup]) -> String {
     let mut costliest = groups.to_vec();
     costliest.sort_by(|a, b| context.part(b).1.total_cmp(&context.part(a).1));
     costliest.truncate(NAMED_MAX);
-    let named = subject::names_of_groups(context.tables, &costliest);
+    let named: Vec<String> = costliest
+        .iter()
+        .map(|group| context.names.of(group))
+        .collect();
     match groups.len().saturating_sub(NAMED_MAX) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

@@ -38,9 +38,12 @@ fn every_policy_places_them_by_their_distance_from_its_start() {
         assert_eq!(decision.effect.local_after, 1.0, "{policy:?}");
         let predicted = recording.predict(&plan, &opteron());
         assert_eq!(predicted.objects.len(), 1);
-        assert_eq!(predicted.objects[0].decision, Some(0));
+        assert_eq!(predicted.objects[0].decisions, [0]);
         assert_eq!(
-            (predicted.first_touch.local, predicted.plan.local),
+            (
+                predicted.first_touch.local_share,
+                predicted.planned.local_share
+            ),
             (0.25, 1.0)
         );
         assert_eq!(

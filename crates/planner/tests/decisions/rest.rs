@@ -47,7 +47,7 @@ fn small_objects_are_spread_together_and_a_reason_is_given() {
     );
     let why = &decision.why;
     assert!(
-        why.starts_with("48000 loads and 0 stores by 16 threads to rows:80 (allocate), "),
+        why.starts_with("48000 loads and 0 stores by 16 threads to rows cg.c:80 (inlined), "),
         "{why}"
     );
     assert!(
@@ -224,13 +224,13 @@ fn a_prediction_counts_it() {
         without
             .objects
             .iter()
-            .all(|object| object.decision.is_none())
+            .all(|object| object.decisions.is_empty())
     );
     let spread = of(vec![rest.clone()]);
     assert_eq!(spread.objects.len(), 5, "and the heap");
     for object in &spread.objects {
-        assert_eq!(object.decision, Some(0), "{object:?}");
-        assert_eq!(object.plan.local, 0.25, "{object:?}");
+        assert_eq!(object.decisions, [0], "{object:?}");
+        assert_eq!(object.planned.local_share, 0.25, "{object:?}");
         assert_ne!(object.name, "the rest");
     }
     let blocks = recording.decide(Policy::Interleave, &opteron()).decisions;
@@ -241,5 +241,8 @@ fn a_prediction_counts_it() {
     let kept = of(vec![rest, kept]);
     let blocks = kept.objects.iter().find(|object| object.size_bytes > PAGE);
     let blocks = blocks.expect("the blocks");
-    assert_eq!((blocks.decision, blocks.plan.local), (Some(1), 1.0));
+    assert_eq!(
+        (blocks.decisions.as_slice(), blocks.planned.local_share),
+        (&[1][..], 1.0)
+    );
 }

@@ -2,14 +2,13 @@
 
 use std::io;
 
-use nearpage_attribution::{Found, ObjectIndex, Search};
+use nearpage_attribution::{Found, Names, ObjectIndex, Search};
 use nearpage_machine::NodeId;
 use nearpage_recording::{
     Access, AccessKind, Frame, Level, ModuleId, ObjectKind, Recording, Symbols, Thread,
 };
 use rustc_hash::FxHashMap;
 
-use crate::name::{Names, file_name};
 use crate::printable;
 
 /// An access with its names.
@@ -169,7 +168,7 @@ impl CodeTable {
         (module, offset): (Option<ModuleId>, u64),
     ) -> Code {
         let path = module.and_then(|module| recording.tables.modules.get(module.0 as usize));
-        let module_name = path.map_or("[unknown]", |module| file_name(&module.path));
+        let module_name = path.map_or("[unknown]", nearpage_recording::Module::file_name);
         let frames = module.map(|module| self.symbols.instruction(module, offset));
         let frames = frames.unwrap_or_default();
         let mut functions: Vec<Function> = frames

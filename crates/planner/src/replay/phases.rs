@@ -11,14 +11,15 @@ use std::ops::Range;
 use nearpage_attribution::{Attribution, Cell, ObjectGroup, Options, attribute};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Phase, Plan, Program};
-use nearpage_planner::Input;
 use nearpage_recording::elf::demangle;
 use nearpage_recording::{
     AccessBatch, AccessKind, ColumnSelection, Mark, Module, Recording, ThreadIndex,
 };
 use nearpage_wire::is_runtime_module;
 
-use crate::homes::recorded_image;
+use crate::context::Input;
+use crate::error::Error;
+use crate::replay::process::recorded_image;
 
 /// A phase with less of the program's misses is not looked for: what it can save, moves have to be paid from, and
 /// each one is as much work as a plan.
@@ -44,7 +45,7 @@ pub struct Phases {
 ///
 /// # Errors
 /// A recording that cannot be read.
-pub fn of(recording: &Recording, input: &Input) -> anyhow::Result<Option<Phases>> {
+pub fn of(recording: &Recording, input: &Input) -> Result<Option<Phases>, Error> {
     let pid = input.pid;
     let marks = &recording.metadata.marks;
     if marks.iter().any(|mark| mark.pid == pid) {
@@ -264,7 +265,7 @@ fn is_body(name: &str) -> bool {
 
 /// Notes when each function was first executed, by its first instruction fetch that missed; returns the process's
 /// misses.
-fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> anyhow::Result<u64> {
+fn executed(recording: &Recording, pid: u32, functions: &mut [Function]) -> Result<u64, Error> {
     let mut by_address: Vec<(u64, u64, usize)> = Vec::new();
     for (number, function) in functions.iter().enumerate() {
         let code = function.code.iter();
@@ -326,7 +327,7 @@ fn attributed(
     recording: &Recording,
     input: &Input,
     time_ns: Range<u64>,
-) -> anyhow::Result<Attribution> {
+) -> Result<Attribution, Error> {
     let mark = |time_ns, begin| Mark {
         time_ns,
         pid: input.pid,

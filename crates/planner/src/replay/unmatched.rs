@@ -6,7 +6,7 @@ use nearpage_plan::Start;
 use nearpage_recording::ObjectKind;
 use nearpage_simulator::Home;
 
-use super::{Page, Process};
+use super::process::{Page, Process};
 
 /// Pages of the rest by number, with their homes on these nodes, or, without any, where they are touched:
 /// pages that no object's decision is about, nor are of a file, code or a stack. What was touched before the

@@ -6,6 +6,7 @@ use nearpage_simulator::{FilePage, StepSource, ThreadSteps, Trace, is_marked};
 
 /// A trace to be replayed.
 pub struct Replayed {
+    /// The trace on disk.
     pub trace: nearpage_recording::trace::Trace,
     /// Processes, in the order of their threads.
     processes: Vec<u32>,

@@ -1,22 +1,29 @@
 //! `auto` by replay: the simulator says how long a full recording takes under a plan, phase by phase where it has
 //! long ones.
 
+pub mod homes;
+mod phases;
+pub mod process;
+pub mod trace;
+mod unmatched;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use nearpage_machine::Machine;
-use nearpage_online::Initial;
 use nearpage_plan::{Live, Phase, Plan};
-use nearpage_planner::auto::{
-    Alternatives, Chosen, Judge, Margins, Model, Selection, Times, choose, choose_within,
-};
-use nearpage_planner::{Input, Parameters, Policy, decide};
 use nearpage_recording::Recording;
-use nearpage_simulator::{Job, Outcome, PlanHomes, simulate};
+use nearpage_simulator::{Job, Outcome, PlanHomes, Policy, simulate};
 
-use crate::homes::{Homes, Processes};
-use crate::phases::{self, Phases};
-use crate::replayed::Replayed;
+use crate::auto::{Alternatives, Chosen, Judge, Margins, Selection, Times, choose, choose_within};
+use crate::context::Input;
+use crate::error::Error;
+use crate::parameters::Parameters;
+use homes::Homes;
+use phases::Phases;
+pub(crate) use phases::is_stripped;
+use process::Processes;
+use trace::Replayed;
 
 /// The machine's own model is replayed, references, barriers and all: what is uncertain is how far
 /// another run resembles this one: two tracings of the same differ by about a hundredth. That a decision costs time with
@@ -36,7 +43,7 @@ const OBJECTS_MAX: usize = 6;
 
 /// How long a replay takes, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct ReplayTime {
+pub(crate) struct ReplayTime {
     all_ns: f64,
     /// Of that, the part in which several threads run.
     parallel_ns: f64,
@@ -56,10 +63,10 @@ impl ReplayTime {
     }
 }
 
-/// Replays a recording.
-struct Replays<'a> {
+/// Replays a recording: the judge that knows in which order accesses were made.
+pub(crate) struct Replays<'a> {
     recording: &'a Recording,
-    trace: &'a Replayed,
+    trace: Replayed,
     processes: Processes<'a>,
     machine: &'a Machine,
     workers: usize,
@@ -72,7 +79,74 @@ struct Replays<'a> {
     around: Option<(Plan, Option<usize>)>,
 }
 
-impl Replays<'_> {
+impl<'a> Replays<'a> {
+    /// Of a recording, on `machine`, of runs whose parallel part is so many times as long; none where the recording
+    /// has no trace that can be replayed there.
+    pub fn of(
+        recording: &'a Recording,
+        machine: &'a Machine,
+        longer: f64,
+    ) -> Result<Option<Self>, Error> {
+        let tracing = recording.metadata.tracing.clone().unwrap_or_default();
+        let (Ok(trace), Ok(())) = (recording.trace(), tracing.serves(machine)) else {
+            return Ok(None);
+        };
+        let mut trace = Replayed::new(recording, trace);
+        trace.keep_steps()?;
+        Ok(Some(Self {
+            recording,
+            processes: Processes::of(recording, &trace.trace, machine),
+            trace,
+            machine,
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            longer,
+            known: HashMap::new(),
+            around: None,
+        }))
+    }
+
+    /// How long the recording takes under first touch.
+    pub fn first_touch(&mut self) -> Result<ReplayTime, Error> {
+        let nothing = PlanHomes::nothing(self.trace.trace.pages().len());
+        Ok(self.replay_homes(vec![nothing])?[0])
+    }
+
+    /// What a plan does to the time: of a run as long as the recorded one, and of the longer one.
+    pub fn times(&mut self, plan: &Plan) -> Result<[Times; 2], Error> {
+        let [before, after] = [
+            self.first_touch()?,
+            self.replay_plans(vec![plan.clone()])?[0],
+        ];
+        Ok([1.0, self.longer].map(|longer| Times {
+            first_touch_ns: before.longer_ns(longer),
+            planned_ns: after.longer_ns(longer),
+        }))
+    }
+
+    /// The plan that a replay finds best, with what changes by phase and whether it has the program looked after,
+    /// where `parameters` allow that; none: it takes longer than `limit_ns` under all simple rules.
+    pub fn decide(
+        &mut self,
+        limit_ns: f64,
+        input: &Input,
+        parameters: &Parameters,
+    ) -> Result<Option<Plan>, Error> {
+        let Some(mut chosen) = choose_within(limit_ns, input, parameters, self)? else {
+            return Ok(None);
+        };
+        if parameters.phases
+            && let Some((plan, planned_ns)) = self.decide_phases(&chosen, input, parameters)?
+        {
+            (chosen.plan, chosen.time.planned_ns) = (plan, planned_ns);
+        }
+        if parameters.live
+            && let Some(plan) = self.decide_live(&chosen, parameters)?
+        {
+            chosen.plan = plan;
+        }
+        Ok(Some(chosen.plan))
+    }
+
     /// The whole plan, of which this is the part that is decided about.
     fn whole(&self, part: Plan) -> Plan {
         match &self.around {
@@ -90,7 +164,7 @@ impl Replays<'_> {
         &mut self,
         alternatives: &Alternatives,
         selections: &[Selection],
-    ) -> anyhow::Result<Vec<ReplayTime>> {
+    ) -> Result<Vec<ReplayTime>, Error> {
         let plans = selections
             .iter()
             .map(|selection| self.whole(alternatives.plan(selection, |_| None)));
@@ -98,23 +172,32 @@ impl Replays<'_> {
     }
 
     /// The same of whole plans.
-    fn replay_plans(&mut self, plans: Vec<Plan>) -> anyhow::Result<Vec<ReplayTime>> {
-        let mut asked = Vec::with_capacity(plans.len());
-        let mut jobs: Vec<(u64, Job)> = Vec::new();
-        for plan in plans {
+    fn replay_plans(&mut self, plans: Vec<Plan>) -> Result<Vec<ReplayTime>, Error> {
+        let homes = plans.into_iter().map(|plan| {
             let homes = Homes::of(&[plan], &self.processes)?;
-            let hash = hash(&homes.plan);
+            Ok(homes.plan)
+        });
+        let homes = homes.collect::<Result<Vec<PlanHomes>, Error>>()?;
+        self.replay_homes(homes)
+    }
+
+    fn replay_homes(&mut self, homes: Vec<PlanHomes>) -> Result<Vec<ReplayTime>, Error> {
+        let mut asked = Vec::with_capacity(homes.len());
+        let mut jobs: Vec<(u64, Job)> = Vec::new();
+        for plan in homes {
+            let hash = hash(&plan);
             asked.push(hash);
             if !self.known.contains_key(&hash) && jobs.iter().all(|job| job.0 != hash) {
-                let policy = nearpage_simulator::Policy::Homes {
-                    name: String::new(),
-                    plan: homes.plan,
-                };
-                jobs.push((hash, Job::new(policy)));
+                let name = String::new();
+                jobs.push((hash, Job::new(Policy::Homes { name, plan })));
             }
         }
         let (new, jobs): (Vec<u64>, Vec<Job>) = jobs.into_iter().unzip();
-        let outcomes = simulate(self.trace, self.machine, &jobs, self.workers)?;
+        let outcomes = simulate(&self.trace, self.machine, &jobs, self.workers);
+        let outcomes = outcomes.map_err(|source| Error::Replay {
+            folder: self.recording.folder.clone(),
+            source,
+        })?;
         let times = outcomes.iter().map(ReplayTime::of);
         self.known.extend(new.into_iter().zip(times));
         Ok(asked.iter().map(|hash| self.known[hash]).collect())
@@ -127,7 +210,7 @@ impl Replays<'_> {
         phase: Option<usize>,
         input: &Input,
         parameters: &Parameters,
-    ) -> anyhow::Result<(Plan, f64)> {
+    ) -> Result<(Plan, f64), Error> {
         let parameters = Parameters {
             of_phase: phase.is_some(),
             phases: parameters.phases && phase.is_none(),
@@ -145,7 +228,7 @@ impl Replays<'_> {
         found: &Phases,
         input: &Input,
         parameters: &Parameters,
-    ) -> anyhow::Result<(Plan, f64)> {
+    ) -> Result<(Plan, f64), Error> {
         let team = phases::first_team(&found.first, input.pid);
         let mut places: Vec<u32> = Vec::new();
         let mut before = &found.first;
@@ -188,7 +271,7 @@ impl Replays<'_> {
         chosen: &Chosen,
         input: &Input,
         parameters: &Parameters,
-    ) -> anyhow::Result<Option<(Plan, f64)>> {
+    ) -> Result<Option<(Plan, f64)>, Error> {
         let Some(found) = phases::of(self.recording, input)? else {
             return Ok(None);
         };
@@ -237,7 +320,7 @@ impl Replays<'_> {
         &mut self,
         chosen: &Chosen,
         parameters: &Parameters,
-    ) -> anyhow::Result<Option<(Plan, ReplayTime)>> {
+    ) -> Result<Option<Plan>, Error> {
         let left = Plan {
             decisions: Vec::new(),
             phases: Vec::new(),
@@ -267,7 +350,7 @@ impl Replays<'_> {
         let taken = quickest
             .filter(|at| cost_ns(at) < -margin_ns)
             .or((cost_ns(&0) <= MARGINS.resized * margin_ns).then_some(0));
-        Ok(taken.map(|at| (plans.swap_remove(at), times[at])))
+        Ok(taken.map(|at| plans.swap_remove(at)))
     }
 }
 
@@ -278,25 +361,16 @@ fn hash(plan: &PlanHomes) -> u64 {
 }
 
 impl Judge for Replays<'_> {
-    type Error = anyhow::Error;
+    type Error = Error;
 
     fn times_ns(
         &mut self,
         alternatives: &Alternatives,
         selections: &[Selection],
-    ) -> anyhow::Result<Vec<f64>> {
+    ) -> Result<Vec<f64>, Error> {
         let times = self.replay(alternatives, selections)?;
         let longer_ns = times.into_iter().map(|time| time.longer_ns(self.longer));
         Ok(longer_ns.collect())
-    }
-
-    fn recorded_ns(
-        &mut self,
-        alternatives: &Alternatives,
-        selection: &Selection,
-    ) -> anyhow::Result<f64> {
-        let times = self.replay(alternatives, std::slice::from_ref(selection))?;
-        Ok(times[0].all_ns)
     }
 
     fn margins(&self) -> Margins {
@@ -306,137 +380,4 @@ impl Judge for Replays<'_> {
     fn objects_max(&self) -> usize {
         OBJECTS_MAX
     }
-}
-
-/// The trace of a full recording that can be replayed on the machine.
-fn replayable(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<Replayed>> {
-    let tracing = recording.metadata.tracing.clone().unwrap_or_default();
-    let (Ok(trace), Ok(())) = (recording.trace(), tracing.serves(machine)) else {
-        return Ok(None);
-    };
-    let mut trace = Replayed::new(recording, trace);
-    trace.keep_steps()?;
-    Ok(Some(trace))
-}
-
-/// How long a full recording takes under first touch on its machine; `None`: it cannot be replayed there.
-pub fn first_touch(recording: &Recording, machine: &Machine) -> anyhow::Result<Option<ReplayTime>> {
-    let Some(trace) = replayable(recording, machine)? else {
-        return Ok(None);
-    };
-    let assumed = machine.with_assumed_bandwidth();
-    let machine = assumed.as_ref().map_or(machine, |assumed| &assumed.machine);
-    let job = Job::new(nearpage_simulator::Policy::Static(Initial::FirstTouch));
-    let outcomes = simulate(&trace, machine, &[job], 1)?;
-    Ok(outcomes.first().map(ReplayTime::of))
-}
-
-/// What a plan does to a program's time.
-#[derive(Clone, Copy, Debug)]
-pub struct Predicted {
-    /// Of a run as long as the recorded one.
-    pub recorded: Times,
-    /// Of the runs that it was decided for ([`Parameters::longer`]).
-    pub longer: Times,
-    /// It was replayed, not modelled.
-    pub replayed: bool,
-}
-
-/// What a policy decides, and, for `auto`, by what and how long it takes.
-pub struct Decided {
-    pub plan: Plan,
-    pub time: Option<Predicted>,
-    /// What was assumed of the machine for that.
-    pub assumed: Option<String>,
-}
-
-impl Decided {
-    /// Without any judgement of time.
-    fn untimed(plan: Plan) -> Self {
-        Self {
-            plan,
-            time: None,
-            assumed: None,
-        }
-    }
-}
-
-/// Decides: `auto` by replay where `recording` can be replayed on the machine, by its model otherwise.
-pub fn decided(
-    policy: Policy,
-    input: &Input,
-    parameters: &Parameters,
-    recording: &Recording,
-) -> anyhow::Result<Decided> {
-    let decided = decided_within(f64::INFINITY, None, policy, input, parameters, recording)?;
-    Ok(decided.expect("no time is as long"))
-}
-
-/// The same; `None`: `auto` did not look closer, since the program takes longer than `limit_ns` under all simple
-/// rules. `touched`: what [`first_touch()`] said of the recording, where it was asked.
-pub fn decided_within(
-    limit_ns: f64,
-    touched: Option<ReplayTime>,
-    policy: Policy,
-    input: &Input,
-    parameters: &Parameters,
-    recording: &Recording,
-) -> anyhow::Result<Option<Decided>> {
-    let untimed = || Ok(Some(Decided::untimed(decide(policy, input, parameters))));
-    if policy != Policy::Auto {
-        return untimed();
-    }
-    let Some(mut model) = Model::new(input, parameters) else {
-        return untimed();
-    };
-    let assumed = input.machine.with_assumed_bandwidth();
-    let (chosen, by_replay) = match replayable(recording, input.machine)? {
-        Some(trace) => {
-            let machine = assumed
-                .as_ref()
-                .map_or(input.machine, |assumed| &assumed.machine);
-            let nothing = hash(&PlanHomes::nothing(trace.trace.pages().len()));
-            let mut replays = Replays {
-                recording,
-                trace: &trace,
-                processes: Processes::of(recording, &trace.trace, machine),
-                machine,
-                workers: std::thread::available_parallelism().map_or(1, usize::from),
-                longer: parameters.longer,
-                known: touched.map(|time| (nothing, time)).into_iter().collect(),
-                around: None,
-            };
-            let mut chosen = choose_within(limit_ns, input, parameters, &mut replays)?;
-            if let Some(chosen) = chosen.as_mut().filter(|_| parameters.phases) {
-                let phased = replays.decide_phases(chosen, input, parameters)?;
-                if let Some((plan, planned_ns)) = phased {
-                    chosen.recorded.planned_ns =
-                        replays.replay_plans(vec![plan.clone()])?[0].all_ns;
-                    (chosen.plan, chosen.time.planned_ns) = (plan, planned_ns);
-                }
-            }
-            if let Some(chosen) = chosen.as_mut().filter(|_| parameters.live)
-                && let Some((plan, time)) = replays.decide_live(chosen, parameters)?
-            {
-                chosen.plan = plan;
-                chosen.recorded.planned_ns = time.all_ns;
-                chosen.time.planned_ns = time.longer_ns(parameters.longer);
-            }
-            (chosen, true)
-        }
-        None => {
-            let Ok(chosen) = choose_within(limit_ns, input, parameters, &mut model);
-            (chosen, false)
-        }
-    };
-    let of_chosen = |chosen: Chosen| Decided {
-        plan: chosen.plan,
-        time: Some(Predicted {
-            recorded: chosen.recorded,
-            longer: chosen.time,
-            replayed: by_replay,
-        }),
-        assumed: assumed.map(|assumed| assumed.words),
-    };
-    Ok(chosen.map(of_chosen))
 }

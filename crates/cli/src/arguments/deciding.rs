@@ -1,0 +1,72 @@
+//! What decisions may do, for every command that decides.
+
+use clap::Args;
+use nearpage_machine::ThreadPlacement;
+use nearpage_planner::Parameters;
+
+use super::Threads;
+use super::values::longer;
+
+#[derive(Clone, Debug, Args)]
+pub struct Deciding {
+    /// `auto` may decide to copy objects and code to all nodes, for `simulate`: no stock kernel can, and
+    /// `run` interleaves objects
+    #[arg(long)]
+    pub replicas: bool,
+    /// `auto` may decide that an object is placed when a second thread runs, or while several do, not
+    /// while one thread fills it: `simulate` does all of that, `run` moves pages when the second thread is
+    /// created, and not back
+    ///
+    /// Of a full recording it looks for long phases, too, which begin with a parallel region, a task or a thread's
+    /// start routine: what had better be elsewhere from then on, pages or threads, is so when that function is first
+    /// executed, in `run` too.
+    #[arg(long)]
+    pub phases: bool,
+    /// `auto` may decide that the program is looked after while it runs, by `live --policy auto`: `simulate` does that, and
+    /// `run`
+    ///
+    /// Only where a full recording is replayed. Copies that `live` would make are simulated with --replicas; no stock
+    /// kernel can make them.
+    #[arg(long)]
+    pub live: bool,
+    /// `auto` decides for runs whose parallel part, while several threads run, is so many times as long as recorded; 1: for
+    /// runs as long as the recorded one
+    #[arg(long, value_name = "TIMES", default_value_t = nearpage_planner::LONGER, value_parser = longer)]
+    pub longer: f64,
+    /// Where threads are taken to run: none leaves each on the node where it was recorded [default: none where the machine
+    /// has the recorded nodes, else compact]
+    #[arg(long, value_enum)]
+    pub threads: Option<Threads>,
+}
+
+impl Deciding {
+    /// What the planner takes.
+    pub fn parameters(&self) -> Parameters {
+        Parameters {
+            replicas: self.replicas,
+            phases: self.phases,
+            live: self.live,
+            longer: self.longer,
+            ..Parameters::default()
+        }
+    }
+
+    /// The layout that was asked for.
+    pub fn threads(&self) -> Option<ThreadPlacement> {
+        self.threads.map(Threads::placement)
+    }
+}
+
+#[cfg(test)]
+impl Default for Deciding {
+    /// As if nothing was typed.
+    fn default() -> Self {
+        Self {
+            replicas: false,
+            phases: false,
+            live: false,
+            longer: nearpage_planner::LONGER,
+            threads: None,
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A decided plan as a table.
+
+use std::fmt::Write;
+
+use nearpage_machine::{duration, several};
+use nearpage_plan::Placement;
+use nearpage_planner::{DecidedPlan, Judged, ObjectPrediction, Outcome, PlanTime};
+use nearpage_report::{bytes, printable, shorten, width, wrapped};
+
+/// Objects below this share of the cost have no row, unless the plan places them.
+const COST_SHARE_MIN: f64 = 0.001;
+const ROWS_MAX: usize = 20;
+
+/// A decided plan as a table, with the time that it takes, what changes while the program runs, and what has to be known.
+pub fn to_text(decided: &DecidedPlan, width: usize) -> String {
+    let mut text = String::new();
+    let mut say = |words: &str| {
+        let _ = writeln!(text, "{}", wrapped(&printable(words), width));
+    };
+    let program = match decided.program.as_str() {
+        "" => "program",
+        named => named,
+    };
+    let team = decided.plan.teams.first().map_or(1, |team| team.threads);
+    say(&format!(
+        "{program} on {}, {}: where accesses would go (policy {}; {})\n",
+        decided.machine,
+        several(team.into(), "thread"),
+        decided.policy,
+        decided.threads.words()
+    ));
+    if decided.prediction.accesses <= 0.0 {
+        say(
+            "no accesses were recorded that a plan could place; record for longer, or at a higher --rate",
+        );
+        return text;
+    }
+    let columns = Columns::that_fit(width);
+    text += &objects(decided, &columns, width);
+    text += &later(decided, &columns, width);
+    let mut say = |words: &str| {
+        let _ = writeln!(text, "{}", wrapped(&printable(words), width));
+    };
+    if let Some(time) = &decided.time {
+        say(&time_in_words(time));
+    }
+    if let Some(words) = &decided.assumed {
+        say(&format!("assumed: {words}"));
+    }
+    decided.notes.iter().for_each(|note| say(note));
+    let warnings = decided.warnings.iter();
+    warnings.for_each(|warning| say(&format!("warning: {warning}")));
+    text
+}
+
+/// A row for each object that matters, and what holds for all of them.
+fn objects(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
+    let prediction = &decided.prediction;
+    let headings = [
+        "size",
+        "cost",
+        "placement",
+        "first touch",
+        "interleave",
+        "planned",
+    ];
+    let mut text = columns.line("object", headings.map(str::to_owned));
+    let worth_a_row = |object: &&ObjectPrediction| {
+        let has_own = !object.decisions.is_empty() && !object.unmatched;
+        object.cost_share >= COST_SHARE_MIN || has_own
+    };
+    let rows = prediction.objects.iter().filter(worth_a_row).take(ROWS_MAX);
+    let left_out = prediction.objects.len() - rows.clone().count();
+    let any_assumed = rows.clone().any(|object| object.first_touch_assumed);
+    for object in rows {
+        let mark = if object.first_touch_assumed { "*" } else { "" };
+        let kind = if object.unmatched { "rest: " } else { "" };
+        let cells = [
+            bytes(object.size_bytes),
+            format!("{:.1}%", object.cost_share * 100.0),
+            format!("{kind}{}", object.placement),
+            format!("{}{mark}", share(object.first_touch)),
+            share(object.interleave),
+            share(object.planned),
+        ];
+        text.push_str(&columns.line(&object.name, cells));
+    }
+    if left_out > 0 {
+        let _ = writeln!(text, "… and {left_out} more that matter less");
+    }
+    let totals = [
+        prediction.first_touch,
+        prediction.interleave,
+        prediction.planned,
+    ];
+    text.push_str(&columns.total("local accesses, all objects", totals.map(share)));
+    let label = match prediction.planned.mean_latency_ns {
+        Some(_) => "mean latency in ns, uncontended",
+        None => "mean distance, uncontended",
+    };
+    let means = totals.map(|outcome| format!("{:.0}", outcome.mean()));
+    text.push_str(&columns.total(label, means));
+    if let Some(share) = prediction.recorded_local_share {
+        let _ = writeln!(
+            text,
+            "while recorded, {:.0} % of the accesses whose node is known were local",
+            100.0 * share
+        );
+    }
+    if any_assumed {
+        let words = "* assumed: first touched by the thread that allocated it";
+        let _ = writeln!(text, "{}", wrapped(words, width));
+    }
+    text
+}
+
+/// What changes while the program runs.
+fn later(decided: &DecidedPlan, columns: &Columns, width: usize) -> String {
+    let mut text = String::new();
+    if let Some(parameters) = &decided.online_migration {
+        let mut words = "auto looks after the program while it runs".to_owned();
+        if !parameters.is_empty() {
+            let parameters = parameters.iter();
+            let parameters: Vec<String> = parameters
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            let _ = write!(words, ", with {}", parameters.join(", "));
+        }
+        let _ = writeln!(text, "{}", wrapped(&printable(&words), width));
+    }
+    let team = decided.plan.teams.first();
+    for phase in &decided.plan.phases {
+        let _ = writeln!(
+            text,
+            "from when {} is first executed:",
+            printable(&phase.function)
+        );
+        if let Some(team) = team.filter(|_| !phase.threads.is_empty()) {
+            let places: Vec<String> = phase.threads.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                text,
+                "  threads 0, 1 … of {} take the places of {}",
+                printable(&team.name),
+                places.join(", ")
+            );
+        }
+        for decision in &phase.decisions {
+            let placement = match &decision.placement {
+                Placement::FirstTouch => "near the thread that uses it next".to_owned(),
+                placement => placement.to_string(),
+            };
+            let _ = writeln!(
+                text,
+                "  {} {placement}",
+                fitted(&decision.name, columns.name)
+            );
+        }
+    }
+    text
+}
+
+/// The table's columns: the name, then size, cost, placement, first touch, interleave, planned, as far as there is
+/// room.
+struct Columns {
+    name: usize,
+    /// 0: left out.
+    widths: [usize; 6],
+}
+
+/// Which of them is the placement: words, on the left.
+const PLACEMENT: usize = 2;
+
+impl Columns {
+    fn that_fit(columns: usize) -> Self {
+        let mut widths = [10, 7, 19, 12, 11, 8];
+        let room = |widths: &[usize; 6]| columns.saturating_sub(widths.iter().sum());
+        let (size, first_touch, interleave) = (0, 3, 4);
+        for dispensable in [interleave, size, first_touch] {
+            if room(&widths) < NAME_MIN {
+                widths[dispensable] = 0;
+            }
+        }
+        Self {
+            name: room(&widths).clamp(NAME_MIN, NAME_MAX),
+            widths,
+        }
+    }
+
+    fn line(&self, name: &str, cells: [String; 6]) -> String {
+        let mut line = fitted(name, self.name);
+        for (column, (cell, width)) in cells.iter().zip(self.widths).enumerate() {
+            match (width, column) {
+                (0, _) => {}
+                (_, PLACEMENT) => line += &format!("  {}", fitted(cell, width - 2)),
+                _ => line += &format!("{cell:>width$}"),
+            }
+        }
+        line.trim_end().to_owned() + "\n"
+    }
+
+    /// Of all objects: first touch, interleave, planned.
+    fn total(&self, label: &str, figures: [String; 3]) -> String {
+        let (before, after) = self.widths.split_at(PLACEMENT + 1);
+        let mut line = fitted(label, self.name + before.iter().sum::<usize>());
+        for (figure, width) in figures.iter().zip(after).filter(|(_, width)| **width > 0) {
+            line += &format!("{figure:>width$}");
+        }
+        line + "\n"
+    }
+}
+
+/// Columns of a name, at least and at most.
+const NAME_MIN: usize = 16;
+const NAME_MAX: usize = 48;
+
+/// What a plan does to the time, of a run as long as the recorded one and of those that it is for.
+fn time_in_words(time: &PlanTime) -> String {
+    let how = match time.by {
+        Judged::Replay => "replayed",
+        Judged::Model => "modelled with contention",
+    };
+    let instead = |[before_ns, after_ns]: [f64; 2]| {
+        format!("{} instead of {}", duration(after_ns), duration(before_ns))
+    };
+    let recorded = [time.first_touch_ns, time.planned_ns];
+    let mut words = format!(
+        "time, {how}: {} under first touch{}",
+        instead(recorded),
+        by_how_much(recorded)
+    );
+    if time.runtime_scale > 1.0 {
+        let scaled = [time.scaled_first_touch_ns, time.scaled_planned_ns];
+        let _ = write!(
+            words,
+            "; {} with a parallel part {} times as long, for which it was decided{}",
+            instead(scaled),
+            time.runtime_scale,
+            by_how_much(scaled)
+        );
+    }
+    words
+}
+
+/// Nothing, where it rounds to nothing.
+fn by_how_much([before_ns, after_ns]: [f64; 2]) -> String {
+    let percent = 100.0 * (after_ns / before_ns - 1.0);
+    match percent {
+        -0.05..0.05 => String::new(),
+        ..0.0 => format!(" ({:.1} % less)", -percent),
+        _ => format!(" ({percent:.1} % more)"),
+    }
+}
+
+fn share(outcome: Outcome) -> String {
+    format!("{:.0} %", outcome.local_share * 100.0)
+}
+
+/// Made safe for a terminal, and cut or padded to so many columns.
+fn fitted(text: &str, columns: usize) -> String {
+    let text = shorten(&printable(text), columns);
+    let padding = columns.saturating_sub(width(&text));
+    format!("{text}{:padding$}", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gained_is_said_where_there_is_any() {
+        let by = |planned_ns| by_how_much([1000.0, planned_ns]);
+        assert_eq!(by(1000.0), "");
+        assert_eq!(by(999.6), "");
+        assert_eq!(by(987.0), " (1.3 % less)");
+        assert_eq!(by(1010.0), " (1.0 % more)");
+    }
+}

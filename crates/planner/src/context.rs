@@ -1,0 +1,198 @@
+//! What decisions are made from.
+
+use nearpage_attribution::{Attribution, Names, ObjectGroup};
+use nearpage_machine::{Machine, NodeId, several};
+use nearpage_plan::{Owner, Program, Team};
+use nearpage_recording::{Tables, ThreadIndex};
+
+use crate::place::Places;
+
+/// A program of a recording, its threads laid over a machine.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    /// What each thread did to each object and page.
+    pub attribution: &'a Attribution,
+    /// The recording's threads, objects, call sites and modules.
+    pub tables: &'a Tables,
+    /// What its objects are called, told apart from all others of the recording.
+    pub names: &'a Names<'a>,
+    /// The machine that the plan is for.
+    pub machine: &'a Machine,
+    /// The node of each thread on that machine, by [`ThreadIndex`]: [`crate::thread_nodes`].
+    pub thread_nodes: &'a [NodeId],
+    /// The process that the plan is for: a plan serves one program.
+    pub pid: u32,
+    /// Its program.
+    pub program: Program,
+    /// Unit of placement in bytes: the page, or the huge page where these are in use.
+    pub page_bytes: u64,
+}
+
+/// An [`Input`] with what follows from it.
+pub(crate) struct Context<'a> {
+    pub tables: &'a Tables,
+    pub names: &'a Names<'a>,
+    pub machine: &'a Machine,
+    pub thread_nodes: &'a [NodeId],
+    pub page_bytes: u64,
+    /// `[CPU's node][memory's node]`, by position.
+    pub weights: Vec<Vec<f64>>,
+    pub places: Places,
+    /// Name, position in the attribution's teams, and threads of the process's teams.
+    teams: Vec<(String, usize, &'a [ThreadIndex])>,
+    /// Team and index of each thread, by [`ThreadIndex`].
+    members: Vec<Option<(usize, u32)>>,
+    /// Cost of the whole recording.
+    cost_ns: f64,
+}
+
+impl<'a> Context<'a> {
+    pub fn new(input: &Input<'a>) -> Self {
+        let mut teams: Vec<(String, usize, &[ThreadIndex])> = Vec::new();
+        let mut members = vec![None; input.tables.threads.len()];
+        for (position, team) in input.attribution.teams.iter().enumerate() {
+            if team.pid != input.pid || team.threads.is_empty() {
+                continue;
+            }
+            let taken = |name: &str| teams.iter().any(|team| team.0 == name);
+            let mut name = team.name.clone();
+            let mut number = 2;
+            while taken(&name) {
+                name = format!("{}-{number}", team.name);
+                number += 1;
+            }
+            for (index, thread) in team.threads.iter().enumerate() {
+                if let Some(member) = members.get_mut(thread.0 as usize) {
+                    *member = member.or(Some((teams.len(), index as u32)));
+                }
+            }
+            teams.push((name, position, &team.threads));
+        }
+        Self {
+            tables: input.tables,
+            names: input.names,
+            machine: input.machine,
+            thread_nodes: input.thread_nodes,
+            page_bytes: input.page_bytes.max(1),
+            weights: input.machine.weights(),
+            places: Places::new(
+                input.machine,
+                input.thread_nodes,
+                &input.tables.threads,
+                input.pid,
+            ),
+            teams,
+            members,
+            cost_ns: input
+                .attribution
+                .objects
+                .iter()
+                .map(ObjectGroup::cost_ns)
+                .sum(),
+        }
+    }
+
+    /// A thread as plans name it; none for threads of no team.
+    pub fn owner(&self, thread: ThreadIndex) -> Option<Owner> {
+        let (team, index) = (*self.members.get(thread.0 as usize)?)?;
+        Some(Owner::Thread {
+            team: self.teams[team].0.clone(),
+            index,
+        })
+    }
+
+    /// The team at `position` in the attribution's teams as patterns name it: nothing for the first.
+    pub fn team_name(&self, position: usize) -> Option<String> {
+        let found = self.teams.iter().position(|team| team.1 == position)?;
+        Some(if found == 0 {
+            String::new()
+        } else {
+            self.teams[found].0.clone()
+        })
+    }
+
+    /// The same for people.
+    pub fn team_words(&self, position: usize) -> String {
+        match self.teams.iter().find(|team| team.1 == position) {
+            Some((name, _, threads)) => format!("the {} threads of {name}", threads.len()),
+            None => "a team's threads".to_owned(),
+        }
+    }
+
+    /// Threads of the team that a plan names.
+    pub fn team(&self, name: &str) -> Option<&'a [ThreadIndex]> {
+        let mut teams = self.teams.iter();
+        let found = if name.is_empty() {
+            teams.next()
+        } else {
+            teams.find(|team| team.0 == name)
+        };
+        found.map(|team| team.2)
+    }
+
+    /// Position of the node that a thread of the process runs on.
+    pub fn node_position(&self, thread: ThreadIndex) -> Option<usize> {
+        self.places.of(thread)?;
+        self.machine
+            .position(*self.thread_nodes.get(thread.0 as usize)?)
+    }
+
+    /// Accesses and share of the recording's cost that the process has on a group.
+    pub fn part(&self, group: &ObjectGroup) -> (f64, f64) {
+        let ours = group
+            .threads
+            .iter()
+            .filter(|(thread, ..)| self.places.knows(*thread));
+        let (accesses, cost_ns) = ours.fold((0.0, 0.0), |sum, (_, loads, stores, cost)| {
+            (sum.0 + loads + stores, sum.1 + cost)
+        });
+        (
+            accesses,
+            if self.cost_ns > 0.0 {
+                cost_ns / self.cost_ns
+            } else {
+                0.0
+            },
+        )
+    }
+
+    /// What was seen of a group, in words.
+    pub fn counters(&self, group: &ObjectGroup) -> String {
+        let ours = || {
+            group
+                .threads
+                .iter()
+                .filter(|(thread, ..)| self.places.knows(*thread))
+        };
+        let (loads, stores) = ours().fold((0.0, 0.0), |sum, thread| {
+            (sum.0 + thread.1, sum.1 + thread.2)
+        });
+        format!(
+            "{} and {} by {}",
+            several(loads.round_ties_even() as u64, "load"),
+            several(stores.round_ties_even() as u64, "store"),
+            several(ours().count() as u64, "thread")
+        )
+    }
+
+    pub fn plan_teams(&self) -> Vec<Team> {
+        self.teams
+            .iter()
+            .map(|(name, _, threads)| {
+                let threads_table = &self.tables.threads;
+                let start = threads
+                    .iter()
+                    .find_map(|thread| threads_table.get(thread.0 as usize)?.start);
+                let module =
+                    start.and_then(|(module, _)| self.tables.modules.get(module.0 as usize));
+                Team {
+                    name: name.clone(),
+                    threads: u32::try_from(threads.len()).unwrap_or(u32::MAX),
+                    module: module.map_or_else(String::new, |module| module.file_name().to_owned()),
+                    build_id: module.map_or_else(String::new, |module| module.build_id.clone()),
+                    offset: start.map_or(0, |(_, offset)| offset),
+                }
+            })
+            .collect()
+    }
+}

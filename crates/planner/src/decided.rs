@@ -1,0 +1,488 @@
+//! The one entry: a recording and a machine, and what is decided for its programs, or predicted of a plan that there
+//! is already.
+//!
+//! Every command that shows a plan asks here, and prints or serialises a [`DecidedPlan`]: the same question has one
+//! answer, whoever asks it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use nearpage_attribution::{Attribution, Names};
+use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement, several};
+use nearpage_plan::{Decision, Phase, Plan, Predicted, Program};
+use nearpage_recording::Recording;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::auto::{Model, Times};
+use crate::context::Input;
+use crate::decide::{by_model, decide};
+use crate::error::Error;
+use crate::layout::thread_nodes;
+use crate::parameters::{Parameters, Policy};
+use crate::prediction::{Prediction, predict};
+use crate::programs::Programs;
+use crate::replay::{Replays, is_stripped};
+
+/// Version of the JSON of [`DecidedPlan`].
+pub const VERSION: u32 = 1;
+
+/// Where threads are taken to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// On the nodes where they were recorded.
+    AsRecorded,
+    /// Node after node.
+    Compact,
+    /// To one node after the other in turn.
+    Scatter,
+}
+
+impl Layout {
+    /// For people, after "threads".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AsRecorded => "as recorded",
+            Self::Compact => "compact",
+            Self::Scatter => "scatter",
+        }
+    }
+}
+
+/// Where threads are taken to run, and how many nodes that takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Threads {
+    /// By which rule.
+    pub layout: Layout,
+    /// Why they are not where they were recorded, where nobody asked for another layout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Threads that were recorded.
+    pub threads: usize,
+    /// Nodes that they run on.
+    pub nodes_used: usize,
+    /// Nodes of the machine that have CPUs.
+    pub nodes: usize,
+}
+
+impl Threads {
+    /// For people: `threads as recorded, on 2 of 4 nodes`.
+    pub fn words(&self) -> String {
+        let why = self.why.as_ref().map(|why| format!(" ({why})"));
+        format!(
+            "threads {}{}, on {} of {}",
+            self.layout.as_str(),
+            why.unwrap_or_default(),
+            self.nodes_used,
+            several(self.nodes as u64, "node")
+        )
+    }
+}
+
+/// How a time was predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judged {
+    /// Every recorded miss was replayed on the machine's model.
+    Replay,
+    /// From what each thread does to each object, with contention.
+    Model,
+}
+
+/// What a plan does to a program's time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct PlanTime {
+    /// How it was predicted.
+    pub by: Judged,
+    /// Of a run as long as the recorded one, under first touch.
+    pub first_touch_ns: f64,
+    /// Of a run as long as the recorded one, under the plan.
+    pub planned_ns: f64,
+    /// The runs that the plan is for: their parallel part is so many times as long as the recorded one.
+    pub runtime_scale: f64,
+    /// Of such a run, under first touch.
+    pub scaled_first_touch_ns: f64,
+    /// Of such a run, under the plan.
+    pub scaled_planned_ns: f64,
+}
+
+/// What changes when a function is first executed.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct PhaseDecisions {
+    /// The function.
+    pub function: String,
+    /// Its module's file name.
+    pub module: String,
+    /// Whose place each thread of the first team takes; empty: none moves.
+    pub threads: Vec<u32>,
+    /// Objects whose pages move.
+    pub objects: Vec<PhaseObject>,
+}
+
+/// An object whose pages move when a phase begins.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct PhaseObject {
+    /// What it is called.
+    pub name: String,
+    /// Where its pages go, as plans write it.
+    pub placement: String,
+    /// Why.
+    pub why: String,
+}
+
+impl From<&Phase> for PhaseDecisions {
+    fn from(phase: &Phase) -> Self {
+        let object = |decision: &Decision| PhaseObject {
+            name: decision.name.clone(),
+            placement: decision.placement.to_string(),
+            why: decision.why.clone(),
+        };
+        Self {
+            function: phase.function.clone(),
+            module: phase.module.clone(),
+            threads: phase.threads.clone(),
+            objects: phase.decisions.iter().map(object).collect(),
+        }
+    }
+}
+
+/// A plan for one program of a recording, what is predicted of it, and what a user has to know.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct DecidedPlan {
+    /// Version of this form.
+    pub version: u32,
+    /// Where the plan was written or read; null: nowhere yet.
+    pub file: Option<PathBuf>,
+    /// The program's file name.
+    pub program: String,
+    /// The machine that it is for.
+    pub machine: String,
+    /// The policy that made it.
+    pub policy: String,
+    /// Where threads are taken to run.
+    pub threads: Threads,
+    /// Accesses, one by one.
+    #[serde(flatten)]
+    pub prediction: Prediction,
+    /// Null where no time can be predicted: on one memory node.
+    pub time: Option<PlanTime>,
+    /// Figures of the machine that nobody described and that had to be assumed for the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assumed: Option<String>,
+    /// Parameters of online migration, where the plan asks for it.
+    pub online_migration: Option<BTreeMap<String, u64>>,
+    /// What changes as the program goes on.
+    pub phases: Vec<PhaseDecisions>,
+    /// What speaks against using the plan.
+    pub warnings: Vec<String>,
+    /// What has to be known of the figures.
+    pub notes: Vec<String>,
+    /// The plan itself.
+    #[serde(skip)]
+    pub plan: Plan,
+}
+
+/// One recording on one machine: decides for its programs, and predicts what plans do.
+pub struct Planner<'a> {
+    recording: &'a Recording,
+    attribution: &'a Attribution,
+    names: Names<'a>,
+    machine: &'a Machine,
+    assumed: Option<Assumed>,
+    nodes: Vec<NodeId>,
+    threads: Threads,
+    /// Threads run where they were traced, so that a replay tells their time.
+    is_as_recorded: bool,
+}
+
+impl<'a> Planner<'a> {
+    /// `threads`: the layout to assume; none: threads stay where they were recorded if the machine has the recorded
+    /// nodes, and are laid out compactly otherwise.
+    pub fn new(
+        recording: &'a Recording,
+        attribution: &'a Attribution,
+        machine: &'a Machine,
+        threads: Option<ThreadPlacement>,
+    ) -> Self {
+        let (placement, why) = match threads {
+            Some(asked) => (asked, None),
+            None if has_recorded_nodes(recording, attribution, machine) => {
+                (ThreadPlacement::None, None)
+            }
+            None => {
+                let why = format!("recorded on other nodes than those of {}", machine.name);
+                (ThreadPlacement::Compact, Some(why))
+            }
+        };
+        let of = |placement| {
+            let threads = &recording.tables.threads;
+            thread_nodes(attribution, threads, machine, placement, None)
+        };
+        let nodes = of(placement);
+        let ran = |thread: usize| {
+            let totals = attribution.threads.get(thread);
+            totals.is_some_and(|totals| !totals.cpus.is_empty())
+        };
+        let recorded = of(ThreadPlacement::None);
+        let is_as_recorded = (0..nodes.len()).all(|at| !ran(at) || nodes[at] == recorded[at]);
+        let used = (0..nodes.len()).filter(|&at| ran(at));
+        let used: BTreeSet<NodeId> = used.map(|at| nodes[at]).collect();
+        let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
+        Self {
+            recording,
+            attribution,
+            names: Names::new(&recording.tables, &attribution.objects),
+            machine,
+            assumed: machine.with_assumed_bandwidth(),
+            threads: Threads {
+                layout: match placement {
+                    ThreadPlacement::None => Layout::AsRecorded,
+                    ThreadPlacement::Compact => Layout::Compact,
+                    ThreadPlacement::Scatter => Layout::Scatter,
+                },
+                why,
+                threads: (0..nodes.len()).filter(|&at| ran(at)).count(),
+                nodes_used: used.len(),
+                nodes: with_cpus.count(),
+            },
+            nodes,
+            is_as_recorded,
+        }
+    }
+
+    /// The node of each thread, by [`nearpage_recording::ThreadIndex`].
+    pub fn thread_nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    /// Where threads are taken to run.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// What decisions are made from: an input for each executable that bears some of the cost, the costliest first;
+    /// of several processes of one executable, the busiest speaks for all.
+    ///
+    /// # Errors
+    /// [`Error::NoThreads`].
+    pub fn programs(&self) -> Result<Vec<Input<'_>>, Error> {
+        let programs = Programs {
+            attribution: self.attribution,
+            tables: &self.recording.tables,
+            metadata: &self.recording.metadata,
+        };
+        let found = programs.find();
+        if found.is_empty() {
+            return Err(Error::NoThreads(self.recording.folder.clone()));
+        }
+        let input = |(pid, program): (u32, Program)| Input {
+            attribution: self.attribution,
+            tables: &self.recording.tables,
+            names: &self.names,
+            machine: self.machine,
+            thread_nodes: &self.nodes,
+            pid,
+            program,
+            page_bytes: self.machine.page_bytes,
+        };
+        Ok(found.into_iter().map(input).collect())
+    }
+
+    /// The machine with what had to be assumed of it, on which times are predicted.
+    fn modelled(&self) -> &Machine {
+        let assumed = self.assumed.as_ref();
+        assumed.map_or(self.machine, |assumed| &assumed.machine)
+    }
+
+    /// The judge that replays the recording, where it has a trace that can be replayed with threads where they are taken
+    /// to run.
+    pub(crate) fn replays(&self, longer: f64) -> Result<Option<Replays<'_>>, Error> {
+        match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
+            true => Replays::of(self.recording, self.modelled(), longer),
+            false => Ok(None),
+        }
+    }
+
+    /// Decides for each program of the recording, the costliest first.
+    ///
+    /// # Errors
+    /// A recording without threads, or that cannot be read.
+    pub fn decide(
+        &self,
+        policy: Policy,
+        parameters: &Parameters,
+    ) -> Result<Vec<DecidedPlan>, Error> {
+        let mut replays = self.replays(parameters.longer)?;
+        let mut decided = Vec::new();
+        for input in self.programs()? {
+            let one =
+                self.decide_within(f64::INFINITY, policy, &input, parameters, replays.as_mut())?;
+            decided.extend(one);
+        }
+        Ok(decided)
+    }
+
+    /// Decides for one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
+    pub(crate) fn decide_within(
+        &self,
+        limit_ns: f64,
+        policy: Policy,
+        input: &Input,
+        parameters: &Parameters,
+        mut replays: Option<&mut Replays<'_>>,
+    ) -> Result<Option<DecidedPlan>, Error> {
+        let plan = match (policy, &mut replays) {
+            (Policy::Auto, Some(replays)) => replays.decide(limit_ns, input, parameters)?,
+            (Policy::Auto, None) => Some(by_model(input, parameters)),
+            _ => Some(decide(policy, input, parameters)),
+        };
+        let Some(plan) = plan else { return Ok(None) };
+        let is_replayed = replays.is_some();
+        let mut decided = self.predicted(plan, input, parameters, replays)?;
+        let program = &input.program.executable;
+        if parameters.phases && is_stripped(self.recording, &input.program) {
+            decided.notes.push(format!(
+                "{program} is stripped: no phase is seen that begins with a function of its own; one with its symbols \
+                 shows them"
+            ));
+        }
+        if parameters.live && policy == Policy::Auto && !is_replayed {
+            decided.notes.push(format!(
+                "--live: {} cannot be replayed on {}, so that nothing is known of what online migration is worth",
+                self.recording.folder.display(),
+                self.machine.name
+            ));
+        }
+        Ok(Some(decided))
+    }
+
+    /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is
+    /// for, or for the costliest one where it is for none of the recording.
+    ///
+    /// # Errors
+    /// A recording without threads or that cannot be read; a plan that means what the machine does not have.
+    pub fn predict(&self, plan: Plan, parameters: &Parameters) -> Result<DecidedPlan, Error> {
+        let programs = self.programs()?;
+        let is_for = |input: &&Input| input.program.executable == plan.program.executable;
+        let input = programs.iter().find(is_for).unwrap_or(&programs[0]);
+        let mut replays = self.replays(parameters.longer)?;
+        self.predicted(plan, input, parameters, replays.as_mut())
+    }
+
+    fn predicted(
+        &self,
+        mut plan: Plan,
+        input: &Input,
+        parameters: &Parameters,
+        replays: Option<&mut Replays<'_>>,
+    ) -> Result<DecidedPlan, Error> {
+        let prediction = predict(&plan, input);
+        let times = match replays {
+            Some(replays) => Some((Judged::Replay, replays.times(&plan)?)),
+            None => Model::new(input, parameters).map(|model| (Judged::Model, model.times(&plan))),
+        };
+        let time = times.map(|(by, [recorded, scaled]): (_, [Times; 2])| PlanTime {
+            by,
+            first_touch_ns: recorded.first_touch_ns,
+            planned_ns: recorded.planned_ns,
+            runtime_scale: parameters.longer,
+            scaled_first_touch_ns: scaled.first_touch_ns,
+            scaled_planned_ns: scaled.planned_ns,
+        });
+        note_effects(&mut plan, &prediction);
+        let predicted = Predicted {
+            local_before: prediction.first_touch.local_share,
+            local_after: prediction.planned.local_share,
+            first_touch_ns: time.map(|time| time.scaled_first_touch_ns),
+            planned_ns: time.map(|time| time.scaled_planned_ns),
+        };
+        plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
+        let warning = plan.predicted.and_then(|predicted| predicted.warning());
+        let has_decisions = !plan.decisions.is_empty() || !plan.phases.is_empty();
+        Ok(DecidedPlan {
+            version: VERSION,
+            file: None,
+            program: input.program.executable.clone(),
+            machine: self.machine.name.clone(),
+            policy: plan.policy.clone(),
+            threads: self.threads.clone(),
+            assumed: self
+                .assumed
+                .as_ref()
+                .filter(|_| time.is_some())
+                .map(|assumed| assumed.words.clone()),
+            time,
+            online_migration: plan.live.as_ref().map(|live| live.parameters.clone()),
+            phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
+            warnings: warning.filter(|_| has_decisions).into_iter().collect(),
+            notes: self.notes(),
+            prediction,
+            plan,
+        })
+    }
+
+    /// What has to be known of where threads run.
+    fn notes(&self) -> Vec<String> {
+        let Threads {
+            layout,
+            threads,
+            nodes_used,
+            nodes,
+            ..
+        } = self.threads;
+        if nodes_used >= nodes.min(threads) || layout == Layout::Scatter {
+            return Vec::new();
+        }
+        let are_traced = self.recording.metadata.tracing.is_some() && self.is_as_recorded;
+        let on = match nodes_used {
+            1 => "one node, where every access can be local".to_owned(),
+            several => format!("{several} of {nodes} nodes"),
+        };
+        vec![match are_traced {
+            true => format!(
+                "all {threads} threads were traced on {on}; `nearpage record --source full --threads scatter` spreads them \
+                 over all {nodes}"
+            ),
+            false => format!(
+                "all {threads} threads are taken to run on {on}; `--threads scatter` plans for threads spread over all \
+                 {nodes}"
+            ),
+        }]
+    }
+}
+
+/// Does the machine have the nodes that the recording's threads ran on, with the same CPUs?
+fn has_recorded_nodes(recording: &Recording, attribution: &Attribution, machine: &Machine) -> bool {
+    let recorded = &recording.machine;
+    let mut cpus = attribution.threads.iter().flat_map(|thread| &thread.cpus);
+    recorded.node_ids() == machine.node_ids()
+        && cpus.all(|&(cpu, _)| machine.node_of(cpu) == recorded.node_of(cpu))
+}
+
+/// Sets what decisions are expected to do to what is predicted of their objects, so that the plan's file says what
+/// every command prints.
+fn note_effects(plan: &mut Plan, prediction: &Prediction) {
+    let mut of_decision: Vec<Vec<usize>> = vec![Vec::new(); plan.decisions.len()];
+    for (number, object) in prediction.objects.iter().enumerate() {
+        for &at in &object.decisions {
+            of_decision[at].push(number);
+        }
+    }
+    for (decision, objects) in plan.decisions.iter_mut().zip(of_decision) {
+        let objects = || objects.iter().map(|&number| &prediction.objects[number]);
+        let accesses: f64 = objects().map(|object| object.accesses).sum();
+        if accesses <= 0.0 {
+            continue;
+        }
+        let mean = |share: fn(&crate::ObjectPrediction) -> f64| {
+            objects()
+                .map(|object| share(object) * object.accesses)
+                .sum::<f64>()
+                / accesses
+        };
+        let is_known = objects().all(|object| !object.first_touch_assumed);
+        decision.effect.local_before = is_known.then(|| mean(|one| one.first_touch.local_share));
+        decision.effect.local_after = mean(|one| one.planned.local_share);
+    }
+}

@@ -1,0 +1,38 @@
+//! Why nothing can be decided or predicted.
+
+use std::path::PathBuf;
+
+/// Why nothing can be decided or predicted.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum Error {
+    #[error(transparent)]
+    Recording(#[from] nearpage_recording::Error),
+    #[error(transparent)]
+    Attribution(#[from] nearpage_attribution::Error),
+    #[error(transparent)]
+    Plan(#[from] nearpage_plan::Error),
+    #[error(transparent)]
+    Parameter(#[from] nearpage_online::ParameterError),
+    #[error("{}: {source}", folder.display())]
+    Replay {
+        folder: PathBuf,
+        source: nearpage_simulator::Error,
+    },
+    #[error("{}: no thread was recorded, there is nothing to plan", .0.display())]
+    NoThreads(PathBuf),
+    #[error("the plan's [live] has `{0}`, and `auto` has no parameter of that name")]
+    UnknownParameter(String),
+    #[error(
+        "{file}: nothing of this plan for {program} is in {folder}: make one of this recording (`nearpage plan`), or \
+         record the program that it is for"
+    )]
+    NothingOfPlan {
+        file: String,
+        program: String,
+        folder: String,
+    },
+    /// Of several recordings, which cannot be weighed against each other.
+    #[error("{0}")]
+    Incomparable(String),
+}

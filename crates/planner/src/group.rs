@@ -1,0 +1,195 @@
+//! One group of objects: is it worth a decision, and which does a policy make?
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_machine::several;
+use nearpage_plan::{Decision, Effect, Placement, Start, Subject};
+use nearpage_recording::ObjectKind;
+
+use crate::affinity::{self, Equation};
+use crate::context::Context;
+use crate::effect::{Tally, share_near, under_first_touch, under_layout};
+use crate::first_touch::FirstTouches;
+use crate::holder::Layout;
+use crate::instances::{self, Instances};
+use crate::parameters::{Parameters, Policy};
+use crate::under::{Fate, under};
+use crate::{interleave, object};
+
+/// Has the process accesses to a group that matter, and pages?
+pub(crate) fn worth_deciding(
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> bool {
+    let (accesses, cost_share) = context.part(group);
+    // No other object shares a page of code.
+    let has_pages = group.kind == ObjectKind::Code
+        || group.size_bytes >= parameters.pages_min.saturating_mul(context.page_bytes);
+    accesses > 0.0 && cost_share >= parameters.cost_share_min && has_pages
+}
+
+/// A decision about all objects of a group.
+pub(crate) fn decided(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: Subject,
+    placement: Placement,
+    rule: &str,
+) -> Decision {
+    let (accesses, cost_share) = context.part(group);
+    let local_after = Layout::new(&placement, context, group.size_bytes).map_or(0.0, |layout| {
+        under_layout::<Tally>(context, group, &layout).local_share()
+    });
+    Decision {
+        name: context.names.of(group),
+        subject,
+        placement,
+        start: Start::Allocation,
+        why: format!("{}; {rule}", context.counters(group)),
+        effect: Effect {
+            accesses,
+            cost_share,
+            local_before: under_first_touch::<Tally>(context, group)
+                .map(|tally| tally.local_share()),
+            local_after,
+        },
+    }
+}
+
+/// Decisions about a group by one of the policies that look at each group alone: none where it had better be left
+/// to first touch.
+pub(crate) fn decide_group(
+    policy: Policy,
+    context: &Context,
+    group: &ObjectGroup,
+    subject: &Subject,
+    parameters: &Parameters,
+) -> Vec<Decision> {
+    let (accesses, cost_share) = context.part(group);
+    let counters = context.counters(group);
+    let instances = match policy {
+        Policy::Interleave => Instances::Together,
+        _ => instances::of(context, group, parameters),
+    };
+    let runs = match instances {
+        Instances::OwnAllocator => return Vec::new(),
+        Instances::Runs(runs) => runs,
+        Instances::Together => {
+            let placed = place_together(policy, context, group, parameters);
+            let decision = placed.map(|(placement, rule)| {
+                decided(context, group, subject.clone(), placement, &rule)
+            });
+            return decision.into_iter().collect();
+        }
+    };
+    let all: f64 = runs.iter().map(|run| run.accesses).sum();
+    runs.into_iter()
+        .filter_map(|run| {
+            let Subject::CallSite {
+                frames, size_bytes, ..
+            } = subject
+            else {
+                return None;
+            };
+            let owner = context.owner(run.user)?;
+            let part = run.accesses / all.max(f64::MIN_POSITIVE);
+            let (first, last) = run.order;
+            let rule = format!(
+                "{}, of which {first} to {last} are used by one thread ({:.0} % of their accesses)",
+                several(group.instances, "instance"),
+                100.0 * run.share,
+            );
+            Some(Decision {
+                name: context.names.of(group),
+                subject: Subject::CallSite {
+                    frames: frames.clone(),
+                    size_bytes: *size_bytes,
+                    order: Some(run.order),
+                    thread: Some(run.allocator),
+                },
+                placement: Placement::Whole(owner),
+                start: Start::Allocation,
+                why: format!("{counters}; {rule}"),
+                effect: Effect {
+                    accesses: accesses * part,
+                    cost_share: cost_share * part,
+                    local_before: None,
+                    local_after: run.share,
+                },
+            })
+        })
+        .collect()
+}
+
+/// The placement of objects that are all treated alike, and the rule in words.
+fn place_together(
+    policy: Policy,
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    let equation = match policy {
+        Policy::Interleave => {
+            return Some((
+                interleave::everywhere(),
+                "every object is interleaved".to_owned(),
+            ));
+        }
+        Policy::Object | Policy::Auto => return object::place(context, group, parameters),
+        Policy::Uniform => Equation::Uniform,
+        Policy::HopSensitive => Equation::HopSensitive,
+    };
+    let (placement, found) = affinity::place(context, group, equation, parameters)?;
+    if first_touch_does_as_well(context, group, &placement, equation, parameters) {
+        return None;
+    }
+    let rule = match equation {
+        Equation::Uniform => "each page goes where most of its accesses come from (Eq. 1)",
+        Equation::HopSensitive => "each page goes where its accesses cost least (Eq. 2)",
+    };
+    Some((placement, format!("{rule}: {found}")))
+}
+
+fn first_touch_does_as_well(
+    context: &Context,
+    group: &ObjectGroup,
+    placement: &Placement,
+    equation: Equation,
+    parameters: &Parameters,
+) -> bool {
+    if context.places.are_threads() {
+        let touches = FirstTouches::of(group);
+        let near = share_near(context, group, true, |page| touches.toucher(page));
+        return near.is_some_and(|near| near >= parameters.first_touch_local_min);
+    }
+    let Some(before) = under_first_touch::<Tally>(context, group) else {
+        return false;
+    };
+    let Some(layout) = Layout::new(placement, context, group.size_bytes) else {
+        return false;
+    };
+    let after: Tally = under_layout(context, group, &layout);
+    match equation {
+        Equation::Uniform => before.local_share() + parameters.slack >= after.local_share(),
+        Equation::HopSensitive => {
+            before.weighted * after.accesses
+                <= after.weighted * before.accesses * (1.0 + parameters.slack)
+        }
+    }
+}
+
+/// Why a decision leaves a group to first touch.
+const KEPT_APART: &str = "left where it is touched first, unlike what is around it";
+
+/// The decision that leaves a group to first touch.
+pub(crate) fn first_touched(
+    context: &Context,
+    group: &ObjectGroup,
+    subject: Subject,
+    parameters: &Parameters,
+) -> Decision {
+    let mut decision = decided(context, group, subject, Placement::FirstTouch, KEPT_APART);
+    let found = under::<Tally>(context, group, Fate::Decided(&[]), parameters);
+    decision.effect.local_after = found.map_or(0.0, |(_, found)| found.local_share());
+    decision
+}

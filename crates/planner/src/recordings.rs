@@ -1,0 +1,375 @@
+//! Several recordings of one program: which of them has its threads where it takes least time.
+//!
+//! What threads elsewhere would miss no recording says, since they would share other caches. So the program is
+//! recorded under each layout, and each recording has a plan of its own; the quickest is taken.
+
+use std::cmp::Ordering;
+use std::path::PathBuf;
+
+use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_plan::Layout;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::analysis::Analysis;
+use crate::context::Input;
+use crate::decided::{DecidedPlan, Judged, Planner};
+use crate::error::Error;
+use crate::layout::{pinned_layout, recorded_layout};
+use crate::parameters::{Parameters, Policy};
+
+/// Another recording than the first has to take so much less time: two tracings of the same thing differ by
+/// some percent, by how their threads happened to take turns.
+pub const MARGIN: f64 = 0.03;
+/// What takes so much longer than another recording under its plan is looked into no further, where neither first
+/// touch nor any other rule for all objects brings it nearer.
+pub const WORTH_A_LOOK: f64 = 1.25;
+
+/// A recording, and what it was weighed by: times of runs whose parallel part is [`Choice::runtime_scale`] times as
+/// long as recorded.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Weighed {
+    /// The recording's folder.
+    pub recording: PathBuf,
+    /// Where its threads ran: `compact`, `scatter`, or null for neither.
+    pub threads: Option<&'static str>,
+    /// How times were predicted.
+    pub by: Judged,
+    /// Under first touch.
+    pub first_touch_ns: f64,
+    /// Under its plan; null: it was not looked into.
+    pub planned_ns: Option<f64>,
+    /// Its plan was taken.
+    pub taken: bool,
+    /// Its plan; none: it was not looked into.
+    #[serde(skip)]
+    pub planned: Option<DecidedPlan>,
+}
+
+/// The recordings that were weighed against each other, of which one's plan is taken.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Choice {
+    /// All of them, in the order in which they were named.
+    pub recordings: Vec<Weighed>,
+    /// The parallel part of the runs that they were weighed for is so many times as long as recorded.
+    pub runtime_scale: f64,
+}
+
+impl Choice {
+    /// Takes the quickest.
+    fn of(mut recordings: Vec<Weighed>, runtime_scale: f64) -> Self {
+        let times = recordings
+            .iter()
+            .map(|one| one.planned_ns.unwrap_or(f64::INFINITY));
+        let taken = quickest(&times.collect::<Vec<f64>>());
+        recordings[taken].taken = true;
+        Self {
+            recordings,
+            runtime_scale,
+        }
+    }
+
+    /// The recording whose plan is taken.
+    pub fn taken(&self) -> &Weighed {
+        let mut recordings = self.recordings.iter();
+        recordings.find(|one| one.taken).expect("one was taken")
+    }
+}
+
+/// Makes a plan of each recording that may be the quickest, and takes the quickest.
+///
+/// # Errors
+/// Recordings whose times can't be compared, or cannot be predicted.
+pub fn choose(
+    analyses: &[Analysis],
+    machine: &Machine,
+    parameters: &Parameters,
+) -> Result<Choice, Error> {
+    if machine.nodes_with_memory().len() < 2 {
+        return Err(incomparable(format!(
+            "{} has one memory node, where it makes no difference on which node threads run; name another with \
+             --machine, or one recording",
+            machine.name
+        )));
+    }
+    let planners = analyses.iter().map(
+        |Analysis {
+             recording,
+             attribution,
+             ..
+         }| { Planner::new(recording, attribution, machine, Some(ThreadPlacement::None)) },
+    );
+    let planners: Vec<Planner> = planners.collect();
+    let mut programs: Vec<Input> = Vec::new();
+    for (analysis, planner) in analyses.iter().zip(&planners) {
+        programs.push(only_program(analysis, planner, machine)?);
+    }
+    for (analysis, program) in analyses.iter().zip(&programs) {
+        comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
+    }
+    let mut replays = Vec::new();
+    let mut touch_ns = Vec::new();
+    for planner in &planners {
+        let mut one = planner.replays(parameters.longer)?;
+        let time = one.as_mut().map(|one| one.first_touch()).transpose()?;
+        touch_ns.push(time.map(|time| time.longer_ns(parameters.longer)));
+        replays.push(one);
+    }
+    replayed_alike(analyses, &touch_ns, machine)?;
+    // The most promising first.
+    let mut order: Vec<usize> = (0..analyses.len()).collect();
+    order.sort_by(|&a, &b| {
+        touch_ns[a]
+            .partial_cmp(&touch_ns[b])
+            .unwrap_or(Ordering::Equal)
+    });
+    let mut recordings: Vec<Option<Weighed>> = analyses.iter().map(|_| None).collect();
+    let mut limit_ns = f64::INFINITY;
+    for at in order {
+        let (analysis, replays) = (&analyses[at], replays[at].as_mut());
+        let by = match replays {
+            Some(_) => Judged::Replay,
+            None => Judged::Model,
+        };
+        let mut planned = planners[at].decide_within(
+            limit_ns,
+            Policy::Auto,
+            &programs[at],
+            parameters,
+            replays,
+        )?;
+        let time = match &planned {
+            Some(planned) => planned
+                .time
+                .map(|time| (time.scaled_first_touch_ns, Some(time.scaled_planned_ns))),
+            None => touch_ns[at].map(|first_touch_ns| (first_touch_ns, None)),
+        };
+        let folder = analysis.recording.folder.clone();
+        let Some((first_touch_ns, planned_ns)) = time else {
+            return Err(incomparable(format!(
+                "{}: no time can be predicted on {}, by which several recordings could be weighed; name one recording",
+                folder.display(),
+                machine.name
+            )));
+        };
+        if let (Some(planned_ns), Judged::Replay) = (planned_ns, by) {
+            limit_ns = limit_ns.min(WORTH_A_LOOK * planned_ns);
+        }
+        let layout = layout(analysis, machine);
+        if let Some(planned) = &mut planned {
+            planned.plan.threads = layout;
+        }
+        recordings[at] = Some(Weighed {
+            recording: folder,
+            threads: layout.map(Layout::as_str),
+            by,
+            first_touch_ns,
+            planned_ns,
+            taken: false,
+            planned,
+        });
+    }
+    let recordings = recordings.into_iter().flatten().collect();
+    Ok(Choice::of(recordings, parameters.longer))
+}
+
+fn incomparable(message: String) -> Error {
+    Error::Incomparable(message)
+}
+
+/// Refuses recordings of which some can be replayed and others can't.
+fn replayed_alike(
+    analyses: &[Analysis],
+    touch_ns: &[Option<f64>],
+    machine: &Machine,
+) -> Result<(), Error> {
+    let how = |time: &Option<f64>| {
+        if time.is_some() {
+            "replayed"
+        } else {
+            "modelled"
+        }
+    };
+    for (analysis, time) in analyses.iter().zip(touch_ns) {
+        if how(time) != how(&touch_ns[0]) {
+            return Err(incomparable(format!(
+                "the time of {} is {}, that of {} {}: they can't be compared; record both with --source full --machine \
+                 {}, or both without",
+                analyses[0].recording.folder.display(),
+                how(&touch_ns[0]),
+                analysis.recording.folder.display(),
+                how(time),
+                machine.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Position of the least time, or of the first where that is not less by the margin.
+fn quickest(times_ns: &[f64]) -> usize {
+    let least = times_ns
+        .iter()
+        .enumerate()
+        .min_by(|a, b| a.1.total_cmp(b.1));
+    let less = least.filter(|(_, time_ns)| **time_ns < times_ns[0] * (1.0 - MARGIN));
+    less.map_or(0, |(position, _)| position)
+}
+
+/// Where the threads of a recording ran, if the layout has a name.
+fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
+    let recording = &analysis.recording;
+    let said = pinned_layout(recording.metadata.thread_placement);
+    recorded_layout(&recording.tables.threads, machine, said, |thread| {
+        let totals = analysis.attribution.threads.get(thread.0 as usize);
+        totals.map_or(&[], |totals| totals.cpus.as_slice())
+    })
+}
+
+/// The program of a recording that is whole and of one program, as it ran on this machine.
+fn only_program<'a>(
+    analysis: &Analysis,
+    planner: &'a Planner<'_>,
+    machine: &Machine,
+) -> Result<Input<'a>, Error> {
+    let recording = &analysis.recording;
+    let folder = recording.folder.display();
+    if !recording.is_complete() || recording.metadata.attached.is_some() {
+        return Err(incomparable(format!(
+            "{folder}: not of a whole run of the program, so that its time says nothing beside others'; record it from \
+             start to end"
+        )));
+    }
+    let mut programs = planner.programs()?;
+    if programs.len() > 1 {
+        let names: Vec<&str> = programs
+            .iter()
+            .map(|input| input.program.executable.as_str())
+            .collect();
+        return Err(incomparable(format!(
+            "{folder}: of {} programs ({}), and several recordings are weighed for one; name this recording alone",
+            names.len(),
+            names.join(", ")
+        )));
+    }
+    let used = analysis
+        .attribution
+        .threads
+        .iter()
+        .flat_map(|thread| &thread.cpus);
+    let differs = |cpu| recording.machine.node_of(cpu) != machine.node_of(cpu);
+    if used.map(|used| used.0).any(differs) {
+        return Err(incomparable(format!(
+            "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
+             --source full --machine {}",
+            recording.machine.name, machine.name, machine.name
+        )));
+    }
+    Ok(programs.remove(0))
+}
+
+/// Are both the same build of the same program?
+fn is_build_of(one: &Input, other: &Input) -> bool {
+    let (ours, theirs) = (&one.program, &other.program);
+    ours.executable == theirs.executable && ours.build_id == theirs.build_id
+}
+
+/// Name and size of a program's teams, in order of name.
+fn teams(input: &Input) -> Vec<(String, usize)> {
+    let teams = input.attribution.teams.iter();
+    let ours = teams.filter(|team| team.pid == input.pid);
+    let mut teams: Vec<_> = ours
+        .map(|team| (team.name.clone(), team.threads.len()))
+        .collect();
+    teams.sort_unstable();
+    teams
+}
+
+/// Refuses recordings that did not do the same.
+fn comparable(
+    (first, first_program): (&Analysis, &Input),
+    (other, program): (&Analysis, &Input),
+    machine: &Machine,
+) -> Result<(), Error> {
+    let folders = [first, other].map(|one| one.recording.folder.display().to_string());
+    let [a, b] = &folders;
+    if !is_build_of(first_program, program) {
+        let (is_of, other_is_of) = (
+            &first_program.program.executable,
+            &program.program.executable,
+        );
+        let builds = if is_of == other_is_of {
+            ", built differently"
+        } else {
+            ""
+        };
+        return Err(incomparable(format!(
+            "{a} is of {is_of}, {b} of {other_is_of}{builds}: several recordings have to be of one program"
+        )));
+    }
+    let [first, other] = [first, other].map(|one| &one.recording.metadata);
+    let redacted = first.command.is_empty() || other.command.is_empty();
+    if !redacted && first.command[1..] != other.command[1..] {
+        return Err(incomparable(format!(
+            "{a} and {b} are of other arguments ({}; {}): what they did took other time wherever their threads ran; record \
+             the same",
+            first.command[1..].join(" "),
+            other.command[1..].join(" ")
+        )));
+    }
+    let (teams, other_teams) = (teams(first_program), teams(program));
+    if teams != other_teams {
+        let words = |teams: &[(String, usize)]| {
+            let words = teams
+                .iter()
+                .map(|(name, threads)| format!("{name} {threads}"));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        return Err(incomparable(format!(
+            "{a} and {b} have other numbers of threads ({}; {}): their times say nothing of where threads run; record the same",
+            words(&teams),
+            words(&other_teams)
+        )));
+    }
+    let keep_hits = |tracing: &Option<nearpage_recording::trace::Tracing>| {
+        tracing.as_ref().map(|tracing| tracing.keep_hits())
+    };
+    let differences = [
+        (first.source != other.source, "the source of their accesses"),
+        (
+            first.tracing.is_some() != other.tracing.is_some(),
+            "whether every miss was kept",
+        ),
+        (
+            first.marks.is_empty() != other.marks.is_empty(),
+            "whether a marked phase alone counts",
+        ),
+        (
+            keep_hits(&first.tracing) != keep_hits(&other.tracing),
+            "--keep-hits",
+        ),
+    ];
+    if let Some((_, what)) = differences.iter().find(|difference| difference.0) {
+        return Err(incomparable(format!(
+            "{a} and {b} differ in {what}, so that their times on {} can't be compared; record both alike",
+            machine.name
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_than_the_first_has_to_be_quicker_by_the_margin() {
+        assert_eq!(quickest(&[10.0]), 0);
+        assert_eq!(quickest(&[10.0, 9.8]), 0);
+        assert_eq!(quickest(&[10.0, 9.6]), 1);
+        assert_eq!(quickest(&[10.0, 12.0, 9.6, 9.5]), 3);
+        assert_eq!(quickest(&[9.5, 12.0, 10.0]), 0);
+        assert_eq!(quickest(&[10.0, 5.0, 5.0]), 1);
+        assert_eq!(quickest(&[f64::INFINITY, 5.0]), 1);
+    }
+}
