@@ -174,7 +174,7 @@ fn the_whole_loop_on_triad() {
     let words = ["--machine", "opteron-4", "--live", "-o", "live.toml"];
     let live = case.nearpage([&["plan", "triad.nearpage"], &words[..]].concat());
     let line = "--live: triad.nearpage cannot be replayed on opteron-4";
-    assert!(live.success().stderr.contains(line));
+    assert!(live.success().stdout.contains(line));
     assert!(!case.read("live.toml").contains("[live]"));
 
     let mut run = case.command(nearpage_path());

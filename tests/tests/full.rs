@@ -115,9 +115,12 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     );
     let plan = &plan["plans"][0];
     assert_eq!(plan["program"], "triad", "{plan:#}");
-    assert!(plan["plan"]["local"].as_f64().unwrap() > 0.85, "{plan:#}");
     assert!(
-        plan["first_touch"]["local"].as_f64().unwrap() < 0.8,
+        plan["planned"]["local_share"].as_f64().unwrap() > 0.85,
+        "{plan:#}"
+    );
+    assert!(
+        plan["first_touch"]["local_share"].as_f64().unwrap() < 0.8,
         "{plan:#}"
     );
 
@@ -257,10 +260,16 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     let (before, own) = (&compared["first_touch"], &compared["reference"]);
     for row in [own, &recordings[0], &recordings[1]] {
         assert_eq!(row["simulated"]["misses"], before["misses"]);
-        assert!(row["time_ns"].as_f64().unwrap() > 0.0, "{compared:#}");
+        assert!(
+            row["simulated"]["time_ns"].as_f64().unwrap() > 0.0,
+            "{compared:#}"
+        );
         assert_eq!(row["recorded"]["by_latency"], 0.0, "nodes are known");
     }
-    assert_eq!(own["time_ns"], recordings[0]["time_ns"], "the same plan");
+    assert_eq!(
+        own["simulated"], recordings[0]["simulated"],
+        "the same plan"
+    );
     let share = |part: &Value, whole: &Value| part.as_f64().unwrap() / whole.as_f64().unwrap();
     let recorded = &own["recorded"];
     let (seen, simulated) = (
@@ -279,7 +288,10 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     assert!(alone["notes"][0].as_str().unwrap().contains("--replay"));
     let named = case.nearpage([&words[..], &["--replay", "full"]].concat());
     let named = json(&named.success());
-    assert_eq!(named["recordings"][0]["time_ns"], recordings[1]["time_ns"]);
+    assert_eq!(
+        named["recordings"][0]["simulated"],
+        recordings[1]["simulated"]
+    );
     says(
         case.nearpage(["compare", "exported", "tenth", "--replay", "tenth"]),
         1,

@@ -37,31 +37,29 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
     let words = ["plan", recordings[0], recordings[1], "--machine", MACHINE];
     let words = [&words[..], &["-o", "plan of two.toml"]].concat();
     let found = json(&case.nearpage([&words[..], &["--json"]].concat()).success());
-    let weighed = found["recordings"].as_array().unwrap();
+    let weighed = found["choice"]["recordings"].as_array().unwrap();
     for (one, (recording, layout)) in weighed.iter().zip(recordings.iter().zip(layouts)) {
         assert_eq!(one["recording"], *recording, "{found:#}");
         assert_eq!(one["threads"], layout, "{found:#}");
-        assert_eq!(one["time"]["replayed"], true, "{found:#}");
+        assert_eq!(one["by"], "replay", "{found:#}");
     }
     // The quicker one, the second only by more than 3 %; the other has no plan where it is far behind.
-    let time = |at: usize| weighed[at]["time"]["plan_ns"].as_f64();
+    let time = |at: usize| weighed[at]["planned_ns"].as_f64();
     let taken = match [time(0), time(1)] {
         [Some(first), Some(second)] => usize::from(second < 0.97 * first),
         times => {
             let taken = usize::from(times[0].is_none());
-            let touch = weighed[1 - taken]["time"]["first_touch_ns"].as_f64();
+            let touch = weighed[1 - taken]["first_touch_ns"].as_f64();
             assert!(touch > times[taken].map(|time| 1.25 * time), "{found:#}");
             taken
         }
     };
-    assert_eq!(found["recording"], recordings[taken], "{found:#}");
-    assert_eq!(found["threads"], layouts[taken], "{found:#}");
     let marks: Vec<bool> = weighed.iter().map(|one| one["taken"] == true).collect();
     assert_eq!(marks, [taken == 0, taken == 1], "{found:#}");
     let planned = &found["plans"][0]["time"];
-    for key in ["first_touch_ns", "plan_ns"] {
-        let weighed = &weighed[taken]["time"][key];
-        assert_eq!(planned["longer"][key], *weighed, "{found:#}");
+    for key in ["first_touch_ns", "planned_ns"] {
+        let scaled = &planned[format!("scaled_{key}")];
+        assert_eq!(*scaled, weighed[taken][key], "{found:#}");
     }
     // Its time is that of its own recording alone, with threads where they were.
     let alone = [
@@ -78,7 +76,7 @@ fn planned(case: &Case, recordings: [&str; 2], layouts: [&str; 2]) -> String {
             .success(),
     );
     assert_eq!(alone["plans"][0]["time"], *planned);
-    assert!(alone.get("recordings").is_none() && alone.get("threads").is_none());
+    assert!(alone.get("choice").is_none());
     // And but for the layout so is the plan.
     let key = format!("threads = \"{}\"\n", layouts[taken]);
     let plan = case.read("plan of two.toml");

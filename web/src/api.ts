@@ -58,15 +58,23 @@ export interface Value { samples: number; accesses: number; cost_ns: number; by:
 export interface Threads {
   shared: number[][]; timeline: { parts: number; cpus: number[][]; traffic: number[][] };
 }
-export interface Outcome { local: number; mean: number }
+/** The mean is a latency where the machine has any, and a relative distance otherwise. */
+export interface Outcome { local_share: number; mean_latency_ns?: number; mean_distance?: number }
 export interface Planned {
-  name: string; object: number; size: number; accesses: number; cost_share: number; placement: string; why: string | null;
-  assumed: boolean; first_touch: Outcome; interleave: Outcome; plan: Outcome;
+  name: string; object: number; size_bytes: number; accesses: number; cost_share: number; placement: string; why: string | null;
+  first_touch_assumed: boolean; first_touch: Outcome; interleave: Outcome; planned: Outcome;
+}
+/** Where threads are taken to run. */
+export interface ThreadsAssumed { layout: "as-recorded" | "compact" | "scatter"; why?: string; threads: number; nodes_used: number; nodes: number }
+export interface PlanTime {
+  by: "replay" | "model"; first_touch_ns: number; planned_ns: number; runtime_scale: number; scaled_first_touch_ns: number; scaled_planned_ns: number;
 }
 export interface Plan {
-  machine: string; nodes: number; policy: string; program: string; unit: string; accesses: number; first_touch: Outcome;
-  interleave: Outcome; plan: Outcome; objects: Planned[]; threads: string | null; phases: string[]; looked_after: boolean; origin: string; misfits: string[]; saved: string | null;
-  thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; plan: number[][] };
+  machine: string; nodes: number; policy: string; program: string; accesses: number; first_touch: Outcome;
+  interleave: Outcome; planned: Outcome; objects: Planned[]; time: PlanTime | null; assumed?: string; threads: ThreadsAssumed;
+  threads_of_plan: string | null; phases: { function: string }[]; online_migration: Record<string, number> | null; origin: string;
+  may_be_decided_afresh: boolean; misfits: string[]; saved: string | null; warnings: string[]; notes: string[];
+  thread_nodes: number[]; toml: string; traffic?: { first_touch: number[][]; planned: number[][] };
 }
 /** Time, page, what was done, home before, node that it went to. */
 export type Movement = [number, number, string, number, number];
@@ -165,8 +173,8 @@ export const api = {
   },
   value: (recording: number, frame: Frame) => json<Value>(`value?${parameters({ recording, ...frame })}`),
   threads: (recording: number) => json<Threads>(`threads?recording=${recording}`),
-  plan: (recording: number, wish?: { placements: Record<string, string>; save: boolean }) =>
-    json<Plan>(`plan?recording=${recording}`, wish === undefined ? undefined : JSON.stringify(wish)),
+  plan: (recording: number, request?: { placements: Record<string, string>; save: boolean; afresh: boolean }) =>
+    json<Plan>(`plan?recording=${recording}`, request === undefined ? undefined : JSON.stringify(request)),
   /** All of a daemon's log, or where it has no more than `seen` intervals their number. */
   log: (number: number, seen: number | null) =>
     json<LiveLog | { intervals: number }>(`log?${parameters({ number, ...(seen === null ? {} : { seen }) })}`),

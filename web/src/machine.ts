@@ -31,7 +31,7 @@ export function machineView(context: Context): HTMLElement {
     if (known > 0) drawn.push(map(`As recorded on ${recording.machine.name}`, recording.machine, recorded).element);
     else say.append("The recording does not know on which node pages were, as on a machine of one node. ");
     if (plan?.traffic && target.nodes.length > 1) {
-      drawn.push(map(`First touch on ${plan.machine}`, target, plan.traffic.first_touch).element, map(`As planned on ${plan.machine}`, target, plan.traffic.plan).element);
+      drawn.push(map(`First touch on ${plan.machine}`, target, plan.traffic.first_touch).element, map(`As planned on ${plan.machine}`, target, plan.traffic.planned).element);
     } else if (target.nodes.length === 1) say.append("On one node there is nothing to place: `nearpage view --machine NAME` shows what a plan would do on another machine.");
     if (known > 0 && known < 0.999 * all) say.append(`${percent(known / all)} of the accesses are known by both nodes.`);
     maps.replaceChildren(...drawn);

@@ -123,10 +123,10 @@ export function objectView(context: Context): HTMLElement {
 function planned(plan: Plan, number: number): (Node | string)[] {
   const found = plan.objects.find(({ object }) => object === number);
   if (found === undefined) return ["No plan places it: nothing recognises it in another run, or it is too small."];
-  const local = (outcome: { local: number }) => percent(outcome.local);
+  const local = (outcome: { local_share: number }) => percent(outcome.local_share);
   return [
     `Placed on ${plan.machine}: `, h("b", {}, found.placement),
-    `; local accesses by first touch${found.assumed ? " (assumed)" : ""} ${local(found.first_touch)}, interleaved ${local(found.interleave)}, as planned ${local(found.plan)}. `,
+    `; local accesses by first touch${found.first_touch_assumed ? " (assumed)" : ""} ${local(found.first_touch)}, interleaved ${local(found.interleave)}, as planned ${local(found.planned)}. `,
     h("a", { href: link({ view: "plan" }) }, "Try another"),
   ];
 }

@@ -1,37 +1,52 @@
 // The plan: each decision with its reason and its predicted gain, and what other placements would do.
 
-import { api, type Plan, type Planned, standalone } from "./api.ts";
+import { api, type Outcome, type Plan, type Planned, type PlanTime, standalone } from "./api.ts";
 import type { Context } from "./context.ts";
 import { download, h } from "./dom.ts";
-import { bytes, percent } from "./format.ts";
+import { bytes, percent, time } from "./format.ts";
 import { type Content, Plot, toPixels } from "./plot.ts";
 import { note } from "./state.ts";
 import { table } from "./table.ts";
 
-const BARS: [keyof Planned & ("first_touch" | "interleave" | "plan"), string, string][] = [
+const BARS: [keyof Planned & ("first_touch" | "interleave" | "planned"), string, string][] = [
   ["first_touch", "first touch", "#8a8a8a"],
   ["interleave", "interleaved", "#e69f00"],
-  ["plan", "as planned", "#0072b2"],
+  ["planned", "as planned", "#0072b2"],
 ];
 const SHOWN = 20;
 
 /** What changes while the program runs, which the figures leave out. */
 function notCounted(plan: Plan): string {
   const parts = [
-    ...(plan.phases.length > 0 ? [`what changes when ${plan.phases.join(", ")} begin${plan.phases.length === 1 ? "s" : ""}`] : []),
-    ...(plan.looked_after ? ["that auto looks after the program while it runs"] : []),
+    ...(plan.phases.length > 0 ? [`what changes when ${plan.phases.map((phase) => phase.function).join(", ")} begin${plan.phases.length === 1 ? "s" : ""}`] : []),
+    ...(plan.online_migration !== null ? ["that auto looks after the program while it runs"] : []),
   ];
   return parts.length > 0 ? ` Not counted here: ${parts.join(", and ")}.` : "";
+}
+
+/** Where threads are taken to run. */
+function layout({ threads, threads_of_plan: asked }: Plan): string {
+  const words = { "as-recorded": "as recorded", compact: "compact", scatter: "scatter" }[threads.layout];
+  const on = threads.nodes_used === 0 ? "" : `, on ${threads.nodes_used} of ${threads.nodes} node${threads.nodes === 1 ? "" : "s"}`;
+  return `threads ${words}${asked === null ? "" : " as the plan says"}${threads.why === undefined ? "" : ` (${threads.why})`}${on}`;
+}
+
+/** What the plan does to the time. */
+function inTime(found: PlanTime): string {
+  const instead = (planned: number, touched: number) => `${time(planned)} instead of ${time(touched)} under first touch`;
+  const scaled = found.runtime_scale > 1 ? `; ${instead(found.scaled_planned_ns, found.scaled_first_touch_ns)} of a run whose parallel part is ${found.runtime_scale} times as long` : "";
+  return `Time, ${found.by === "replay" ? "replayed" : "modelled with contention"}: ${instead(found.planned_ns, found.first_touch_ns)}${scaled}.`;
 }
 
 export function planView(context: Context): HTMLElement {
   const place = h("div", {}, "…");
   const edits = edited(context.state.edits ?? "");
   const problem = h("p", { className: "problem", role: "alert" });
+  let afresh = false;
   const ask = async (save = false) => {
     try {
-      const wished = Object.keys(edits).length > 0 || save;
-      const plan = await api.plan(context.number, wished ? { placements: edits, save } : undefined);
+      const wished = Object.keys(edits).length > 0 || save || afresh;
+      const plan = await api.plan(context.number, wished ? { placements: edits, save, afresh } : undefined);
       problem.textContent = "";
       place.replaceChildren(...show(plan));
     } catch (error) {
@@ -39,15 +54,16 @@ export function planView(context: Context): HTMLElement {
     }
   };
   const show = (plan: Plan): Element[] => {
-    // As the other views call it: the plan's own names are for plan files.
-    for (const object of plan.objects) object.name = context.report.report.objects[object.object]?.name ?? object.name;
     const rows = plan.objects.map((object, number) => ({ object, number })).filter(({ object, number }) => object.why !== null || object.cost_share >= 0.001 || edits[number] !== undefined);
-    const mean = (outcome: { mean: number }) => `${outcome.mean.toFixed(0)} ${plan.unit === "ns" ? "ns" : "in relative distance"}`;
+    const mean = (outcome: Outcome) => outcome.mean_latency_ns === undefined ? `${(outcome.mean_distance ?? 0).toFixed(0)} in relative distance` : `${outcome.mean_latency_ns.toFixed(0)} ns`;
     return [
       h("p", { id: "prediction" },
-        `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}${plan.threads === null ? "" : `, threads ${plan.threads}`}: local accesses `,
-        `by first touch ${percent(plan.first_touch.local)}, interleaved ${percent(plan.interleave.local)}, `, h("b", {}, `as planned ${percent(plan.plan.local)}`),
-        `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.plan)), ", uncontended.", notCounted(plan)),
+        `On ${plan.machine} (${plan.nodes} node${plan.nodes === 1 ? "" : "s"}), from ${plan.origin}, ${layout(plan)}: local accesses `,
+        `by first touch ${percent(plan.first_touch.local_share)}, interleaved ${percent(plan.interleave.local_share)}, `, h("b", {}, `as planned ${percent(plan.planned.local_share)}`),
+        `; mean of an access ${mean(plan.first_touch)}, ${mean(plan.interleave)}, `, h("b", {}, mean(plan.planned)), ", uncontended.", notCounted(plan)),
+      ...(plan.time === null ? [] : [h("p", { id: "time" }, inTime(plan.time))]),
+      ...plan.warnings.map((warning) => h("p", { className: "problem", role: "alert" }, `Warning: ${warning}.`)),
+      ...[...plan.notes, ...(plan.assumed === undefined ? [] : [`Assumed: ${plan.assumed}`])].map((note) => h("p", { className: "note" }, note)),
       ...(plan.misfits.length > 0 ? [h("ul", { className: "problem" }, plan.misfits.slice(0, 20).map((misfit) => h("li", {}, misfit)))] : []),
       chart(rows.slice(0, SHOWN).map(({ object }) => object)).element,
       table({
@@ -56,12 +72,12 @@ export function planView(context: Context): HTMLElement {
         sort: null,
         columns: [
           { title: "object", value: ({ object }) => object.name },
-          { title: "size", value: ({ object }) => object.size, cell: ({ object }) => bytes(object.size), number: true },
+          { title: "size", value: ({ object }) => object.size_bytes, cell: ({ object }) => bytes(object.size_bytes), number: true },
           { title: "cost", value: ({ object }) => object.cost_share, cell: ({ object }) => percent(object.cost_share), number: true },
           { title: "placement", value: ({ object }) => object.placement, cell: ({ object, number }) => editor(object, number) },
-          { title: "first touch", value: ({ object }) => object.first_touch.local, cell: ({ object }) => percent(object.first_touch.local) + (object.assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
-          { title: "interleaved", value: ({ object }) => object.interleave.local, cell: ({ object }) => percent(object.interleave.local), number: true },
-          { title: "planned", value: ({ object }) => object.plan.local, cell: ({ object }) => percent(object.plan.local), number: true },
+          { title: "first touch", value: ({ object }) => object.first_touch.local_share, cell: ({ object }) => percent(object.first_touch.local_share) + (object.first_touch_assumed ? "*" : ""), number: true, hint: "share of local accesses; * first touch is assumed" },
+          { title: "interleaved", value: ({ object }) => object.interleave.local_share, cell: ({ object }) => percent(object.interleave.local_share), number: true },
+          { title: "planned", value: ({ object }) => object.planned.local_share, cell: ({ object }) => percent(object.planned.local_share), number: true },
           { title: "why", value: ({ object }) => object.why ?? "" },
         ],
       }),
@@ -70,6 +86,7 @@ export function planView(context: Context): HTMLElement {
         standalone ? null : h("button", { id: "save", onclick: () => void ask(true) }, "Save beside the recording"),
         h("button", { onclick: () => download("plan.toml", new Blob([plan.toml], { type: "application/toml" })) }, "Download plan.toml"),
         Object.keys(edits).length > 0 ? h("button", { onclick: () => { for (const key of Object.keys(edits)) delete edits[key]; note({ edits: "" }); void ask(); } }, "Undo all edits") : null,
+        plan.may_be_decided_afresh && !standalone ? h("button", { id: "afresh", onclick: () => { afresh = true; void ask(); } }, "Decide afresh") : null,
         plan.saved === null ? null : h("span", { role: "status", id: "saved" }, `Saved as ${plan.saved}: nearpage run --plan '${plan.saved}' -- COMMAND`)),
     ];
   };
@@ -127,7 +144,7 @@ function chart(rows: Planned[]): Plot {
           rows.forEach((row, line) => {
             BARS.forEach(([key, , colour], bar) => {
               const [left, top] = toPixels(content, area, [0, line + 0.1 + bar * 0.27]);
-              const [right, bottom] = toPixels(content, area, [row[key].local, line + 0.1 + (bar + 1) * 0.27]);
+              const [right, bottom] = toPixels(content, area, [row[key].local_share, line + 0.1 + (bar + 1) * 0.27]);
               g.fillStyle = colour;
               g.fillRect(left, top, Math.max(right - left, 1), bottom - top - 1);
             });
@@ -135,9 +152,9 @@ function chart(rows: Planned[]): Plot {
         },
         at(_, y) {
           const row = rows[Math.floor(y)];
-          return [row.name, ...BARS.map(([key, name]) => `${name} ${percent(row[key].local)}`), `${percent(row.cost_share)} of the cost`];
+          return [row.name, ...BARS.map(([key, name]) => `${name} ${percent(row[key].local_share)}`), `${percent(row.cost_share)} of the cost`];
         },
-        csv: () => [["object", "cost_share", ...BARS.map(([, name]) => name)], ...rows.map((row) => [row.name, row.cost_share, ...BARS.map(([key]) => row[key].local)])],
+        csv: () => [["object", "cost_share", ...BARS.map(([, name]) => name)], ...rows.map((row) => [row.name, row.cost_share, ...BARS.map(([key]) => row[key].local_share)])],
       };
       return content;
     },

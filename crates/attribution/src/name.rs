@@ -162,9 +162,8 @@ impl<'a> Names<'a> {
         let number = self.frames.get(&site).copied();
         let next = number.unwrap_or_else(|| self.innermost(site)) + 1;
         // What calls `main` says nothing.
-        let says_more = |frame: &Frame| {
-            !is_runtime(self.tables, frame) && frame.function != "_start"
-        };
+        let says_more =
+            |frame: &Frame| !is_runtime(self.tables, frame) && frame.function != "_start";
         let has_next = self.frames_of(site).get(next).is_some_and(says_more);
         if has_next {
             self.frames.insert(site, next);

@@ -70,13 +70,18 @@ impl Threads {
     /// For people: `threads as recorded, on 2 of 4 nodes`.
     pub fn words(&self) -> String {
         let why = self.why.as_ref().map(|why| format!(" ({why})"));
-        format!(
-            "threads {}{}, on {} of {}",
+        let layout = format!(
+            "threads {}{}",
             self.layout.as_str(),
-            why.unwrap_or_default(),
-            self.nodes_used,
-            several(self.nodes as u64, "node")
-        )
+            why.unwrap_or_default()
+        );
+        match self.nodes_used {
+            0 => layout,
+            used => format!(
+                "{layout}, on {used} of {}",
+                several(self.nodes as u64, "node")
+            ),
+        }
     }
 }
 

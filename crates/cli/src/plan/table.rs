@@ -13,43 +13,38 @@ const ROWS_MAX: usize = 20;
 
 /// A decided plan as a table, with the time that it takes, what changes while the program runs, and what has to be known.
 pub fn to_text(decided: &DecidedPlan, width: usize) -> String {
-    let mut text = String::new();
-    let mut say = |words: &str| {
-        let _ = writeln!(text, "{}", wrapped(&printable(words), width));
-    };
+    let paragraph = |words: &str| wrapped(&printable(words), width) + "\n";
     let program = match decided.program.as_str() {
         "" => "program",
         named => named,
     };
     let team = decided.plan.teams.first().map_or(1, |team| team.threads);
-    say(&format!(
-        "{program} on {}, {}: where accesses would go (policy {}; {})\n",
+    let mut text = paragraph(&format!(
+        "{program} on {}, {}: where accesses would go (policy {}; {})",
         decided.machine,
         several(team.into(), "thread"),
         decided.policy,
         decided.threads.words()
     ));
+    text.push('\n');
     if decided.prediction.accesses <= 0.0 {
-        say(
-            "no accesses were recorded that a plan could place; record for longer, or at a higher --rate",
-        );
-        return text;
+        let words = "no accesses were recorded that a plan could place; record for longer, or at a higher --rate";
+        return text + &paragraph(words);
     }
     let columns = Columns::that_fit(width);
     text += &objects(decided, &columns, width);
     text += &later(decided, &columns, width);
-    let mut say = |words: &str| {
-        let _ = writeln!(text, "{}", wrapped(&printable(words), width));
-    };
-    if let Some(time) = &decided.time {
-        say(&time_in_words(time));
-    }
-    if let Some(words) = &decided.assumed {
-        say(&format!("assumed: {words}"));
-    }
-    decided.notes.iter().for_each(|note| say(note));
+    text.extend(
+        decided
+            .time
+            .iter()
+            .map(|time| paragraph(&time_in_words(time))),
+    );
+    let assumed = decided.assumed.iter();
+    text.extend(assumed.map(|words| paragraph(&format!("assumed: {words}"))));
+    text.extend(decided.notes.iter().map(|note| paragraph(note)));
     let warnings = decided.warnings.iter();
-    warnings.for_each(|warning| say(&format!("warning: {warning}")));
+    text.extend(warnings.map(|warning| paragraph(&format!("warning: {warning}"))));
     text
 }
 
