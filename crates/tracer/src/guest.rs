@@ -30,15 +30,15 @@ use std::time::Duration;
 use nearpage_wire::trace::{BEGIN_MARK, Counter, END_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
+use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction, names_gs};
 use crate::memory::{self, Memory, PAGE_BITS};
-use crate::plugin::{
-    self, at, instruction_text, is_atomic, is_string_instruction, names_gs, process,
-};
+use crate::plugin::{self, process};
 use crate::qemu::{
     self, ALL_ACCESSES, AccessKind, Block, ClockInterface, Id, Instruction, Interface,
     MemoryInterface, NO_REGISTERS, StoreBit, SystemInterface,
 };
 use crate::thread::{Code, PlacedRun, Run};
+use crate::vcpus::Vcpu;
 
 struct Guest {
     id: Id,
@@ -163,7 +163,8 @@ unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn end_now(_: Id) {
-    plugin::end_all();
+    // SAFETY: no CPU runs while a plugin is reset.
+    unsafe { plugin::end_all() };
 }
 
 /// # Safety
@@ -322,7 +323,11 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
-    if let Some(thread) = plugin::vcpu_thread(vcpu) {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    if let Some(mut thread) = plugin::vcpu_thread(&vcpu) {
         // SAFETY: `translated` gave a run that is kept for good.
         thread.placed_block(unsafe { &*run.cast::<PlacedRun>() });
     }
@@ -331,7 +336,11 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
-    let (Some(thread), Some(guest)) = (plugin::known_thread(vcpu), GUEST.get()) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    let (Some(mut thread), Some(guest)) = (vcpu.traced(), GUEST.get()) else {
         return;
     };
     // SAFETY: QEMU's functions, in a callback for that access.
@@ -376,7 +385,11 @@ unsafe extern "C" fn atomic_access(
 /// # Safety
 /// As above.
 unsafe extern "C" fn idle(_: Id, vcpu: c_uint) {
-    if let Some(thread) = plugin::known_thread(vcpu) {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    if let Some(mut thread) = vcpu.traced() {
         thread.idles();
     }
 }

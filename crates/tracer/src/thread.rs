@@ -133,6 +133,17 @@ struct Pending {
 /// what it does to others, far less than a quantum.
 const PENDING: usize = 64;
 
+/// What is left to do for an event.
+#[must_use]
+pub(crate) enum Noted {
+    /// Nothing: it is noted.
+    Done,
+    /// [`Thread::catch_up`]: it is noted, and there is no room for another.
+    Full,
+    /// It is not noted: the thread's turn is over, or pages were unmapped.
+    MustPause,
+}
+
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
 #[repr(C)]
 pub struct Thread {
@@ -326,30 +337,42 @@ impl Thread {
     /// A block begins.
     #[inline]
     pub fn block(&mut self, run: Run) {
+        match self.note_block(run) {
+            Noted::Done => {}
+            Noted::Full => self.catch_up(),
+            Noted::MustPause => self.block_after_pause(run),
+        }
+    }
+
+    /// Notes that a block begins. Calls nothing.
+    #[inline]
+    pub(crate) fn note_block(&mut self, run: Run) -> Noted {
         if self.instructions >= self.stop
             || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
         {
-            return self.block_after_pause(run);
+            return Noted::MustPause;
         }
-        self.begin(run);
+        self.begin(run)
     }
 
     #[cold]
     #[inline(never)]
     fn block_after_pause(&mut self, run: Run) {
         self.pause();
-        self.begin(run);
+        if let Noted::Full = self.begin(run) {
+            self.catch_up();
+        }
     }
 
     #[inline]
-    fn begin(&mut self, run: Run) {
+    fn begin(&mut self, run: Run) -> Noted {
         self.instructions += run.instructions();
-        self.later(Pending {
+        self.note(Pending {
             address: run.0,
             code: Code::BLOCK,
             kind: AccessKind::default(),
             frame: 0,
-        });
+        })
     }
 
     /// A guest's block begins.
@@ -400,26 +423,43 @@ impl Thread {
     /// An access was made.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
+        if let Noted::Full = self.note_access(address, code, kind) {
+            self.catch_up();
+        }
+    }
+
+    /// Notes that an access was made. Calls nothing.
+    #[inline]
+    pub(crate) fn note_access(&mut self, address: u64, code: Code, kind: AccessKind) -> Noted {
         // The host has the time until this goes through the caches to fetch what a miss takes.
         let line = address >> self.line_shift;
         self.expected.iter().for_each(|place| place.expect(line));
-        self.later(Pending {
+        self.note(Pending {
             address,
             code,
             kind,
             frame: 0,
-        });
+        })
+    }
+
+    #[inline]
+    fn later(&mut self, pending: Pending) {
+        if let Noted::Full = self.note(pending) {
+            self.catch_up();
+        }
     }
 
     /// The host is still waiting for the program's own accesses meanwhile, and sees no further than
     /// some hundred instructions: the fewer these are, the more of the program's misses overlap.
     #[inline]
-    fn later(&mut self, pending: Pending) {
+    fn note(&mut self, pending: Pending) -> Noted {
         let count = self.pending_count;
         self.pending[count % PENDING] = pending;
         self.pending_count = count + 1;
         if count + 1 >= PENDING {
-            self.catch_up();
+            Noted::Full
+        } else {
+            Noted::Done
         }
     }
 
