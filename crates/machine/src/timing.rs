@@ -228,36 +228,7 @@ impl Machine {
                 MoveCost::Fixed(default(self.moves.fixed_ns, moved_ns, &words))
             }
         };
-        let latency_ns = match &self.latency_ns {
-            Some(latency_ns) => {
-                if latency_ns.iter().flatten().any(Option::is_none) {
-                    assumed.push(
-                        "latencies that are not known as in the opposite direction, or in \
-                        proportion to distances"
-                            .to_owned(),
-                    );
-                }
-                self.weights()
-            }
-            None => {
-                assumed.push("latencies of ten times the distances, in ns".to_owned());
-                let scale = |row: Vec<f64>| row.into_iter().map(|weight| 10.0 * weight).collect();
-                self.weights().into_iter().map(scale).collect()
-            }
-        };
-        let mut hit_ns = vec![
-            0.0;
-            self.caches
-                .iter()
-                .map(|c| usize::from(c.level))
-                .max()
-                .unwrap_or(0)
-                + 1
-        ];
-        for cache in &self.caches {
-            let slot = &mut hit_ns[usize::from(cache.level)];
-            *slot = cache.latency_ns.unwrap_or(0.0).max(*slot);
-        }
+        let latency_ns = self.simulated_latencies(&mut assumed);
         let (links, routes) = self.routing()?;
         Ok(Timing {
             clock_ghz,
@@ -265,7 +236,7 @@ impl Machine {
             outstanding_misses: self.processor.outstanding_misses.unwrap_or(1),
             window_instructions: self.processor.window_instructions.unwrap_or(128),
             latency_ns,
-            hit_ns,
+            hit_ns: self.hit_times(),
             tlb_miss_ns: self.tlb_miss_cycles() / clock_ghz,
             memory_bandwidth_bytes_per_s: self
                 .memory
@@ -288,6 +259,38 @@ impl Machine {
             energy: self.energy,
             assumed,
         })
+    }
+
+    /// Latency from each node's CPUs to each node's memory.
+    fn simulated_latencies(&self, assumed: &mut Vec<String>) -> Vec<Vec<f64>> {
+        match &self.latency_ns {
+            Some(latency_ns) => {
+                if latency_ns.iter().flatten().any(Option::is_none) {
+                    assumed.push(
+                        "latencies that are not known as in the opposite direction, or in \
+                        proportion to distances"
+                            .to_owned(),
+                    );
+                }
+                self.weights()
+            }
+            None => {
+                assumed.push("latencies of ten times the distances, in ns".to_owned());
+                let scale = |row: Vec<f64>| row.into_iter().map(|weight| 10.0 * weight).collect();
+                self.weights().into_iter().map(scale).collect()
+            }
+        }
+    }
+
+    /// What a hit in each level takes.
+    fn hit_times(&self) -> Vec<f64> {
+        let levels = self.caches.iter().map(|cache| usize::from(cache.level));
+        let mut hit_ns = vec![0.0; levels.max().unwrap_or(0) + 1];
+        for cache in &self.caches {
+            let slot = &mut hit_ns[usize::from(cache.level)];
+            *slot = cache.latency_ns.unwrap_or(0.0).max(*slot);
+        }
+        hit_ns
     }
 
     /// Of the levels that translate data, or of all where none is for data alone.

@@ -20,20 +20,23 @@
 //! Nothing else should run meanwhile. Frequencies, virtual machines' neighbours and SMT siblings all
 //! show; firmware that interleaves nodes makes all nodes look alike.
 
+mod available;
+mod bandwidth;
 mod kernels;
 mod memory;
 mod moving;
 mod placing;
 
-use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
+use available::{busy, control_group_bytes, free_bytes};
+use bandwidth::Kind;
 use kernels::WORD_BYTES;
 use memory::Buffer;
 
@@ -440,98 +443,6 @@ impl Measurement {
             join(chasing)
         })
     }
-
-    /// Sum over the CPUs, median over the rounds.
-    fn bandwidth_bytes_per_s(
-        &self,
-        kind: Kind,
-        cpus: &[CpuId],
-        words: &mut [u64],
-    ) -> Result<f64, MeasureError> {
-        let rounds = self.effort.rounds as usize;
-        let round_start = Barrier::new(cpus.len());
-        let rates: Vec<Vec<f64>> = thread::scope(|scope| {
-            let mut rest = words;
-            let mut threads = Vec::new();
-            for (&cpu, range) in cpus.iter().zip(parts(rest.len(), cpus.len())) {
-                let (part, others) = rest.split_at_mut(range.len());
-                rest = others;
-                let round_start = &round_start;
-                threads.push(scope.spawn(move || {
-                    let pinned = pin(cpu);
-                    let mut at = 0;
-                    let rates = (0..=rounds).map(|_| {
-                        round_start.wait();
-                        let start = Instant::now();
-                        let mut bytes = 0;
-                        loop {
-                            bytes += kind.block(part, &mut at);
-                            let elapsed = start.elapsed();
-                            if elapsed >= self.effort.round {
-                                break bytes as f64 / elapsed.as_secs_f64();
-                            }
-                        }
-                    });
-                    let rates = rates.collect();
-                    pinned.map(|()| rates)
-                }));
-            }
-            threads.into_iter().map(join).collect::<Result<_, _>>()
-        })?;
-        let sums = (1..=rounds).map(|round| rates.iter().map(|of| of[round]).sum());
-        Ok(median(sums.collect()))
-    }
-}
-
-/// What a bandwidth is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Mixed,
-}
-
-impl Kind {
-    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mixed];
-
-    fn of(self, machine: &mut Machine) -> &mut Option<Matrix> {
-        match self {
-            Self::Read => &mut machine.bandwidth.read_bytes_per_s,
-            Self::Write => &mut machine.bandwidth.write_bytes_per_s,
-            Self::Mixed => &mut machine.bandwidth.mixed_bytes_per_s,
-        }
-    }
-
-    /// Goes through the block that `at` is the number of, and on to the next, round and round.
-    /// Returns the bytes that were loaded and stored.
-    fn block(self, part: &mut [u64], at: &mut usize) -> usize {
-        let streams = if self == Self::Mixed { 3 } else { 1 };
-        let length = part.len() / streams;
-        let block = BLOCK_WORDS.min(length);
-        let start = *at % (length / block.max(1)).max(1) * block;
-        *at += 1;
-        match self {
-            Self::Read => kernels::read(&part[start..start + block]),
-            Self::Write => kernels::write(&mut part[start..start + block], *at as u64),
-            Self::Mixed => {
-                let (target, rest) = part.split_at_mut(length);
-                let (a, b) = rest.split_at(length);
-                let range = start..start + block;
-                kernels::mix(&mut target[range.clone()], &a[range.clone()], &b[range]);
-            }
-        }
-        streams * block * WORD_BYTES
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Mixed => "mixed",
-        })
-    }
 }
 
 /// `length` in `count` parts alike, in order; what is left over is in none.
@@ -581,49 +492,6 @@ fn rounded(mut matrix: Matrix, unit: f64) -> Matrix {
         *value = round_to(*value, unit);
     }
     matrix
-}
-
-/// A note where other programs keep at least a CPU half busy: the load of the last minute, as
-/// `/proc/loadavg` begins.
-fn busy(loadavg: &str) -> Option<String> {
-    let load: f64 = loadavg.split(' ').next()?.parse().ok()?;
-    (load >= 0.5).then(|| {
-        format!(
-            "other programs are running (load {load:.1}): the figures are worse than the machine; measure again when it is idle"
-        )
-    })
-}
-
-/// `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), `MemAvailable` where it is the system's.
-fn free_bytes(meminfo: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(meminfo).ok()?;
-    let of = |key: &str| {
-        let (_, rest) = text.split_once(key)?;
-        let kibibytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
-        Some(kibibytes * 1024)
-    };
-    of("MemAvailable:").or_else(|| of("MemFree:"))
-}
-
-/// What the tightest of this process's control groups (version 2) has left.
-fn control_group_bytes(sys_root: &Path) -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    group_bytes(&sys_root.join("fs/cgroup"), path)
-}
-
-fn group_bytes(root: &Path, path: &str) -> Option<u64> {
-    let number =
-        |path: PathBuf| -> Option<u64> { std::fs::read_to_string(path).ok()?.trim().parse().ok() };
-    let folder = root.join(path);
-    folder
-        .ancestors()
-        .take_while(|folder| folder.starts_with(root))
-        .filter_map(|group| {
-            let limit = number(group.join("memory.max"))?;
-            Some(limit.saturating_sub(number(group.join("memory.current")).unwrap_or(0)))
-        })
-        .min()
 }
 
 #[cfg(test)]

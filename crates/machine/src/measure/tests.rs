@@ -1,3 +1,4 @@
+use super::available::group_bytes;
 use super::*;
 use crate::preset;
 
