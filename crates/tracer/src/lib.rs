@@ -19,6 +19,7 @@ pub mod caches;
 pub mod calls;
 pub mod children;
 pub mod directory;
+pub mod error;
 pub mod exec;
 pub mod futexes;
 pub mod guest;

@@ -12,6 +12,7 @@ use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::calls::After;
+use crate::error::StartError;
 use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction};
 use crate::process::Process;
 use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
@@ -395,30 +396,31 @@ fn install<'a>(
     target: &CStr,
     whole_system: bool,
     arguments: impl Iterator<Item = std::borrow::Cow<'a, str>>,
-) -> Result<(), String> {
+) -> Result<(), StartError> {
     if target != c"x86_64" {
-        return Err("only programs and guests for x86_64 can be traced".into());
+        return Err(StartError::Target);
     }
     let (mut setup, mut folder) = (None, None);
     for argument in arguments {
         match argument.split_once('=') {
             Some(("setup", path)) => setup = Some(path.to_owned()),
             Some(("out", path)) => folder = Some(path.to_owned()),
-            _ => return Err(format!("'{argument}' is not setup=FILE or out=FOLDER")),
+            _ => return Err(StartError::Argument(argument.into_owned())),
         }
     }
     let (Some(path), Some(folder)) = (setup, folder) else {
-        return Err("it needs setup=FILE and out=FOLDER".into());
+        return Err(StartError::ArgumentMissing);
     };
-    let folder = std::fs::canonicalize(&folder).map_err(|error| format!("{folder}: {error}"))?;
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let setup = Setup::parse(text.leak()).map_err(|error| format!("{path}: {error}"))?;
+    let file = |path: String| move |source| StartError::File { path, source };
+    let folder = std::fs::canonicalize(&folder).map_err(file(folder))?;
+    let text = std::fs::read_to_string(&path).map_err(file(path.clone()))?;
+    let setup = Setup::parse(text.leak()).map_err(|source| StartError::Setup { path, source })?;
     let qemu = qemu::find()?;
     if whole_system {
         return guest::install(id, setup, &folder);
     }
     let _ = MAPS_BEFORE.set(maps::read());
-    begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
+    begin(setup, &folder, 0).map_err(file(folder.display().to_string()))?;
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
         (qemu.register_vcpu_exit_cb)(id, vcpu_ended);

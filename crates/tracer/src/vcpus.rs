@@ -273,9 +273,9 @@ fn take(number: usize) -> Option<*mut Guarded> {
 /// # Safety
 /// This host thread is the process's only one: [`take_all`] relies on what this clears.
 pub(crate) unsafe fn forget_all() {
-    for number in 0..VCPUS {
+    for (number, in_call) in IN_CALL.iter().enumerate() {
         take(number);
-        IN_CALL[number].store(false, Relaxed);
+        in_call.store(false, Relaxed);
     }
 }
 
