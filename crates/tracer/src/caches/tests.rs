@@ -56,3 +56,74 @@ fn many_threads_leave_the_caches_coherent() {
         assert_eq!(caches.incoherence(), None);
     }
 }
+
+impl Caches {
+    /// Stops everything and looks whether the caches are coherent; says what is not.
+    fn incoherence(&self) -> Option<String> {
+        use std::collections::HashMap;
+        let sets: Vec<_> = (0..self.directory.sets())
+            .map(|set| self.directory.lock::<false>(set))
+            .collect();
+        // What the directory tells of each line: its set, slot, holders.
+        let mut told = HashMap::new();
+        for (number, set) in sets.iter().enumerate() {
+            for slot in set.taken() {
+                let holders: Vec<usize> = set.holders(slot).collect();
+                if set.find(set.entry(slot).line()) != Some(slot) || holders.is_empty() {
+                    return Some(format!("set {number}, slot {slot}: {holders:?}"));
+                }
+                told.insert(set.entry(slot).line(), (set, slot, holders));
+            }
+        }
+        // What each cache has.
+        let mut held: HashMap<u64, Vec<usize>> = HashMap::new();
+        let orders = self.cpus.iter().map(|cpu| &cpu.l2).chain(&self.l3);
+        for (holder, order) in orders.enumerate() {
+            for (number, place) in order.slots.all().iter().enumerate() {
+                let Some(slot) = place.load(Relaxed).checked_sub(1) else {
+                    continue;
+                };
+                let own_set = (number / order.slots.ways()) as u64;
+                let set = &sets[(own_set % self.directory.sets()) as usize];
+                let line = set.entry(slot as usize).line();
+                if line % order.sets != own_set {
+                    return Some(format!("{holder}: line {line:#x} in set {own_set}"));
+                }
+                held.entry(line).or_default().push(holder);
+            }
+        }
+        if told.len() != held.len() {
+            return Some(format!("{} lines known, {} held", told.len(), held.len()));
+        }
+        for (line, holders) in &held {
+            let Some((set, slot, told)) = told.get(line) else {
+                return Some(format!("line {line:#x} is held by {holders:?}, unknown"));
+            };
+            if told != holders {
+                return Some(format!("line {line:#x}: {told:?}, held by {holders:?}"));
+            }
+            let cpus = holders.iter().filter(|holder| **holder < self.cpus.len());
+            let state = set.entry(*slot).state();
+            if state >= EXCLUSIVE && cpus.count() != 1 {
+                return Some(format!("line {line:#x} in state {state}: {holders:?}"));
+            }
+            let l3s = holders.iter().filter(|holder| **holder >= self.cpus.len());
+            if set.entry(*slot).l3_modified() && l3s.count() != 1 {
+                return Some(format!("line {line:#x} modified in L3: {holders:?}"));
+            }
+        }
+        for (position, cpu) in self.cpus.iter().enumerate() {
+            for tag in cpu.l1_data.tags().chain(cpu.l1_fetch.tags()) {
+                let l2 = told
+                    .get(&(tag >> 2))
+                    .filter(|(_, _, holders)| holders.contains(&position))
+                    .map_or(0, |(set, slot, _)| set.entry(*slot).state());
+                let too_much = tag & 3 == MODIFIED && l2 != MODIFIED;
+                if tag != 0 && (l2 == 0 || too_much) {
+                    return Some(format!("CPU {position}: L1 {tag:#x}, L2 {l2}"));
+                }
+            }
+        }
+        None
+    }
+}
