@@ -1,6 +1,7 @@
 //! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
 
 use nearpage_machine::{CpuId, NodeId};
+use rustc_hash::FxHashMap;
 
 use super::{Daemon, narrow, node_of};
 use crate::address_space::AddressSpace;
@@ -112,24 +113,13 @@ impl Daemon {
         let mut answers = Vec::with_capacity(seen.len());
         interval.observations.reserve(seen.len());
         homes.begin();
-        // Samples of a process come one after another.
-        let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
-        let mut page = |seen: &Seen| {
-            let process = threads[seen.thread.0 as usize].process;
-            let space = match of_process {
-                Some((last, space)) if last == process => space,
-                _ => {
-                    let space = processes.get(&process).map(TargetProcess::space);
-                    of_process = Some((process, space));
-                    space
-                }
-            };
-            let address = match space {
-                Some(space) => space.page(seen.address, page_bytes).0,
-                None => seen.address & !(page_bytes - 1),
-            };
-            Page { process, address }
+        let mut spaces = Spaces {
+            processes,
+            page_bytes,
+            latest: None,
         };
+        let mut page =
+            |seen: &Seen| spaces.page(threads[seen.thread.0 as usize].process, seen.address);
         let some = |at: usize| {
             let begin = (at * AT_ONCE).min(seen.len());
             &seen[begin..(begin + AT_ONCE).min(seen.len())]
@@ -189,5 +179,33 @@ impl Daemon {
             }
         }
         (placed, answers)
+    }
+}
+
+/// The address spaces of the processes whose pages are sampled.
+struct Spaces<'a> {
+    processes: &'a FxHashMap<ProcessIndex, TargetProcess>,
+    page_bytes: u64,
+    /// Samples of a process come one after another.
+    latest: Option<(ProcessIndex, Option<&'a AddressSpace>)>,
+}
+
+impl Spaces<'_> {
+    /// The page of an address.
+    #[inline]
+    fn page(&mut self, process: ProcessIndex, address: u64) -> Page {
+        let space = match self.latest {
+            Some((latest, space)) if latest == process => space,
+            _ => {
+                let space = self.processes.get(&process).map(TargetProcess::space);
+                self.latest = Some((process, space));
+                space
+            }
+        };
+        let address = match space {
+            Some(space) => space.page(address, self.page_bytes).0,
+            None => address & !(self.page_bytes - 1),
+        };
+        Page { process, address }
     }
 }
