@@ -150,7 +150,7 @@ impl Metrics {
         );
     }
 
-    /// How things stand after the latest interval.
+    /// Metrics of the latest interval alone.
     fn write_latest(&self, text: &mut Text) {
         text.metric(
             "hot_pages",

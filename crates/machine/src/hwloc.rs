@@ -226,7 +226,7 @@ fn caches(objects: &[Element], cpus: &CpuList) -> Result<Vec<Cache>, Problem> {
     Ok(caches)
 }
 
-/// The smallest first.
+/// Sizes of pages but 0, in order.
 fn page_sizes(root: Element) -> Result<BTreeSet<u64>, Problem> {
     let mut page_sizes = BTreeSet::new();
     for page in root

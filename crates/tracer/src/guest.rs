@@ -231,7 +231,7 @@ struct Part {
 }
 
 impl Part {
-    /// `None`: nobody knows where it is in the guest's memory, or it is empty.
+    /// `None`: its place in the guest's memory is unknown, or it is empty.
     fn run(&self, memory: &Memory, line_shift: u32) -> Option<PlacedRun> {
         let place = memory.place(self.host)?;
         if self.end <= self.address {

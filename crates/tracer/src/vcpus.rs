@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, fence};
 
 use crate::qemu::AccessKind;
 use crate::thread::{Code, Noted, Run, Thread};
@@ -25,6 +25,12 @@ struct Guarded {
     in_use: AtomicBool,
     thread: UnsafeCell<Thread>,
 }
+
+/// [`take_all`] uses threads of other host threads.
+const _: () = {
+    const fn may_change_host_threads<T: Send>() {}
+    may_change_host_threads::<Thread>();
+};
 
 type Slots = [AtomicPtr<Guarded>; VCPUS];
 /// The thread that each emulated CPU runs, while its accesses count. QEMU reuses the number of a
@@ -94,8 +100,6 @@ unsafe fn unused<'slot>(guarded: *const Guarded) -> Option<&'slot Guarded> {
 unsafe fn enter<'vcpu>(guarded: *const Guarded) -> Option<Entered<'vcpu>> {
     // SAFETY: as this function's.
     unsafe { unused(guarded) }?.in_use.store(true, Relaxed);
-    // A signal's handler on this host thread, too, sees the flag before the thread is used.
-    compiler_fence(SeqCst);
     Some(Entered {
         guarded,
         _vcpu: PhantomData,
@@ -107,7 +111,8 @@ impl Vcpu {
     ///
     /// # Safety
     /// QEMU is calling back for this CPU on the host thread that runs the CPU, and the value is dropped
-    /// before the callback returns. (QEMU runs a CPU on one host thread at a time.)
+    /// before the callback returns. (QEMU runs a CPU on one host thread at a time, and makes no
+    /// callbacks from signal handlers.)
     #[inline]
     pub(crate) unsafe fn of_callback(number: c_uint) -> Option<Self> {
         let number = number as usize;
@@ -144,7 +149,8 @@ impl Vcpu {
         let Some(guarded) = (unsafe { unused(TRACED[self.number].load(Relaxed)) }) else {
             return Err(self);
         };
-        // SAFETY: nobody has a reference, and `Thread::note_block` calls nothing that could ask for one.
+        // SAFETY: nobody has a reference, and this one ends with `Thread::note_block`, which calls nothing
+        // that could ask for another.
         match unsafe { &mut *guarded.thread.get() }.note_block(run) {
             Noted::Done => Ok(()),
             Noted::Full => {
@@ -162,7 +168,8 @@ impl Vcpu {
         let Some(guarded) = (unsafe { unused(TRACED[self.number].load(Relaxed)) }) else {
             return;
         };
-        // SAFETY: nobody has a reference, and `note_access` calls nothing that could ask for one.
+        // SAFETY: nobody has a reference, and this one ends with `Thread::note_access`, which calls
+        // nothing that could ask for another.
         let noted = unsafe { &mut *guarded.thread.get() }.note_access(address, code, kind);
         if let Noted::Full = noted {
             self.catch_up();
@@ -177,7 +184,7 @@ impl Vcpu {
         }
     }
 
-    /// Its thread, whatever it is at. `begin` makes one where there is none yet.
+    /// Its thread, traced or not, unless somebody uses it. `begin` makes a thread where there is none.
     pub(crate) fn thread(
         &self,
         begin: impl FnOnce() -> Option<Box<Thread>>,

@@ -93,7 +93,7 @@ fn events_become_records_without_preloading() {
     check_records(&records(folder.path()));
 }
 
-/// The log of [`events_become_records_without_preloading`].
+/// Checks the log that [`events_become_records_without_preloading`] writes.
 fn check_records(records: &[(Kind, u16, u32, Vec<u64>)]) {
     let of = |kind| {
         records
