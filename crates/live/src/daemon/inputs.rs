@@ -1,7 +1,6 @@
 //! What goes into a decision: the interval's samples, by the numbers of their pages and where those are.
 
 use nearpage_machine::{CpuId, NodeId};
-use rustc_hash::FxHashMap;
 
 use super::{Daemon, narrow, node_of};
 use crate::address_space::AddressSpace;
@@ -113,13 +112,21 @@ impl Daemon {
         let mut answers = Vec::with_capacity(seen.len());
         interval.observations.reserve(seen.len());
         homes.begin();
-        let mut spaces = Spaces {
-            processes,
-            page_bytes,
-            latest: None,
+        // Samples of a process come one after another.
+        let mut of_process: Option<(ProcessIndex, Option<&AddressSpace>)> = None;
+        let mut page = |seen: &Seen| {
+            let process = threads[seen.thread.0 as usize].process;
+            let space = match of_process {
+                Some((last, space)) if last == process => space,
+                _ => {
+                    let space = processes.get(&process).map(TargetProcess::space);
+                    of_process = Some((process, space));
+                    space
+                }
+            };
+            let address = page_address(space, seen.address, page_bytes);
+            Page { process, address }
         };
-        let mut page =
-            |seen: &Seen| spaces.page(threads[seen.thread.0 as usize].process, seen.address);
         let some = |at: usize| {
             let begin = (at * AT_ONCE).min(seen.len());
             &seen[begin..(begin + AT_ONCE).min(seen.len())]
@@ -145,14 +152,12 @@ impl Daemon {
                     .time_ns
                     .saturating_sub(interval.begin_ns)
                     .max(latest_ns);
-                let Touched { number, new } =
-                    match pages.touch(here, of_here, |number| homes.fetch_ahead(number)) {
-                        touched if touched.is_left_out() => {
-                            *without_node += 1;
-                            continue;
-                        }
-                        touched => touched,
-                    };
+                let touched = pages.touch(here, of_here, |number| homes.fetch_ahead(number));
+                if touched.is_left_out() {
+                    *without_node += 1;
+                    continue;
+                }
+                let Touched { number, new } = touched;
                 let Page { process, address } = here.page(of_here);
                 if new {
                     homes.forget(number);
@@ -164,15 +169,10 @@ impl Daemon {
                         number: address / page_bytes,
                     });
                 }
-                interval.observations.push(Observed {
-                    after_ns: latest_ns.min(length_ns),
-                    page: number,
-                    node,
-                    home: 0,
-                    thread: seen.thread.0,
-                    kind: seen.kind,
-                    level: seen.level,
-                });
+                let after_ns = latest_ns.min(length_ns);
+                interval
+                    .observations
+                    .push(observed(seen, number, node, after_ns));
                 // A huge page is there as a whole, a part of one that is not may be.
                 let small = seen.address & !(page_bytes - 1);
                 answers.push(homes.sampled(number, process, small));
@@ -182,30 +182,25 @@ impl Daemon {
     }
 }
 
-/// The address spaces of the processes whose pages are sampled.
-struct Spaces<'a> {
-    processes: &'a FxHashMap<ProcessIndex, TargetProcess>,
-    page_bytes: u64,
-    /// Samples of a process come one after another.
-    latest: Option<(ProcessIndex, Option<&'a AddressSpace>)>,
+/// Where the page of an address begins.
+#[inline]
+fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> u64 {
+    match space {
+        Some(space) => space.page(address, page_bytes).0,
+        None => address & !(page_bytes - 1),
+    }
 }
 
-impl Spaces<'_> {
-    /// The page of an address.
-    #[inline]
-    fn page(&mut self, process: ProcessIndex, address: u64) -> Page {
-        let space = match self.latest {
-            Some((latest, space)) if latest == process => space,
-            _ => {
-                let space = self.processes.get(&process).map(TargetProcess::space);
-                self.latest = Some((process, space));
-                space
-            }
-        };
-        let address = match space {
-            Some(space) => space.page(address, self.page_bytes).0,
-            None => address & !(self.page_bytes - 1),
-        };
-        Page { process, address }
+/// A sample on a page, whose home is not known yet.
+#[inline]
+fn observed(seen: &Seen, page: u32, node: u16, after_ns: u64) -> Observed {
+    Observed {
+        after_ns,
+        page,
+        node,
+        home: 0,
+        thread: seen.thread.0,
+        kind: seen.kind,
+        level: seen.level,
     }
 }
