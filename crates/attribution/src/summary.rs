@@ -5,14 +5,15 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, ObjectGroup, Options, Pattern, ThreadTotals,
-    Totals,
+    AccessChunks, Affinity, Attribution, Input, InstanceUser, ObjectGroup, Options, Pattern, Team,
+    ThreadTotals, Totals,
     cells::Cells,
     context::Context,
     find_pattern,
     first_touches::first_touches,
+    groups::Group,
     instances::{each_its_own, instances_by_group},
-    part::{Part, ThreadPart},
+    part::{GroupPart, Part, ThreadPart},
     sums::{CellSum, HotSum, accesses, nanoseconds},
     teams::teams,
 };
@@ -44,80 +45,18 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     let mut objects: Vec<(u32, ObjectGroup)> = Vec::with_capacity(part.groups.len());
     for (number, group_part) in part.groups {
         let group = &groups.groups[number as usize];
-        let (cells, initialisation) = group_part.cells.phases();
-        let mut by_thread: FxHashMap<ThreadIndex, CellSum> = FxHashMap::default();
-        cells.by_thread(&mut by_thread);
-        initialisation.by_thread(&mut by_thread);
-        let mut threads: Vec<(ThreadIndex, f64, f64, f64)> = by_thread
-            .into_iter()
-            .map(|(thread, sum)| {
-                (
-                    thread,
-                    accesses(sum.loads),
-                    accesses(sum.stores),
-                    nanoseconds(sum.cost),
-                )
-            })
-            .collect();
-        threads.sort_unstable_by_key(|&(thread, ..)| thread);
-
-        let affinity = Affinity {
-            sample_weight: accesses(part.weight_max),
-            ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
-        };
-        let (samples, users) = match group.is_only {
+        let uses = match group.is_only {
             true => (vec![ObjectId(group.first)], Vec::new()),
             false => instances.remove(&number).unwrap_or_default(),
         };
-        let pattern = match group.kind {
-            // Whose else should a stack be? Many of them lie over each other here.
-            ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
-            _ if each_its_own(&users) => Pattern::PrivateEach,
-            // No thread has a part of it, whatever it happens to run.
-            ObjectKind::Code => {
-                let as_one = Affinity {
-                    pages: 1,
-                    ..affinity.clone()
-                };
-                find_pattern(&as_one, group.size_bytes, &teams)
-            }
-            _ => find_pattern(&affinity, group.size_bytes, &teams),
+        let details = Details {
+            uses,
+            hot: hot.remove(&number).unwrap_or_default(),
+            first_touches: first_touches.remove(&number).unwrap_or_default(),
+            sample_weight: accesses(part.weight_max),
         };
-        let mut touches = first_touches.remove(&number).unwrap_or_default();
-        for (page, _) in &mut touches {
-            *page >>= cells.shift();
-        }
-        touches.dedup_by_key(|(page, _)| *page);
-        objects.push((
-            number,
-            ObjectGroup {
-                kind: group.kind,
-                name: group.name.clone(),
-                size_bytes: group.size_bytes,
-                instances: group.instances.round().max(1.0) as u64,
-                samples,
-                loads: group_part.loads.totals(),
-                stores: group_part.stores.totals(),
-                threads,
-                hot: context.code.costliest(
-                    hot.remove(&number).unwrap_or_default().into_iter().map(
-                        |((instruction, image), sum)| {
-                            (
-                                instruction,
-                                image,
-                                nanoseconds(sum.cost),
-                                accesses(sum.weight),
-                            )
-                        },
-                    ),
-                    HOT_MAX,
-                ),
-                affinity,
-                first_touches: touches,
-                users,
-                pattern,
-            },
-        ));
+        let object = object(group, group_part, details, context, options, &teams);
+        objects.push((number, object));
     }
     objects.sort_by(|(a, left), (b, right)| {
         let by = |group: &ObjectGroup| (group.cost_ns(), group.accesses());
@@ -149,6 +88,95 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
         threads: part.threads.into_iter().map(thread_totals).collect(),
         teams,
         page_bytes: options.page_bytes,
+    }
+}
+
+/// What was found of a group besides its sums.
+struct Details {
+    /// The objects that were sampled, and who used each.
+    uses: (Vec<ObjectId>, Vec<InstanceUser>),
+    hot: Vec<HotPlace>,
+    first_touches: Vec<(u32, ThreadIndex)>,
+    /// Weight of a sample.
+    sample_weight: f64,
+}
+
+/// A group's sums and what else is known of it.
+fn object(
+    group: &Group,
+    part: GroupPart,
+    details: Details,
+    context: &Context,
+    options: &Options,
+    teams: &[Team],
+) -> ObjectGroup {
+    let (cells, initialisation) = part.cells.phases();
+    let mut by_thread: FxHashMap<ThreadIndex, CellSum> = FxHashMap::default();
+    cells.by_thread(&mut by_thread);
+    initialisation.by_thread(&mut by_thread);
+    let mut threads: Vec<(ThreadIndex, f64, f64, f64)> = by_thread
+        .into_iter()
+        .map(|(thread, sum)| {
+            (
+                thread,
+                accesses(sum.loads),
+                accesses(sum.stores),
+                nanoseconds(sum.cost),
+            )
+        })
+        .collect();
+    threads.sort_unstable_by_key(|&(thread, ..)| thread);
+
+    let affinity = Affinity {
+        sample_weight: details.sample_weight,
+        ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
+    };
+    let (samples, users) = details.uses;
+    let pattern = pattern(group, &affinity, &users, teams);
+    let mut touches = details.first_touches;
+    for (page, _) in &mut touches {
+        *page >>= cells.shift();
+    }
+    touches.dedup_by_key(|(page, _)| *page);
+    let hot = details.hot.into_iter().map(|((instruction, image), sum)| {
+        (
+            instruction,
+            image,
+            nanoseconds(sum.cost),
+            accesses(sum.weight),
+        )
+    });
+    ObjectGroup {
+        kind: group.kind,
+        name: group.name.clone(),
+        size_bytes: group.size_bytes,
+        instances: group.instances.round().max(1.0) as u64,
+        samples,
+        loads: part.loads.totals(),
+        stores: part.stores.totals(),
+        threads,
+        hot: context.code.costliest(hot, HOT_MAX),
+        affinity,
+        first_touches: touches,
+        users,
+        pattern,
+    }
+}
+
+fn pattern(group: &Group, affinity: &Affinity, users: &[InstanceUser], teams: &[Team]) -> Pattern {
+    match group.kind {
+        // Whose else should a stack be? Many of them lie over each other here.
+        ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
+        _ if each_its_own(users) => Pattern::PrivateEach,
+        // No thread has a part of it, whatever it happens to run.
+        ObjectKind::Code => {
+            let as_one = Affinity {
+                pages: 1,
+                ..affinity.clone()
+            };
+            find_pattern(&as_one, group.size_bytes, teams)
+        }
+        _ => find_pattern(affinity, group.size_bytes, teams),
     }
 }
 

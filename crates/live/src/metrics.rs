@@ -62,124 +62,114 @@ impl Metrics {
 
     /// The text that a scrape gets.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        let mut one = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
-            let _ = writeln!(text, "# HELP nearpage_live_{name} {help}");
-            let _ = writeln!(text, "# TYPE nearpage_live_{name} {kind}");
-            for (labels, value) in values {
-                let _ = writeln!(text, "nearpage_live_{name}{labels} {value}");
-            }
-        };
-        let plain = |value: f64| vec![(String::new(), value)];
-        let count = |value: u64| plain(value as f64);
-        one(
-            "intervals_total",
-            "counter",
-            "Decision intervals.",
-            &count(self.intervals),
-        );
-        one(
-            "samples_total",
-            "counter",
-            "Sampled accesses.",
-            &count(self.samples),
-        );
-        one(
+        let mut text = Text(String::new());
+        self.write_decisions(&mut text);
+        self.write_moves(&mut text);
+        self.write_lost_samples(&mut text);
+        self.write_latest(&mut text);
+        text.0
+    }
+
+    fn write_decisions(&self, text: &mut Text) {
+        text.counter("intervals_total", "Decision intervals.", self.intervals);
+        text.counter("samples_total", "Sampled accesses.", self.samples);
+        text.counter(
             "actions_total",
-            "counter",
             "Actions that the policy asked for.",
-            &count(self.actions),
+            self.actions,
         );
+    }
+
+    fn write_moves(&self, text: &mut Text) {
         let by_outcome: Vec<(String, f64)> = self
             .outcomes
             .by_reason()
             .map(|(reason, count)| (format!("{{outcome=\"{reason}\"}}"), count as f64))
             .into();
-        one(
+        text.metric(
             "pages_total",
             "counter",
             "Pages that were to move, by outcome.",
             &by_outcome,
         );
-        one(
+        text.counter(
             "moved_bytes_total",
-            "counter",
             "Memory that moved; a huge page is one page.",
-            &count(self.moved_bytes),
+            self.moved_bytes,
         );
-        one(
+        text.counter(
             "replications_interleaved_total",
-            "counter",
             "Replications that became interleaving.",
-            &count(self.replications_interleaved),
+            self.replications_interleaved,
         );
-        one(
+        text.counter(
             "moved_back_total",
-            "counter",
             "Times that a process was worse off and its pages went back.",
-            &count(self.moved_back),
+            self.moved_back,
         );
-        one(
+        text.metric(
             "decision_seconds_total",
             "counter",
             "Time in decisions.",
             &plain(self.deciding_ns as f64 / 1e9),
         );
-        one(
+        text.metric(
             "move_seconds_total",
             "counter",
             "Time in calls that moved pages.",
             &plain(self.in_calls_ns as f64 / 1e9),
         );
-        one(
+        text.metric(
             "longest_call_seconds",
             "gauge",
             "The longest call that moved pages.",
             &plain(self.longest_call_ns as f64 / 1e9),
         );
-        let lost = [
-            (
-                "pages_given_up_total",
-                "Pages that lost their counters to hotter ones.",
-                self.given_up,
-            ),
-            (
-                "samples_dropped_total",
-                "Samples that found no room.",
-                self.dropped,
-            ),
-            (
-                "samples_without_node_total",
-                "Samples whose page's node the kernel did not tell, or was not asked.",
-                self.without_node,
-            ),
-            (
-                "samples_without_access_total",
-                "Samples in which something was computed, in the kernel, or that cannot be decoded.",
-                self.without_access,
-            ),
-        ];
-        for (name, help, total) in lost {
-            one(name, "counter", help, &count(total));
-        }
-        one(
+    }
+
+    fn write_lost_samples(&self, text: &mut Text) {
+        text.counter(
+            "pages_given_up_total",
+            "Pages that lost their counters to hotter ones.",
+            self.given_up,
+        );
+        text.counter(
+            "samples_dropped_total",
+            "Samples that found no room.",
+            self.dropped,
+        );
+        text.counter(
+            "samples_without_node_total",
+            "Samples whose page's node the kernel did not tell, or was not asked.",
+            self.without_node,
+        );
+        text.counter(
+            "samples_without_access_total",
+            "Samples in which something was computed, in the kernel, or that cannot be decoded.",
+            self.without_access,
+        );
+    }
+
+    /// Metrics of the latest interval alone.
+    fn write_latest(&self, text: &mut Text) {
+        text.metric(
             "hot_pages",
             "gauge",
             "Pages with counters.",
-            &count(self.hot_pages as u64),
+            &plain(self.hot_pages as f64),
         );
         let local: Vec<(String, f64)> = self
             .local_share
             .iter()
             .map(|share| (String::new(), *share))
             .collect();
-        one(
+        text.metric(
             "local_share",
             "gauge",
             "Local share of sampled accesses.",
             &local,
         );
-        one(
+        text.metric(
             "controller_imbalance",
             "gauge",
             "Standard deviation of the nodes' accesses over their mean.",
@@ -192,19 +182,41 @@ impl Metrics {
             });
             labelled.collect()
         };
-        one(
+        text.metric(
             "process_lost_share",
             "gauge",
             "Share of the CPU time that was lost to memory.",
             &processes(|process| process.2),
         );
-        one(
+        text.metric(
             "process_local_share",
             "gauge",
             "Local share of the process's sampled accesses.",
             &processes(|process| process.3),
         );
-        text
+    }
+}
+
+/// A value without labels.
+fn plain(value: f64) -> [(String, f64); 1] {
+    [(String::new(), value)]
+}
+
+/// Prometheus' text form.
+struct Text(String);
+
+impl Text {
+    /// One metric, with a line for each of its labels.
+    fn metric(&mut self, name: &str, kind: &str, help: &str, values: &[(String, f64)]) {
+        let _ = writeln!(self.0, "# HELP nearpage_live_{name} {help}");
+        let _ = writeln!(self.0, "# TYPE nearpage_live_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(self.0, "nearpage_live_{name}{labels} {value}");
+        }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, total: u64) {
+        self.metric(name, "counter", help, &plain(total as f64));
     }
 }
 

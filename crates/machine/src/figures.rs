@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Fault, Machine, NodeId, entries, square};
+use crate::validate::{entries, square};
+use crate::{Fault, Machine, NodeId};
 
 /// A square of figures by position in [`Machine::nodes`], `[CPU's node][memory's node]`; `None`
 /// (`nan` in TOML, `null` in JSON) where a figure is not known: a node without CPUs accesses nothing.

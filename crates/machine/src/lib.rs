@@ -31,6 +31,7 @@ mod presets;
 mod text;
 mod timing;
 mod toml_file;
+mod validate;
 
 pub use assumed::Assumed;
 pub use error::{Error, Fault};
@@ -48,7 +49,6 @@ pub use timing::{
     Timing, Tlb,
 };
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -329,7 +329,7 @@ impl Machine {
         }
         let own = latency_ns[row][row].map(|ns| ns / self.relative_distance(row, row));
         let ns_per_distance = own.unwrap_or_else(|| {
-            let known: Vec<f64> = entries(latency_ns)
+            let known: Vec<f64> = validate::entries(latency_ns)
                 .filter_map(|(row, column, ns)| {
                     ns.map(|ns| ns / self.relative_distance(row, column))
                 })
@@ -359,135 +359,4 @@ impl Machine {
             })
             .collect()
     }
-
-    /// Checks what the types cannot: square matrices of positive numbers, every CPU on one node,
-    /// nodes in order, a node nearest to itself.
-    ///
-    /// # Errors
-    /// The first thing that is impossible.
-    pub fn validate(&self) -> Result<(), Fault> {
-        for (key, value) in [
-            ("page_bytes", Some(self.page_bytes)),
-            ("huge_page_bytes", self.huge_page_bytes),
-        ] {
-            if let Some(value) = value
-                && (!value.is_power_of_two() || value < 4096)
-            {
-                return Err(Fault::PageSize { key, value });
-            }
-        }
-        if let Some(huge) = self.huge_page_bytes
-            && huge < self.page_bytes
-        {
-            return Err(Fault::HugeSmallerThanPage {
-                huge,
-                page: self.page_bytes,
-            });
-        }
-        if self.nodes.is_empty() {
-            return Err(Fault::NoNode);
-        }
-        for pair in self.nodes.windows(2) {
-            if pair[0].id == pair[1].id {
-                return Err(Fault::NodeTwice(pair[0].id));
-            }
-            if pair[0].id > pair[1].id {
-                return Err(Fault::NodesUnordered(pair[0].id, pair[1].id));
-            }
-        }
-        let mut seen = BTreeMap::new();
-        for node in &self.nodes {
-            for &cpu in &node.cpus {
-                if let Some(first) = seen.insert(cpu, node.id) {
-                    return Err(Fault::CpuTwice {
-                        cpu,
-                        first,
-                        second: node.id,
-                    });
-                }
-            }
-        }
-        if seen.is_empty() {
-            return Err(Fault::NoCpu);
-        }
-        if self.nodes_with_memory().is_empty() {
-            return Err(Fault::NoMemory);
-        }
-        for node in &self.nodes {
-            if let Some(bytes) = node.memory_bytes
-                && bytes > 0
-                && bytes < self.page_bytes
-            {
-                return Err(Fault::LessThanAPage {
-                    node: node.id,
-                    bytes,
-                    page: self.page_bytes,
-                });
-            }
-        }
-        let mut on_core = BTreeSet::new();
-        for &cpu in self.cores.iter().flatten() {
-            if !seen.contains_key(&cpu) {
-                return Err(Fault::CoreOfUnknownCpu(cpu));
-            }
-            if !on_core.insert(cpu) {
-                return Err(Fault::CoreTwice(cpu));
-            }
-        }
-        self.validate_figures()?;
-        if let Some(distance) = &self.distance {
-            square("distance", distance, self.nodes.len())?;
-            for (row, column, &value) in entries(distance) {
-                if value < DISTANCE_LOCAL {
-                    return Err(Fault::DistanceTooShort { row, column, value });
-                }
-                if value < distance[row][row] {
-                    return Err(Fault::NearerThanSelf {
-                        row,
-                        column,
-                        value,
-                        own: distance[row][row],
-                    });
-                }
-            }
-        }
-        let impossible = |cache: &Cache| {
-            cache.level == 0
-                || cache.size_bytes == 0
-                || cache.line_bytes == 0
-                || cache.shared_by_cpus == 0
-        };
-        match self.caches.iter().position(impossible) {
-            Some(position) => Err(Fault::Cache(position)),
-            None => self.validate_timing(),
-        }
-    }
-}
-
-fn square<T>(key: &'static str, matrix: &[Vec<T>], expected: usize) -> Result<(), Fault> {
-    if matrix.len() != expected {
-        return Err(Fault::Rows {
-            key,
-            found: matrix.len(),
-            expected,
-        });
-    }
-    match matrix.iter().position(|row| row.len() != expected) {
-        Some(row) => Err(Fault::Columns {
-            key,
-            row,
-            found: matrix[row].len(),
-            expected,
-        }),
-        None => Ok(()),
-    }
-}
-
-fn entries<T>(matrix: &[Vec<T>]) -> impl Iterator<Item = (usize, usize, &T)> {
-    matrix.iter().enumerate().flat_map(|(row, values)| {
-        values
-            .iter()
-            .enumerate()
-            .map(move |(column, value)| (row, column, value))
-    })
 }

@@ -31,6 +31,35 @@ impl Machine {
     /// that do not fit are left out with a note.
     pub fn to_text(&self, width: usize) -> String {
         let mut out = String::new();
+        self.write_summary(&mut out, width);
+        self.write_nodes(&mut out, width);
+        if let Some(latency_ns) = &self.latency_ns {
+            let title = "latency in ns (rows: CPU's node, columns: memory's)";
+            self.matrix(&mut out, title, width, |row, column| {
+                cell(latency_ns[row][column], 0)
+            });
+        }
+        for (_, words, bytes_per_s) in self.bandwidth.matrices() {
+            let title = format!("{words} bandwidth in GB/s (rows: CPUs' node, columns: memory's)");
+            self.matrix(&mut out, &title, width, |row, column| {
+                cell(bytes_per_s[row][column].map(|rate| rate / 1e9), 1)
+            });
+        }
+        self.write_loaded_latencies(&mut out, width);
+        if let Some(distance) = &self.distance {
+            let title = "distance (10 is local; rows: CPU's node, columns: memory's)";
+            self.matrix(&mut out, title, width, |row, column| {
+                distance[row][column].to_string()
+            });
+        }
+        self.write_caches(&mut out);
+        for line in self.timing_lines() {
+            wrap(&mut out, &line, width);
+        }
+        out
+    }
+
+    fn write_summary(&self, out: &mut String, width: usize) {
         let cpus = self.cpus().as_slice().len() as u64;
         let nodes = self.nodes.len() as u64;
         let threads_per_core = self.cores.iter().map(Vec::len).max().unwrap_or(1);
@@ -47,7 +76,7 @@ impl Machine {
             several(cpus, "CPU")
         );
         if !self.source.is_empty() {
-            wrap(&mut out, &format!("source: {}", self.source), width);
+            wrap(out, &format!("source: {}", self.source), width);
         }
         let mut pages = format!("pages: {}", bytes(self.page_bytes));
         if let Some(huge) = self.huge_page_bytes {
@@ -57,7 +86,9 @@ impl Machine {
             let _ = write!(pages, ", transparent: {}", mode.as_str());
         }
         let _ = writeln!(out, "{pages}\n");
+    }
 
+    fn write_nodes(&self, out: &mut String, width: usize) {
         for node in &self.nodes {
             let cpus: CpuList = node.cpus.iter().copied().collect();
             let cpus = if node.cpus.is_empty() {
@@ -70,24 +101,11 @@ impl Machine {
                 Some(size) => format!(", {}", bytes(size)),
                 None => String::new(),
             };
-            wrap(
-                &mut out,
-                &format!("node {}: {cpus}{memory}", node.id),
-                width,
-            );
+            wrap(out, &format!("node {}: {cpus}{memory}", node.id), width);
         }
-        if let Some(latency_ns) = &self.latency_ns {
-            let title = "latency in ns (rows: CPU's node, columns: memory's)";
-            self.matrix(&mut out, title, width, |row, column| {
-                cell(latency_ns[row][column], 0)
-            });
-        }
-        for (_, words, bytes_per_s) in self.bandwidth.matrices() {
-            let title = format!("{words} bandwidth in GB/s (rows: CPUs' node, columns: memory's)");
-            self.matrix(&mut out, &title, width, |row, column| {
-                cell(bytes_per_s[row][column].map(|rate| rate / 1e9), 1)
-            });
-        }
+    }
+
+    fn write_loaded_latencies(&self, out: &mut String, width: usize) {
         for node in &self.nodes {
             let points: Vec<String> = self
                 .loaded_latencies
@@ -105,18 +123,15 @@ impl Machine {
                 let points = points.join(", ");
                 out.push('\n');
                 wrap(
-                    &mut out,
+                    out,
                     &format!("node {} under load, ns at GB/s read: {points}", node.id),
                     width,
                 );
             }
         }
-        if let Some(distance) = &self.distance {
-            let title = "distance (10 is local; rows: CPU's node, columns: memory's)";
-            self.matrix(&mut out, title, width, |row, column| {
-                distance[row][column].to_string()
-            });
-        }
+    }
+
+    fn write_caches(&self, out: &mut String) {
         if !self.caches.is_empty() {
             out.push('\n');
         }
@@ -140,10 +155,6 @@ impl Machine {
                 several(cache.shared_by_cpus.into(), "CPU"),
             );
         }
-        for line in self.timing_lines() {
-            wrap(&mut out, &line, width);
-        }
-        out
     }
 
     /// What simulations use, as far as the machine says it.

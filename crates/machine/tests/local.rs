@@ -178,7 +178,11 @@ fn what_the_firmware_rates_is_taken() {
         Machine::from_toml(&machine.to_toml(), "written").expect("reads"),
         machine
     );
+}
 
+#[test]
+fn a_damaged_rating_of_the_firmware_is_named() {
+    let file = |name, content| (name, Some(content));
     let path = "devices/system/node/node0/access1/initiators/node0/uevent";
     let damaged = "devices/system/node/node0/access1/initiators/read_latency";
     let root = sysfs("memory-only-node", &[file(path, ""), file(damaged, "fast")]);

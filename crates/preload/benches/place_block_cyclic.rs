@@ -8,6 +8,7 @@
 #[path = "../tests/place_programs/plan_file.rs"]
 mod plan_file;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nearpage_wire::compact_plan::{NONE, Rule, Section, placement, subject};
@@ -20,13 +21,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() {
-    let folder = tempfile::tempdir().unwrap();
-    let (program, plan, summary) = (
-        folder.path().join("program"),
-        folder.path().join("plan"),
-        folder.path().join("summary"),
-    );
+fn compile(program: &Path) {
     let source = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/place_programs/block_cyclic.c"
@@ -36,12 +31,15 @@ fn main() {
             .arg("-O2")
             .arg(source)
             .arg("-o")
-            .arg(&program)
+            .arg(program)
             .status()
             .expect("gcc")
             .success()
     );
+}
 
+/// The preload library, built as it is released.
+fn built_library() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     build.args([
         "build",
@@ -66,7 +64,11 @@ fn main() {
         .unwrap()
         .join("libnearpage_preload.so");
     assert!(library.exists(), "{}", library.display());
+    library
+}
 
+/// A plan for one heap object, in blocks of 64 KiB.
+fn tables() -> Tables {
     let rule = Rule {
         subject: subject::HEAP,
         placement: placement::BLOCK_CYCLIC,
@@ -82,13 +84,24 @@ fn main() {
         pins: [0, 0],
         phases: [0, 0],
     };
-    let tables = Tables {
+    Tables {
         sections: vec![section],
         rules: vec![rule],
         nodes: vec![0, 900],
         ..Tables::default()
-    };
-    std::fs::write(&plan, bytes(&tables.encode())).unwrap();
+    }
+}
+
+fn main() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, plan, summary) = (
+        folder.path().join("program"),
+        folder.path().join("plan"),
+        folder.path().join("summary"),
+    );
+    compile(&program);
+    let library = built_library();
+    std::fs::write(&plan, bytes(&tables().encode())).unwrap();
 
     let run = |arguments: &[&str], placed: bool| {
         let mut command = Command::new(&program);

@@ -9,6 +9,8 @@
 //! Stacks are unwound by libgcc's `_Unwind_Backtrace`. Allocations made by libgcc itself or by the
 //! loader, which may hold the locks that unwinding takes, are never unwound.
 
+mod capture;
+
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -16,6 +18,7 @@ use nearpage_wire::CALL_SITE_DEPTH_MAX;
 
 use crate::real::{self, Function};
 use crate::{loader, sys};
+use capture::{Capture, visit_frame};
 
 /// Unwinding time that every process has, in nanoseconds, unless it is told otherwise.
 pub const ALLOWANCE_NS: u64 = 50_000_000;
@@ -92,74 +95,6 @@ pub struct CallSites {
     pub unwound: AtomicU64,
     /// Stacks left out for cost.
     pub left_out: AtomicU64,
-}
-
-/// What one unwinding found.
-struct Capture {
-    caller: Caller,
-    get_ip: extern "C" fn(*mut c_void) -> usize,
-    get_cfa: extern "C" fn(*mut c_void) -> usize,
-    found: bool,
-    last_cfa: usize,
-    stack_top: usize,
-    count: usize,
-    frames: [usize; CALL_SITE_DEPTH_MAX],
-    places: [u32; CALL_SITE_DEPTH_MAX],
-}
-
-impl Capture {
-    fn push(&mut self, frame: usize, place: u32) -> bool {
-        if let (Some(to), Some(at)) = (
-            self.frames.get_mut(self.count),
-            self.places.get_mut(self.count),
-        ) {
-            (*to, *at) = (frame, place);
-            self.count += 1;
-        }
-        self.count < CALL_SITE_DEPTH_MAX
-    }
-
-    /// Distance from the caller to where the return address `frame` lies, between two frames.
-    fn place(&self, frame: usize, cfa: usize) -> u32 {
-        if self.stack_top == 0 || cfa <= self.caller.at || cfa > self.stack_top {
-            return NO_PLACE;
-        }
-        let lowest = self.last_cfa.max(self.caller.at);
-        let mut at = cfa - 8;
-        for _ in 0..256 {
-            if at < lowest {
-                break;
-            }
-            // SAFETY: between the caller's stack pointer and the top of its stack.
-            if at.is_multiple_of(8) && unsafe { *(at as *const usize) } == frame {
-                return (at - self.caller.at) as u32;
-            }
-            if cfg!(target_arch = "x86_64") {
-                break;
-            }
-            at -= 8;
-        }
-        NO_PLACE
-    }
-}
-
-extern "C" fn visit_frame(context: *mut c_void, data: *mut c_void) -> c_int {
-    // SAFETY: `unwind` passes its capture.
-    let capture = unsafe { &mut *data.cast::<Capture>() };
-    let (frame, cfa) = ((capture.get_ip)(context), (capture.get_cfa)(context));
-    if frame == 0 {
-        return 5;
-    }
-    if !capture.found {
-        capture.found = frame == capture.caller.address && cfa >= capture.caller.at;
-        if !capture.found {
-            return 0;
-        }
-    }
-    let place = capture.place(frame, cfa);
-    capture.last_cfa = cfa;
-    // 5 is _URC_END_OF_STACK: any answer but 0 ends the walk.
-    if capture.push(frame, place) { 0 } else { 5 }
 }
 
 fn hash(words: impl Iterator<Item = usize>) -> u32 {
@@ -514,56 +449,4 @@ unsafe fn publish(bucket: &AtomicU32, offset: u32, next: *mut u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_stacks_share_a_site_until_forgotten() {
-        let sites = CallSites::new();
-        assert!(sites.reserve(sys::monotonic_ns(), 1 << 20));
-        let frames = [1usize, 2, 3];
-        let (first, _) = sites.define(&frames, 1).unwrap();
-        let (again, offset) = sites.define(&frames, 1).unwrap();
-        assert!(
-            first.is_new && !again.is_new && first.number == again.number && again.frames == frames
-        );
-        // A made-up stack: the return addresses 2 and 3 lie 8 and 24 bytes above the caller.
-        let mut stack = [1usize, 2, 77, 3, 0, 0];
-        let caller = Caller {
-            address: 1,
-            at: stack.as_ptr() as usize,
-        };
-        let top = caller.at + size_of_val(&stack);
-        let key = hash([1, top - caller.at].into_iter());
-        sites.cache(caller, top - caller.at, key, 1, offset, &[0, 8, 24]);
-        assert_eq!(sites.site(caller, top, false, 0), again);
-        stack[3] = 4;
-        core::hint::black_box(&stack);
-        let other = sites.site(caller, top, false, 0);
-        assert_ne!(
-            other.number, again.number,
-            "another outer caller is another site"
-        );
-        assert_eq!(other.frames, [1], "no unwinder: the return address alone");
-        sites.forget();
-        assert!(sites.define(&frames, 2).unwrap().0.is_new);
-    }
-
-    #[test]
-    fn a_spent_budget_leaves_stacks_out() {
-        let sites = CallSites::new();
-        assert!(sites.reserve(0, 1 << 20));
-        sites.load_unwinder();
-        sites.spent_ns.store(u64::MAX / 2, Ordering::Relaxed);
-        let site = sites.site(Caller { address: 5, at: 8 }, 0, false, 1);
-        assert!(site.no_stack && site.frames == [5] && sites.left_out.load(Ordering::Relaxed) == 1);
-        sites.allow(u64::MAX);
-        let allowed = sites.site(Caller { address: 5, at: 8 }, 0, false, 1);
-        assert!(!allowed.no_stack);
-        assert!(
-            !sites
-                .site(Caller { address: 5, at: 8 }, 0, true, 1)
-                .no_stack
-        );
-    }
-}
+mod tests;

@@ -336,22 +336,62 @@ unsafe extern "C" fn visit_module(
     // SAFETY: the loader's own array of program headers.
     let headers =
         unsafe { core::slice::from_raw_parts(loaded.headers, loaded.headers_count.into()) };
-    let load = |header: &&ProgramHeader| header.kind == PT_LOAD;
-    let end = |header: &ProgramHeader| header.virtual_address.saturating_add(header.memory_bytes);
-    let Some(low) = headers
-        .iter()
-        .filter(load)
-        .map(|header| header.virtual_address)
-        .min()
-    else {
+    let Some(range) = range(headers, loaded.bias) else {
         return 0;
     };
-    let high = headers.iter().filter(load).map(end).max().unwrap_or(low);
-    let at = |file_address: u64| loaded.bias.wrapping_add(file_address as usize);
+    let mut description = Description {
+        build_id: [0; 32],
+        build_id_bytes: 0,
+        name: [0; NAME_BYTES_MAX],
+        name_bytes: 0,
+        plan_modules: [0; PLAN_MODULES_MAX],
+        plan_modules_count: 0,
+        is_runtime: false,
+    };
+    // SAFETY: the headers of a module that is loaded there.
+    unsafe { describe_build(headers, loaded.bias, &mut description) };
+    let path = if loaded.name.is_null() {
+        &[]
+    } else {
+        // SAFETY: the loader's own terminated string.
+        unsafe { CStr::from_ptr(loaded.name) }.to_bytes()
+    };
+    let mut executable = [0; 4096];
+    let path = if path.is_empty() && is_first {
+        executable_path(&mut executable)
+    } else {
+        path
+    };
+    description.name_bytes = copy(&mut description.name, file_name(path));
+    description.is_runtime = is_runtime_module(description.identity().name);
+    visit
+        .table
+        .note(visit.plan, visit.refresh, &description, range);
+    0
+}
+
+fn is_load(header: &&ProgramHeader) -> bool {
+    header.kind == PT_LOAD
+}
+
+/// Where a segment ends, in addresses of the file.
+fn end(header: &ProgramHeader) -> u64 {
+    header.virtual_address.saturating_add(header.memory_bytes)
+}
+
+/// Where a module's segments are; none if nothing of it is loaded.
+fn range(headers: &[ProgramHeader], bias: usize) -> Option<Range> {
+    let low = headers
+        .iter()
+        .filter(is_load)
+        .map(|header| header.virtual_address)
+        .min()?;
+    let high = headers.iter().filter(is_load).map(end).max().unwrap_or(low);
+    let at = |file_address: u64| bias.wrapping_add(file_address as usize);
     let relro = headers.iter().find(|header| header.kind == PT_GNU_RELRO);
     let writable = |header: &&ProgramHeader| header.kind == PT_LOAD && header.flags & PF_W != 0;
-    let range = Range {
-        bias: loaded.bias,
+    Some(Range {
+        bias,
         low: at(low & !4095),
         // Memory is mapped in whole pages, and what is not named in a module is known by them.
         high: at(high.saturating_add(4095) & !4095),
@@ -372,19 +412,16 @@ unsafe extern "C" fn visit_module(
         relro: relro.map_or((0, 0), |header| {
             (at(header.virtual_address), at(end(header)))
         }),
-    };
+    })
+}
 
-    let mut description = Description {
-        build_id: [0; 32],
-        build_id_bytes: 0,
-        name: [0; NAME_BYTES_MAX],
-        name_bytes: 0,
-        plan_modules: [0; PLAN_MODULES_MAX],
-        plan_modules_count: 0,
-        is_runtime: false,
-    };
+/// The build id, from the notes of a module.
+///
+/// # Safety
+/// The headers are those of a module that is loaded at `bias`.
+unsafe fn describe_build(headers: &[ProgramHeader], bias: usize, description: &mut Description) {
     for note in headers.iter().filter(|header| header.kind == PT_NOTE) {
-        let readable = headers.iter().filter(load).any(|segment| {
+        let readable = headers.iter().filter(is_load).any(|segment| {
             segment.flags & PF_R != 0
                 && segment.virtual_address <= note.virtual_address
                 && end(note) <= segment.virtual_address.saturating_add(segment.file_bytes)
@@ -393,7 +430,7 @@ unsafe extern "C" fn visit_module(
             // SAFETY: inside a readable segment of a loaded file.
             let notes = unsafe {
                 core::slice::from_raw_parts(
-                    at(note.virtual_address) as *const u8,
+                    bias.wrapping_add(note.virtual_address as usize) as *const u8,
                     note.memory_bytes as usize,
                 )
             };
@@ -402,24 +439,6 @@ unsafe extern "C" fn visit_module(
             }
         }
     }
-    let path = if loaded.name.is_null() {
-        &[]
-    } else {
-        // SAFETY: the loader's own terminated string.
-        unsafe { CStr::from_ptr(loaded.name) }.to_bytes()
-    };
-    let mut executable = [0; 4096];
-    let path = if path.is_empty() && is_first {
-        executable_path(&mut executable)
-    } else {
-        path
-    };
-    description.name_bytes = copy(&mut description.name, file_name(path));
-    description.is_runtime = is_runtime_module(description.identity().name);
-    visit
-        .table
-        .note(visit.plan, visit.refresh, &description, range);
-    0
 }
 
 /// The path of the running program, which the loader lists without a name.
@@ -461,76 +480,4 @@ pub fn build_id(mut notes: &[u8], align: usize) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::place::memory::zeroed;
-    use crate::plan::plan_file::{Tables, bytes, module};
-    use proptest::prelude::*;
-    use std::vec::Vec;
-
-    #[test]
-    fn build_ids_are_found_among_other_notes() {
-        let mut notes = Vec::new();
-        for (kind, name, id) in [
-            (1u32, &b"Linux\0"[..], &[0u8; 6][..]),
-            (3, b"GNU\0", &[7, 8, 9]),
-        ] {
-            for word in [name.len() as u32, id.len() as u32, kind] {
-                notes.extend_from_slice(&word.to_le_bytes());
-            }
-            notes.extend_from_slice(name);
-            notes.resize(notes.len().next_multiple_of(4), 0);
-            notes.extend_from_slice(id);
-            notes.resize(notes.len().next_multiple_of(4), 0);
-        }
-        assert_eq!(build_id(&notes, 4), Some(&[7, 8, 9][..]));
-        assert_eq!(build_id(&notes[..20], 4), None);
-        assert_eq!(build_id(&[0xff; 64], 4), None);
-    }
-
-    proptest! {
-        #[test]
-        fn notes_never_panic(notes in proptest::collection::vec(any::<u8>(), 0..100), align in 0usize..16) {
-            build_id(&notes, align);
-        }
-    }
-
-    #[test]
-    fn this_process_is_found() {
-        static OBJECT: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
-        let mut names = Vec::new();
-        let program = std::env::current_exe().unwrap();
-        let name = program.file_name().unwrap().as_encoded_bytes();
-        let modules = std::vec![
-            module(&mut names, &[], b"other"),
-            module(&mut names, &[], name)
-        ];
-        let words = Tables {
-            modules,
-            names,
-            ..Tables::default()
-        }
-        .encode();
-        let plan = Plan::parse(bytes(&words)).unwrap();
-        let table = zeroed::<Modules>().unwrap();
-        let mut new = 0;
-        table.refresh(&plan, |_| new += 1);
-        assert!(new >= 2, "the program and the C library");
-        let place = table.find((&raw const OBJECT).addr()).unwrap();
-        assert!(place.module.is(1) && !place.module.is(0) && !place.module.is_runtime());
-        assert_eq!(
-            place.module.address(place.file_address, 16),
-            Some((&raw const OBJECT).addr())
-        );
-        assert_eq!(place.module.address(u64::MAX, 16), None);
-        assert!(core::ptr::eq(place.module, table.executable().unwrap()));
-        assert!(!place.module.identity().build_id.is_empty() || cfg!(not(target_env = "gnu")));
-        let libc = table.find(dl_iterate_phdr as *const () as usize).unwrap();
-        assert!(libc.module.is_runtime());
-        assert!(table.find(16).is_none());
-        let generation = table.generation();
-        table.refresh(&plan, |_| new = 0);
-        assert_ne!(new, 0, "nothing is new the second time");
-        assert_eq!(table.generation(), generation);
-    }
-}
+mod tests;

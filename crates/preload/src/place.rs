@@ -18,9 +18,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 
-use nearpage_wire::compact_plan::{
-    FLAG_SUMMARY, PHASES_MAX, Pin, RULE_LATER, RULE_WEAK, Rule, mechanism, subject,
-};
+use nearpage_wire::compact_plan::{FLAG_SUMMARY, PHASES_MAX, Pin, Rule, mechanism, subject};
 pub use nearpage_wire::pieces;
 use nearpage_wire::{PLAN_VARIABLE, SUMMARY_VARIABLE};
 
@@ -36,6 +34,7 @@ pub mod brk_heap;
 pub mod counters;
 mod later;
 pub mod memory;
+mod object;
 mod opening;
 pub mod order;
 mod phases;
@@ -47,11 +46,11 @@ pub mod summary;
 
 pub use phases::awaits_function;
 
-use bind::Outcome;
-use counters::{Request, RuleCounters, count};
+use counters::{RuleCounters, count};
+use object::Object;
 use order::{Orders, Threads};
 use phases::Phase;
-use pieces::{Extent, NodeSet, Pattern, Pieces};
+use pieces::{Extent, NodeSet};
 use placed::{Mappings, Objects, Placed, Waiting};
 use recognise::{CallSites, Origin, Recogniser};
 use rest::Rest;
@@ -387,164 +386,6 @@ impl State {
         self.await_phases(&in_phases, object);
     }
 
-    /// Places one object by rule `index` of a list, or leaves it until the second thread is created. False: it was not
-    /// placed.
-    fn place(&self, list: &RuleList, index: usize, object: Object) -> bool {
-        let Object {
-            address,
-            size_bytes,
-            origin,
-            is_writable,
-        } = object;
-        let (Some(rule), Some(counters)) = (list.rules.get(index), list.counters.get(index)) else {
-            return false;
-        };
-        let Some(pattern) = self.plan.pattern(rule) else {
-            return false;
-        };
-        let extent = self.extent(address, size_bytes);
-        if pattern == Pattern::Leave {
-            count(&counters.left);
-            self.keep_local(extent, counters, origin);
-            return false;
-        }
-        let Some((start, end)) = extent.pages() else {
-            count(&counters.too_small);
-            return false;
-        };
-        if !list.is_of_phase && self.waits(rule) {
-            self.keep_local(extent, counters, origin);
-            self.wait(index, object, counters);
-            return false;
-        }
-        let is_moved = list.is_of_phase;
-        if !self.touches()
-            && !self.bind(extent, (start, end), pattern, counters, (origin, is_moved))
-        {
-            return false;
-        }
-        if self.touches() {
-            if list.is_of_phase {
-                count(&counters.early);
-                return false;
-            }
-            if rule.flags & RULE_LATER != 0 && !self.has_second_thread.load(Relaxed) {
-                count(&counters.early);
-            }
-            self.keep_local(extent, counters, origin);
-            let object = Touched {
-                extent,
-                pattern,
-                counters,
-                is_writable,
-            };
-            if origin == Some(Origin::Heap) && self.plan.header.touch_group > 1 && self.can_populate
-            {
-                self.touch_later(index as u32, &object);
-            } else {
-                touch::touch(
-                    &[object],
-                    self.plan.header.touch_pages_max,
-                    self.can_populate,
-                );
-            }
-        }
-        count(&counters.objects);
-        counters
-            .pages
-            .fetch_add(((end - start) / extent.page_bytes) as u64, Relaxed);
-        counters.bytes.fetch_add(size_bytes as u64, Relaxed);
-        if rule.flags & RULE_WEAK != 0 {
-            count(&counters.weak);
-        }
-        true
-    }
-
-    /// Places by memory policy; false where there was no room for it. An object that `is_moved` loses the policies
-    /// that it had.
-    fn bind(
-        &self,
-        extent: Extent,
-        (start, end): (usize, usize),
-        pattern: Pattern<'_>,
-        counters: &RuleCounters,
-        (origin, is_moved): (Option<Origin>, bool),
-    ) -> bool {
-        let exact = Pieces::new(extent, pattern);
-        // Each piece may be a mapping of its own, and so may what is left of the old one behind them.
-        let wanted = exact.count_up_to(self.mappings.max()).saturating_add(1);
-        let Some(granted) = self.claim(extent.address, (start, end), wanted, counters, origin)
-        else {
-            return false;
-        };
-        if is_moved {
-            bind::reset(start, end - start);
-        }
-        let (pieces, coarsened) = exact.at_most(granted - 1);
-        counters.coarsened.fetch_add(coarsened, Relaxed);
-        let nodes = (&self.allowed, self.spreads_at(extent.address));
-        let mut outcome = bind::place(extent, pieces, &pattern, nodes, counters);
-        if outcome == Outcome::LargerPages {
-            // Explicit huge pages, of which the kernel splits no mapping.
-            let extent = Extent {
-                unit_bytes: self.plan.header.huge_page_bytes as usize,
-                ..extent
-            };
-            let (pieces, _) = Pieces::new(extent, pattern).at_most(granted - 1);
-            outcome = bind::place(extent, pieces, &pattern, nodes, counters);
-        }
-        match outcome {
-            Outcome::Placed | Outcome::LargerPages => {}
-            Outcome::Exhausted => self.mappings.exhaust(),
-            Outcome::Refused(error) => {
-                counters.failures.add(Request::Bind, error, 1);
-                if origin.is_some() {
-                    self.placed.remove(extent.address);
-                }
-                self.mappings.give_back(granted);
-                self.refused(error);
-            }
-        }
-        true
-    }
-
-    /// Up to `wanted` mappings for an object, at least 2, with which it is remembered unless it is static; none
-    /// where there is no room.
-    fn claim(
-        &self,
-        address: usize,
-        (start, end): (usize, usize),
-        wanted: u64,
-        counters: &RuleCounters,
-        origin: Option<Origin>,
-    ) -> Option<u64> {
-        // One that waited was kept local, and one that is moved had another place.
-        if origin.is_some()
-            && let Some(before) = self.placed.remove(address)
-        {
-            self.mappings.give_back(before.mappings.into());
-        }
-        let granted = self.mappings.take(wanted, 2);
-        if granted < 2 {
-            count(&counters.no_room);
-            return None;
-        }
-        if let Some(origin) = origin {
-            let placed = Placed {
-                start,
-                length: end - start,
-                mappings: granted as u32,
-                is_unmapped: origin == Origin::Mapping || is_own_mapping(address),
-            };
-            if !self.placed.insert(address, placed) {
-                self.mappings.give_back(granted);
-                count(&counters.no_room);
-                return None;
-            }
-        }
-        Some(granted)
-    }
-
     /// Memory policies are refused: from here on pages are touched.
     fn refused(&self, Errno(number): Errno) {
         if self.bind_refused.swap(number as u32, Relaxed) == 0 {
@@ -626,46 +467,4 @@ impl State {
             );
         }
     }
-}
-
-/// An object that is to be placed.
-#[derive(Clone, Copy)]
-struct Object {
-    address: usize,
-    size_bytes: usize,
-    /// None: it is static.
-    origin: Option<Origin>,
-    /// May it be written to? Of a mapping that is not known.
-    is_writable: bool,
-}
-
-impl Object {
-    fn allocated(origin: Origin, address: usize, size_bytes: usize) -> Self {
-        Self {
-            address,
-            size_bytes,
-            origin: Some(origin),
-            is_writable: origin == Origin::Heap,
-        }
-    }
-
-    /// A rule's static object; none where the module is not loaded, or does not reach that far.
-    fn of_module(module: &Module, rule: &Rule) -> Option<Self> {
-        let address = module.address(rule.offset, rule.size_bytes)?;
-        let size_bytes = rule.size_bytes as usize;
-        Some(Self {
-            address,
-            size_bytes,
-            origin: None,
-            is_writable: module.is_writable(address, address.saturating_add(size_bytes)),
-        })
-    }
-}
-
-/// Will the C library unmap this live heap object when it is freed? Its malloc gives large objects a
-/// mapping of their own, 16 bytes into a page, and says so in bit 1 of the word before them.
-fn is_own_mapping(address: usize) -> bool {
-    const IS_MMAPPED: usize = 2;
-    // SAFETY: 16 bytes into a page, the word before is in the object's own page.
-    address & 0xfff == 0x10 && unsafe { ((address - 8) as *const usize).read() } & IS_MMAPPED != 0
 }

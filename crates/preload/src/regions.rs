@@ -37,9 +37,9 @@ macro_rules! entries {
         const ENTRIES: &[(&CStr, unsafe extern "C" fn())] = &[$(($text, $name)),*];
 
         $(
+            #[cfg(target_arch = "x86_64")]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
-                #[cfg(target_arch = "x86_64")]
                 naked_asm!(
                     ".cfi_startproc",
                     "sub rsp, 184",
@@ -85,7 +85,11 @@ macro_rules! entries {
                     begins = sym body_begins,
                     entry = const Entry::$name as usize,
                 );
-                #[cfg(target_arch = "aarch64")]
+            }
+
+            #[cfg(target_arch = "aarch64")]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
                 naked_asm!(
                     ".cfi_startproc",
                     "stp x29, x30, [sp, #-208]!",

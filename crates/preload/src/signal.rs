@@ -15,24 +15,24 @@
 //!
 //! Everything here runs in signal handlers, or may be interrupted by ours: no locks, no `errno`.
 
-use core::cell::UnsafeCell;
+mod ring;
+
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use nearpage_wire::samples::{
-    Ended, HEADER_BYTES, Kind, MAGIC, SLOT_BYTES, SLOTS_MAX, THREAD_USER_CLOCK, offset, slot,
-};
+use nearpage_wire::samples::{Ended, Kind, SLOTS_MAX, THREAD_USER_CLOCK, offset, slot};
 
 use crate::environment;
-use crate::message::{self, Text};
+use crate::message;
 use crate::sys;
 use crate::thread::Thread;
+use ring::{
+    EARLY, FILES, FILES_TAKEN, RING, SLOTS, copy_maps, half, make_ring, with_files, word, write,
+};
 
 /// Realtime signals that are tried, from the top: programs count from the bottom.
 const SIGNALS: core::ops::RangeInclusive<i32> = 40..=63;
 /// Threads that can have a timer.
 const TIMERS_MAX: usize = 8192;
-/// `/proc/self/maps` is copied so far.
-const MAPS_BYTES_MAX: usize = 4 << 20;
 /// Samples a second where the environment does not say.
 const DEFAULT_PERIOD_NS: u64 = 10_000_000;
 const DEFAULT_SLOTS: u64 = 4096;
@@ -41,9 +41,6 @@ const CLOCK_MONOTONIC: i32 = 1;
 const MONOTONIC_STEP_NS: u64 = 1_000;
 /// How often a new thread yields to the one that makes the ring.
 const YIELDS_MAX: u32 = 1_000;
-/// `MADV_DONTFORK`.
-const ADVICE_DONT_FORK: usize = 10;
-
 /// What a thread used, in nanoseconds: its time on a CPU, divided by the kernel as the ticks found it.
 /// Ticks alone miss much of a thread that others wait behind: it is often taken off its CPU before.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,56 +64,18 @@ impl Used {
     }
 }
 
-/// What [`RING`] is while it is no address.
-mod ring {
-    /// Not made yet.
-    pub const NONE: usize = 0;
-    /// A thread makes it.
-    pub const MAKING: usize = 1;
-    /// It could not be made.
-    pub const FAILED: usize = 2;
-    /// The first that is an address.
-    pub const ADDRESS: usize = 4096;
-}
-
 /// The signal; 0: no samples are taken.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// What the program thinks is done on the signal: 0 default, 1 ignored.
 static PROGRAMS_ACTION: AtomicUsize = AtomicUsize::new(0);
-/// Address of the mapped file.
-static RING: AtomicUsize = AtomicUsize::new(ring::NONE);
-static SLOTS: AtomicUsize = AtomicUsize::new(0);
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static TICK_NS: AtomicU64 = AtomicU64::new(0);
 static CLOCK: AtomicI32 = AtomicI32::new(THREAD_USER_CLOCK);
 static RANDOM: AtomicU64 = AtomicU64::new(0);
 static FORKED: AtomicU32 = AtomicU32::new(0);
 static NO_TIMER: AtomicU64 = AtomicU64::new(0);
-/// Samples that came before the ring was made.
-static EARLY: AtomicU64 = AtomicU64::new(0);
 /// Timers of all threads, number + 1; 0: free.
 static TIMERS: [AtomicU32; TIMERS_MAX] = [const { AtomicU32::new(0) }; TIMERS_MAX];
-
-/// What only one thread at a time needs: the one that makes the ring, or that ends the process.
-struct Files {
-    directory: Text<4000>,
-    path: Text<4096>,
-    start_ns: u64,
-    buffer: [u8; 4096],
-}
-
-struct Owned(UnsafeCell<Files>);
-
-// SAFETY: touched while there is one thread, or by the thread that holds `FILES_TAKEN`.
-unsafe impl Sync for Owned {}
-
-static FILES: Owned = Owned(UnsafeCell::new(Files {
-    directory: Text::new(),
-    path: Text::new(),
-    start_ns: 0,
-    buffer: [0; 4096],
-}));
-static FILES_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 /// Begins to sample this process if the environment asks for it. Threads are sampled from
 /// [`thread_begins`] on.
@@ -482,232 +441,5 @@ unsafe extern "C" fn on_signal(_: i32, info: usize, frame: usize) {
 #[cfg(not(target_arch = "x86_64"))]
 unsafe extern "C" fn on_signal(_: i32, _: usize, _: usize) {}
 
-fn word(at: usize, offset: usize) -> &'static AtomicU64 {
-    // SAFETY: callers pass the address of the mapped header or of a slot, which stay mapped as long
-    // as the process lives, and an offset in it that is a multiple of 8.
-    unsafe { &*((at + offset) as *const AtomicU64) }
-}
-
-fn half(at: usize, offset: usize) -> &'static AtomicU32 {
-    // SAFETY: as `word`, with multiples of 4.
-    unsafe { &*((at + offset) as *const AtomicU32) }
-}
-
-/// Takes a slot, lets `fill` write what is in it besides, and hands it over; counted where there is
-/// none.
-fn write(kind: Kind, tid: u32, fill: impl FnOnce(usize)) {
-    let ring = RING.load(Ordering::Acquire);
-    if ring < ring::ADDRESS {
-        EARLY.fetch_add(u64::from(kind == Kind::Sample), Ordering::Relaxed);
-        return;
-    }
-    let slots = SLOTS.load(Ordering::Relaxed) as u64;
-    let head = word(ring, offset::HEAD);
-    let mut number = head.load(Ordering::Relaxed);
-    loop {
-        let tail = word(ring, offset::TAIL).load(Ordering::Acquire);
-        if number.wrapping_sub(tail) >= slots {
-            word(ring, offset::DROPPED).fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        match head.compare_exchange_weak(number, number + 1, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(other) => number = other,
-        }
-    }
-    let at = ring + HEADER_BYTES + (number & (slots - 1)) as usize * SLOT_BYTES;
-    half(at, slot::KIND).store(kind as u32, Ordering::Relaxed);
-    half(at, slot::TID).store(tid, Ordering::Relaxed);
-    word(at, slot::TIME_NS).store(sys::clock_ns(), Ordering::Relaxed);
-    fill(at);
-    word(at, slot::SEQUENCE).store(number + 1, Ordering::Release);
-}
-
-/// Makes the ring, unless another thread does. Samples that come meanwhile are not kept.
-#[cold]
-fn make_ring() {
-    if RING
-        .compare_exchange(
-            ring::NONE,
-            ring::MAKING,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_err()
-    {
-        return;
-    }
-    let made = with_files(|files| files.make_ring());
-    match made {
-        Some(Ok(address)) => {
-            RING.store(address, Ordering::Release);
-            copy_maps();
-        }
-        failed => {
-            RING.store(ring::FAILED, Ordering::Release);
-            let number = failed.and_then(Result::err).map_or(0, |error| error.0);
-            message::line(format_args!(
-                "no file for samples (error {number}): this process is not sampled"
-            ));
-        }
-    }
-}
-
-fn copy_maps() {
-    with_files(Files::copy_maps);
-}
-
-/// Calls `work` with the files, unless someone else has them.
-fn with_files<R>(work: impl FnOnce(&mut Files) -> R) -> Option<R> {
-    FILES_TAKEN
-        .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-        .ok()?;
-    // SAFETY: just taken.
-    let result = work(unsafe { &mut *FILES.0.get() });
-    FILES_TAKEN.store(0, Ordering::Release);
-    Some(result)
-}
-
-impl Files {
-    fn name(&mut self, ending: &[u8]) {
-        let path = &mut self.path;
-        path.clear();
-        path.push(self.directory.as_bytes());
-        path.push(b"/samples-");
-        path.push_number(sys::getpid().into());
-        path.push(b"-");
-        path.push_number(self.start_ns);
-        path.push(ending);
-        path.push(b"\0");
-    }
-
-    fn make_ring(&mut self) -> Result<usize, sys::Errno> {
-        self.name(b".ring");
-        let slots = SLOTS.load(Ordering::Relaxed);
-        let bytes = HEADER_BYTES + slots * SLOT_BYTES;
-        let path = self.path.as_bytes();
-        let fd = sys::open(path, sys::O_RDWR | sys::O_CREAT | sys::O_EXCL)?;
-        let mapped = sys::resource_limit(sys::RESOURCE_FILE_BYTES)
-            .and_then(|limit| match limit < bytes as u64 {
-                true => Err(sys::EFBIG),
-                false => sys::fallocate(fd, bytes),
-            })
-            .and_then(|_| {
-                sys::mmap(
-                    bytes,
-                    sys::PROT_READ | sys::PROT_WRITE,
-                    sys::MAP_SHARED,
-                    Some(fd),
-                    0,
-                )
-            });
-        sys::close(fd);
-        let ring = mapped.inspect_err(|_| sys::unlink(path))?;
-        // SAFETY: a mapping of our own. A child gets a ring of its own.
-        let _ = unsafe { sys::madvise(ring, bytes, ADVICE_DONT_FORK) };
-        half(ring, offset::PID).store(sys::getpid(), Ordering::Relaxed);
-        half(ring, offset::PARENT).store(sys::getppid(), Ordering::Relaxed);
-        word(ring, offset::START_NS).store(self.start_ns, Ordering::Relaxed);
-        half(ring, offset::SLOTS).store(slots as u32, Ordering::Relaxed);
-        half(ring, offset::SLOT_BYTES).store(SLOT_BYTES as u32, Ordering::Relaxed);
-        half(ring, offset::SIGNAL).store(SIGNAL.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
-        half(ring, offset::FORKED).store(FORKED.load(Ordering::Relaxed), Ordering::Relaxed);
-        word(ring, offset::PERIOD_NS).store(PERIOD_NS.load(Ordering::Relaxed), Ordering::Relaxed);
-        word(ring, 0).store(u64::from_le_bytes(MAGIC), Ordering::Release);
-        Ok(ring)
-    }
-
-    /// Replaces the copy of the mappings, for recorders that come too late.
-    fn copy_maps(&mut self) {
-        self.name(b".maps");
-        let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_TRUNC;
-        let Ok(to) = sys::open(self.path.as_bytes(), flags) else {
-            return;
-        };
-        if let Ok(from) = sys::open(b"/proc/self/maps\0", sys::O_RDONLY) {
-            let mut copied = 0;
-            while copied < MAPS_BYTES_MAX
-                && let Ok(bytes @ 1..) = sys::read(from, &mut self.buffer)
-                && let Some(text) = self.buffer.get(..bytes)
-                && sys::write(to, text).is_ok()
-            {
-                copied += bytes;
-            }
-            sys::close(from);
-        }
-        sys::close(to);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_are_whole_ticks_with_the_right_mean() {
-        const TICK_NS: u64 = 4_000_000;
-        for period_ns in [
-            4_000_000,
-            4_200_000,
-            5_000_000,
-            8_000_000,
-            9_999_999,
-            40_000_000,
-            1 << 40,
-        ] {
-            let gaps: Vec<u64> = (0..20_000)
-                .map(|_| gap_of(period_ns, TICK_NS, [next_random(), next_random()]) + TICK_NS / 2)
-                .collect();
-            let ticks: Vec<u64> = gaps.iter().map(|gap| gap / TICK_NS).collect();
-            assert!(gaps.iter().all(|gap| gap % TICK_NS == 0 && *gap > 0));
-            assert!(
-                ticks
-                    .iter()
-                    .all(|ticks| *ticks <= 2 + 3 * period_ns / TICK_NS / 2)
-            );
-            let mean = gaps.iter().map(|gap| *gap as f64).sum::<f64>() / gaps.len() as f64;
-            // Twenty standard deviations of the mean of a uniform spread over one period.
-            let error = (mean / period_ns as f64 - 1.0).abs();
-            assert!(
-                error < 20.0 * 0.6 / (gaps.len() as f64).sqrt(),
-                "{period_ns}: {mean}"
-            );
-        }
-    }
-
-    #[test]
-    fn time_in_user_mode_is_at_most_the_time_on_a_cpu() {
-        let at = |user_ns, kernel_ns| Used { user_ns, kernel_ns };
-        let since = |now: Used| now.user_ns_since(&at(1_000, 400));
-        assert_eq!(since(at(1_000, 400)), 0);
-        assert_eq!(since(at(9_000, 400)), 8_000);
-        assert_eq!(since(at(9_000, 900)), 8_000);
-        assert_eq!(since(at(1_000, 900)), 0);
-        // The time before was divided otherwise.
-        assert_eq!(since(at(2_000, 300)), 900);
-        assert_eq!(since(at(900, 2_000)), 0);
-        assert_eq!(since(at(0, 0)), 0);
-        assert_eq!(since(at(u64::MAX, u64::MAX)), u64::MAX - 1_400);
-    }
-
-    #[test]
-    fn a_thread_uses_time() {
-        let before = Used::now();
-        let mut now = before;
-        while now.user_ns + now.kernel_ns == before.user_ns + before.kernel_ns {
-            now = Used::now();
-        }
-        assert!(now.user_ns + now.kernel_ns > before.user_ns + before.kernel_ns);
-    }
-
-    #[test]
-    fn sets_to_wait_for_lose_our_signal_alone() {
-        SIGNAL.store(60, Ordering::Release);
-        assert_eq!(without_ours([1 << 58; 16]), None);
-        let all = without_ours([u64::MAX; 16]).unwrap();
-        assert_eq!(all[0], !(1 << 59));
-        assert_eq!(all[1..], [u64::MAX; 15]);
-        SIGNAL.store(0, Ordering::Release);
-        assert_eq!(without_ours([u64::MAX; 16]), None);
-    }
-}
+mod tests;

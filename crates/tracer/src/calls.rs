@@ -180,7 +180,7 @@ impl Thread {
         let process = self.process;
         self.call = Call::Other;
         self.calls.store(true, Relaxed);
-        let [first, second, third, fourth, fifth, _] = arguments;
+        let [first, second, third, fourth, ..] = arguments;
         match number {
             MMAP | MUNMAP | BRK | MREMAP | SHMAT | MADVISE => self.call = Call::Result(arguments),
             CLOCK_GETTIME if first == CLOCK_MONOTONIC => self.call = Call::Result(arguments),
@@ -192,39 +192,9 @@ impl Thread {
                     process.recording.store(begin, Relaxed);
                 }
             }
-            FUTEX => match second & 0x7f {
-                // WAIT, WAIT_BITSET, LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
-                0 | 9 | 6 | 11 | 13 => {
-                    process.futexes().wait(first, self.member);
-                    self.sleep(Wait::Futex(first));
-                }
-                // WAKE, WAKE_BITSET, UNLOCK_PI.
-                1 | 10 => self.wake(first, third),
-                7 => self.wake(first, 1),
-                // REQUEUE, CMP_REQUEUE, CMP_REQUEUE_PI.
-                3 | 4 | 12 => {
-                    self.wake(first, third);
-                    process.futexes().requeue(first, fifth, fourth as usize);
-                }
-                // WAKE_OP.
-                5 => {
-                    self.wake(first, third);
-                    self.wake(fifth, fourth);
-                }
-                _ => {}
-            },
+            FUTEX => self.futex(arguments),
             CLONE if first & CLONE_VM != 0 && first & CLONE_VFORK == 0 => {
-                let sequence = process.futexes().number();
-                self.record(&Record::Signal {
-                    sequence,
-                    address: 0,
-                });
-                let ends_at = if first & CLONE_CHILD_CLEARTID != 0 {
-                    fourth
-                } else {
-                    0
-                };
-                self.call = Call::Clone(process.birth(sequence, ends_at, self.time()));
+                self.create_thread(first, fourth);
             }
             CLONE | FORK | VFORK => {
                 self.call = Call::Fork;
@@ -267,6 +237,48 @@ impl Thread {
             }),
             _ => {}
         }
+    }
+
+    /// A call of `futex` begins.
+    fn futex(&mut self, [first, second, third, fourth, fifth, _]: [u64; 6]) {
+        let process = self.process;
+        match second & 0x7f {
+            // WAIT, WAIT_BITSET, LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
+            0 | 9 | 6 | 11 | 13 => {
+                process.futexes().wait(first, self.member);
+                self.sleep(Wait::Futex(first));
+            }
+            // WAKE, WAKE_BITSET, UNLOCK_PI.
+            1 | 10 => self.wake(first, third),
+            7 => self.wake(first, 1),
+            // REQUEUE, CMP_REQUEUE, CMP_REQUEUE_PI.
+            3 | 4 | 12 => {
+                self.wake(first, third);
+                process.futexes().requeue(first, fifth, fourth as usize);
+            }
+            // WAKE_OP.
+            5 => {
+                self.wake(first, third);
+                self.wake(fifth, fourth);
+            }
+            _ => {}
+        }
+    }
+
+    /// A call of `clone` begins, which creates a thread.
+    fn create_thread(&mut self, flags: u64, child_tid: u64) {
+        let process = self.process;
+        let sequence = process.futexes().number();
+        self.record(&Record::Signal {
+            sequence,
+            address: 0,
+        });
+        let ends_at = if flags & CLONE_CHILD_CLEARTID != 0 {
+            child_tid
+        } else {
+            0
+        };
+        self.call = Call::Clone(process.birth(sequence, ends_at, self.time()));
     }
 
     /// A system call returns.
@@ -343,79 +355,13 @@ impl Thread {
             CLOCK_GETTIME => self.record(&Record::Clock {
                 time_ns: crate::system::now_ns(),
             }),
-            MMAP => {
-                self.unmapped(result, second);
-                let [_, _, protection, flags, descriptor, offset] = arguments;
-                let file = if flags & MAP_ANONYMOUS == 0 {
-                    maps::file_of(descriptor)
-                } else if flags & MAP_SHARED != 0 {
-                    maps::at(result, guest_base()).map(|(file, _)| file)
-                } else {
-                    None
-                };
-                let file = file.unwrap_or_default();
-                let name = file.path.rsplit(|byte| *byte == b'/').next();
-                if protection & PROT_EXEC != 0 && name.is_some_and(is_own_module) {
-                    own_code(result..result + second);
-                }
-                self.mapped(&Event::Map {
-                    protection: protection as u32,
-                    flags: flags as u32,
-                    virtual_time: self.time(),
-                    address: result,
-                    length: second,
-                    offset,
-                    device: file.device,
-                    inode: file.inode,
-                    path: &file.path,
-                });
-            }
+            MMAP => self.mapped_at(result, arguments),
             MUNMAP => {
                 self.unmapped(first, second);
                 self.tell_unmapped(first, second);
             }
-            BRK => {
-                let before = self.process.program_break.swap(result, Relaxed);
-                if before != 0 && result > before {
-                    self.mapped(&Event::Map {
-                        protection: 3,
-                        flags: 0x22,
-                        virtual_time: self.time(),
-                        address: before,
-                        length: result - before,
-                        offset: 0,
-                        device: 0,
-                        inode: 0,
-                        path: b"[heap]",
-                    });
-                } else if result < before {
-                    self.unmapped(result, before - result);
-                    self.tell_unmapped(result, before - result);
-                }
-            }
-            // The pages move along; their file, if there was one, is the reader's to look up.
-            MREMAP => {
-                let [old, old_length, new_length, ..] = arguments;
-                if result != old {
-                    self.unmapped(old, old_length);
-                    self.unmapped(result, new_length);
-                    self.tell_unmapped(old, old_length);
-                } else if new_length < old_length {
-                    self.unmapped(old + new_length, old_length - new_length);
-                    self.tell_unmapped(old + new_length, old_length - new_length);
-                }
-                self.mapped(&Event::Map {
-                    protection: u32::MAX,
-                    flags: u32::MAX,
-                    virtual_time: self.time(),
-                    address: result,
-                    length: new_length,
-                    offset: 0,
-                    device: 0,
-                    inode: 0,
-                    path: b"",
-                });
-            }
+            BRK => self.break_is(result),
+            MREMAP => self.remapped(result, arguments),
             SHMAT => {
                 let (file, length) = maps::at(result, guest_base()).unwrap_or_default();
                 self.unmapped(result, length);
@@ -434,6 +380,80 @@ impl Thread {
             MADVISE if third == MADV_DONTNEED => self.unmapped(first, second),
             _ => {}
         }
+    }
+
+    /// `mmap` with these arguments returned this address.
+    fn mapped_at(&self, address: u64, arguments: [u64; 6]) {
+        let [_, length, protection, flags, descriptor, offset] = arguments;
+        self.unmapped(address, length);
+        let file = if flags & MAP_ANONYMOUS == 0 {
+            maps::file_of(descriptor)
+        } else if flags & MAP_SHARED != 0 {
+            maps::at(address, guest_base()).map(|(file, _)| file)
+        } else {
+            None
+        };
+        let file = file.unwrap_or_default();
+        let name = file.path.rsplit(|byte| *byte == b'/').next();
+        if protection & PROT_EXEC != 0 && name.is_some_and(is_own_module) {
+            own_code(address..address + length);
+        }
+        self.mapped(&Event::Map {
+            protection: protection as u32,
+            flags: flags as u32,
+            virtual_time: self.time(),
+            address,
+            length,
+            offset,
+            device: file.device,
+            inode: file.inode,
+            path: &file.path,
+        });
+    }
+
+    /// `brk` returned the end of the heap.
+    fn break_is(&self, end: u64) {
+        let before = self.process.program_break.swap(end, Relaxed);
+        if before != 0 && end > before {
+            self.mapped(&Event::Map {
+                protection: 3,
+                flags: 0x22,
+                virtual_time: self.time(),
+                address: before,
+                length: end - before,
+                offset: 0,
+                device: 0,
+                inode: 0,
+                path: b"[heap]",
+            });
+        } else if end < before {
+            self.unmapped(end, before - end);
+            self.tell_unmapped(end, before - end);
+        }
+    }
+
+    /// `mremap` with these arguments returned this address. The pages move along; their file, if there
+    /// was one, is the reader's to look up.
+    fn remapped(&self, address: u64, [old, old_length, new_length, ..]: [u64; 6]) {
+        if address != old {
+            self.unmapped(old, old_length);
+            self.unmapped(address, new_length);
+            self.tell_unmapped(old, old_length);
+        } else if new_length < old_length {
+            self.unmapped(old + new_length, old_length - new_length);
+            self.tell_unmapped(old + new_length, old_length - new_length);
+        }
+        self.mapped(&Event::Map {
+            protection: u32::MAX,
+            flags: u32::MAX,
+            virtual_time: self.time(),
+            address,
+            length: new_length,
+            offset: 0,
+            device: 0,
+            inode: 0,
+            path: b"",
+        });
     }
 
     fn mapped(&self, event: &Event) {

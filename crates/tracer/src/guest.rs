@@ -30,15 +30,16 @@ use std::time::Duration;
 use nearpage_wire::trace::{BEGIN_MARK, Counter, END_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
+use crate::error::StartError;
+use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction, names_gs};
 use crate::memory::{self, Memory, PAGE_BITS};
-use crate::plugin::{
-    self, at, instruction_text, is_atomic, is_string_instruction, names_gs, process,
-};
+use crate::plugin::{self, process};
 use crate::qemu::{
     self, ALL_ACCESSES, AccessKind, Block, ClockInterface, Id, Instruction, Interface,
     MemoryInterface, NO_REGISTERS, StoreBit, SystemInterface,
 };
 use crate::thread::{Code, PlacedRun, Run};
+use crate::vcpus::Vcpu;
 
 struct Guest {
     id: Id,
@@ -57,27 +58,25 @@ struct Guest {
 static GUEST: OnceLock<Guest> = OnceLock::new();
 
 /// Has the guest traced, from the beginning or from the mark.
-pub fn install(id: Id, setup: Setup<'static>, folder: &Path) -> Result<(), String> {
-    let missing = |name: &str| {
-        format!("this QEMU has no {name}: whole systems are traced with QEMU 7.2, as of Debian 12")
-    };
+pub fn install(id: Id, setup: Setup<'static>, folder: &Path) -> Result<(), StartError> {
+    let missing = StartError::NoWholeSystem;
     if qemu::qemu().is_none() || qemu::is_newer() {
-        return Err(missing("plugin API of version 1"));
+        return Err(missing("plugin API of version 1".into()));
     }
     let guest = Guest {
         id,
         setup,
         folder: folder.to_path_buf(),
-        system: SystemInterface::find().map_err(|name| missing(&format!("qemu_plugin_{name}")))?,
-        blocks: MemoryInterface::find().map_err(|name| missing(&format!("qemu_ram_{name}")))?,
-        clock: ClockInterface::find().map_err(|name| missing(&format!("cpu_{name}")))?,
+        system: SystemInterface::find().map_err(|name| missing(format!("qemu_plugin_{name}")))?,
+        blocks: MemoryInterface::find().map_err(|name| missing(format!("qemu_ram_{name}")))?,
+        clock: ClockInterface::find().map_err(|name| missing(format!("cpu_{name}")))?,
         memory: OnceLock::new(),
         runs: Mutex::default(),
         ending: AtomicBool::new(false),
     };
     let from_mark = setup.from_mark;
     if GUEST.set(guest).is_err() {
-        return Err("it was started already".into());
+        return Err(StartError::AlreadyStarted);
     }
     let Some(qemu) = qemu::qemu() else {
         return Ok(());
@@ -163,7 +162,8 @@ unsafe extern "C" fn begin_mark(_: c_uint, _: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn end_now(_: Id) {
-    plugin::end_all();
+    // SAFETY: no CPU runs while a plugin is reset.
+    unsafe { plugin::end_all() };
 }
 
 /// # Safety
@@ -230,6 +230,22 @@ struct Part {
     instructions: usize,
 }
 
+impl Part {
+    /// `None`: its place in the guest's memory is unknown, or it is empty.
+    fn run(&self, memory: &Memory, line_shift: u32) -> Option<PlacedRun> {
+        let place = memory.place(self.host)?;
+        if self.end <= self.address {
+            return None;
+        }
+        let lines = ((self.end - 1) >> line_shift) - (self.address >> line_shift) + 1;
+        Some(PlacedRun {
+            run: Run::new(self.address, self.instructions, lines),
+            frame: (place >> PAGE_BITS) as u32,
+            kernel: self.address >> 63 == 1,
+        })
+    }
+}
+
 /// # Safety
 /// As above.
 unsafe extern "C" fn translated(_: Id, block: *mut Block) {
@@ -294,21 +310,15 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
                 at(qemu, instruction, end_mark, std::ptr::null::<()>());
             }
         }
-        let shift = process.setup.line_bytes.trailing_zeros();
-        for (number, part) in parts.iter().enumerate() {
-            let Some(place) = memory.place(part.host) else {
-                continue;
-            };
-            if part.end <= part.address {
-                continue;
-            }
-            let lines = ((part.end - 1) >> shift) - (part.address >> shift) + 1;
-            let run = PlacedRun {
-                run: Run::new(part.address, part.instructions, lines),
-                frame: (place >> PAGE_BITS) as u32,
-                kernel: part.address >> 63 == 1,
-            };
-            let run = std::ptr::from_ref(kept(guest, run));
+    }
+    let shift = process.setup.line_bytes.trailing_zeros();
+    for (number, part) in parts.iter().enumerate() {
+        let Some(run) = part.run(memory, shift) else {
+            continue;
+        };
+        let run = std::ptr::from_ref(kept(guest, run));
+        // SAFETY: QEMU's functions, with the block that QEMU is translating and its instruction.
+        unsafe {
             if number == 0 {
                 let data = run.cast_mut().cast();
                 (qemu.register_vcpu_tb_exec_cb)(block, self::block, NO_REGISTERS, data);
@@ -322,7 +332,11 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
-    if let Some(thread) = plugin::vcpu_thread(vcpu) {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    if let Some(mut thread) = plugin::vcpu_thread(&vcpu) {
         // SAFETY: `translated` gave a run that is kept for good.
         thread.placed_block(unsafe { &*run.cast::<PlacedRun>() });
     }
@@ -331,7 +345,11 @@ unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
-    let (Some(thread), Some(guest)) = (plugin::known_thread(vcpu), GUEST.get()) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    let (Some(mut thread), Some(guest)) = (vcpu.traced(), GUEST.get()) else {
         return;
     };
     // SAFETY: QEMU's functions, in a callback for that access.
@@ -376,7 +394,11 @@ unsafe extern "C" fn atomic_access(
 /// # Safety
 /// As above.
 unsafe extern "C" fn idle(_: Id, vcpu: c_uint) {
-    if let Some(thread) = plugin::known_thread(vcpu) {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    if let Some(mut thread) = vcpu.traced() {
         thread.idles();
     }
 }

@@ -24,14 +24,17 @@
 //! and while a process is being made (the emulator stops all threads for that); others sleep for
 //! the emulator's locks, which a busy host may make long, and are given much more time.
 
+mod slots;
+
 use std::collections::VecDeque;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Thread, current, park_timeout};
+use std::thread::{current, park_timeout};
 use std::time::Duration;
 
 use crate::system;
+use slots::{Inner, Slot, State};
 
 /// How long a thread waits until it looks whether others are asleep.
 const PATIENCE: Duration = Duration::from_millis(4);
@@ -47,59 +50,6 @@ const SPIN_NS: std::ops::RangeInclusive<u64> = 1_000..=100_000;
 /// A thread in the lockstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member(usize);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It runs, or may as soon as the host lets it.
-    Running,
-    /// It waits for a quantum, or for its CPU.
-    Ready,
-    /// Left out.
-    Blocked,
-    /// It ended.
-    Gone,
-}
-
-struct Slot {
-    cpu: usize,
-    state: State,
-    /// Virtual time, when it is not running.
-    time: u64,
-    tid: u32,
-    thread: Option<Thread>,
-    /// Times in a row that it was found asleep while it should run.
-    asleep: u32,
-    calls: Arc<AtomicBool>,
-    /// It waits for threads created earlier.
-    waits: bool,
-    /// How long it stays on its host core: twice as long as last time if the longest would have been
-    /// enough, otherwise half.
-    spin_ns: u64,
-}
-
-#[derive(Default)]
-struct Inner {
-    slots: Vec<Slot>,
-    /// Threads of each CPU that can run; the first has the CPU.
-    queues: Vec<VecDeque<usize>>,
-    /// Latest virtual time at which a thread left each CPU.
-    cpu_times: Vec<u64>,
-    running: usize,
-    /// Of the quantum, in virtual time.
-    begin: u64,
-    end: u64,
-    /// So many times the shortest.
-    length: u64,
-    /// So far no thread had to do with another in this quantum.
-    apart: bool,
-    off: bool,
-    /// When somebody looked for sleepers last.
-    looked_at: u64,
-    /// Times that a thread was told to look again.
-    changes: Arc<AtomicU64>,
-    /// Times that a blocked thread could run again.
-    joined: Arc<AtomicU64>,
-}
 
 /// All threads of a process.
 pub struct Lockstep {
@@ -453,90 +403,4 @@ fn sleeps(tid: u32) -> bool {
     // The name, in parentheses, may hold anything.
     let state = status.rsplit(')').next().unwrap_or_default().trim_start();
     state.starts_with('S') || state.starts_with('Z')
-}
-
-impl Inner {
-    fn state(&self, member: Member) -> State {
-        self.slots
-            .get(member.0)
-            .map_or(State::Gone, |slot| slot.state)
-    }
-
-    /// A blocked thread can run.
-    fn join(&mut self, member: usize, time: u64) {
-        let Some(slot) = self.slots.get_mut(member) else {
-            return;
-        };
-        slot.state = State::Ready;
-        slot.time = slot.time.max(time);
-        slot.asleep = 0;
-        self.joined.fetch_add(1, Relaxed);
-        self.apart = false;
-        let cpu = slot.cpu;
-        if let Some(queue) = self.queues.get_mut(cpu) {
-            queue.push_back(member);
-            if queue.len() == 1 {
-                self.start_first(cpu);
-            }
-        }
-    }
-
-    /// A running or ready thread is not any more.
-    fn leave(&mut self, member: Member, time: u64, state: State) {
-        let Some(slot) = self.slots.get_mut(member.0) else {
-            return;
-        };
-        if slot.state == State::Running {
-            self.running -= 1;
-            if let Some(latest) = self.cpu_times.get_mut(slot.cpu) {
-                *latest = time.max(*latest);
-            }
-        }
-        slot.state = state;
-        slot.time = time;
-        if let Some(queue) = self.queues.get_mut(slot.cpu) {
-            queue.retain(|queued| *queued != member.0);
-        }
-        let later = self.slots.iter().skip(member.0);
-        later
-            .filter(|slot| slot.waits)
-            .for_each(|slot| self.tell(slot));
-    }
-
-    /// The slot's thread looks again whether it may go on.
-    fn tell(&self, slot: &Slot) {
-        self.changes.fetch_add(1, Relaxed);
-        if let Some(thread) = &slot.thread {
-            thread.unpark();
-        }
-    }
-
-    /// The next thread of the CPU that this one had may have it.
-    fn hand_over(&mut self, member: usize) {
-        if let Some(slot) = self.slots.get(member) {
-            self.start_first(slot.cpu);
-        }
-    }
-
-    /// Lets the first thread of a CPU run, if there is time left in the quantum.
-    fn start_first(&mut self, cpu: usize) {
-        let free_at = self.cpu_times.get(cpu).copied().unwrap_or(0);
-        let first = self.queues.get(cpu).and_then(|queue| queue.front());
-        let Some(&first) = first else { return };
-        let Some(slot) = self.slots.get_mut(first) else {
-            return;
-        };
-        if slot.state != State::Ready {
-            return;
-        }
-        slot.time = slot.time.max(free_at);
-        if slot.time < self.end {
-            slot.state = State::Running;
-            slot.asleep = 0;
-            self.running += 1;
-            if let Some(slot) = self.slots.get(first) {
-                self.tell(slot);
-            }
-        }
-    }
 }

@@ -4,8 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,28 +12,15 @@ use nearpage_wire::trace::{COUNT_AGAIN_MARK, LEAVE_OUT_MARK};
 use nearpage_wire::tracer_setup::Setup;
 
 use crate::calls::After;
+use crate::error::StartError;
+use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction};
 use crate::process::Process;
-use crate::qemu::{
-    self, ALL_ACCESSES, AccessKind, Block, BlockCallback, Id, Info, Instruction, Interface,
-    NO_REGISTERS, StoreBit,
-};
+use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
+use crate::vcpus::{self, Entered, Vcpu};
 use crate::{guest, maps};
 
-/// Emulated CPUs, that is threads at one time, that are traced.
-const VCPUS: usize = 4096;
-
-/// A thread or none for each emulated CPU.
-type Slots = [AtomicPtr<Thread>; VCPUS];
-/// The thread that each emulated CPU is; numbers are used again when a thread ends.
-static THREADS: Slots = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// The same of those whose thread is at what others do for the preload library. They are in
-/// [`THREADS`] no longer, so that no access has to ask.
-static LEFT_OUT: Slots = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
-/// The thread is in [`call`] or [`returned`]. QEMU stops the others before a process ends, but for those
-/// that are in system calls.
-static IN_CALL: [AtomicBool; VCPUS] = [const { AtomicBool::new(false) }; VCPUS];
-/// How long the end waits for those at the most: one may wait for another that is not heard any more.
+/// How long the end waits for threads in system calls: such a thread may wait for another that has stopped.
 const CALLS_MAX: Duration = Duration::from_secs(2);
 /// Blocks after which a thread counts again all the same: a signal's handler may have jumped out of
 /// the library. Finding the unwinder takes most, about a tenth of it.
@@ -93,40 +79,9 @@ fn keep(process: Process) -> &'static Process {
     process
 }
 
-#[inline]
-fn thread_in(slots: &Slots, vcpu: c_uint) -> Option<&'static mut Thread> {
-    // SAFETY: null or a thread that only the calling host thread uses; it is freed by that one
-    // alone, when it ends.
-    unsafe { slots.get(vcpu as usize)?.load(Relaxed).as_mut() }
-}
-
-#[inline]
-pub(crate) fn known_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    thread_in(&THREADS, vcpu)
-}
-
-/// The calling thread, if it is at what is left out.
-fn left_out_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    thread_in(&LEFT_OUT, vcpu)
-}
-
-/// The calling thread.
-fn thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    known_thread(vcpu)
-        .or_else(|| left_out_thread(vcpu))
-        .or_else(|| first_step(THREADS.get(vcpu as usize)?))
-}
-
-/// The calling thread goes from one to the other.
-fn pass(vcpu: c_uint, from: &Slots, to: &Slots) {
-    if let (Some(from), Some(to)) = (from.get(vcpu as usize), to.get(vcpu as usize)) {
-        to.store(from.swap(std::ptr::null_mut(), Relaxed), Relaxed);
-    }
-}
-
-/// The calling thread counts again.
-fn count_again(vcpu: c_uint) {
-    pass(vcpu, &LEFT_OUT, &THREADS);
+/// The thread of the CPU; made where this is its first step.
+fn thread(vcpu: &Vcpu) -> Option<Entered<'_>> {
+    vcpu.thread(first_step)
 }
 
 /// What is done for the preload library begins.
@@ -134,13 +89,17 @@ fn count_again(vcpu: c_uint) {
 /// # Safety
 /// QEMU calls it, as the ones below.
 unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
-    let Some(thread) = thread(vcpu) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    let Some(mut thread) = thread(&vcpu) else {
         return;
     };
     if thread.left_out.depth == 0 {
         thread.catch_up();
         thread.left_out.blocks = 0;
-        pass(vcpu, &THREADS, &LEFT_OUT);
+        vcpu.stop_tracing();
     }
     thread.left_out.depth += 1;
 }
@@ -150,32 +109,33 @@ unsafe extern "C" fn leave_out(vcpu: c_uint, _: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn left_out_ends(vcpu: c_uint, _: *mut c_void) {
-    if let Some(thread) = left_out_thread(vcpu) {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    if let Some(mut thread) = vcpu.untraced() {
         thread.left_out.depth -= 1;
         if thread.left_out.depth == 0 {
-            count_again(vcpu);
+            vcpu.resume_tracing();
         }
     }
 }
 
 #[cold]
-fn first_step(slot: &AtomicPtr<Thread>) -> Option<&'static mut Thread> {
+fn first_step() -> Option<Box<Thread>> {
     let process = process()?;
     let birth = process.born();
     if birth.number == 0 {
         let before = MAPS_BEFORE.get().map_or(&[][..], Vec::as_slice);
         maps::tell_initial(process, before, guest_base());
     }
-    let thread = Box::into_raw(Thread::new(process, &birth)?);
-    slot.store(thread, Relaxed);
-    // SAFETY: it was just made.
-    unsafe { thread.as_mut() }
+    Thread::new(process, &birth)
 }
 
-/// The guest's CPU of that number, which the calling host thread runs.
+/// The thread of the guest's CPU.
 #[inline]
-pub(crate) fn vcpu_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
-    match known_thread(vcpu) {
+pub(crate) fn vcpu_thread(vcpu: &Vcpu) -> Option<Entered<'_>> {
+    match vcpu.traced() {
         None => first_step_of_vcpu(vcpu),
         thread => thread,
     }
@@ -183,29 +143,22 @@ pub(crate) fn vcpu_thread(vcpu: c_uint) -> Option<&'static mut Thread> {
 
 #[cold]
 #[inline(never)]
-fn first_step_of_vcpu(vcpu: c_uint) -> Option<&'static mut Thread> {
-    let slot = THREADS.get(vcpu as usize)?;
-    let process = process()?;
-    let thread = Box::into_raw(Thread::new(process, &process.vcpu(vcpu))?);
-    slot.store(thread, Relaxed);
-    // SAFETY: it was just made.
-    unsafe { thread.as_mut() }
+fn first_step_of_vcpu(vcpu: &Vcpu) -> Option<Entered<'_>> {
+    vcpu.thread(|| {
+        let process = process()?;
+        Thread::new(process, &process.vcpu(vcpu.number()))
+    })
 }
 
 /// # Safety
 /// As above.
 unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
     let _alone = ending();
-    if left_out_thread(vcpu).is_some() {
-        count_again(vcpu);
-    }
-    let Some(slot) = THREADS.get(vcpu as usize) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
         return;
     };
-    let thread = slot.swap(std::ptr::null_mut(), Relaxed);
-    if !thread.is_null() {
-        // SAFETY: `first_step` made it from a box, and it is in no slot any more.
-        let mut thread = unsafe { Box::from_raw(thread) };
+    if let Some(mut thread) = vcpu.remove() {
         thread.end();
         let time = thread.time();
         thread.process.lockstep.remove(thread.member, time);
@@ -215,25 +168,30 @@ unsafe extern "C" fn vcpu_ended(_: Id, vcpu: c_uint) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn block(vcpu: c_uint, run: *mut c_void) {
-    match known_thread(vcpu) {
-        Some(thread) => thread.block(Run(run as u64)),
-        None => first_block(vcpu, run),
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    let run = Run(run as u64);
+    if let Err(vcpu) = vcpu.note_block(run) {
+        block_in_full(vcpu, run);
     }
 }
 
+/// The thread's turn is over, or it has none, or its blocks don't count.
 #[cold]
 #[inline(never)]
-extern "C" fn first_block(vcpu: c_uint, run: *mut c_void) {
-    if let Some(thread) = left_out_thread(vcpu) {
+fn block_in_full(vcpu: Vcpu, run: Run) {
+    if let Some(mut thread) = vcpu.untraced() {
         thread.left_out.blocks += 1;
         if thread.left_out.blocks < LEFT_OUT_BLOCKS_MAX {
             return;
         }
         thread.left_out.depth = 0;
-        count_again(vcpu);
+        vcpu.resume_tracing();
     }
-    if let Some(thread) = thread(vcpu) {
-        thread.block(Run(run as u64));
+    if let Some(mut thread) = thread(&vcpu) {
+        thread.block(run);
     }
 }
 
@@ -242,9 +200,11 @@ extern "C" fn first_block(vcpu: c_uint, run: *mut c_void) {
 /// # Safety
 /// As above.
 unsafe extern "C" fn access(vcpu: c_uint, kind: AccessKind, address: u64, code: *mut c_void) {
-    if let Some(thread) = known_thread(vcpu) {
-        thread.access(address, Code(code as u64), kind);
-    }
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
+        return;
+    };
+    vcpu.access(address, Code(code as u64), kind);
 }
 
 /// Of the preload library's code. QEMU 7.2 needs one: an instruction that leaves the processor, as a
@@ -320,92 +280,6 @@ unsafe extern "C" fn translated(_: Id, block: *mut Block) {
     }
 }
 
-/// An instruction's bytes, at most so many; none where the host has no copy of it.
-///
-/// # Safety
-/// It belongs to the block that QEMU is translating.
-pub(crate) unsafe fn instruction_text<'a>(
-    qemu: &Interface,
-    instruction: *const Instruction,
-    bytes_max: usize,
-) -> &'a [u8] {
-    // SAFETY: as this function's; QEMU has as many bytes there as it says.
-    unsafe {
-        let bytes = (qemu.insn_haddr)(instruction);
-        if bytes.is_null() {
-            return &[];
-        }
-        std::slice::from_raw_parts(bytes, (qemu.insn_size)(instruction).min(bytes_max))
-    }
-}
-
-/// Has a callback made before the instruction runs.
-///
-/// # Safety
-/// The instruction belongs to the block that QEMU is translating.
-pub(crate) unsafe fn at<T>(
-    qemu: &Interface,
-    instruction: *mut Instruction,
-    callback: BlockCallback,
-    data: *const T,
-) {
-    // SAFETY: as this function's.
-    unsafe {
-        (qemu.register_vcpu_insn_exec_cb)(
-            instruction,
-            callback,
-            NO_REGISTERS,
-            data.cast_mut().cast(),
-        );
-    }
-}
-
-fn is_prefix(byte: u8) -> bool {
-    matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
-}
-
-/// Has it a lock prefix, or is it `xchg`, which needs none?
-pub(crate) fn is_atomic(text: &[u8]) -> bool {
-    let mut opcode = text.iter().skip_while(|byte| is_prefix(**byte));
-    let locked = text
-        .iter()
-        .take_while(|byte| is_prefix(**byte))
-        .any(|byte| *byte == 0xf0);
-    locked || matches!(opcode.next(), Some(0x86 | 0x87))
-}
-
-/// Is it `movs`, `stos`, `lods`, `cmps`, `scas`, `ins` or `outs`? Each round of those is a reference of
-/// its own, though the addresses follow each other.
-pub(crate) fn is_string_instruction(text: &[u8]) -> bool {
-    let opcode = text.iter().find(|byte| !is_prefix(**byte));
-    matches!(opcode, Some(0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf))
-}
-
-/// Has it the prefix of the segment register GS?
-pub(crate) fn names_gs(text: &[u8]) -> bool {
-    text.iter()
-        .take_while(|byte| is_prefix(**byte))
-        .any(|byte| *byte == 0x65)
-}
-
-/// While it lives, [`end_all`] waits for the thread, unless that was first.
-struct InCall(&'static AtomicBool);
-
-impl InCall {
-    fn enter(vcpu: c_uint) -> Option<Self> {
-        let entered = IN_CALL.get(vcpu as usize)?;
-        entered.store(true, Relaxed);
-        fence(SeqCst);
-        Some(Self(entered))
-    }
-}
-
-impl Drop for InCall {
-    fn drop(&mut self) {
-        self.0.store(false, Release);
-    }
-}
-
 /// # Safety
 /// As above.
 #[allow(clippy::too_many_arguments)]
@@ -422,10 +296,11 @@ unsafe extern "C" fn call(
     _: u64,
     _: u64,
 ) {
-    let Some(_in_call) = InCall::enter(vcpu) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
         return;
     };
-    if let Some(thread) = thread(vcpu) {
+    if let Some(mut thread) = thread(&vcpu.in_call()) {
         thread.catch_up();
         thread.call(number, [first, second, third, fourth, fifth, sixth]);
     }
@@ -434,22 +309,21 @@ unsafe extern "C" fn call(
 /// # Safety
 /// As above.
 unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
-    let Some(_in_call) = InCall::enter(vcpu) else {
+    // SAFETY: QEMU calls back for this CPU.
+    let Some(vcpu) = (unsafe { Vcpu::of_callback(vcpu) }) else {
         return;
     };
-    let Some(thread) = thread(vcpu) else {
+    let vcpu = vcpu.in_call();
+    let Some(mut thread) = thread(&vcpu) else {
         return;
     };
     if thread.returned(number, result) == After::Child {
         let process = thread.process;
+        drop(thread);
         ENDING.store(Box::leak(Box::new(Mutex::new(()))), Relaxed);
-        // What the parent's threads are doing is not ours, and their memory stays as it is.
-        for slot in THREADS.iter().chain(&LEFT_OUT) {
-            slot.store(std::ptr::null_mut(), Relaxed);
-        }
-        IN_CALL
-            .iter()
-            .for_each(|entered| entered.store(false, Relaxed));
+        // SAFETY: a forked child has one host thread. What the parent's threads are doing does not
+        // concern the child.
+        unsafe { vcpus::forget_all() };
         PROCESS.store(std::ptr::null_mut(), Relaxed);
         let parent = std::os::unix::process::parent_id();
         if let Err(error) = begin(process.setup, &process.folder, parent) {
@@ -461,11 +335,15 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
 /// # Safety
 /// As above.
 pub(crate) unsafe extern "C" fn exiting(_: Id, _: *mut c_void) {
-    end_all();
+    // SAFETY: QEMU has stopped the other threads, but for some in system calls.
+    unsafe { end_all() };
 }
 
-/// Ends the trace; no other thread runs any more, but for some in system calls.
-pub(crate) fn end_all() {
+/// Ends the trace.
+///
+/// # Safety
+/// No other thread of the program or CPU of the guest runs any more, but for some in system calls.
+pub(crate) unsafe fn end_all() {
     let Some(process) = process() else {
         return;
     };
@@ -475,30 +353,15 @@ pub(crate) fn end_all() {
     let _alone = ending();
     let begun = Instant::now();
     let mut last = (0, 0);
-    for (vcpu, in_call) in IN_CALL.iter().enumerate() {
-        let take = || {
-            let slots = [&THREADS[vcpu], &LEFT_OUT[vcpu]];
-            let taken = slots.map(|slot| slot.swap(std::ptr::null_mut(), Relaxed));
-            taken.into_iter().find(|thread| !thread.is_null())
-        };
-        let known = take();
-        fence(SeqCst);
-        while in_call.load(Acquire) && begun.elapsed() < CALLS_MAX {
-            std::thread::yield_now();
-        }
-        if in_call.load(Acquire) {
-            // What it has recorded last stays in its file of a killed program.
-            continue;
-        }
-        let Some(thread) = known.or_else(take) else {
-            continue;
-        };
-        // SAFETY: QEMU has stopped the other threads, and this one is in no callback and finds itself in
-        // none any more; their memory is never freed.
-        if let Some(thread) = unsafe { thread.as_mut() } {
+    // What a thread recorded last that stays in a system call remains in its file, as that of a killed
+    // program does.
+    let patient = || begun.elapsed() < CALLS_MAX;
+    // SAFETY: as this function's, and `process` is none for whoever looks for a thread now.
+    unsafe {
+        vcpus::take_all(patient, |thread| {
             thread.end();
             last = last.max((thread.time(), thread.number));
-        }
+        });
     }
     process.finish(last.1, last.0);
 }
@@ -533,30 +396,31 @@ fn install<'a>(
     target: &CStr,
     whole_system: bool,
     arguments: impl Iterator<Item = std::borrow::Cow<'a, str>>,
-) -> Result<(), String> {
+) -> Result<(), StartError> {
     if target != c"x86_64" {
-        return Err("only programs and guests for x86_64 can be traced".into());
+        return Err(StartError::Target);
     }
     let (mut setup, mut folder) = (None, None);
     for argument in arguments {
         match argument.split_once('=') {
             Some(("setup", path)) => setup = Some(path.to_owned()),
             Some(("out", path)) => folder = Some(path.to_owned()),
-            _ => return Err(format!("'{argument}' is not setup=FILE or out=FOLDER")),
+            _ => return Err(StartError::Argument(argument.into_owned())),
         }
     }
     let (Some(path), Some(folder)) = (setup, folder) else {
-        return Err("it needs setup=FILE and out=FOLDER".into());
+        return Err(StartError::ArgumentMissing);
     };
-    let folder = std::fs::canonicalize(&folder).map_err(|error| format!("{folder}: {error}"))?;
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let setup = Setup::parse(text.leak()).map_err(|error| format!("{path}: {error}"))?;
+    let file = |path: String| move |source| StartError::File { path, source };
+    let folder = std::fs::canonicalize(&folder).map_err(file(folder))?;
+    let text = std::fs::read_to_string(&path).map_err(file(path.clone()))?;
+    let setup = Setup::parse(text.leak()).map_err(|source| StartError::Setup { path, source })?;
     let qemu = qemu::find()?;
     if whole_system {
         return guest::install(id, setup, &folder);
     }
     let _ = MAPS_BEFORE.set(maps::read());
-    begin(setup, &folder, 0).map_err(|error| format!("{}: {error}", folder.display()))?;
+    begin(setup, &folder, 0).map_err(file(folder.display().to_string()))?;
     // SAFETY: QEMU's functions, with the callbacks that they are for.
     unsafe {
         (qemu.register_vcpu_exit_cb)(id, vcpu_ended);
@@ -569,75 +433,4 @@ fn install<'a>(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-
-    use nearpage_wire::trace::{
-        Decoder, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Record,
-    };
-
-    use super::*;
-    use crate::process::tests::SETUP;
-
-    #[test]
-    fn the_end_waits_for_a_thread_that_is_in_a_system_call() {
-        const RECORDS: u32 = 20_000;
-        const VCPU: c_uint = 7;
-        let folder = std::env::temp_dir().join(format!("nearpage-ends-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("TMPDIR can be written to");
-        begin(Setup::parse(SETUP).expect("it is right"), &folder, 0)
-            .expect("TMPDIR can be written to");
-        let (tell, hear) = channel();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let _in_call = InCall::enter(VCPU);
-                let thread = thread(VCPU).expect("its process has begun");
-                tell.send(()).expect("it is heard");
-                for time_ns in 0..u64::from(RECORDS) {
-                    thread.record(&Record::Clock { time_ns });
-                }
-            });
-            hear.recv().expect("it is told");
-            end_all();
-        });
-        assert!(known_thread(VCPU).is_none() && thread(VCPU).is_none());
-        let traces = std::fs::read_dir(&folder)
-            .expect("it is ours")
-            .map(|file| file.expect("file").path());
-        let mut traces = traces.filter(|path| path.extension().is_some_and(|kind| kind == "trace"));
-        let bytes = std::fs::read(traces.next().expect("a trace")).expect("a trace");
-        let (mut rest, mut clocks) = (&bytes[FILE_HEADER_BYTES..], 0);
-        while !rest.is_empty() {
-            let header = FrameHeader::from_bytes(rest).expect("frame");
-            let (frame, behind) = rest.split_at(FRAME_HEADER_BYTES + header.payload_bytes as usize);
-            assert!(FrameHeader::intact(frame));
-            if header.kind == FrameKind::Records {
-                let records = Decoder::new(&frame[FRAME_HEADER_BYTES..]);
-                clocks += records.filter(Result::is_ok).count();
-            }
-            rest = behind;
-        }
-        assert_eq!(clocks, RECORDS as usize);
-        std::fs::remove_dir_all(&folder).expect("it is ours");
-    }
-
-    #[test]
-    fn instructions_are_known_by_their_bytes() {
-        // lock inc, lock xadd with REX, xchg with memory.
-        for text in [
-            &b"\xf0\xff\x00"[..],
-            b"\xf0\x48\x0f\xc1\x07",
-            b"\x48\x87\x07",
-        ] {
-            assert!(is_atomic(text) && !is_string_instruction(text));
-        }
-        // rep movsb, stosq.
-        for text in [&b"\xf3\xa4"[..], b"\x48\xab"] {
-            assert!(is_string_instruction(text) && !is_atomic(text));
-        }
-        // inc, mov with an immediate that looks like a prefix.
-        for text in [&b"\xff\x00"[..], b"\xc6\x00\xf0", b""] {
-            assert!(!is_string_instruction(text) && !is_atomic(text));
-        }
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::error::StartError;
 use crate::system;
 
 /// Plugin's number.
@@ -106,24 +107,22 @@ pub fn qemu() -> Option<&'static Interface> {
 ///
 /// # Errors
 /// What is missing, or unknown.
-pub fn find() -> Result<&'static Interface, String> {
-    let qemu = Interface::find().map_err(|name| {
-        format!("this QEMU has no qemu_plugin_{name}: its plugin API is another")
-    })?;
+pub fn find() -> Result<&'static Interface, StartError> {
+    let qemu = Interface::find().map_err(StartError::NoFunction)?;
     STORE_BIT.store(store_bit(&qemu)?, Relaxed);
     Ok(QEMU.get_or_init(|| qemu))
 }
 
 /// The bit of an access's kind that says that it writes. QEMU has a function to ask, which looks at
 /// nothing else: too slow for each access.
-fn store_bit(qemu: &Interface) -> Result<u32, String> {
+fn store_bit(qemu: &Interface) -> Result<u32, StartError> {
     let mut bits = (0..u32::BITS)
         .map(|bit| 1 << bit)
         // SAFETY: QEMU's function, which takes any number.
         .filter(|kind| unsafe { (qemu.mem_is_store)(*kind) });
     match (bits.next(), bits.next()) {
         (Some(bit), None) => Ok(bit),
-        _ => Err("this QEMU tells of stores in an unknown way".into()),
+        _ => Err(StartError::UnknownStores),
     }
 }
 

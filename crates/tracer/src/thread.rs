@@ -4,7 +4,9 @@
 //! early through a fault, the rest of that block counts too. Blocks are fetched line by line, before
 //! the accesses of their instructions.
 
+mod code;
 mod references;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,107 +18,10 @@ use crate::lockstep::{Member, Turn};
 use crate::output::Stream;
 use crate::process::{Birth, Process};
 use crate::qemu::{AccessKind, StoreBit};
-use crate::serial::Step;
 use crate::sets::Place;
 use crate::system;
-
-/// Bits of a guest address.
-const ADDRESS_BITS: u32 = 47;
-
-/// What the kernel's addresses have above those bits.
-const UPPER_HALF: u64 = u64::MAX << ADDRESS_BITS;
-
-/// An instruction that accesses memory: its address, its number in its block, and what is to be
-/// known of the access.
-#[derive(Clone, Copy, Default)]
-pub struct Code(pub u64);
-
-impl Code {
-    /// It writes.
-    const STORE: u64 = 1 << 63;
-    /// Of a guest: it is in the kernel's half of the address space.
-    const KERNEL: u64 = 1 << 62;
-    const REPEATS: u64 = 1 << 61;
-    /// It names the segment register GS.
-    const GS: u64 = 1 << 60;
-    /// No access: a block begins.
-    const BLOCK: Self = Self(u64::MAX);
-
-    /// Packs them; a block has at most 512 instructions. `repeats`: consecutive accesses are
-    /// references of their own.
-    pub fn new(instruction: u64, number: usize, repeats: bool) -> Self {
-        let address = instruction & ((1 << ADDRESS_BITS) - 1);
-        let repeats = if repeats { Self::REPEATS } else { 0 };
-        Self(address | (number as u64 & 511) << ADDRESS_BITS | repeats)
-    }
-
-    /// The same instruction of a guest.
-    pub fn in_guest(self, instruction: u64, gs: bool) -> Self {
-        let kernel = if instruction >> 63 == 1 {
-            Self::KERNEL
-        } else {
-            0
-        };
-        Self(self.0 | kernel | if gs { Self::GS } else { 0 })
-    }
-
-    #[inline]
-    fn is_kernel(self) -> bool {
-        self.0 & Self::KERNEL != 0
-    }
-
-    #[inline]
-    fn instruction(self) -> u64 {
-        let upper = if self.is_kernel() { UPPER_HALF } else { 0 };
-        self.0 & ((1 << ADDRESS_BITS) - 1) | upper
-    }
-
-    #[inline]
-    fn number(self) -> u64 {
-        self.0 >> ADDRESS_BITS & 511
-    }
-}
-
-/// A block: its address, how many instructions, and how many lines it goes over.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Run(pub u64);
-
-/// A guest's block, in one page.
-#[derive(PartialEq, Eq, Hash)]
-pub struct PlacedRun {
-    /// It.
-    pub run: Run,
-    /// Page of the guest's memory ([`crate::memory`]).
-    pub frame: u32,
-    /// It is the kernel's.
-    pub kernel: bool,
-}
-
-impl Run {
-    /// Packs them: at most 512 instructions, 256 lines.
-    pub fn new(address: u64, instructions: usize, lines: u64) -> Self {
-        Self(
-            address & ((1 << ADDRESS_BITS) - 1)
-                | ((instructions as u64 - 1) & 511) << ADDRESS_BITS
-                | ((lines - 1) & 255) << 56,
-        )
-    }
-
-    #[inline]
-    fn address(self) -> u64 {
-        self.0 & ((1 << ADDRESS_BITS) - 1)
-    }
-
-    #[inline]
-    fn instructions(self) -> u64 {
-        (self.0 >> ADDRESS_BITS & 511) + 1
-    }
-
-    #[inline]
-    fn lines(self) -> u64 {
-        (self.0 >> 56) + 1
-    }
-}
+use code::{ADDRESS_BITS, UPPER_HALF};
+pub use code::{Code, PlacedRun, Run};
 
 /// What QEMU told and the caches have not seen yet: an access, or a block ([`Run`]).
 #[derive(Clone, Copy, Default)]
@@ -132,6 +37,17 @@ struct Pending {
 /// How many are noted until they go through the caches together. A thread is that much late with
 /// what it does to others, far less than a quantum.
 const PENDING: usize = 64;
+
+/// What is left to do for an event.
+#[must_use]
+pub(crate) enum Noted {
+    /// Nothing: it is noted.
+    Done,
+    /// [`Thread::catch_up`]: it is noted, and there is no room for another.
+    Full,
+    /// It is not noted: the thread's turn is over, or pages were unmapped.
+    MustPause,
+}
 
 /// A thread. Only the host thread that runs it uses it, but for the end of the process.
 #[repr(C)]
@@ -326,30 +242,42 @@ impl Thread {
     /// A block begins.
     #[inline]
     pub fn block(&mut self, run: Run) {
+        match self.note_block(run) {
+            Noted::Done => {}
+            Noted::Full => self.catch_up(),
+            Noted::MustPause => self.block_after_pause(run),
+        }
+    }
+
+    /// Notes that a block begins. Calls nothing.
+    #[inline]
+    pub(crate) fn note_block(&mut self, run: Run) -> Noted {
         if self.instructions >= self.stop
             || self.process.unmappings.count() != self.cpu.unmappings_seen.load(Relaxed)
         {
-            return self.block_after_pause(run);
+            return Noted::MustPause;
         }
-        self.begin(run);
+        self.begin(run)
     }
 
     #[cold]
     #[inline(never)]
     fn block_after_pause(&mut self, run: Run) {
         self.pause();
-        self.begin(run);
+        if let Noted::Full = self.begin(run) {
+            self.catch_up();
+        }
     }
 
     #[inline]
-    fn begin(&mut self, run: Run) {
+    fn begin(&mut self, run: Run) -> Noted {
         self.instructions += run.instructions();
-        self.later(Pending {
+        self.note(Pending {
             address: run.0,
             code: Code::BLOCK,
             kind: AccessKind::default(),
             frame: 0,
-        });
+        })
     }
 
     /// A guest's block begins.
@@ -400,26 +328,43 @@ impl Thread {
     /// An access was made.
     #[inline]
     pub fn access(&mut self, address: u64, code: Code, kind: AccessKind) {
+        if let Noted::Full = self.note_access(address, code, kind) {
+            self.catch_up();
+        }
+    }
+
+    /// Notes that an access was made. Calls nothing.
+    #[inline]
+    pub(crate) fn note_access(&mut self, address: u64, code: Code, kind: AccessKind) -> Noted {
         // The host has the time until this goes through the caches to fetch what a miss takes.
         let line = address >> self.line_shift;
         self.expected.iter().for_each(|place| place.expect(line));
-        self.later(Pending {
+        self.note(Pending {
             address,
             code,
             kind,
             frame: 0,
-        });
+        })
+    }
+
+    #[inline]
+    fn later(&mut self, pending: Pending) {
+        if let Noted::Full = self.note(pending) {
+            self.catch_up();
+        }
     }
 
     /// The host is still waiting for the program's own accesses meanwhile, and sees no further than
     /// some hundred instructions: the fewer these are, the more of the program's misses overlap.
     #[inline]
-    fn later(&mut self, pending: Pending) {
+    fn note(&mut self, pending: Pending) -> Noted {
         let count = self.pending_count;
         self.pending[count % PENDING] = pending;
         self.pending_count = count + 1;
         if count + 1 >= PENDING {
-            self.catch_up();
+            Noted::Full
+        } else {
+            Noted::Done
         }
     }
 
@@ -445,84 +390,6 @@ impl Thread {
 
     fn misses(&self) -> u64 {
         self.counters[Counter::DataL1Misses as usize] + self.counters[Counter::Upgrades as usize]
-    }
-
-    /// Its turn is over, or pages were unmapped.
-    #[cold]
-    fn pause(&mut self) {
-        if std::mem::take(&mut self.idle) {
-            self.wakes();
-        }
-        self.catch_up();
-        self.follow_moves();
-        if self.instructions >= self.stop {
-            let spun = self.turn_began_with == (self.stores, self.misses());
-            if spun {
-                self.count(Counter::SpunQuanta);
-            }
-            let took = std::mem::take(&mut self.took);
-            let lockstep = &self.process.lockstep;
-            let turn = lockstep.next(self.member, self.time(), !spun && !took);
-            let waited = self.go_on(turn);
-            if took && self.number != 0 && !self.process.setup.serial {
-                self.let_earlier_go_first();
-            }
-            self.turn_began_with = (self.stores, self.misses());
-            self.record_wait(waited);
-        }
-        self.follow_unmappings();
-    }
-
-    /// It has waited so long, perhaps.
-    fn record_wait(&mut self, waited_instructions: u64) {
-        if waited_instructions > 0 {
-            self.record(&Record::Preempted {
-                waited_instructions,
-            });
-        }
-    }
-
-    /// Goes on on another CPU, if it is time.
-    fn follow_moves(&mut self) {
-        let now = self.time();
-        while let Some((_, position)) = self.moves.pop_if(|(time, _)| *time <= now) {
-            let Some(cpu) = self.process.caches.cpu(position) else {
-                continue;
-            };
-            let turn = self.process.lockstep.move_to(self.member, position, now);
-            (self.cpu, self.position) = (cpu, position);
-            let waited = self.go_on(turn);
-            self.record(&Record::Move {
-                cpu: position as u32,
-            });
-            self.record_wait(waited);
-        }
-    }
-
-    /// Returns when the threads created earlier have had their turns.
-    fn let_earlier_go_first(&mut self) {
-        let lockstep = &self.process.lockstep;
-        let joined = lockstep.joined();
-        lockstep.after_earlier(self.member);
-        self.first_until = (self.stop, joined);
-    }
-
-    /// Takes unmapped pages from its CPU's TLBs.
-    pub fn follow_unmappings(&self) {
-        let (process, cpu) = (self.process, self.cpu);
-        let _turn = process.serial.as_ref().map(|serial| serial.turn());
-        let seen = cpu.unmappings_seen.load(Relaxed);
-        let count = process.unmappings.since(seen, |pages| {
-            if let Some(serial) = &process.serial {
-                let words = [pages.start, pages.end];
-                serial.add(Step::Flush, self.position, self.number, words);
-            }
-            let second = cpu.tlb_second.iter();
-            for tlb in [&cpu.tlb].into_iter().chain(&cpu.tlb_fetch).chain(second) {
-                tlb.flush(pages.clone());
-            }
-        });
-        cpu.unmappings_seen.store(count, Relaxed);
     }
 
     /// Writes what is in memory and hands its counters over; it may go on.

@@ -124,10 +124,7 @@ impl Daemon {
                     space
                 }
             };
-            let address = match space {
-                Some(space) => space.page(seen.address, page_bytes).0,
-                None => seen.address & !(page_bytes - 1),
-            };
+            let address = page_address(space, seen.address, page_bytes);
             Page { process, address }
         };
         let some = |at: usize| {
@@ -155,14 +152,12 @@ impl Daemon {
                     .time_ns
                     .saturating_sub(interval.begin_ns)
                     .max(latest_ns);
-                let Touched { number, new } =
-                    match pages.touch(here, of_here, |number| homes.fetch_ahead(number)) {
-                        touched if touched.is_left_out() => {
-                            *without_node += 1;
-                            continue;
-                        }
-                        touched => touched,
-                    };
+                let touched = pages.touch(here, of_here, |number| homes.fetch_ahead(number));
+                if touched.is_left_out() {
+                    *without_node += 1;
+                    continue;
+                }
+                let Touched { number, new } = touched;
                 let Page { process, address } = here.page(of_here);
                 if new {
                     homes.forget(number);
@@ -174,20 +169,38 @@ impl Daemon {
                         number: address / page_bytes,
                     });
                 }
-                interval.observations.push(Observed {
-                    after_ns: latest_ns.min(length_ns),
-                    page: number,
-                    node,
-                    home: 0,
-                    thread: seen.thread.0,
-                    kind: seen.kind,
-                    level: seen.level,
-                });
+                let after_ns = latest_ns.min(length_ns);
+                interval
+                    .observations
+                    .push(observed(seen, number, node, after_ns));
                 // A huge page is there as a whole, a part of one that is not may be.
                 let small = seen.address & !(page_bytes - 1);
                 answers.push(homes.sampled(number, process, small));
             }
         }
         (placed, answers)
+    }
+}
+
+/// Where the page of an address begins.
+#[inline]
+fn page_address(space: Option<&AddressSpace>, address: u64, page_bytes: u64) -> u64 {
+    match space {
+        Some(space) => space.page(address, page_bytes).0,
+        None => address & !(page_bytes - 1),
+    }
+}
+
+/// A sample on a page, whose home is not known yet.
+#[inline]
+fn observed(seen: &Seen, page: u32, node: u16, after_ns: u64) -> Observed {
+    Observed {
+        after_ns,
+        page,
+        node,
+        home: 0,
+        thread: seen.thread.0,
+        kind: seen.kind,
+        level: seen.level,
     }
 }

@@ -20,20 +20,23 @@
 //! Nothing else should run meanwhile. Frequencies, virtual machines' neighbours and SMT siblings all
 //! show; firmware that interleaves nodes makes all nodes look alike.
 
+mod available;
+mod bandwidth;
 mod kernels;
 mod memory;
 mod moving;
 mod placing;
 
-use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{CpuId, CpuList, LoadedLatency, Machine, Matrix, NodeId, figures};
+use available::{busy, control_group_bytes, free_bytes};
+use bandwidth::Kind;
 use kernels::WORD_BYTES;
 use memory::Buffer;
 
@@ -440,98 +443,6 @@ impl Measurement {
             join(chasing)
         })
     }
-
-    /// Sum over the CPUs, median over the rounds.
-    fn bandwidth_bytes_per_s(
-        &self,
-        kind: Kind,
-        cpus: &[CpuId],
-        words: &mut [u64],
-    ) -> Result<f64, MeasureError> {
-        let rounds = self.effort.rounds as usize;
-        let round_start = Barrier::new(cpus.len());
-        let rates: Vec<Vec<f64>> = thread::scope(|scope| {
-            let mut rest = words;
-            let mut threads = Vec::new();
-            for (&cpu, range) in cpus.iter().zip(parts(rest.len(), cpus.len())) {
-                let (part, others) = rest.split_at_mut(range.len());
-                rest = others;
-                let round_start = &round_start;
-                threads.push(scope.spawn(move || {
-                    let pinned = pin(cpu);
-                    let mut at = 0;
-                    let rates = (0..=rounds).map(|_| {
-                        round_start.wait();
-                        let start = Instant::now();
-                        let mut bytes = 0;
-                        loop {
-                            bytes += kind.block(part, &mut at);
-                            let elapsed = start.elapsed();
-                            if elapsed >= self.effort.round {
-                                break bytes as f64 / elapsed.as_secs_f64();
-                            }
-                        }
-                    });
-                    let rates = rates.collect();
-                    pinned.map(|()| rates)
-                }));
-            }
-            threads.into_iter().map(join).collect::<Result<_, _>>()
-        })?;
-        let sums = (1..=rounds).map(|round| rates.iter().map(|of| of[round]).sum());
-        Ok(median(sums.collect()))
-    }
-}
-
-/// What a bandwidth is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Mixed,
-}
-
-impl Kind {
-    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mixed];
-
-    fn of(self, machine: &mut Machine) -> &mut Option<Matrix> {
-        match self {
-            Self::Read => &mut machine.bandwidth.read_bytes_per_s,
-            Self::Write => &mut machine.bandwidth.write_bytes_per_s,
-            Self::Mixed => &mut machine.bandwidth.mixed_bytes_per_s,
-        }
-    }
-
-    /// Goes through the block that `at` is the number of, and on to the next, round and round.
-    /// Returns the bytes that were loaded and stored.
-    fn block(self, part: &mut [u64], at: &mut usize) -> usize {
-        let streams = if self == Self::Mixed { 3 } else { 1 };
-        let length = part.len() / streams;
-        let block = BLOCK_WORDS.min(length);
-        let start = *at % (length / block.max(1)).max(1) * block;
-        *at += 1;
-        match self {
-            Self::Read => kernels::read(&part[start..start + block]),
-            Self::Write => kernels::write(&mut part[start..start + block], *at as u64),
-            Self::Mixed => {
-                let (target, rest) = part.split_at_mut(length);
-                let (a, b) = rest.split_at(length);
-                let range = start..start + block;
-                kernels::mix(&mut target[range.clone()], &a[range.clone()], &b[range]);
-            }
-        }
-        streams * block * WORD_BYTES
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Mixed => "mixed",
-        })
-    }
 }
 
 /// `length` in `count` parts alike, in order; what is left over is in none.
@@ -583,227 +494,5 @@ fn rounded(mut matrix: Matrix, unit: f64) -> Matrix {
     matrix
 }
 
-/// A note where other programs keep at least a CPU half busy: the load of the last minute, as
-/// `/proc/loadavg` begins.
-fn busy(loadavg: &str) -> Option<String> {
-    let load: f64 = loadavg.split(' ').next()?.parse().ok()?;
-    (load >= 0.5).then(|| {
-        format!(
-            "other programs are running (load {load:.1}): the figures are worse than the machine; measure again when it is idle"
-        )
-    })
-}
-
-/// `MemFree` of a node's `meminfo` (`Node 0 MemFree: 12 kB`), `MemAvailable` where it is the system's.
-fn free_bytes(meminfo: &Path) -> Option<u64> {
-    let text = std::fs::read_to_string(meminfo).ok()?;
-    let of = |key: &str| {
-        let (_, rest) = text.split_once(key)?;
-        let kibibytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
-        Some(kibibytes * 1024)
-    };
-    of("MemAvailable:").or_else(|| of("MemFree:"))
-}
-
-/// What the tightest of this process's control groups (version 2) has left.
-fn control_group_bytes(sys_root: &Path) -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    group_bytes(&sys_root.join("fs/cgroup"), path)
-}
-
-fn group_bytes(root: &Path, path: &str) -> Option<u64> {
-    let number =
-        |path: PathBuf| -> Option<u64> { std::fs::read_to_string(path).ok()?.trim().parse().ok() };
-    let folder = root.join(path);
-    folder
-        .ancestors()
-        .take_while(|folder| folder.starts_with(root))
-        .filter_map(|group| {
-            let limit = number(group.join("memory.max"))?;
-            Some(limit.saturating_sub(number(group.join("memory.current")).unwrap_or(0)))
-        })
-        .min()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::preset;
-
-    const GIBIBYTE: u64 = 1 << 30;
-
-    fn plan(machine: Machine, allowed: &str, free: u64) -> Result<Measurement, MeasureError> {
-        let allowed = allowed.parse().expect("list");
-        Measurement::plan(machine, Effort::FULL, &allowed, |_| free)
-    }
-
-    #[test]
-    fn chains_outgrow_caches_and_leave_half_of_what_is_free() {
-        let amd48 = || preset("amd48").expect("preset");
-        let measurement = plan(amd48(), "0-47", 64 * GIBIBYTE).expect("plan");
-        assert_eq!(measurement.nodes(), (8, 8));
-        assert!(
-            measurement
-                .memory_nodes
-                .iter()
-                .all(|&(_, chain)| chain == 64 * MEBIBYTE)
-        );
-        assert_eq!(measurement.notes, [""; 0]);
-
-        let mut big = amd48();
-        big.caches[0].size_bytes = 8 * GIBIBYTE;
-        let measurement = plan(big, "0-47", 64 * GIBIBYTE).expect("plan");
-        assert!(
-            measurement
-                .memory_nodes
-                .iter()
-                .all(|&(_, chain)| chain == 1024 * MEBIBYTE)
-        );
-        assert!(
-            measurement.notes[0].contains("cache of 8192 MiB"),
-            "{:?}",
-            measurement.notes
-        );
-
-        let measurement = plan(amd48(), "0-47", 100 << 20).expect("plan");
-        assert!(
-            measurement
-                .memory_nodes
-                .iter()
-                .all(|&(_, chain)| chain == 25 * MEBIBYTE)
-        );
-        assert!(matches!(
-            plan(amd48(), "0-47", 3 << 20),
-            Err(MeasureError::Nothing)
-        ));
-    }
-
-    #[test]
-    fn only_cpus_that_may_be_used_and_nodes_with_memory() {
-        let mut machine = preset("amd48").expect("preset");
-        machine.nodes[3].memory_bytes = Some(0);
-        let measurement = plan(machine, "6-8,12-17", GIBIBYTE).expect("plan");
-        assert_eq!(measurement.nodes(), (2, 7));
-        assert_eq!(measurement.cpu_nodes[0], (1, [6, 7, 8].map(CpuId).to_vec()));
-        assert!(
-            measurement
-                .notes
-                .iter()
-                .any(|note| note.starts_with("node 1: 3 of its 6 CPUs")),
-            "{:?}",
-            measurement.notes
-        );
-        let nothing = plan(preset("amd48").expect("preset"), "100", GIBIBYTE);
-        assert!(matches!(nothing, Err(MeasureError::Nothing)));
-    }
-
-    #[test]
-    fn siblings_do_not_load_the_chase() {
-        let measurement = plan(preset("intel32").expect("preset"), "0-31", GIBIBYTE);
-        let (first, others) = measurement.expect("plan").load_cpus(0).expect("CPUs");
-        assert_eq!(first, CpuId(0));
-        assert_eq!(others.len(), 14);
-        assert!(!others.contains(&CpuId(16)), "{others:?}");
-        let measurement = plan(preset("opteron-4").expect("preset"), "0-3", GIBIBYTE);
-        assert!(measurement.expect("plan").load_cpus(0).is_none());
-    }
-
-    #[test]
-    fn this_machine_measured_in_no_time() {
-        let machine = Machine::local(Path::new("/sys")).expect("this machine");
-        let effort = Effort {
-            rounds: 2,
-            round: Duration::from_micros(100),
-            chain_bytes_max: MEBIBYTE,
-        };
-        let measurement = Measurement::new(machine, effort, Path::new("/sys")).expect("plan");
-        let (cpu_nodes, memory_nodes) = measurement.nodes();
-        let mut steps = 0;
-        let machine = measurement
-            .run(&mut |_| steps += 1)
-            .expect("measured")
-            .machine;
-        assert!(steps >= memory_nodes * (1 + 4 * cpu_nodes), "{steps} steps");
-        machine.validate().expect("positive figures");
-        for (_, _, matrix) in machine.bandwidth.matrices() {
-            let known = matrix.iter().flatten().flatten().count();
-            assert_eq!(known, cpu_nodes * memory_nodes);
-        }
-        assert_eq!(machine.bandwidth.matrices().count(), 3);
-        let read = Machine::from_toml(&machine.to_toml(), "measured").expect("reads");
-        assert_eq!(read, machine);
-    }
-
-    #[test]
-    fn every_word_is_gone_through_whatever_the_sizes() {
-        for length in [
-            1,
-            2,
-            3,
-            100,
-            BLOCK_WORDS,
-            3 * BLOCK_WORDS + 1,
-            7 * BLOCK_WORDS,
-        ] {
-            for kind in Kind::ALL {
-                let mut words = vec![0; length];
-                let mut at = 0;
-                for _ in 0..20 {
-                    assert!(kind.block(&mut words, &mut at) <= length * WORD_BYTES);
-                }
-                let whole = length / BLOCK_WORDS.min(length) * BLOCK_WORDS.min(length);
-                if kind == Kind::Write {
-                    assert!(words[..whole].iter().all(|&word| word > 0), "{length}");
-                }
-            }
-        }
-        let all: Vec<_> = parts(10, 3).collect();
-        assert_eq!(all, [0..3, 3..6, 6..9]);
-    }
-
-    #[test]
-    fn middles_and_roundings() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(round_to(93.27, 0.1), 93.3);
-        assert_eq!(round_to(0.0, 0.1), 0.1);
-        assert_eq!(round_to(12_345_678.0, 1e6), 12e6);
-    }
-
-    #[test]
-    fn a_busy_machine_is_told() {
-        assert_eq!(busy("0.25 0.51 0.90 1/214 5421\n"), None);
-        let note = busy("11.07 3.00 2.00 9/214 5421\n").expect("note");
-        assert!(note.contains("load 11.1"), "{note}");
-        assert_eq!(busy(""), None);
-    }
-
-    #[test]
-    fn free_memory_and_control_groups() {
-        let root = tempfile::tempdir().expect("folder");
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("parent")).expect("folder");
-            std::fs::write(path, text).expect("file");
-        };
-        write("meminfo", "Node 1 MemTotal: 90 kB\nNode 1 MemFree:  7 kB\n");
-        assert_eq!(free_bytes(&root.path().join("meminfo")), Some(7 << 10));
-        write(
-            "all",
-            "MemTotal: 90 kB\nMemFree: 7 kB\nMemAvailable: 9 kB\n",
-        );
-        assert_eq!(free_bytes(&root.path().join("all")), Some(9 << 10));
-        assert_eq!(free_bytes(&root.path().join("none")), None);
-
-        write("g/a/memory.max", "5000\n");
-        write("g/a/memory.current", "2000\n");
-        write("g/a/b/memory.max", "max\n");
-        write("g/a/b/memory.current", "1999\n");
-        let left = |path| group_bytes(&root.path().join("g"), path);
-        assert_eq!(left("a/b"), Some(3000));
-        assert_eq!(left(""), None);
-        write("g/a/b/memory.max", "2000\n");
-        assert_eq!(left("a/b"), Some(1));
-    }
-}
+mod tests;

@@ -92,18 +92,7 @@ fn append_line(path: &[u8], line: &[u8]) -> Result<(), sys::Errno> {
 
 fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
     write!(line, "{{\"pid\":{},\"executable\":\"", sys::getpid())?;
-    let name = state
-        .modules
-        .executable()
-        .map_or(&[][..], |module| module.identity().name);
-    for byte in name {
-        match byte {
-            b'"' | b'\\' => write!(line, "\\{}", *byte as char)?,
-            b' '..=b'~' => line.write_char(*byte as char)?,
-            // Bytes of other encodings stay distinguishable, though not readable.
-            _ => write!(line, "\\u{byte:04x}")?,
-        }
-    }
+    write_executable(state, line)?;
     line.write_str("\",\"rank\":")?;
     match state.rank {
         Some(rank) => write!(line, "{rank}")?,
@@ -138,6 +127,31 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
             .map(|list| list.orders.full.load(Relaxed))
             .sum::<u64>()
     )?;
+    write_rules(state, line)?;
+    line.write_str("],\"phases\":[")?;
+    write_phases(state, line)?;
+    line.write_str("]}\n")
+}
+
+/// The name of the program's file, in a string of JSON.
+fn write_executable(state: &State, line: &mut impl Write) -> fmt::Result {
+    let name = state
+        .modules
+        .executable()
+        .map_or(&[][..], |module| module.identity().name);
+    for byte in name {
+        match byte {
+            b'"' | b'\\' => write!(line, "\\{}", *byte as char)?,
+            b' '..=b'~' => line.write_char(*byte as char)?,
+            // Bytes of other encodings stay distinguishable, though not readable.
+            _ => write!(line, "\\u{byte:04x}")?,
+        }
+    }
+    Ok(())
+}
+
+/// What the rules that a plan numbers did.
+fn write_rules(state: &State, line: &mut impl Write) -> fmt::Result {
     let rules = state
         .lists()
         .flat_map(|list| list.rules.iter().zip(list.counters));
@@ -172,7 +186,11 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
         }
         line.write_str("}")?;
     }
-    line.write_str("],\"phases\":[")?;
+    Ok(())
+}
+
+/// What became of the threads that phases pin.
+fn write_phases(state: &State, line: &mut impl Write) -> fmt::Result {
     let mut comma = "";
     for phase in state.phases().filter(|phase| !phase.pins.is_empty()) {
         let [changed, left, failed] = {
@@ -187,5 +205,5 @@ fn write_line(state: &State, line: &mut impl Write) -> fmt::Result {
         )?;
         comma = ",";
     }
-    line.write_str("]}\n")
+    Ok(())
 }

@@ -90,8 +90,11 @@ fn events_become_records_without_preloading() {
     .unwrap();
     tracker.finish(at);
     tracker.finish(at);
+    check_records(&records(folder.path()));
+}
 
-    let records = records(folder.path());
+/// Checks the log that [`events_become_records_without_preloading`] writes.
+fn check_records(records: &[(Kind, u16, u32, Vec<u64>)]) {
     let of = |kind| {
         records
             .iter()

@@ -6,9 +6,11 @@
 mod heap;
 mod later;
 mod phases;
+mod pins;
 mod plan_file;
 mod program;
 mod rest;
+mod touching;
 
 use nearpage_wire::compact_plan::{
     FrameRange, NONE, Pin, RULE_WEAK, Rule, Run, Section, Weight, placement, subject,
@@ -436,103 +438,6 @@ fn ranks_and_executables_choose_their_section() {
 }
 
 #[test]
-fn refused_policies_fall_back_to_touching() {
-    let programs = Programs::build();
-    let tables = plan(&programs, [site(0, block_cyclic(0, 16))]);
-    let refuse = programs.path("refuse");
-    let run = programs.run_with(&tables, &["present"], &[refuse.to_str().unwrap()], &[]);
-    assert_eq!(
-        run.stderr.matches("nearpage: ").count(),
-        1,
-        "{}",
-        run.stderr
-    );
-    assert!(run.stderr.contains("refused"), "{}", run.stderr);
-    // Half of the pages are planned for node 0.
-    let present: usize = run.words("PRESENT")[0].parse().unwrap();
-    assert!((1024..1028).contains(&present), "{present}");
-    let summary = run.summaries.last().unwrap();
-    assert_eq!(
-        (&summary["mechanism"], &summary["bind_refused"]),
-        (&"touch".into(), &1.into())
-    );
-    assert_eq!(run.rule(0)["objects"], 1);
-}
-
-#[test]
-fn touching_keeps_to_its_cap_and_its_group() {
-    let programs = Programs::build();
-    let rules = [
-        site(0, on_node_0(0)),
-        static_object(&programs, 0, "objects", "constant", on_node_0(0)),
-    ];
-    let mut tables = plan(&programs, rules);
-    (tables.mechanism, tables.touch_pages_max) = (1, 100);
-    let present = |tables: &Tables| {
-        let run = programs.run(tables, &["present"]);
-        (run.words("PRESENT")[0].parse::<usize>().unwrap(), run)
-    };
-    let (touched, run) = present(&tables);
-    assert!((100..103).contains(&touched), "{touched}");
-    assert_eq!(run.rule(0)["untouched"], 2048 - 100);
-    assert_eq!(run.rule(1)["untouched"], 16, "constants are not stored to");
-    tables.touch_group = 8;
-    let (touched, _) = present(&tables);
-    assert!(touched < 3, "one allocation is no group of 8");
-}
-
-#[test]
-fn threads_are_pinned_by_order_or_team() {
-    let programs = Programs::build();
-    let (worker, _) = programs.symbol("objects", "worker");
-    let mut tables = plan(
-        &programs,
-        [Rule {
-            thread: 2,
-            ..site(0, on_node_0(0))
-        }],
-    );
-    let by_order = |index, cpu| Pin {
-        module: NONE,
-        index,
-        offset: 0,
-        cpu,
-        reserved: 0,
-    };
-    let by_team = |index, cpu| Pin {
-        module: 0,
-        index,
-        offset: worker,
-        cpu,
-        reserved: 0,
-    };
-    let cpus = std::thread::available_parallelism().unwrap().get();
-    for pins in [
-        vec![by_order(0, 0), by_order(1, 0), by_order(2, 0)],
-        vec![by_team(0, 0), by_team(1, 0)],
-    ] {
-        tables.sections[0].pins = [0, pins.len() as u32];
-        let pinned = pins.len();
-        tables.pins = pins;
-        let run = programs.run(&tables, &["threads", "4"]);
-        assert_eq!(run.words("WORKER 0"), ["1", "0"]);
-        assert_eq!(run.words("WORKER 1"), ["1", "0"]);
-        assert_eq!(
-            run.words("WORKER 3")[0],
-            cpus.to_string(),
-            "threads without a pin are free"
-        );
-        assert_eq!(
-            run.summaries[0]["pins"],
-            serde_json::json!({"pinned": pinned, "failed": 0})
-        );
-        // Thread 2 in order of creation is the second worker.
-        assert_eq!(run.policies("worker1"), [(256, "prefer:0")]);
-        assert_eq!(run.rule(0)["objects"], 1);
-    }
-}
-
-#[test]
 fn damaged_plans_are_named_and_do_no_harm() {
     let programs = Programs::build();
     let good = plan(&programs, [site(0, block_cyclic(0, 16))]).encode();
@@ -580,59 +485,4 @@ fn huge_pages_are_units_where_malloc_asks_for_them() {
         }
     }));
     assert_eq!(run.policies("large"), expected);
-}
-
-#[test]
-fn openmp_teams_are_pinned_with_their_main_thread() {
-    for (program, runtime) in [
-        ("team", "libgomp.so.1"),
-        ("team_linked_in", "team_linked_in"),
-    ] {
-        team_is_pinned(program, runtime);
-    }
-}
-
-fn team_is_pinned(program: &str, runtime: &str) {
-    let programs = Programs::build();
-    let mut tables = plan(&programs, []);
-    let team = [("OMP_NUM_THREADS", "4")];
-    let routine = |shown: &str| {
-        let line = shown
-            .lines()
-            .find(|line| line.starts_with("ROUTINE "))
-            .expect("a thread was created")
-            .to_string();
-        line.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
-    };
-    let offset = routine(&programs.run_other(&tables, program, &team));
-    let module = tables.modules.len() as u32;
-    let openmp = plan_file::module(&mut tables.names, &[], runtime.as_bytes());
-    tables.modules.push(openmp);
-    let last = std::thread::available_parallelism().unwrap().get() as u32 - 1;
-    let pin = |module, offset, index, cpu| Pin {
-        module,
-        index,
-        offset,
-        cpu,
-        reserved: 0,
-    };
-    tables.pins = vec![
-        pin(NONE, 0, 0, last),
-        pin(module, offset, 0, last),
-        pin(module, offset, 1, 0),
-        pin(module, offset, 2, last),
-    ];
-    tables.sections[0].pins = [0, 4];
-    let shown = programs.run_other(&tables, program, &team);
-    for index in 0..4 {
-        let expected = format!("MEMBER {index} 1 {}", if index == 2 { 0 } else { last });
-        assert!(
-            shown.lines().any(|line| line == expected),
-            "{program}: {expected} in {shown}"
-        );
-    }
-    // That its main thread has a CPU of its own must not look as if there were no others.
-    let shown = programs.run_other(&tables, program, &[]);
-    let members = shown.lines().filter(|line| line.starts_with("MEMBER "));
-    assert_eq!(members.count(), last as usize + 1, "{shown}");
 }

@@ -1,7 +1,7 @@
 //! The tracer's caches against plain ones: random references to few lines, many machines.
 
 use nearpage_tracer::caches::{Caches, Miss, Outcome};
-use nearpage_wire::trace::Served;
+use nearpage_wire::trace::{ReferenceKind, Served};
 use nearpage_wire::tracer_setup::{FIRST_LINE, Setup};
 
 use crate::plain;
@@ -52,12 +52,13 @@ fn every_reference_is_served_as_in_the_plain_machine() {
                 24
             };
             let line = 1000 + next(random) % lines;
-            let (fetch, store) = match next(random) % 4 {
-                0 => (true, false),
-                1 => (false, true),
-                _ => (false, false),
+            let kind = match next(random) % 4 {
+                0 => ReferenceKind::Fetch,
+                1 => ReferenceKind::Store,
+                _ => ReferenceKind::Load,
             };
-            let expected = plain.reference(position, line, fetch, store);
+            let expected = plain.reference(position, line, kind);
+            let (fetch, store) = (kind == ReferenceKind::Fetch, kind == ReferenceKind::Store);
             let cpu = caches.cpu(position).expect("it is there");
             let l1 = if fetch { &cpu.l1_fetch } else { &cpu.l1_data };
             let hit = if store {

@@ -1,7 +1,7 @@
 //! The tracer's machine once more, written to be read: lists, no directory (everybody is asked), one
 //! reference at a time. What it says, the tracer must say.
 
-use nearpage_wire::trace::Served;
+use nearpage_wire::trace::{ReferenceKind, Served};
 use nearpage_wire::tracer_setup::{self, Setup};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,20 +156,17 @@ impl Machine {
         cpu.tlb_second.iter_mut().for_each(|tlb| tlb.flush(pages));
     }
 
-    pub fn reference(&mut self, position: usize, line: u64, fetch: bool, store: bool) -> Outcome {
+    pub fn reference(&mut self, position: usize, line: u64, kind: ReferenceKind) -> Outcome {
         let mut outcome = Outcome {
             served: Served::L1,
             invalidations: 0,
             write_backs: vec![],
         };
+        let store = kind == ReferenceKind::Store;
         let node = self.cpus[position].node;
         let cpu = &mut self.cpus[position];
-        let l1 = if fetch {
-            &mut cpu.l1_fetch
-        } else {
-            &mut cpu.l1_data
-        };
         let own = cpu.l2.state(line);
+        let l1 = cpu.l1(kind);
         // The first level knows how the line stood when it last looked.
         let in_l1 = l1.state(line);
         let hit = if store {
@@ -193,27 +190,60 @@ impl Machine {
             cpu.l2.put(line, state);
             return outcome;
         }
+        let others = self.ask_others(position, line, store, &mut outcome);
+        outcome.served = if own.is_some() {
+            Served::Upgrade
+        } else if others.modified {
+            Served::OtherCache
+        } else if others.in_own_l3.is_some() {
+            Served::L3
+        } else {
+            Served::Memory
+        };
+        if own.is_none()
+            && let Some(l3) = self.l3.get_mut(node)
+            && let Some((line, State::Modified)) =
+                l3.put(line, others.in_own_l3.unwrap_or(State::Shared))
+        {
+            outcome.write_backs.push(line);
+        }
+        let state = match (store, others.have_it) {
+            (true, _) => State::Modified,
+            (false, true) => State::Shared,
+            (false, false) => State::Exclusive,
+        };
+        self.put(position, line, state, &mut outcome);
+        self.cpus[position].l1(kind).put(line, state);
+        outcome
+    }
 
-        let mut modified_elsewhere = false;
-        let mut others = false;
+    /// Takes the line from all other caches, for a store, or has them share it.
+    fn ask_others(
+        &mut self,
+        position: usize,
+        line: u64,
+        store: bool,
+        outcome: &mut Outcome,
+    ) -> Others {
+        let node = self.cpus[position].node;
+        let mut others = Others::default();
         for (number, other) in self.cpus.iter_mut().enumerate() {
             let Some(state) = other.l2.state(line).filter(|_| number != position) else {
                 continue;
             };
-            modified_elsewhere |= state == State::Modified;
+            others.modified |= state == State::Modified;
             if store {
                 outcome.invalidations += 1;
                 other.l2.remove(line);
                 other.l1_data.remove(line);
                 other.l1_fetch.remove(line);
             } else {
-                others = true;
+                others.have_it = true;
                 other.l2.change(line, State::Shared);
                 other.l1_data.change(line, State::Shared);
                 other.l1_fetch.change(line, State::Shared);
             }
         }
-        let mut in_own_l3 = None;
         for (number, l3) in self.l3.iter_mut().enumerate() {
             let Some(state) = l3.state(line) else {
                 continue;
@@ -222,58 +252,55 @@ impl Machine {
                 if store {
                     l3.change(line, State::Shared);
                 }
-                in_own_l3 = l3.state(line);
+                others.in_own_l3 = l3.state(line);
                 continue;
             }
-            modified_elsewhere |= state == State::Modified;
+            others.modified |= state == State::Modified;
             if store {
                 l3.remove(line);
             } else {
-                others = true;
+                others.have_it = true;
                 l3.change(line, State::Shared);
             }
         }
-        outcome.served = if own.is_some() {
-            Served::Upgrade
-        } else if modified_elsewhere {
-            Served::OtherCache
-        } else if in_own_l3.is_some() {
-            Served::L3
-        } else {
-            Served::Memory
-        };
-        if own.is_none()
-            && let Some(l3) = self.l3.get_mut(node)
-            && let Some((line, State::Modified)) = l3.put(line, in_own_l3.unwrap_or(State::Shared))
-        {
-            outcome.write_backs.push(line);
-        }
-        let state = match (store, others) {
-            (true, _) => State::Modified,
-            (false, true) => State::Shared,
-            (false, false) => State::Exclusive,
-        };
+        others
+    }
+
+    /// Puts the line into the CPU's L2.
+    fn put(&mut self, position: usize, line: u64, state: State, outcome: &mut Outcome) {
         let cpu = &mut self.cpus[position];
-        if let Some((evicted, state)) = cpu.l2.put(line, state) {
-            cpu.l1_data.remove(evicted);
-            cpu.l1_fetch.remove(evicted);
-            if state == State::Modified {
-                match self.l3.get_mut(node) {
-                    None => outcome.write_backs.push(evicted),
-                    Some(l3) => {
-                        if let Some((line, State::Modified)) = l3.put(evicted, state) {
-                            outcome.write_backs.push(line);
-                        }
-                    }
+        let Some((evicted, state)) = cpu.l2.put(line, state) else {
+            return;
+        };
+        cpu.l1_data.remove(evicted);
+        cpu.l1_fetch.remove(evicted);
+        if state != State::Modified {
+            return;
+        }
+        match self.l3.get_mut(cpu.node) {
+            None => outcome.write_backs.push(evicted),
+            Some(l3) => {
+                if let Some((line, State::Modified)) = l3.put(evicted, state) {
+                    outcome.write_backs.push(line);
                 }
             }
         }
-        let l1 = if fetch {
-            &mut cpu.l1_fetch
-        } else {
-            &mut cpu.l1_data
-        };
-        l1.put(line, state);
-        outcome
+    }
+}
+
+/// What other caches than a CPU's own had of a line.
+#[derive(Default)]
+struct Others {
+    modified: bool,
+    have_it: bool,
+    in_own_l3: Option<State>,
+}
+
+impl Cpu {
+    fn l1(&mut self, kind: ReferenceKind) -> &mut Cache {
+        match kind {
+            ReferenceKind::Fetch => &mut self.l1_fetch,
+            _ => &mut self.l1_data,
+        }
     }
 }

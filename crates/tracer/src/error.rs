@@ -1,0 +1,65 @@
+//! Why the tracer does not start.
+
+use std::fmt;
+use std::io;
+
+use nearpage_wire::tracer_setup::SetupError;
+
+/// Why the tracer does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The guest's architecture is not supported.
+    Target,
+    /// An argument of the plugin that is not known.
+    Argument(String),
+    /// An argument of the plugin is missing.
+    ArgumentMissing,
+    /// A file or folder cannot be used.
+    File {
+        /// Its path.
+        path: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The setup is wrong.
+    Setup {
+        /// Its path.
+        path: String,
+        /// What is wrong with it.
+        source: SetupError<'static>,
+    },
+    /// QEMU has no such function of the plugin interface.
+    NoFunction(&'static str),
+    /// QEMU says of several kinds of access, or of none, that they write.
+    UnknownStores,
+    /// QEMU lacks this, which a whole system needs.
+    NoWholeSystem(String),
+    /// A plugin of this process traces already.
+    AlreadyStarted,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Target => f.write_str("only programs and guests for x86_64 can be traced"),
+            Self::Argument(argument) => {
+                write!(f, "'{argument}' is not setup=FILE or out=FOLDER")
+            }
+            Self::ArgumentMissing => f.write_str("it needs setup=FILE and out=FOLDER"),
+            Self::File { path, source } => write!(f, "{path}: {source}"),
+            Self::Setup { path, source } => write!(f, "{path}: {source}"),
+            Self::NoFunction(name) => write!(
+                f,
+                "this QEMU has no qemu_plugin_{name}: its plugin API is another"
+            ),
+            Self::UnknownStores => f.write_str("this QEMU tells of stores in an unknown way"),
+            Self::NoWholeSystem(name) => write!(
+                f,
+                "this QEMU has no {name}: whole systems are traced with QEMU 7.2, as of Debian 12"
+            ),
+            Self::AlreadyStarted => f.write_str("it was started already"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
