@@ -1,8 +1,8 @@
 //! `run --replicate`: copies of files, one on every node, that all processes of a command map instead.
 //!
-//! A copy is a memfd whose pages prefer their node; it is sealed, so that nobody can change it. They
+//! A copy is a memfd whose pages prefer their node. It is sealed, so that nobody can change it. Copies
 //! belong to this process and end with it, however it ends, once nobody has them mapped. Processes
-//! open them through `/proc/PID/fd`.
+//! open copies through `/proc/PID/fd`.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
@@ -58,7 +58,7 @@ impl ReplicaSource {
     }
 }
 
-/// Copies, as long as this lives.
+/// Copies of files, for as long as the value lives.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
     /// `None`: there are none.

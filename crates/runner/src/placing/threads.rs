@@ -1,5 +1,5 @@
-//! Threads of a run before it begins: how many a team will have, on which CPUs, and which of them are pinned, as
-//! was asked for, planned, or said by OpenMP's variables and the affinity mask.
+//! Foresees the threads of a run: how many a team will have, on which CPUs, and which of them are pinned. Options,
+//! plans, OpenMP's variables and the affinity mask say so.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use nearpage_plan::{Pinning, Plan};
 use super::PlacingOptions;
 use crate::error::{Error, IoContext};
 
-/// Threads pinned in order of creation.
+/// So many threads are pinned in order of creation at the most.
 const PINNED_THREADS_MAX: usize = 4096;
 
 /// What the environment says about the threads of a run.
@@ -133,8 +133,8 @@ impl RunThreads {
         }
     }
 
-    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Without one it would not see a mask when
-    /// it counts CPUs.
+    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Under an affinity mask it is not: without
+    /// affinities the runtime ignores the mask when it counts CPUs.
     pub(super) fn overrules_llvm(&self, pinning: Pinning) -> bool {
         pinning != Pinning::None && !self.masked && self.binding.is_none()
     }
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(places("{,"), None);
     }
 
-    /// How threads of these plans are pinned on `amd48`, where these were asked for, and what is said of it.
+    /// How threads are pinned on `amd48` with these plans and this option, and what is said of the pins.
     fn pinned(
         run: &RunThreads,
         plans: &[&str],
@@ -291,7 +291,7 @@ mod tests {
         (placement, pinning, warnings)
     }
 
-    /// Nothing said by the environment but a number of threads.
+    /// The environment says a number of threads, and nothing else.
     fn run() -> RunThreads {
         RunThreads {
             allowed: nearpage_machine::preset("amd48").unwrap().cpus(),

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// How the file of a system emulator is named, before its architecture.
 const PREFIX: &[u8] = b"qemu-system-";
-/// The one whose guests can be traced.
+/// The architecture whose guests can be traced.
 const ARCHITECTURE: &[u8] = b"x86_64";
 
 /// Does the program emulate a whole system?
