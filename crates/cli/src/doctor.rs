@@ -7,12 +7,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nearpage_machine::{Machine, several};
+use nearpage_runner::{Emulator, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 use serde::Serialize;
 
 use crate::arguments;
-use crate::full::{Emulator, PLUGINS_FROM};
-use crate::launch::{PreloadLibrary, TracerPlugin};
-use crate::observe::preload_works;
 use crate::terminal;
 
 /// How well something works here.
@@ -120,7 +118,9 @@ fn sources() -> Vec<Finding> {
         };
         Finding::new(probed.subject, state, found, probed.remedy)
     };
-    let preload = preload_works(PreloadLibrary::find());
+    let preload = PreloadLibrary::find()
+        .map(drop)
+        .map_err(|_| PRELOAD_MISSING.to_owned());
     nearpage_sampler::probe(&preload, Path::new("/proc"))
         .into_iter()
         .map(as_finding)

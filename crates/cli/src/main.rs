@@ -6,28 +6,22 @@ mod arguments;
 mod compare;
 mod doctor;
 mod export;
-mod full;
-mod full_system;
 mod generate;
 mod import;
 mod json;
-mod launch;
 mod live;
 mod machine;
-mod observe;
 mod optimize;
-mod placing;
 mod plan;
 mod progress;
 mod record;
-mod replicas;
 mod report;
 mod run;
-mod signals;
 mod simulate;
 mod stack;
 mod terminal;
 mod thin;
+mod trace;
 mod view;
 mod whole_file;
 
@@ -35,6 +29,7 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
+use nearpage_runner::signals;
 
 /// A mistake in what was typed that only shows after parsing: exit status 2.
 #[derive(Debug)]
@@ -54,7 +49,7 @@ fn main() -> ExitCode {
         eprintln!("nearpage: please report it, with the command line");
         std::process::exit(1);
     }));
-    signals::as_found();
+    signals::restore_sigpipe();
     signals::survive_file_size_limit();
     stack::with_enough(what_was_typed)
 }
@@ -66,9 +61,15 @@ fn what_was_typed() -> ExitCode {
         Ok(status) => status,
         Err(error) => {
             terminal::say(&in_one_line(&error));
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
+}
+
+/// Is what was typed wrong?
+fn is_usage(error: &anyhow::Error) -> bool {
+    let of_runner = error.downcast_ref::<nearpage_runner::Error>();
+    error.is::<Usage>() || of_runner.is_some_and(nearpage_runner::Error::is_usage)
 }
 
 /// Help, the version, or what was wrong with what was typed.
@@ -115,6 +116,14 @@ fn in_one_line(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_usage_is_told_by_whoever_notices() {
+        let source = nearpage_runner::ReplicaSource::parse("text").unwrap_err();
+        assert!(is_usage(&source.into()));
+        assert!(is_usage(&Usage("--set".to_owned()).into()));
+        assert!(!is_usage(&nearpage_runner::Error::Interrupted.into()));
+    }
 
     #[test]
     fn causes_are_told_once() {

@@ -6,23 +6,21 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::Machine;
-use nearpage_plan::{Mechanism, Plan, ProgramImage, SearchPaths, Store};
+use nearpage_plan::{Plan, ProgramImage, SearchPaths, Store};
 use nearpage_planner::{Analysis, DecidedPlan, Planner, VERSION};
-use nearpage_recording::ThreadPinning;
 use nearpage_report::printable;
-use nearpage_sampler::{PmuOptions, SourceWish, State, Target, Wanted};
+use nearpage_runner::{
+    ComparedRun, Environment, Observed, Placing, PlacingOptions, PreloadLibrary, default_output,
+};
+use nearpage_sampler::Target;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::arguments::Optimize;
-use crate::launch::{self, PreloadLibrary};
-use crate::observe::{Observed, Wish, observe};
-use crate::placing::{self, Placing};
 use crate::{analysis, json, plan, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
@@ -57,10 +55,10 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         chosen => chosen,
     };
     let machine = crate::machine::read(machine_name)?;
-    let output = arguments.output.clone().unwrap_or_else(|| {
-        let target = Target::Command(arguments.command.clone());
-        launch::default_output(&launch::target_name(&target))
-    });
+    let output = arguments
+        .output
+        .clone()
+        .unwrap_or_else(|| default_output(&Target::Command(arguments.command.clone())));
     fs::create_dir_all(&output)
         .with_context(|| format!("{}: can't make the folder", output.display()))?;
     let say = terminal::say;
@@ -185,15 +183,11 @@ impl Runs {
         let say = terminal::say;
         let library = PreloadLibrary::find()?;
         let plans: Vec<Plan> = plans.iter().map(|decided| decided.plan.clone()).collect();
-        let wish = placing::Wish {
-            machine: here,
+        let options = PlacingOptions {
             plans: &plans,
-            rules: &[],
-            threads: None,
-            mechanism: Mechanism::Bind,
-            touch_group: 1,
+            ..PlacingOptions::new(here)
         };
-        let placing = Placing::new(&wish, programs)?;
+        let placing = Placing::new(&options, programs)?;
         placing.warnings.iter().for_each(|warning| say(warning));
         let environment = || {
             let mut environment = placing.environment();
@@ -218,34 +212,15 @@ impl Runs {
 fn record(
     arguments: &Optimize,
     output: &Path,
-    environment: Vec<(OsString, OsString)>,
+    environment: Environment,
 ) -> anyhow::Result<Observed> {
-    let observed = observe(&Wish {
+    let run = ComparedRun {
         output: output.to_owned(),
-        replace: true,
-        source: SourceWish::Auto,
-        pmu: PmuOptions::default(),
-        wanted: Wanted::default(),
+        command: arguments.command.clone(),
         rate_hz: arguments.rate,
-        // Both runs are to cost the same.
-        max_overhead: None,
-        after: Duration::ZERO,
-        duration: None,
-        all_allocations: false,
-        redact: false,
-        thread_placement: match environment.is_empty() {
-            true => ThreadPinning::None,
-            false => ThreadPinning::Plan,
-        },
         environment,
-        target: Target::Command(arguments.command.clone()),
-    })?;
-    match observed.state {
-        State::Ended(0) => {}
-        State::Ended(status) => terminal::say(&format!("the command ended with status {status}")),
-        State::Running | State::Detached | State::TargetEnded => anyhow::bail!("interrupted"),
-    }
-    Ok(observed)
+    };
+    Ok(run.observe(&terminal::say)?)
 }
 
 /// Standard output for the JSON alone: as long as this lives, what the command prints goes to

@@ -6,43 +6,25 @@ use std::time::Duration;
 
 use nearpage_machine::several;
 use nearpage_recording::Finished;
+use nearpage_runner::{
+    ObserveOptions, Observed, Placing, SmallAllocations, default_output, observe,
+};
 use nearpage_sampler::{
     DEFAULT_MAX_OVERHEAD, PmuEvent, PmuOptions, SourceWish, State, Target, Wanted,
 };
 
 use crate::Usage;
 use crate::arguments::{Record, SampledEvent, Source, Threads};
-use crate::observe::{Observed, Wish, observe};
-use crate::placing::Placing;
-use crate::{full, launch, terminal};
+use crate::{terminal, trace};
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
-    let pmu = PmuOptions {
-        min_latency_cycles: arguments.min_latency,
-        period: arguments.period,
-        event: match arguments.event {
-            SampledEvent::Access => PmuEvent::Access,
-            SampledEvent::DtlbMiss => PmuEvent::DtlbMiss,
-        },
-    };
-    let without_pmu = [Source::Clock, Source::Signal, Source::Full];
-    if without_pmu.contains(&arguments.source) && pmu != PmuOptions::default() {
-        let wording = "--min-latency, --period and --event are for hardware samples: not with --source clock, signal or full";
-        return Err(Usage(wording.to_owned()).into());
-    }
-    let wanted = Wanted {
-        ranges: arguments.range.clone(),
-        objects: arguments.object.clone(),
-    };
-    if arguments.source == Source::Full && !wanted.all() {
-        let wording = "--range and --object are for samples: --source full keeps every miss";
-        return Err(Usage(wording.to_owned()).into());
-    }
+    let pmu = pmu_options(&arguments)?;
+    let wanted = wanted(&arguments)?;
     let target = arguments.target();
     let output = arguments
         .output
         .clone()
-        .unwrap_or_else(|| launch::default_output(&launch::target_name(&target)));
+        .unwrap_or_else(|| default_output(&target));
     let source = match arguments.source {
         // The clock knows of no TLB.
         Source::Auto if pmu.event == PmuEvent::DtlbMiss => SourceWish::Pmu,
@@ -55,14 +37,14 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
                 "--source full runs a command in emulation: it can't attach to what is running";
             return Err(Usage(wording.to_owned()).into());
         }
-        Source::Full => return full::main(&arguments, &output),
+        Source::Full => return trace::main(&arguments, &output),
     };
     arguments.refuse_tracing()?;
     let pins = match arguments.threads {
         Threads::None => None,
-        threads => Some(Placing::pins_only(threads)?),
+        threads => Some(Placing::pins_only(threads.placement())?),
     };
-    let wish = Wish {
+    let options = ObserveOptions {
         output,
         replace: arguments.force,
         source,
@@ -77,21 +59,56 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         },
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
-        all_allocations: arguments.all_allocations,
+        small_allocations: small_allocations(&arguments),
         redact: arguments.redact,
         thread_placement: arguments.threads.pinning(),
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
         target,
     };
-    let observed = observe(&wish)?;
+    let observed = observe(&options, &terminal::say)?;
     if !arguments.quiet {
-        say(&observed, &wish.output);
+        say(&observed, &options.output);
     }
-    // What was attached to goes on, and that is how it should be.
-    Ok(match observed.attached {
-        true => ExitCode::SUCCESS,
-        false => exit_code(observed.state),
-    })
+    Ok(ExitCode::from(observed.exit_status()))
+}
+
+/// What to sample with a PMU, which only some sources have.
+fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
+    let pmu = PmuOptions {
+        min_latency_cycles: arguments.min_latency,
+        period: arguments.period,
+        event: match arguments.event {
+            SampledEvent::Access => PmuEvent::Access,
+            SampledEvent::DtlbMiss => PmuEvent::DtlbMiss,
+        },
+    };
+    let without_pmu = [Source::Clock, Source::Signal, Source::Full];
+    if without_pmu.contains(&arguments.source) && pmu != PmuOptions::default() {
+        let wording = "--min-latency, --period and --event are for hardware samples: not with --source clock, signal or full";
+        return Err(Usage(wording.to_owned()));
+    }
+    Ok(pmu)
+}
+
+/// Which accesses to keep, of those that are sampled.
+fn wanted(arguments: &Record) -> Result<Wanted, Usage> {
+    let wanted = Wanted {
+        ranges: arguments.range.clone(),
+        objects: arguments.object.clone(),
+    };
+    if arguments.source == Source::Full && !wanted.all() {
+        let wording = "--range and --object are for samples: --source full keeps every miss";
+        return Err(Usage(wording.to_owned()));
+    }
+    Ok(wanted)
+}
+
+/// Which small allocations to log.
+pub fn small_allocations(arguments: &Record) -> SmallAllocations {
+    match arguments.all_allocations {
+        true => SmallAllocations::All,
+        false => SmallAllocations::Sampled,
+    }
 }
 
 /// What was recorded, in a few lines on standard error, where it can't mix with the command's
@@ -143,14 +160,6 @@ pub fn quoted(text: &str) -> String {
         text.to_owned()
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
-/// The command's exit status; 130 where recording was interrupted and the command lives on.
-pub fn exit_code(state: State) -> ExitCode {
-    match state {
-        State::Ended(status) => ExitCode::from(status.clamp(0, 255) as u8),
-        State::Running | State::Detached | State::TargetEnded => ExitCode::from(130),
     }
 }
 

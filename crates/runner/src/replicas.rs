@@ -1,8 +1,8 @@
 //! `run --replicate`: copies of files, one on every node, that all processes of a command map instead.
 //!
-//! A copy is a memfd whose pages prefer their node; it is sealed, so that nobody can change it. They
+//! A copy is a memfd whose pages prefer their node. It is sealed, so that nobody can change it. Copies
 //! belong to this process and end with it, however it ends, once nobody has them mapped. Processes
-//! open them through `/proc/PID/fd`.
+//! open copies through `/proc/PID/fd`.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr, OsString};
@@ -14,80 +14,72 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use anyhow::Context;
 use nearpage_machine::{NodeId, several};
 use nearpage_plan::ProgramImage;
 use nearpage_wire::replicas::{COUNTERS_AT, Entry, HEADER_BYTES, VARIABLE, device, header};
 
-use crate::Usage;
+use crate::error::{Error, IoContext};
 
-/// What is to be copied.
+const NOT_REPLICATED: &str = "cannot be replicated";
+
+/// Which files are to be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ReplicaSource {
     /// The command's program and its libraries.
     Code,
     /// Files by a pattern of glob(7).
     Files(String),
 }
 
-impl What {
-    /// What was typed.
+impl ReplicaSource {
+    /// `code`, or `file:GLOB`.
     ///
     /// # Errors
-    /// Wrong usage.
-    pub fn parse(texts: &[String]) -> anyhow::Result<Vec<Self>> {
-        texts
-            .iter()
-            .map(|text| match (text.as_str(), text.strip_prefix("file:")) {
-                ("code", _) => Ok(Self::Code),
-                (_, Some(pattern)) if !pattern.is_empty() => Ok(Self::Files(pattern.to_owned())),
-                _ => Err(Usage(format!(
-                    "--replicate {text}: expected `code` or file:GLOB, such as 'file:/data/*.bin'"
-                ))
-                .into()),
-            })
-            .collect()
+    /// Another text: wrong usage.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        match (text, text.strip_prefix("file:")) {
+            ("code", _) => Ok(Self::Code),
+            (_, Some(pattern)) if !pattern.is_empty() => Ok(Self::Files(pattern.to_owned())),
+            _ => Err(Error::ReplicaSource(text.to_owned())),
+        }
     }
 
-    fn paths(&self, programs: &[ProgramImage]) -> anyhow::Result<Vec<PathBuf>> {
+    fn paths(&self, programs: &[ProgramImage]) -> Result<Vec<PathBuf>, Error> {
         match self {
             Self::Code => {
                 let modules = programs.iter().flat_map(ProgramImage::modules);
                 Ok(modules.map(|module| module.path.clone()).collect())
             }
-            Self::Files(pattern) => {
-                let paths = glob(pattern)?;
-                if paths.is_empty() {
-                    anyhow::bail!("--replicate file:{pattern}: no file matches");
-                }
-                Ok(paths)
-            }
+            Self::Files(pattern) => match glob(pattern)? {
+                paths if paths.is_empty() => Err(Error::NothingToReplicate(pattern.clone())),
+                paths => Ok(paths),
+            },
         }
     }
 }
 
-/// Copies, as long as this lives.
+/// Copies of files, for as long as the value lives.
 #[derive(Debug, Default)]
-pub struct Replicas {
-    /// Absent: there are none.
+pub(crate) struct Replicas {
+    /// `None`: there are none.
     table: Option<File>,
     copies: Vec<File>,
     notes: Vec<String>,
 }
 
 impl Replicas {
-    /// Copies files to nodes, in all at most `most_bytes`; those that do not fit are named in the notes.
+    /// Copies files to nodes, in all at most `bytes_max`; those that do not fit are named in the notes.
     ///
     /// # Errors
     /// A file that cannot be read; a pattern without a match; a kernel without memfds.
     pub fn make(
-        what: &[What],
+        sources: &[ReplicaSource],
         programs: &[ProgramImage],
         nodes: &[NodeId],
-        most_bytes: u64,
-    ) -> anyhow::Result<Self> {
+        bytes_max: u64,
+    ) -> Result<Self, Error> {
         let mut replicas = Self::default();
-        if what.is_empty() {
+        if sources.is_empty() {
             return Ok(replicas);
         }
         if nodes.len() < 2 {
@@ -98,42 +90,28 @@ impl Replicas {
             return Ok(replicas);
         }
         let mut paths = BTreeSet::new();
-        for one in what {
-            paths.extend(one.paths(programs)?);
+        for source in sources {
+            paths.extend(source.paths(programs)?);
         }
         let (mut entries, mut files, mut bytes) = (Vec::new(), 0, 0);
         for path in paths {
-            let named = || format!("{}: cannot be replicated", path.display());
-            let mut file = File::open(&path).with_context(named)?;
-            let metadata = file.metadata().with_context(named)?;
-            let size = metadata.len();
-            if !metadata.is_file() || size == 0 {
+            let mut file = File::open(&path).at(&path, NOT_REPLICATED)?;
+            let metadata = file.metadata().at(&path, NOT_REPLICATED)?;
+            if !metadata.is_file() || metadata.len() == 0 {
                 continue;
             }
-            let needed = size.saturating_mul(nodes.len() as u64);
-            if needed > most_bytes - bytes {
+            let needed = metadata.len().saturating_mul(nodes.len() as u64);
+            if needed > bytes_max - bytes {
                 replicas.notes.push(format!(
                     "{}: not replicated, its copies would take {:.1} MiB, and of --replicate-max {:.1} MiB are left",
                     path.display(),
                     mib(needed),
-                    mib(most_bytes - bytes)
+                    mib(bytes_max - bytes)
                 ));
                 continue;
             }
-            let mapped = mapped_identity(&file).with_context(named)?;
-            for node in nodes {
-                let copy = copy(&mut file, size, *node).with_context(named)?;
-                entries.push(Entry {
-                    mapped,
-                    file: [metadata.dev(), metadata.ino()],
-                    size,
-                    changed: [metadata.mtime() as u64, metadata.mtime_nsec() as u64],
-                    copy: mapped_identity(&copy).with_context(named)?,
-                    node: u32::from(node.0),
-                    fd: copy.as_raw_fd() as u32,
-                });
-                replicas.copies.push(copy);
-            }
+            let copied = replicas.copy(&mut file, &metadata, nodes);
+            entries.extend(copied.at(&path, NOT_REPLICATED)?);
             files += 1;
             bytes += needed;
         }
@@ -145,6 +123,31 @@ impl Replicas {
             mib(bytes)
         ));
         Ok(replicas)
+    }
+
+    /// Copies a file to each node; its entries in the table.
+    fn copy(
+        &mut self,
+        file: &mut File,
+        metadata: &fs::Metadata,
+        nodes: &[NodeId],
+    ) -> io::Result<Vec<Entry>> {
+        let mapped = mapped_identity(file)?;
+        let mut entries = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let copy = copy(file, metadata.len(), *node)?;
+            entries.push(Entry {
+                mapped,
+                file: [metadata.dev(), metadata.ino()],
+                size: metadata.len(),
+                changed: [metadata.mtime() as u64, metadata.mtime_nsec() as u64],
+                copy: mapped_identity(&copy)?,
+                node: u32::from(node.0),
+                fd: copy.as_raw_fd() as u32,
+            });
+            self.copies.push(copy);
+        }
+        Ok(entries)
     }
 
     /// What to say before the command runs.
@@ -306,8 +309,8 @@ fn mapped_identity(file: &File) -> io::Result<[u64; 2]> {
 }
 
 /// Files by a pattern (glob(3)), in order of name.
-fn glob(pattern: &str) -> anyhow::Result<Vec<PathBuf>> {
-    let text = CString::new(pattern).map_err(|_| Usage("a pattern with a zero byte".to_owned()))?;
+fn glob(pattern: &str) -> Result<Vec<PathBuf>, Error> {
+    let text = CString::new(pattern).map_err(|_| Error::PatternWithZeroByte)?;
     // SAFETY: zero is how glob(3) expects its result to begin; it is freed below.
     unsafe {
         let mut found: libc::glob_t = std::mem::zeroed();
@@ -334,27 +337,21 @@ mod tests {
     use super::*;
     use nearpage_wire::replicas::read_header;
 
-    fn what(texts: &[&str]) -> anyhow::Result<Vec<What>> {
-        What::parse(
-            &texts
-                .iter()
-                .map(|text| (*text).to_owned())
-                .collect::<Vec<_>>(),
-        )
-    }
-
     #[test]
-    fn what_is_typed() {
-        assert_eq!(
-            what(&["code", "file:/data/*"]).unwrap(),
-            [What::Code, What::Files("/data/*".to_owned())]
-        );
-        let error = what(&["text"]).unwrap_err().to_string();
+    fn sources_are_code_or_files() {
+        let parse = |text| ReplicaSource::parse(text);
+        assert_eq!(parse("code").unwrap(), ReplicaSource::Code);
+        let files = ReplicaSource::Files("/data/*".to_owned());
+        assert_eq!(parse("file:/data/*").unwrap(), files);
+        let error = parse("text").unwrap_err();
+        assert!(error.is_usage());
         assert!(
-            error.starts_with("--replicate text: expected `code` or file:GLOB"),
+            error
+                .to_string()
+                .starts_with("--replicate text: expected `code` or file:GLOB"),
             "{error}"
         );
-        assert!(what(&["file:"]).is_err());
+        assert!(parse("file:").is_err());
     }
 
     #[test]
@@ -364,14 +361,14 @@ mod tests {
         fs::write(path("a b.bin"), vec![7u8; 5000]).unwrap();
         fs::write(path("large.bin"), vec![8u8; 1 << 20]).unwrap();
         fs::write(path("empty.bin"), "").unwrap();
-        let pattern = What::Files(format!("{}/*.bin", folder.path().display()));
+        let pattern = ReplicaSource::Files(format!("{}/*.bin", folder.path().display()));
         // The kernel takes no policy for a node that is not there: one node twice.
         let nodes = [NodeId(0), NodeId(0)];
         let replicas = match Replicas::make(&[pattern], &[], &nodes, 1 << 20) {
             Ok(replicas) => replicas,
             // A container that allows no memory policies.
-            Err(error) if format!("{error:#}").contains("not permitted") => return,
-            Err(error) => panic!("{error:#}"),
+            Err(Error::File { source, .. }) if source.raw_os_error() == Some(libc::EPERM) => return,
+            Err(error) => panic!("{error:?}"),
         };
         assert_eq!(replicas.copies.len(), 2);
         for mut copy in &replicas.copies {
@@ -404,11 +401,11 @@ mod tests {
 
     #[test]
     fn one_node_has_no_use_for_copies() {
-        let replicas = Replicas::make(&[What::Code], &[], &[NodeId(0)], 1 << 20).unwrap();
+        let replicas = Replicas::make(&[ReplicaSource::Code], &[], &[NodeId(0)], 1 << 20).unwrap();
         assert!(replicas.environment().is_none() && replicas.outcome().is_empty());
         assert!(replicas.notes()[0].starts_with("one memory node"));
         let none = Replicas::make(
-            &[What::Files("/no such/*".into())],
+            &[ReplicaSource::Files("/no such/*".into())],
             &[],
             &[NodeId(0), NodeId(1)],
             1,

@@ -1,35 +1,33 @@
-//! A whole guest traced: `record --source full -- qemu-system-x86_64 …`. The command is the emulator
-//! itself: it gets the tracer as one more argument.
+//! Traces a whole guest: `record --source full -- qemu-system-x86_64 …`. The command is the emulator
+//! itself, which gets the tracer as one more argument.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::bail;
-
-use crate::Usage;
+use crate::error::Error;
 
 /// How the file of a system emulator is named, before its architecture.
 const PREFIX: &[u8] = b"qemu-system-";
-/// The one whose guests can be traced.
+/// The architecture whose guests can be traced.
 const ARCHITECTURE: &[u8] = b"x86_64";
 
 /// Does the program emulate a whole system?
-pub fn is_emulator(program: &Path) -> bool {
+pub(super) fn is_emulator(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().as_bytes();
     name.starts_with(PREFIX)
 }
 
 /// The words to run, but for the tracer, and what has to be said of them.
-pub fn command(program: &Path, words: &[OsString]) -> anyhow::Result<(Vec<OsString>, Vec<String>)> {
+pub(super) fn words(
+    program: &Path,
+    arguments: &[OsString],
+) -> Result<(Vec<OsString>, Vec<String>), Error> {
     let name = program.file_name().unwrap_or_default().as_bytes();
     if name.strip_prefix(PREFIX) != Some(ARCHITECTURE) {
-        bail!(
-            "{}: guests for x86-64 can be traced (qemu-system-x86_64), others not",
-            program.display()
-        );
+        return Err(Error::GuestArchitecture(program.to_owned()));
     }
-    let text: Vec<String> = words
+    let text: Vec<String> = arguments
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
@@ -51,27 +49,19 @@ pub fn command(program: &Path, words: &[OsString]) -> anyhow::Result<(Vec<OsStri
             .any(|word| word.trim_start_matches('-') == option && word.starts_with('-'))
     };
     if given("enable-kvm") || accelerators.iter().any(|value| !value.starts_with("tcg")) {
-        return Err(Usage(
-            "a guest that runs on the processor itself can't be traced: leave -enable-kvm and -accel out, or give \
-             -accel tcg,thread=multi"
-                .to_owned(),
-        )
-        .into());
+        return Err(Error::GuestOnProcessor);
     }
     if given("icount")
         || accelerators
             .iter()
             .any(|value| value.contains("thread=single"))
     {
-        return Err(Usage(
-            "the guest's CPUs advance together only with a thread each: leave -icount and thread=single out".to_owned(),
-        )
-        .into());
+        return Err(Error::GuestCpusShareThread);
     }
-    let mut whole = vec![OsString::from(program)];
-    whole.extend_from_slice(words);
+    let mut words = vec![OsString::from(program)];
+    words.extend_from_slice(arguments);
     if accelerators.is_empty() {
-        whole.extend(["-accel".into(), "tcg,thread=multi".into()]);
+        words.extend(["-accel".into(), "tcg,thread=multi".into()]);
     }
     let mut notes = Vec::new();
     if !values("append").any(|line| line.split_whitespace().any(|word| word == "nokaslr")) {
@@ -81,44 +71,44 @@ pub fn command(program: &Path, words: &[OsString]) -> anyhow::Result<(Vec<OsStri
                 .to_owned(),
         );
     }
-    Ok((whole, notes))
+    Ok((words, notes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tried(words: &[&str]) -> anyhow::Result<(Vec<String>, Vec<String>)> {
-        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let (whole, notes) = command(Path::new("/q/qemu-system-x86_64"), &words)?;
-        let whole = whole.into_iter().map(|word| word.into_string().unwrap());
-        Ok((whole.collect(), notes))
+    fn tried(arguments: &[&str]) -> Result<(Vec<String>, Vec<String>), Error> {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let (words, notes) = words(Path::new("/q/qemu-system-x86_64"), &arguments)?;
+        let words = words.into_iter().map(|word| word.into_string().unwrap());
+        Ok((words.collect(), notes))
     }
 
     #[test]
     fn the_tracer_and_a_thread_for_each_cpu_are_added() {
-        let (whole, notes) = tried(&["-m", "256", "-append", "quiet nokaslr"]).unwrap();
+        let (words, notes) = tried(&["-m", "256", "-append", "quiet nokaslr"]).unwrap();
         let expected = "/q/qemu-system-x86_64 -m 256 -append quiet nokaslr -accel tcg,thread=multi";
-        assert_eq!(whole.join(" "), expected);
+        assert_eq!(words.join(" "), expected);
         assert!(notes.is_empty());
-        let (whole, notes) = tried(&["-machine", "q35,accel=tcg"]).unwrap();
-        assert_eq!(whole[1..], ["-machine", "q35,accel=tcg"]);
+        let (words, notes) = tried(&["-machine", "q35,accel=tcg"]).unwrap();
+        assert_eq!(words[1..], ["-machine", "q35,accel=tcg"]);
         assert!(notes[0].contains("nokaslr"), "{notes:?}");
     }
 
     #[test]
     fn guests_that_cannot_be_traced_are_refused() {
-        for words in [
+        for arguments in [
             &["-enable-kvm"][..],
             &["-accel", "kvm"],
             &["--accel", "tcg,thread=single"],
             &["-M", "pc,accel=kvm:tcg"],
             &["-icount", "shift=2"],
         ] {
-            let error = tried(words).unwrap_err();
-            assert!(error.is::<Usage>(), "{words:?}: {error}");
+            let error = tried(arguments).unwrap_err();
+            assert!(error.is_usage(), "{arguments:?}: {error}");
         }
-        let other = command(Path::new("qemu-system-aarch64"), &[]).unwrap_err();
+        let other = words(Path::new("qemu-system-aarch64"), &[]).unwrap_err();
         assert!(other.to_string().contains("x86-64"), "{other}");
         assert!(is_emulator(Path::new("/usr/bin/qemu-system-i386")));
         assert!(!is_emulator(Path::new("/usr/bin/qemu-x86_64")));

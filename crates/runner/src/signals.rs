@@ -4,30 +4,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores SIGPIPE before `main`; whether whoever started this process did, only an earlier look says.
+/// Rust's runtime ignores SIGPIPE before `main`. Only a look before that tells whether whoever started this process did.
 #[used]
 // SAFETY: the entries of this section are such functions, called with (argc, argv, envp) by the loader.
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
+    let is_ignored = disposition(libc::SIGPIPE) == libc::SIG_IGN;
+    IGNORES_SIGPIPE.store(is_ignored, Ordering::Relaxed);
+}
+
+/// What this process does at a signal.
+fn disposition(signal: libc::c_int) -> libc::sighandler_t {
     // SAFETY: zero is a valid sigaction, into which the call writes what is set.
-    let found = unsafe {
+    unsafe {
         let mut found: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut found);
+        libc::sigaction(signal, std::ptr::null(), &mut found);
         found.sa_sigaction
-    };
-    IGNORES_SIGPIPE.store(found == libc::SIG_IGN, Ordering::Relaxed);
+    }
 }
 
 /// Was SIGPIPE ignored when this process began, as systemd has it for services?
-pub fn ignores_sigpipe() -> bool {
+pub(crate) fn ignores_sigpipe() -> bool {
     IGNORES_SIGPIPE.load(Ordering::Relaxed)
 }
 
 /// Has SIGPIPE do what it did when this process began: a closed pipe (`nearpage report … | head`) mostly ends the
-/// command quietly, as it does cat's.
-pub fn as_found() {
+/// command quietly, as it does cat's. To be called before there are threads.
+pub fn restore_sigpipe() {
     let action = match ignores_sigpipe() {
         true => libc::SIG_IGN,
         false => libc::SIG_DFL,
@@ -37,7 +42,7 @@ pub fn as_found() {
 }
 
 /// Has writes beyond `ulimit -f` fail, as those to a full disk do, where they would end this process. By a handler:
-/// unlike what is ignored, commands do not inherit it.
+/// unlike an ignored signal, commands do not inherit it. To be called before there are threads.
 pub fn survive_file_size_limit() {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -47,5 +52,33 @@ pub fn survive_file_size_limit() {
         if libc::signal(libc::SIGXFSZ, handler) == libc::SIG_IGN {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sigpipe_is_restored_to_what_the_process_began_with() {
+        assert_eq!(disposition(libc::SIGPIPE), libc::SIG_IGN, "Rust's runtime");
+        restore_sigpipe();
+        let expected = match ignores_sigpipe() {
+            true => libc::SIG_IGN,
+            false => libc::SIG_DFL,
+        };
+        let restored = disposition(libc::SIGPIPE);
+        // SAFETY: sets a disposition. Other tests go on as Rust's runtime has it.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        assert_eq!(restored, expected);
+    }
+
+    #[test]
+    fn a_file_size_limit_that_was_ignored_stays_so() {
+        let before = disposition(libc::SIGXFSZ);
+        survive_file_size_limit();
+        let handled = disposition(libc::SIGXFSZ);
+        assert_eq!(handled == libc::SIG_IGN, before == libc::SIG_IGN);
+        assert_ne!(handled, libc::SIG_DFL);
     }
 }

@@ -1,4 +1,4 @@
-//! What became of a plan, in lines for people: rule by rule, all processes together, and what became of threads.
+//! Says what became of a plan, rule by rule over all processes, and what became of threads.
 
 use std::collections::HashMap;
 use std::io;
@@ -81,7 +81,7 @@ pub(super) fn outcome(
     lines
 }
 
-/// How many threads changed places with each phase that is to have them do so.
+/// How many threads changed places at the begin of each phase that moves threads.
 pub(super) fn changed_places(
     processes: &[ProcessSummary],
     exchanges: &[Option<String>],
@@ -90,7 +90,7 @@ pub(super) fn changed_places(
         let function = printable(function.as_ref()?);
         let phases = processes.iter().flat_map(|process| &process.phases);
         let ours = || phases.clone().filter(|phase| phase.number == number);
-        // Where nobody said anything, something else has been said of that.
+        // `outcome` says where no process reported anything.
         ours().next()?;
         if !ours().any(|phase| phase.begun) {
             return Some(format!(
@@ -117,8 +117,8 @@ pub(super) fn changed_places(
     (0..).zip(exchanges).filter_map(of_phase).collect()
 }
 
-/// Lines that are the same once, where the first was, with their number: what one function allocates
-/// by several ways may have a rule for each.
+/// Says equal lines once, where the first of them was, with their number: objects that one function allocates on
+/// several paths may have a rule for each path.
 fn counted(lines: Vec<String>) -> Vec<String> {
     let mut counts: HashMap<String, usize> = HashMap::new();
     for line in &lines {
@@ -137,7 +137,7 @@ fn counted(lines: Vec<String>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Of one rule in one process.
+    /// What is said of one rule in one process.
     fn said(rule: &str, phase: Option<String>, counters: &str) -> String {
         let line = format!(r#"{{"pid":1,"mechanism":"bind","rules":[{{"number":0{counters}}}]}}"#);
         let processes = [serde_json::from_str(&line).unwrap()];

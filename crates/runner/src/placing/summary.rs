@@ -1,16 +1,16 @@
-//! The lines that the preload library leaves of each process, read, and those of one rule added up. Their keys are
-//! documented in `crates/preload/src/place/summary.rs`.
+//! Reads the lines that the preload library writes for each process, and adds up what they say of one rule. The keys
+//! are documented in `crates/preload/src/place/summary.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-/// A line of it.
+/// One line: a process, or a program that the process became.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ProcessSummary {
     pub pid: u32,
-    /// The process only says that it began.
+    /// Written when the process begins: the rest of the line is empty.
     pub began: bool,
     pub mechanism: String,
     pub bind_refused: Option<i32>,
@@ -58,20 +58,21 @@ pub(super) struct RuleSummary {
     pub outside: u64,
     pub ignored: bool,
     pub failures: Vec<Failure>,
-    /// Of the rule about the rest: what became of it.
-    pub rest: Option<RestStatus>,
-    /// The function that its phase begins with; none: it holds from the start.
+    /// What became of unmatched memory, where the rule is about that.
+    #[serde(rename = "rest")]
+    pub unmatched: Option<UnmatchedStatus>,
+    /// The function that the rule's phase begins with; `None`: the rule holds from the start.
     #[serde(skip)]
     pub phase: Option<String>,
-    /// By what became of the rest, the processes.
+    /// Processes, by what became of their unmatched memory.
     #[serde(skip)]
-    pub processes: BTreeMap<RestStatus, BTreeSet<u32>>,
+    pub processes: BTreeMap<UnmatchedStatus, BTreeSet<u32>>,
 }
 
-/// What became of the rest in a process.
+/// What became of the memory of a process that no other rule places.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum RestStatus {
+pub(super) enum UnmatchedStatus {
     Set,
     Left,
     Waits,
@@ -88,7 +89,7 @@ pub(super) struct Failure {
 
 impl RuleSummary {
     pub(super) fn add(&mut self, pid: u32, other: &Self) {
-        if let Some(status) = other.rest {
+        if let Some(status) = other.unmatched {
             self.processes.entry(status).or_default().insert(pid);
         }
         self.objects += other.objects;

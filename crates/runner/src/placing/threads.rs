@@ -1,16 +1,15 @@
-//! Threads of a run before it begins: how many a team will have, on which CPUs, and which of them are pinned, as
-//! was asked for, planned, or said by OpenMP's variables and the affinity mask.
+//! Foresees the threads of a run: how many a team will have, on which CPUs, and which of them are pinned. Options,
+//! plans, OpenMP's variables and the affinity mask say so.
 
 use std::io;
 
-use anyhow::Context;
 use nearpage_machine::{CpuId, CpuList, Machine, ThreadPlacement, thread_cpus};
 use nearpage_plan::{Pinning, Plan};
 
-use super::Wish;
-use crate::arguments::Threads;
+use super::PlacingOptions;
+use crate::error::{Error, IoContext};
 
-/// Threads pinned in order of creation.
+/// So many threads are pinned in order of creation at the most.
 const PINNED_THREADS_MAX: usize = 4096;
 
 /// What the environment says about the threads of a run.
@@ -28,7 +27,7 @@ pub(super) struct RunThreads {
 }
 
 impl RunThreads {
-    pub(super) fn of_this_process(machine: &Machine) -> anyhow::Result<Self> {
+    pub(super) fn of_this_process(machine: &Machine) -> Result<Self, Error> {
         let allowed = affinity_mask()?;
         let known: CpuList = machine
             .cpus()
@@ -70,30 +69,33 @@ impl RunThreads {
     /// placements name threads. `OMP_PLACES` and an affinity mask win; other bindings of OpenMP's do not.
     pub(super) fn pinning(
         &self,
-        wish: &Wish,
+        options: &PlacingOptions<'_>,
         warnings: &mut Vec<String>,
     ) -> (ThreadPlacement, Pinning) {
-        let planned = planned_threads(wish.plans, warnings);
-        if let (Some(planned), Some(given)) = (planned, wish.threads)
+        let planned = planned_threads(options.plans, warnings);
+        if let (Some(planned), Some(given)) = (planned, options.threads)
             && given != planned
         {
             warnings.push(format!(
                 "the plan is for threads that run {}: --threads {} wins, and what the plan promises does not hold",
-                planned.as_str(),
-                given.as_str()
+                as_typed(planned),
+                as_typed(given)
             ));
         }
-        let wanted = wish.threads.or(planned);
-        let needs_threads = wish.plans.iter().any(Plan::names_threads)
-            || wish.rules.iter().any(|rule| rule.placement.names_threads());
-        let pinning = match wanted {
-            Some(Threads::None) => return (ThreadPlacement::Compact, Pinning::None),
-            Some(_) if wish.plans.is_empty() => Pinning::CreationOrder,
+        let placement = options.threads.or(planned);
+        let needs_threads = options.plans.iter().any(Plan::names_threads)
+            || options
+                .rules
+                .iter()
+                .any(|rule| rule.placement.names_threads());
+        let pinning = match placement {
+            Some(ThreadPlacement::None) => return (ThreadPlacement::Compact, Pinning::None),
+            Some(_) if options.plans.is_empty() => Pinning::CreationOrder,
             Some(_) => Pinning::Teams,
             None if needs_threads => Pinning::Teams,
             None => return (ThreadPlacement::Compact, Pinning::None),
         };
-        let placement = wanted.unwrap_or(Threads::Compact).placement();
+        let placement = placement.unwrap_or(ThreadPlacement::Compact);
         if self.masked {
             warnings.push(format!(
                 "an affinity mask is set: threads are pinned within CPUs {}",
@@ -105,7 +107,7 @@ impl RunThreads {
                 if let Some(name) = self.binding {
                     warnings.push(format!(
                         "{name} is set, but threads are pinned over it, {}; --threads none leaves them to it",
-                        wanted.unwrap_or(Threads::Compact).as_str()
+                        as_typed(placement)
                     ));
                 }
                 (placement, pinning)
@@ -116,10 +118,10 @@ impl RunThreads {
                 } else {
                     "to its places in order"
                 };
-                let though = match planned.filter(|_| wish.threads.is_none()) {
+                let though = match planned.filter(|_| options.threads.is_none()) {
                     Some(planned) => format!(
                         ", though the plan is for threads that run {}",
-                        planned.as_str()
+                        as_typed(planned)
                     ),
                     None => String::new(),
                 };
@@ -131,8 +133,8 @@ impl RunThreads {
         }
     }
 
-    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Without one it would not see a mask when
-    /// it counts CPUs.
+    /// Is LLVM's OpenMP runtime to be kept from setting affinities of its own? Under an affinity mask it is not: without
+    /// affinities the runtime ignores the mask when it counts CPUs.
     pub(super) fn overrules_llvm(&self, pinning: Pinning) -> bool {
         pinning != Pinning::None && !self.masked && self.binding.is_none()
     }
@@ -166,11 +168,20 @@ impl RunThreads {
     }
 }
 
+/// As `--threads` has it.
+fn as_typed(placement: ThreadPlacement) -> &'static str {
+    match placement {
+        ThreadPlacement::Compact => "compact",
+        ThreadPlacement::Scatter => "scatter",
+        ThreadPlacement::None => "none",
+    }
+}
+
 /// Where plans want threads to run; of several that contradict each other the first counts.
-fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<Threads> {
-    let mut wanted = plans.iter().filter_map(|plan| plan.threads);
-    let first = wanted.next()?;
-    if let Some(other) = wanted.find(|&other| other != first) {
+fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<ThreadPlacement> {
+    let mut layouts = plans.iter().filter_map(|plan| plan.threads);
+    let first = layouts.next()?;
+    if let Some(other) = layouts.find(|&other| other != first) {
         warnings.push(format!(
             "one plan is for threads that run {}, another {}: all run {}",
             first.as_str(),
@@ -181,7 +192,7 @@ fn planned_threads(plans: &[Plan], warnings: &mut Vec<String>) -> Option<Threads
     Some(first.into())
 }
 
-fn affinity_mask() -> anyhow::Result<CpuList> {
+fn affinity_mask() -> Result<CpuList, Error> {
     // SAFETY: zero is a valid set; the kernel fills in the set that is passed.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -258,11 +269,11 @@ mod tests {
         assert_eq!(places("{,"), None);
     }
 
-    /// How threads of these plans are pinned on `amd48`, where these were asked for, and what is said of it.
+    /// How threads are pinned on `amd48` with these plans and this option, and what is said of the pins.
     fn pinned(
         run: &RunThreads,
         plans: &[&str],
-        threads: Option<Threads>,
+        threads: Option<ThreadPlacement>,
     ) -> (ThreadPlacement, Pinning, Vec<String>) {
         let machine = nearpage_machine::preset("amd48").unwrap();
         let plan = |keys: &&str| {
@@ -270,71 +281,79 @@ mod tests {
             Plan::from_toml(&text, "p").unwrap()
         };
         let plans: Vec<Plan> = plans.iter().map(plan).collect();
-        let wish = Wish {
-            machine: &machine,
+        let options = PlacingOptions {
             plans: &plans,
-            rules: &[],
             threads,
-            mechanism: nearpage_plan::Mechanism::Bind,
-            touch_group: 1,
+            ..PlacingOptions::new(&machine)
         };
         let mut warnings = Vec::new();
-        let (placement, pinning) = run.pinning(&wish, &mut warnings);
+        let (placement, pinning) = run.pinning(&options, &mut warnings);
         (placement, pinning, warnings)
     }
 
-    #[test]
-    fn threads_run_as_asked_for_or_else_as_planned() {
-        let run = || RunThreads {
+    /// The environment says a number of threads, and nothing else.
+    fn run() -> RunThreads {
+        RunThreads {
             allowed: nearpage_machine::preset("amd48").unwrap().cpus(),
             masked: false,
             openmp_threads: Some(8),
             places: None,
             binding: None,
-        };
-        let (compact, scatter) = ("threads = \"compact\"", "threads = \"scatter\"");
+        }
+    }
+
+    const COMPACT: &str = "threads = \"compact\"";
+    const SCATTER: &str = "threads = \"scatter\"";
+
+    #[test]
+    fn threads_run_as_planned() {
         let silent = |placement, pinning| (placement, pinning, Vec::<String>::new());
         assert_eq!(
             pinned(&run(), &[""], None),
             silent(ThreadPlacement::Compact, Pinning::None)
         );
         for (plan, placement) in [
-            (compact, ThreadPlacement::Compact),
-            (scatter, ThreadPlacement::Scatter),
+            (COMPACT, ThreadPlacement::Compact),
+            (SCATTER, ThreadPlacement::Scatter),
         ] {
-            let wanted = silent(placement, Pinning::Teams);
-            assert_eq!(pinned(&run(), &[plan], None), wanted);
-            assert_eq!(pinned(&run(), &["", plan], None), wanted);
+            let expected = silent(placement, Pinning::Teams);
+            assert_eq!(pinned(&run(), &[plan], None), expected);
+            assert_eq!(pinned(&run(), &["", plan], None), expected);
         }
         assert_eq!(
-            pinned(&run(), &[scatter], Some(Threads::Scatter)),
+            pinned(&run(), &[SCATTER], Some(ThreadPlacement::Scatter)),
             silent(ThreadPlacement::Scatter, Pinning::Teams)
         );
-        // What was asked for wins, and so does the first plan.
-        for (threads, placement, pinning) in [
-            (Threads::Compact, ThreadPlacement::Compact, Pinning::Teams),
-            (Threads::None, ThreadPlacement::Compact, Pinning::None),
+    }
+
+    #[test]
+    fn what_was_asked_for_overrules_plans_and_the_first_plan_the_others() {
+        for (threads, name, pinning) in [
+            (ThreadPlacement::Compact, "compact", Pinning::Teams),
+            (ThreadPlacement::None, "none", Pinning::None),
         ] {
-            let found = pinned(&run(), &[scatter], Some(threads));
+            let found = pinned(&run(), &[SCATTER], Some(threads));
             let line = format!(
-                "the plan is for threads that run scatter: --threads {} wins, and what the plan promises does not hold",
-                threads.as_str()
+                "the plan is for threads that run scatter: --threads {name} wins, and what the plan promises does not hold"
             );
-            assert_eq!(found, (placement, pinning, vec![line]));
+            assert_eq!(found, (ThreadPlacement::Compact, pinning, vec![line]));
         }
-        let (placement, _, warnings) = pinned(&run(), &[scatter, compact], None);
+        let (placement, _, warnings) = pinned(&run(), &[SCATTER, COMPACT], None);
         assert_eq!(placement, ThreadPlacement::Scatter);
         assert_eq!(
             warnings,
             ["one plan is for threads that run scatter, another compact: all run scatter"]
         );
-        // Who binds threads by OMP_PLACES is left to it; nothing else is.
+    }
+
+    #[test]
+    fn only_omp_places_overrules_pins() {
         let placed = RunThreads {
             places: Some(vec![CpuId(6), CpuId(0)]),
             binding: Some("OMP_PROC_BIND"),
             ..run()
         };
-        let (_, pinning, warnings) = pinned(&placed, &[scatter], None);
+        let (_, pinning, warnings) = pinned(&placed, &[SCATTER], None);
         assert_eq!(pinning, Pinning::None);
         assert_eq!(
             warnings,
@@ -347,7 +366,7 @@ mod tests {
             binding: Some("OMP_PROC_BIND"),
             ..run()
         };
-        let (_, pinning, warnings) = pinned(&bound, &[scatter], None);
+        let (_, pinning, warnings) = pinned(&bound, &[SCATTER], None);
         assert_eq!(pinning, Pinning::Teams);
         assert_eq!(
             warnings,

@@ -6,19 +6,19 @@ use std::io;
 use nearpage_machine::several;
 use nearpage_report::{bytes, printable, time};
 
-use super::summary::{Failure, RestStatus, RuleSummary};
+use super::summary::{Failure, RuleSummary, UnmatchedStatus};
 
 impl RuleSummary {
     /// What was done with the objects.
     pub(super) fn done(&self) -> String {
         let mut done = match self.objects {
-            _ if !self.processes.is_empty() => self.rest_done(),
+            _ if !self.processes.is_empty() => self.unmatched_done(),
             0 if self.left > 0 => format!(
                 "{} left {}, as planned",
                 several(self.left, "object"),
                 self.left_where()
             ),
-            // Of those that are placed at their allocation instead there are objects.
+            // Early objects that were placed at their allocation after all are counted among the objects.
             0 if self.waited + self.early > 0 => format!(
                 "{} recognised, none placed",
                 several(self.waited + self.early, "object")
@@ -41,24 +41,26 @@ impl RuleSummary {
         done
     }
 
-    /// What was done with the rest.
-    fn rest_done(&self) -> String {
+    /// What was done with unmatched memory.
+    fn unmatched_done(&self) -> String {
         let count = |status| self.processes.get(&status).map_or(0, BTreeSet::len) as u64;
         let words = [
-            (RestStatus::Set, "policy set in"),
-            (RestStatus::Left, "left to first touch, as planned, in"),
+            (UnmatchedStatus::Set, "policy set in"),
+            (UnmatchedStatus::Left, "left to first touch, as planned, in"),
             (
-                RestStatus::Waits,
+                UnmatchedStatus::Waits,
                 "left to first touch, as no second thread was created, in",
             ),
-            (RestStatus::Failed, "could not be placed in"),
+            (UnmatchedStatus::Failed, "could not be placed in"),
         ];
         let said = words
             .into_iter()
             .filter(|&(status, _)| count(status) > 0)
             .map(|(status, words)| {
                 let switched = match status {
-                    RestStatus::Set if self.switched > 0 => format!(" {}", self.moved_at_switch()),
+                    UnmatchedStatus::Set if self.switched > 0 => {
+                        format!(" {}", self.moved_at_switch())
+                    }
                     _ => String::new(),
                 };
                 format!("{words} {}{switched}", several(count(status), "process"))
@@ -66,7 +68,7 @@ impl RuleSummary {
         said.collect::<Vec<_>>().join("; ")
     }
 
-    /// What becomes of objects that are not placed.
+    /// Where objects stay that are not placed.
     fn left_where(&self) -> &'static str {
         match self.phase {
             Some(_) => "where placed before",
@@ -74,7 +76,7 @@ impl RuleSummary {
         }
     }
 
-    /// What those that wait wait for.
+    /// The event at which objects that wait are placed.
     fn event(&self) -> String {
         match &self.phase {
             Some(function) => format!("`{}` was first executed", printable(function)),

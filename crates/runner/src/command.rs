@@ -1,0 +1,123 @@
+//! Runs a command to its end, and tells its status as a shell shows it.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nearpage_sampler::State;
+
+use crate::Environment;
+use crate::error::{Error, IoContext};
+use crate::signals;
+
+/// Shells show that a signal ended a command as 128 and the signal's number.
+const SIGNAL_STATUS: i32 = 128;
+/// Ended by SIGINT: nearpage was interrupted while the command went on.
+const INTERRUPTED_STATUS: u8 = SIGNAL_STATUS as u8 + libc::SIGINT as u8;
+
+/// The command that runs: the signal handler can be given nothing else.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let child = CHILD.load(Ordering::Relaxed);
+    if child > 0 {
+        // SAFETY: kill is async-signal-safe; the child is not waited for while this is installed.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
+/// Runs a command to its end; its status as a shell shows it. Signals from the terminal reach the
+/// command by themselves; SIGTERM and SIGHUP are passed on.
+///
+/// # Errors
+/// There is no such command, or it cannot be run.
+pub(crate) fn run_to_end(command: &[OsString], environment: Environment) -> Result<u8, Error> {
+    let (name, arguments) = command.split_first().ok_or(Error::NoCommand)?;
+    let mut starting = Command::new(name);
+    starting.args(arguments).envs(environment);
+    if signals::ignores_sigpipe() {
+        // The standard library resets it.
+        // SAFETY: between fork and exec a disposition is set, which neither allocates nor locks.
+        unsafe {
+            starting.pre_exec(|| {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+    }
+    let mut child = starting.spawn().at(Path::new(name), "can't be run")?;
+    CHILD.store(child.id() as i32, Ordering::Relaxed);
+    let set = |signal, action: libc::sighandler_t| {
+        // SAFETY: the handler only reads an atomic and calls kill.
+        unsafe { libc::signal(signal, action) }
+    };
+    let ignored = [libc::SIGINT, libc::SIGQUIT].map(|signal| (signal, set(signal, libc::SIG_IGN)));
+    let handler = pass_on as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    let passed_on = [libc::SIGTERM, libc::SIGHUP].map(|signal| (signal, set(signal, handler)));
+    let status = child.wait();
+    CHILD.store(0, Ordering::Relaxed);
+    for (signal, action) in ignored.into_iter().chain(passed_on) {
+        set(signal, action);
+    }
+    Ok(as_shell(status.context("can't wait for the command")?))
+}
+
+/// How a process ended, as a shell shows it.
+fn as_shell(status: ExitStatus) -> u8 {
+    let of_signal = || status.signal().map(|signal| SIGNAL_STATUS + signal);
+    let status = status.code().or_else(of_signal).unwrap_or(1);
+    status.clamp(0, 255) as u8
+}
+
+/// The status of a sampled command; 130 where sampling ended and the command lives on.
+pub(crate) fn command_status(state: State) -> u8 {
+    match state {
+        State::Ended(status) => status.clamp(0, 255) as u8,
+        State::Running | State::Detached | State::TargetEnded => INTERRUPTED_STATUS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    /// Commands run one at a time, as they do in nearpage: dispositions of signals are the process's.
+    static RUNS: Mutex<()> = Mutex::new(());
+
+    fn run(script: &str, environment: Environment) -> u8 {
+        let command = ["sh", "-c", script].map(OsString::from);
+        let _turn = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        run_to_end(&command, environment).unwrap()
+    }
+
+    #[test]
+    fn statuses_are_those_that_a_shell_shows() {
+        assert_eq!(run("exit 0", Vec::new()), 0);
+        assert_eq!(run("exit 7", Vec::new()), 7);
+        assert_eq!(run("kill -KILL $$", Vec::new()), 137);
+        assert_eq!(command_status(State::Ended(143)), 143);
+        assert_eq!(command_status(State::Ended(-1)), 0);
+        for lives_on in [State::Running, State::Detached, State::TargetEnded] {
+            assert_eq!(command_status(lives_on), 130);
+        }
+    }
+
+    #[test]
+    fn a_command_gets_its_variables_besides_those_that_it_inherits() {
+        let environment = vec![("NEARPAGE_TEST".into(), "a b".into())];
+        let script = r#"test "$NEARPAGE_TEST" = "a b" && test -n "$PATH""#;
+        assert_eq!(run(script, environment), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_named() {
+        let error = run_to_end(&["/no/such/command".into()], Vec::new()).unwrap_err();
+        assert_eq!(error.to_string(), "/no/such/command: can't be run");
+        let error = run_to_end(&[], Vec::new()).unwrap_err();
+        assert!(matches!(error, Error::NoCommand), "{error}");
+    }
+}

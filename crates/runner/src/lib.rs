@@ -1,0 +1,46 @@
+//! Runs a command, or attaches to what is running already, for one of four purposes: to record samples of it
+//! ([`observe()`]), to trace every miss of it under QEMU ([`trace()`]), to put its pages where a plan wants them ([`run()`]),
+//! or to migrate its pages while it runs ([`OnlineMigration`]).
+//!
+//! The crate finds the libraries that go into the command, composes its environment, waits for it, and says what became
+//! of it. It parses no arguments and prints nothing: each purpose has a struct of options, and lines for people go to a
+//! function that the caller gives. Deciding where pages should live is the planner's part, and recognising objects the
+//! plan crate's.
+//!
+//! ```no_run
+//! use nearpage_runner::{ObserveOptions, default_output, observe};
+//! use nearpage_sampler::Target;
+//!
+//! let target = Target::Command(vec!["cg".into(), "1000".into()]);
+//! let options = ObserveOptions::new(default_output(&target), target);
+//! let observed = observe(&options, &|line| eprintln!("{line}"))?;
+//! println!("{} samples, status {}", observed.counts.samples, observed.exit_status());
+//! # Ok::<(), nearpage_runner::Error>(())
+//! ```
+
+mod command;
+mod environment;
+mod error;
+mod libraries;
+mod observe;
+mod online_migration;
+mod output;
+mod placing;
+mod replicas;
+mod run;
+pub mod signals;
+mod trace;
+
+pub use environment::{Environment, SmallAllocations};
+pub use error::Error;
+pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
+pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
+pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};
+pub use output::default_output;
+pub use placing::{Placing, PlacingOptions};
+pub use replicas::ReplicaSource;
+pub use run::{RunOptions, run};
+pub use trace::{Emulator, PLUGINS_FROM, TraceRequest, Traced, trace};
+
+/// Is told each line for people when it has to be said.
+pub type Reporter<'a> = &'a dyn Fn(&str);

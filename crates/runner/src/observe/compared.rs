@@ -1,0 +1,82 @@
+//! One of the runs that `optimize` compares.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use nearpage_recording::ThreadPinning;
+use nearpage_sampler::{State, Target};
+
+use super::{ObserveOptions, Observed, observe};
+use crate::Reporter;
+use crate::environment::Environment;
+use crate::error::Error;
+
+/// A run of a command, to be compared with others that are sampled alike.
+#[derive(Clone, Debug)]
+pub struct ComparedRun {
+    /// Folder of the recording; an earlier one there is replaced.
+    pub output: PathBuf,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Samples per second and CPU; `None`: as many as cost little here.
+    pub rate_hz: Option<f64>,
+    /// Variables by which a plan is enforced; empty: the command runs as it is.
+    pub environment: Environment,
+}
+
+impl ComparedRun {
+    /// Runs the command to its end and records it. `say` is told where the command failed.
+    ///
+    /// # Errors
+    /// Those of [`observe`]; the run was interrupted.
+    pub fn observe(self, say: Reporter<'_>) -> Result<Observed, Error> {
+        let observed = observe(&self.options(), say)?;
+        match observed.state {
+            State::Ended(0) => Ok(observed),
+            State::Ended(status) => {
+                say(&format!("the command ended with status {status}"));
+                Ok(observed)
+            }
+            State::Running | State::Detached | State::TargetEnded => Err(Error::Interrupted),
+        }
+    }
+
+    fn options(self) -> ObserveOptions {
+        ObserveOptions {
+            replace: true,
+            rate_hz: self.rate_hz,
+            // All runs are to cost the same.
+            max_overhead: None,
+            thread_placement: match self.environment.is_empty() {
+                true => ThreadPinning::None,
+                false => ThreadPinning::Plan,
+            },
+            environment: self.environment,
+            ..ObserveOptions::new(self.output, Target::Command(self.command))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compared_runs_differ_in_placement_alone() {
+        let run = |environment| ComparedRun {
+            output: "before".into(),
+            command: vec!["cg".into()],
+            rate_hz: Some(97.0),
+            environment,
+        };
+        let before = run(Environment::new()).options();
+        let after = run(vec![("NEARPAGE_PLAN".into(), "/plan".into())]).options();
+        assert_eq!(before.thread_placement, ThreadPinning::None);
+        assert_eq!(after.thread_placement, ThreadPinning::Plan);
+        for options in [before, after] {
+            assert!(options.replace && options.rate_hz == Some(97.0));
+            assert_eq!(options.max_overhead, None, "the rate stays as it is");
+            assert_eq!(options.target, Target::Command(vec!["cg".into()]));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Appends what the sampler sees to the recording's log.
+
+use std::io;
+
+use nearpage_recording::{Access, AccessBatch, Event, LogWriter};
+use nearpage_sampler::Sink;
+
+use crate::Reporter;
+use crate::error::Error;
+
+/// Appends to a log. Where that fails (a full disk) the command must still run to its end: the first failure is kept,
+/// and nothing is written any more.
+pub(super) struct LogSink<'a> {
+    log: LogWriter,
+    batch: AccessBatch,
+    failure: Option<nearpage_recording::Error>,
+    say: Reporter<'a>,
+}
+
+impl<'a> LogSink<'a> {
+    /// A failure is told to `say` when it happens.
+    pub(super) fn new(log: LogWriter, say: Reporter<'a>) -> Self {
+        Self {
+            log,
+            batch: AccessBatch::default(),
+            failure: None,
+            say,
+        }
+    }
+
+    /// The log, to be finished.
+    ///
+    /// # Errors
+    /// Something could not be written.
+    pub(super) fn into_log(self) -> Result<LogWriter, Error> {
+        match self.failure {
+            None => Ok(self.log),
+            Some(failure) => Err(Error::Incomplete(failure)),
+        }
+    }
+
+    fn unless_failed(
+        &mut self,
+        write: impl FnOnce(&mut LogWriter) -> Result<(), nearpage_recording::Error>,
+    ) {
+        if self.failure.is_none()
+            && let Err(failure) = write(&mut self.log)
+        {
+            (self.say)(&format!(
+                "recording stops here, what is observed goes on: {failure}"
+            ));
+            self.failure = Some(failure);
+        }
+    }
+}
+
+impl Sink for LogSink<'_> {
+    fn accesses(&mut self, accesses: &[Access]) -> io::Result<()> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        batch.extend(accesses);
+        self.unless_failed(|log| log.accesses(&batch));
+        self.batch = batch;
+        Ok(())
+    }
+
+    fn events(&mut self, events: &[Event]) -> io::Result<()> {
+        self.unless_failed(|log| log.events(events));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+    use std::time::SystemTime;
+
+    use nearpage_recording::{Metadata, Source};
+
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_told_once_and_the_sampler_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = nearpage_machine::preset("opteron-4").unwrap();
+        let metadata = Metadata::begun(Source::Clock, SystemTime::now(), machine.node_ids());
+        let log = LogWriter::create(&folder.path().join("r"), metadata, &machine).unwrap();
+        let told = RefCell::new(Vec::new());
+        let say = |line: &str| told.borrow_mut().push(line.to_owned());
+        let mut sink = LogSink::new(log, &say);
+        sink.events(&[]).unwrap();
+        assert!(told.borrow().is_empty());
+
+        let full = |_: &mut LogWriter| {
+            Err(nearpage_recording::Error::SamplesOnly(PathBuf::from(
+                "no space",
+            )))
+        };
+        sink.unless_failed(full);
+        sink.unless_failed(|_| panic!("nothing is written after a failure"));
+        sink.accesses(&[]).unwrap();
+        let error = sink.into_log().map(drop).unwrap_err();
+        assert_eq!(error.to_string(), "the recording is incomplete");
+        let told = told.into_inner();
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].starts_with("recording stops here, what is observed goes on: no space"),
+            "{told:?}"
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! Records samples of a command, or of what is running already: the sampler's output and the preload library's log end
+//! in one recording.
+
+mod compared;
+mod log_sink;
+mod metadata;
+mod program;
+mod warnings;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearpage_machine::Machine;
+use nearpage_recording::{Attached, Finished, LogWriter, SampleCounts, Source, ThreadPinning};
+use nearpage_sampler::{
+    Choice, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target, Wanted, calibrate,
+    calibrate_signal, choose_source,
+};
+
+pub use self::compared::ComparedRun;
+
+use self::log_sink::LogSink;
+use self::program::ObservedProgram;
+use self::warnings::warnings;
+use crate::Reporter;
+use crate::command::command_status;
+use crate::environment::{Environment, SmallAllocations, allocation_log};
+use crate::error::{Error, IoContext};
+use crate::libraries::PreloadLibrary;
+use crate::output::OutputFolder;
+
+/// What to record, and how.
+#[derive(Clone, Debug)]
+pub struct ObserveOptions {
+    /// Folder of the recording.
+    pub output: PathBuf,
+    /// An earlier recording there may be replaced.
+    pub replace: bool,
+    /// Where accesses come from.
+    pub source: SourceWish,
+    /// What to sample where that is the PMU.
+    pub pmu: PmuOptions,
+    /// Which accesses to keep.
+    pub wanted: Wanted,
+    /// Samples per second and CPU; `None`: as many as cost little here.
+    pub rate_hz: Option<f64>,
+    /// The share of the program's time that sampling may take; `None`: as much as it takes.
+    pub max_overhead: Option<f64>,
+    /// Time from the start until sampling begins.
+    pub after: Duration,
+    /// How long sampling lasts; `None`: to the end.
+    pub duration: Option<Duration>,
+    /// Which small allocations to log.
+    pub small_allocations: SmallAllocations,
+    /// Leave out paths and arguments.
+    pub redact: bool,
+    /// How threads are pinned, for the metadata; the pins themselves are in `environment`.
+    pub thread_placement: ThreadPinning,
+    /// Variables that placement adds.
+    pub environment: Environment,
+    /// Whom to observe.
+    pub target: Target,
+}
+
+impl ObserveOptions {
+    /// All of a target, from its start or from now, to its end.
+    pub fn new(output: PathBuf, target: Target) -> Self {
+        Self {
+            output,
+            replace: false,
+            source: SourceWish::Auto,
+            pmu: PmuOptions::default(),
+            wanted: Wanted::default(),
+            rate_hz: None,
+            max_overhead: None,
+            after: Duration::ZERO,
+            duration: None,
+            small_allocations: SmallAllocations::default(),
+            redact: false,
+            thread_placement: ThreadPinning::None,
+            environment: Environment::new(),
+            target,
+        }
+    }
+}
+
+/// What came of a recording.
+#[derive(Debug)]
+pub struct Observed {
+    /// How the target ended.
+    pub state: State,
+    /// What became of the samples.
+    pub counts: SampleCounts,
+    /// Samples per second and CPU; 0: they came by period.
+    pub rate_hz: f64,
+    /// How long was sampled.
+    pub elapsed: Duration,
+    /// What to say of the recording.
+    pub notes: Vec<String>,
+    /// Whether the recording's tables are made.
+    pub finished: Finished,
+    /// The target ran already: no command was started.
+    pub attached: bool,
+}
+
+impl Observed {
+    /// The command's status as a shell shows it, 130 where the command lives on; 0 for what was attached to, which is
+    /// meant to go on.
+    pub fn exit_status(&self) -> u8 {
+        match self.attached {
+            true => 0,
+            false => command_status(self.state),
+        }
+    }
+}
+
+/// Records `options.target` from its start, or from now, to its end. `say` is told at once where the recording cannot be
+/// written any more; everything else to be said is in [`Observed::notes`].
+///
+/// # Errors
+/// A target that cannot be observed; an output folder that cannot be written, or that may not be replaced.
+pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, Error> {
+    let machine = Machine::local(Path::new("/sys"))?;
+    let mut notes = Vec::new();
+    let program = ObservedProgram::of(&options.target, &mut notes)?;
+    let (mut sampling, choice) = sampling_options(options, &program)?;
+    let output = OutputFolder::claim(&options.output, options.replace)?;
+    let metadata = metadata::at_start(options, &sampling, &choice, &program, &machine);
+    let (output, log) = output.begin(metadata, &machine)?;
+    add_timing_and_environment(&mut sampling, options, &machine);
+    if let Some(library) = &program.library {
+        preload(&mut sampling, library, &log, options.small_allocations)?;
+    }
+
+    let sampler = match Sampler::start(&sampling) {
+        Ok(sampler) => sampler,
+        Err(error) => {
+            drop(log);
+            output.give_back();
+            return Err(error.into());
+        }
+    };
+    output.keep();
+    let choice = sampler.choice().clone();
+    if options.source == SourceWish::Auto {
+        notes.insert(0, choice.line.clone());
+    }
+    if choice.source == Source::Clock && options.pmu != PmuOptions::default() {
+        notes.push("--min-latency and --period are for the PMU and were left aside".to_owned());
+    }
+    notes.extend(sampler.notes().iter().cloned());
+    let attached = program.attached_to.as_ref().zip(sampler.coverage());
+    let attached = attached.map(|(target, coverage)| Attached {
+        target: target.clone(),
+        coverage,
+    });
+
+    let mut sink = LogSink::new(log, say);
+    let summary = sampler.run(&mut sink)?;
+    let mut log = sink.into_log()?;
+    let is_attached = attached.is_some();
+    log.metadata_mut().attached = attached;
+    // The sampler may have taken another source than was chosen before: someone else took the PMU meanwhile.
+    metadata::set_source(log.metadata_mut(), &sampling, &choice);
+    finish(log, &summary, notes, is_attached)
+}
+
+/// What the sampler is told of the source and the rate, and which source it will take.
+fn sampling_options(
+    options: &ObserveOptions,
+    program: &ObservedProgram,
+) -> Result<(Options, Choice), Error> {
+    let mut sampling = Options::new(options.target.clone());
+    sampling.source = options.source;
+    sampling.pmu = options.pmu;
+    sampling.wanted = options.wanted.clone();
+    sampling.preload = match &program.without_library {
+        None => Ok(()),
+        Some(reason) => Err(reason.clone()),
+    };
+    let calibration = match options.source {
+        SourceWish::Signal => calibrate_signal(),
+        _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+    };
+    sampling.calibration = calibration.as_ref().ok().copied();
+    sampling.rate_hz = options.rate_hz.or(sampling
+        .calibration
+        .map(|calibration| calibration.default_rate_hz()));
+    let choice = choose_source(&sampling)?;
+    if choice.source == Source::Clock {
+        calibration?;
+    }
+    Ok((sampling, choice))
+}
+
+fn add_timing_and_environment(sampling: &mut Options, options: &ObserveOptions, machine: &Machine) {
+    sampling.max_overhead = options.max_overhead;
+    sampling.after = options.after;
+    sampling.duration = options.duration;
+    sampling.page_nodes = machine.nodes.len() > 1;
+    sampling.environment = options.environment.clone();
+}
+
+/// Has the command load the preload library, which logs allocations into the recording.
+fn preload(
+    sampling: &mut Options,
+    library: &PreloadLibrary,
+    log: &LogWriter,
+    small: SmallAllocations,
+) -> Result<(), Error> {
+    let folder = log
+        .allocation_log_folder()
+        .canonicalize()
+        .context("the recording's folder went away")?;
+    sampling.samples_folder.clone_from(&folder);
+    let environment = &mut sampling.environment;
+    environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    environment.extend(allocation_log(folder, small));
+    Ok(())
+}
+
+/// Completes the recording with what was counted.
+fn finish(
+    mut log: LogWriter,
+    summary: &Summary,
+    mut notes: Vec<String>,
+    attached: bool,
+) -> Result<Observed, Error> {
+    let counts = metadata::counts(summary);
+    for note in &summary.notes {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    notes.extend(warnings(summary, &counts));
+    let metadata = log.metadata_mut();
+    metadata.begin_ns = summary.begin_ns;
+    metadata.rates = metadata::rates(summary);
+    metadata.counts = counts;
+    metadata.notes.clone_from(&notes);
+    let rate_hz = metadata.rate_hz;
+    let exit_status = match summary.state {
+        State::Ended(status) => Some(status),
+        State::Running | State::Detached | State::TargetEnded => None,
+    };
+    let finished = log.finish(exit_status, summary.end_ns)?;
+    Ok(Observed {
+        state: summary.state,
+        counts,
+        rate_hz,
+        elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),
+        notes,
+        finished,
+        attached,
+    })
+}
+
+#[cfg(test)]
+mod tests;

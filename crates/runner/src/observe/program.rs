@@ -1,0 +1,114 @@
+//! The program that is recorded.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
+use nearpage_recording::elf::ElfFile;
+use nearpage_sampler::Target;
+
+use crate::error::Error;
+use crate::libraries::{PRELOAD_MISSING, PreloadLibrary};
+
+/// What is recorded, as its metadata has it.
+#[derive(Debug, Default)]
+pub(super) struct ObservedProgram {
+    /// Command and arguments, as far as they are known.
+    pub command: Vec<String>,
+    /// Build-id of the executable.
+    pub build_id: String,
+    /// Who ran already, in words; `None`: a command is started.
+    pub attached_to: Option<String>,
+    /// What is preloaded into a command.
+    pub library: Option<PreloadLibrary>,
+    /// Why the preload library will not be inside, and what helps; `None`: it will.
+    pub without_library: Option<String>,
+}
+
+impl ObservedProgram {
+    /// Adds to `notes` what has to be said of a command.
+    pub(super) fn of(target: &Target, notes: &mut Vec<String>) -> Result<Self, Error> {
+        Ok(match target {
+            Target::Command(command) => Self::started(command, notes)?,
+            Target::Processes(pids) => {
+                Self::running(pids.first().copied().unwrap_or_default(), pids)
+            }
+            Target::Cgroup(path) => Self::attached(format!("cgroup {}", path.display())),
+            Target::All => Self::attached("all processes".to_owned()),
+        })
+    }
+
+    /// Of a target that runs already; `name` says who that is.
+    fn attached(name: String) -> Self {
+        Self {
+            attached_to: Some(name),
+            without_library: Some(
+                "it needs the preload library inside from the start: not where something runs already"
+                    .to_owned(),
+            ),
+            ..Self::default()
+        }
+    }
+
+    /// Of running processes, `first` among them: the command is its.
+    fn running(first: u32, pids: &[u32]) -> Self {
+        let listed: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let noun = match pids {
+            [_] => "process",
+            _ => "processes",
+        };
+        let words = fs::read(format!("/proc/{first}/cmdline")).unwrap_or_default();
+        let words = words
+            .split(|byte| *byte == 0)
+            .filter(|word| !word.is_empty());
+        let file = ElfFile::open(Path::new(&format!("/proc/{first}/exe"))).ok();
+        Self {
+            command: words
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect(),
+            build_id: file.map(|file| file.build_id()).unwrap_or_default(),
+            ..Self::attached(format!("{noun} {}", listed.join(", ")))
+        }
+    }
+
+    /// Of a command that is about to be started.
+    fn started(command: &[OsString], notes: &mut Vec<String>) -> Result<Self, Error> {
+        let search = SearchPaths::from_environment();
+        let program = command.first().ok_or(Error::NoCommand)?;
+        resolve_command(program, &search)?;
+        let image = ProgramImage::load(program, &search).ok();
+        let library = match PreloadLibrary::find() {
+            Ok(library) => Some(library),
+            Err(error) => {
+                notes.push(format!("{error}: recorded without heap objects"));
+                None
+            }
+        };
+        let is_static = image.as_ref().is_some_and(|image| image.program.is_static);
+        let name = Path::new(program).display();
+        if is_static {
+            notes.push(format!(
+                "{name} is statically linked: the preload library can't enter it, so its heap objects are not known and \
+                 count as heap_unresolved; link it dynamically to see them"
+            ));
+        }
+        let without_library = match (is_static, &library) {
+            (true, _) => Some(format!(
+                "it needs the preload library, which can't enter the statically linked {name}: link it dynamically"
+            )),
+            (false, None) => Some(PRELOAD_MISSING.to_owned()),
+            (false, Some(_)) => None,
+        };
+        let words = command
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned());
+        Ok(Self {
+            command: words.collect(),
+            build_id: image.map_or_else(String::new, |image| image.program.build_id),
+            attached_to: None,
+            library,
+            without_library,
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! What to say of samples that are missing.
+
+use nearpage_machine::several;
+use nearpage_recording::SampleCounts;
+use nearpage_sampler::{SignalLosses, Summary};
+
+/// Sentences for the user, each with its remedy where there is one.
+pub(super) fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let losses = &summary.signal_losses;
+    if losses.blocked > 0 {
+        warnings.push(format!(
+            "{} did not come: the program blocked the signal meanwhile",
+            several(losses.blocked, "sample")
+        ));
+    }
+    if losses.dropped > 0 {
+        warnings.push(format!(
+            "{} lost for want of room; a lower --rate loses fewer",
+            several(losses.dropped, "sample")
+        ));
+    }
+    if losses.threads > 0 {
+        warnings.push(format!(
+            "{} not sampled: the kernel gives no more timers; raise ulimit -i",
+            several(losses.threads, "thread")
+        ));
+    }
+    if losses.given_way > 0 {
+        warnings.push(format!(
+            "{} took over the signal and could not be sampled from then on",
+            several(losses.given_way, "process")
+        ));
+    }
+    if summary.records.lost > 0 && *losses == SignalLosses::default() {
+        warnings.push(format!(
+            "{} lost for want of room; a lower --rate loses fewer",
+            several(counts.lost, "record")
+        ));
+    }
+    if summary.records.throttled > 0 {
+        warnings.push(format!(
+            "the kernel stopped sampling {} (kernel.perf_event_max_sample_rate or perf_cpu_time_max_percent); \
+             a lower --rate avoids it",
+            several(summary.records.throttled, "time")
+        ));
+    }
+    if summary.records.incomplete > 0 {
+        warnings.push(format!(
+            "hardware samples are incomplete in {}; a longer --period loses fewer",
+            several(summary.records.incomplete, "place")
+        ));
+    }
+    if summary.records.left_out > 0 {
+        warnings.push(format!(
+            "{} left out that nobody asked for (--range, --object, --event)",
+            several(summary.records.left_out, "access")
+        ));
+    }
+    if summary.counting_share < 0.99 {
+        warnings.push(format!(
+            "the hardware was counting {:.0} % of the time: its events took turns, or something else uses the PMU",
+            100.0 * summary.counting_share
+        ));
+    }
+    if let (Some(first), Some(last)) = (summary.rates.first(), summary.rates.last())
+        && summary.rates.len() > 1
+    {
+        warnings.push(format!(
+            "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {:.1} µs",
+            first.rate_hz,
+            last.rate_hz,
+            several(summary.rates.len() as u64 - 1, "step"),
+            summary.sample_ns.unwrap_or(0.0) / 1e3
+        ));
+    }
+    if counts.samples == 0 {
+        warnings.push(
+            "no samples: what was observed used too little CPU time; a higher --rate sees more"
+                .to_owned(),
+        );
+    }
+    warnings
+}

@@ -1,0 +1,392 @@
+//! Migrates pages of a command, or of what runs already, while it runs: the sampler before the daemon, with log and
+//! metrics.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nearpage_live::{
+    Caution, Claim, Daemon, Head, Heeded, Identity, Kernel, Limits, Linux, Metrics, MetricsServer,
+    Policy, Report, Settings, append, balancing, watch,
+};
+use nearpage_machine::Machine;
+use nearpage_recording::Source;
+use nearpage_sampler::{Options, Sampler, State, Target, calibrate};
+
+use crate::Reporter;
+use crate::environment::Environment;
+use crate::error::Error;
+
+/// The rate that is asked for where the policy does not say: it tells pages apart within a few decisions.
+const RATE_WANTED_HZ: f64 = 4000.0;
+/// The least to begin with.
+const RATE_MIN_HZ: f64 = 97.0;
+
+/// What an access to memory takes where the machine does not say.
+const MEMORY_LATENCY_NS: f64 = 100.0;
+
+/// Whose pages to migrate, and how.
+#[derive(Clone, Debug)]
+pub struct OnlineMigrationOptions {
+    /// Whose pages.
+    pub target: Target,
+    /// Variables for a command.
+    pub environment: Environment,
+    /// What decides, with its parameters.
+    pub policy: Policy,
+    /// Memory policies under which pages stay.
+    pub respected_policies: Heeded,
+    /// Time between decisions.
+    pub interval: Duration,
+    /// Pin threads where the policy wants them.
+    pub moves_threads: bool,
+    /// Decide, and move nothing.
+    pub dry_run: bool,
+    /// The share of the targets' CPU time that sampling may take.
+    pub max_overhead: f64,
+    /// Samples per second and CPU, instead of as many as `max_overhead` allows.
+    pub rate_hz: Option<f64>,
+    /// What moving may cost.
+    pub limits: Limits,
+    /// Hot pages that counters are kept of, in all.
+    pub pages: usize,
+    /// Where random draws start.
+    pub seed: u64,
+    /// A file for every decision with its inputs.
+    pub log: Option<PathBuf>,
+    /// Where metrics are served, as `ADDRESS:PORT`.
+    pub metrics_address: Option<String>,
+}
+
+impl OnlineMigrationOptions {
+    /// As `nearpage live` does it by default.
+    pub fn new(target: Target, policy: Policy) -> Self {
+        Self {
+            target,
+            environment: Environment::new(),
+            policy,
+            respected_policies: Heeded::All,
+            interval: Duration::from_secs(1),
+            moves_threads: false,
+            dry_run: false,
+            max_overhead: 0.01,
+            rate_hz: None,
+            limits: Limits {
+                stall_ns: 20_000_000,
+                bytes_per_second: 256 << 20,
+            },
+            pages: 30_000,
+            seed: 0,
+            log: None,
+            metrics_address: None,
+        }
+    }
+
+    fn settings(&self, machine: &Machine) -> Settings {
+        let has_one_node = machine.nodes_with_memory().len() < 2;
+        Settings {
+            policy: match has_one_node {
+                true => Policy::Watch,
+                false => self.policy.clone(),
+            },
+            pages: self.pages,
+            limits: self.limits,
+            caution: Caution::default(),
+            dry_run: self.dry_run || has_one_node,
+            moves_threads: self.moves_threads,
+            seed: self.seed,
+            page_bytes: machine.page_bytes,
+            // Known when there is a sampler.
+            accesses_per_sample: 1.0,
+            source: String::new(),
+        }
+    }
+
+    fn sampling(&self) -> Options {
+        let mut sampling = Options::new(self.target.clone());
+        sampling.environment = self.environment.clone();
+        sampling.fault_period = 0;
+        sampling.calibration = calibrate().ok();
+        let cost_ns = || sampling.calibration?.sample_cost_ns;
+        sampling.rate_hz = self
+            .rate_hz
+            .or_else(|| Some(affordable_rate_hz(self.max_overhead, cost_ns()?)));
+        sampling.max_overhead = match self.rate_hz {
+            Some(_) => None,
+            None => Some(self.max_overhead),
+        };
+        sampling
+    }
+}
+
+/// A target whose pages are migrated, from now on.
+pub struct OnlineMigration {
+    interval: Duration,
+    dry_run: bool,
+    head: Head,
+    sampler: Sampler,
+    daemon: Daemon,
+    kernel: Linux,
+    log: Option<File>,
+    server: Option<MetricsServer>,
+}
+
+/// How it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The command's status as a shell shows it; 0 for what was attached to.
+    pub status: u8,
+    /// Pages that were moved.
+    pub moved_pages: u64,
+}
+
+impl OnlineMigration {
+    /// Starts the command, or attaches to the target.
+    ///
+    /// # Errors
+    /// Parameters that the policy cannot have on this machine; another daemon has the target; whatever keeps the target
+    /// from being sampled or run.
+    pub fn start(options: &OnlineMigrationOptions, say: Reporter<'_>) -> Result<Self, Error> {
+        let machine = Machine::local(Path::new("/sys"))?;
+        let mut log = options.log.as_deref().map(create_log).transpose()?;
+        let address = options.metrics_address.as_deref();
+        let server = address.map(MetricsServer::start).transpose()?;
+        let mut settings = options.settings(&machine);
+        if machine.nodes_with_memory().len() < 2 {
+            say("this machine has one memory node: nothing to move, only to watch");
+        }
+        let is_command = matches!(options.target, Target::Command(_));
+        if let Some(line) = kernel_balances(is_command && !settings.dry_run) {
+            say(line);
+        }
+        // Before anything is opened, so that a second daemon disturbs nobody.
+        refuse_taken(&options.target, settings.dry_run)?;
+        let sampling = options.sampling();
+        // Before a command runs.
+        settings.check(&machine)?;
+        let mut sampler = Sampler::start(&sampling)?;
+        sampler.ask_rate(RATE_WANTED_HZ);
+        say(&sampler.choice().line);
+        sampler.notes().iter().for_each(|note| say(note));
+
+        let source = sampler.choice().source;
+        settings.accesses_per_sample =
+            accesses_per_sample(source, sampler.period_ns() as f64, &machine);
+        settings.source = source.as_str().to_owned();
+        let dry_run = settings.dry_run;
+        let mut kernel = Linux::heeding(options.respected_policies);
+        let daemon = Daemon::new(settings, &machine, kernel.now_ns())?;
+        let head = daemon.head();
+        if let Some(log) = &mut log {
+            append(log, &head).map_err(nearpage_live::Error::WriteLog)?;
+        }
+        Ok(Self {
+            interval: options.interval,
+            dry_run,
+            head,
+            sampler,
+            daemon,
+            kernel,
+            log,
+            server,
+        })
+    }
+
+    /// Nothing is moved, as that was asked for or there is one memory node.
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Policy and nodes, as the log begins with them.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Migrates pages until the target ends. `each` is shown what every interval came to.
+    ///
+    /// # Errors
+    /// The sampler's, and a log that cannot be written. The targets go on in any case.
+    pub fn finish(mut self, each: &mut dyn FnMut(&Report)) -> Result<Migrated, Error> {
+        let log = self.log.as_mut().map(|log| log as &mut dyn Write);
+        let mut metrics = Metrics::default();
+        let mut moved_pages = 0;
+        let summary = watch(
+            self.sampler,
+            &mut self.daemon,
+            &mut self.kernel,
+            self.interval,
+            log,
+            |report| {
+                moved_pages += report.outcomes.moved;
+                metrics.add(report);
+                if let Some(server) = &self.server {
+                    server.show(&metrics);
+                }
+                each(report);
+            },
+        )?;
+        Ok(Migrated {
+            status: status(summary.state),
+            moved_pages,
+        })
+    }
+}
+
+/// A command's status as a shell shows it. What goes on, or was attached to, has none: 0.
+fn status(state: State) -> u8 {
+    match state {
+        State::Ended(status) => status.clamp(0, 255) as u8,
+        State::Running | State::Detached | State::TargetEnded => 0,
+    }
+}
+
+fn create_log(path: &Path) -> Result<File, Error> {
+    File::create(path).map_err(|source| Error::MigrationLog {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// As many samples as can be afforded by what one costs now; the governor corrects the rate later.
+fn affordable_rate_hz(max_overhead: f64, cost_ns: f64) -> f64 {
+    (max_overhead * 1e9 / cost_ns).clamp(RATE_MIN_HZ, RATE_WANTED_HZ)
+}
+
+/// Memory accesses that a sample stands for; an estimate.
+fn accesses_per_sample(source: Source, period_ns: f64, machine: &Machine) -> f64 {
+    match source {
+        // Time lost, over what an access to memory takes.
+        Source::Clock | Source::Signal => period_ns / memory_latency_ns(machine),
+        _ => period_ns,
+    }
+}
+
+/// The mean over all pairs of nodes.
+fn memory_latency_ns(machine: &Machine) -> f64 {
+    let known: Vec<f64> = machine
+        .latency_ns
+        .iter()
+        .flat_map(|matrix| matrix.iter().flatten())
+        .flatten()
+        .copied()
+        .collect();
+    match known.len() {
+        0 => MEMORY_LATENCY_NS,
+        count => known.iter().sum::<f64>() / count as f64,
+    }
+}
+
+/// Processes that were named are this daemon's alone; those that it comes across besides are left to
+/// whoever has them.
+fn refuse_taken(target: &Target, dry_run: bool) -> Result<(), Error> {
+    let Target::Processes(pids) = target else {
+        return Ok(());
+    };
+    for &pid in pids {
+        let Some(started) = Linux::default().started(pid) else {
+            continue; // The sampler says so.
+        };
+        if !dry_run && Claim::on(Identity { pid, started }).is_none() {
+            return Err(nearpage_live::Error::Taken { pid }.into());
+        }
+    }
+    Ok(())
+}
+
+/// What to say where the kernel moves pages of its own accord. `command`: it is kept off a command that is started
+/// here.
+fn kernel_balances(command: bool) -> Option<&'static str> {
+    if !balancing::is_on(Path::new("/proc")) {
+        return None;
+    }
+    Some(match command && balancing::hold_off() {
+        true => {
+            "automatic NUMA balancing is on; it is kept off the command, by the memory policy `local`"
+        }
+        false => {
+            "automatic NUMA balancing is on and moves the same pages by its own rules; `sysctl \
+             kernel.numa_balancing=0` turns it off, for the whole machine: there is no switch for a process that runs"
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpage_machine::preset;
+
+    use super::*;
+
+    fn options() -> OnlineMigrationOptions {
+        let policy = Policy::from_name("auto").unwrap();
+        OnlineMigrationOptions::new(Target::All, policy)
+    }
+
+    #[test]
+    fn on_one_node_there_is_only_watching() {
+        let four_nodes = preset("opteron-4").unwrap();
+        let settings = options().settings(&four_nodes);
+        assert_eq!(settings.policy, options().policy);
+        assert!(!settings.dry_run);
+        settings.check(&four_nodes).unwrap();
+
+        let mut one_node = preset("opteron-4").unwrap();
+        one_node.nodes.truncate(1);
+        let settings = options().settings(&one_node);
+        assert_eq!(settings.policy, Policy::Watch);
+        assert!(settings.dry_run);
+    }
+
+    #[test]
+    fn the_rate_is_what_the_overhead_affords_within_limits() {
+        // 1 % of a second, at 10 µs a sample.
+        assert_eq!(affordable_rate_hz(0.01, 10_000.0), 1000.0);
+        assert_eq!(affordable_rate_hz(0.01, 1.0), RATE_WANTED_HZ);
+        assert_eq!(affordable_rate_hz(0.01, 1e9), RATE_MIN_HZ);
+    }
+
+    #[test]
+    fn a_clock_sample_stands_for_the_accesses_that_its_period_waits_for() {
+        let mut machine = preset("opteron-4").unwrap();
+        machine.latency_ns = None;
+        let per_sample = |source, machine: &Machine| accesses_per_sample(source, 1e6, machine);
+        assert_eq!(per_sample(Source::Clock, &machine), 1e4);
+        assert_eq!(per_sample(Source::Pmu, &machine), 1e6);
+        machine.latency_ns = Some(vec![vec![Some(100.0), Some(300.0)], vec![None, None]]);
+        assert_eq!(memory_latency_ns(&machine), 200.0);
+        assert_eq!(per_sample(Source::Signal, &machine), 5e3);
+    }
+
+    #[test]
+    fn only_a_command_that_ended_has_a_status() {
+        assert_eq!(status(State::Ended(137)), 137);
+        for state in [State::Running, State::Detached, State::TargetEnded] {
+            assert_eq!(status(state), 0);
+        }
+    }
+
+    #[test]
+    fn a_process_is_one_daemons_alone() {
+        let pid = std::process::id();
+        let started = Linux::default().started(pid).unwrap();
+        let target = Target::Processes(vec![pid]);
+        refuse_taken(&target, false).unwrap();
+        let claim = Claim::on(Identity { pid, started }).unwrap();
+        let error = refuse_taken(&target, false).unwrap_err();
+        assert!(
+            error.to_string().contains("another nearpage live"),
+            "{error}"
+        );
+        // Who moves nothing disturbs nobody.
+        refuse_taken(&target, true).unwrap();
+        drop(claim);
+        refuse_taken(&target, false).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_made_is_named() {
+        let error = create_log(Path::new("/no/such/folder/log")).unwrap_err();
+        assert_eq!(error.to_string(), "/no/such/folder/log");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

@@ -1,0 +1,251 @@
+//! The folder of a recording: its default name, and what becomes of an earlier recording in it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::Machine;
+use nearpage_recording::{LogWriter, Metadata, folder};
+use nearpage_sampler::Target;
+
+use crate::error::{Error, IoContext};
+
+/// `PROGRAM.nearpage`, or `PROGRAM.2.nearpage` and so on where that exists.
+pub fn default_output(target: &Target) -> PathBuf {
+    unused_name(Path::new(""), &target_name(target))
+}
+
+/// The first of the default names that is not taken in `folder`.
+fn unused_name(folder: &Path, program: &OsStr) -> PathBuf {
+    let path = |number: u32| {
+        let mut name = program.to_owned();
+        name.push(if number == 1 {
+            ".nearpage".to_owned()
+        } else {
+            format!(".{number}.nearpage")
+        });
+        folder.join(name)
+    };
+    (1..)
+        .map(path)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| path(1))
+}
+
+/// What a recording of the target is called.
+fn target_name(target: &Target) -> OsString {
+    let name = match target {
+        Target::Command(command) => command
+            .first()
+            .and_then(|name| Path::new(name).file_name())
+            .map(OsStr::to_owned),
+        Target::Processes(pids) => pids.first().and_then(|pid| {
+            let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+            // A name may contain anything; a folder's may not.
+            let name = String::from_utf8_lossy(&name).trim_end().replace('/', "_");
+            (!name.is_empty() && !name.starts_with('.')).then(|| name.into())
+        }),
+        Target::Cgroup(path) => path.file_name().map(OsStr::to_owned),
+        Target::All => Some("machine".into()),
+    };
+    name.unwrap_or_else(|| "recording".into())
+}
+
+/// Keeps an earlier recording until the new one has begun.
+#[derive(Debug)]
+pub(crate) struct OutputFolder {
+    path: PathBuf,
+    /// There was nothing, or an earlier recording that is out of the way.
+    is_new: bool,
+    /// Where the earlier recording waits.
+    earlier: Option<PathBuf>,
+}
+
+impl OutputFolder {
+    /// Moves an earlier recording out of the way where it may be replaced.
+    pub(crate) fn claim(path: &Path, replace: bool) -> Result<Self, Error> {
+        let mut earlier = None;
+        if replace && path.exists() {
+            let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+            if !is_empty && !path.join(folder::METADATA_FILE).exists() {
+                return Err(Error::NotReplaceable(path.to_owned()));
+            }
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".earlier-{}", std::process::id()));
+            fs::rename(path, &name).at(path, "can't be moved out of the way")?;
+            earlier = Some(PathBuf::from(name));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            is_new: !path.exists(),
+            earlier,
+        })
+    }
+
+    /// Makes the new recording's first files. Where that fails, the folder is as it was before.
+    pub(crate) fn begin(
+        self,
+        metadata: Metadata,
+        machine: &Machine,
+    ) -> Result<(Self, LogWriter), Error> {
+        match LogWriter::create(&self.path, metadata, machine) {
+            Ok(log) => Ok((self, log)),
+            Err(error) => {
+                let is_recording = self.path.join(folder::METADATA_FILE).exists();
+                if self.is_new {
+                    self.give_back();
+                }
+                Err(match error {
+                    nearpage_recording::Error::FolderInUse(path) if is_recording => {
+                        Error::RecordingExists(path)
+                    }
+                    error => error.into(),
+                })
+            }
+        }
+    }
+
+    /// The new recording has begun: removes the earlier one.
+    pub(crate) fn keep(self) {
+        if let Some(earlier) = self.earlier {
+            // Best effort: what stays behind is out of the way.
+            let _ = fs::remove_dir_all(earlier);
+        }
+    }
+
+    /// There will be no new recording: puts the earlier one back.
+    pub(crate) fn give_back(self) {
+        // One after the other: where it is for want of open files, two folders can't be open at once.
+        let _ = fs::remove_dir_all(self.path.join(folder::LOG_FOLDER));
+        let _ = fs::remove_dir_all(&self.path);
+        if let Some(earlier) = self.earlier {
+            let _ = fs::rename(earlier, &self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use nearpage_recording::Source;
+
+    use super::*;
+
+    const OLD: &str = "the earlier recording";
+
+    /// A folder that looks like a recording.
+    fn recording(path: &Path) {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join(folder::METADATA_FILE), OLD).unwrap();
+    }
+
+    fn is_old(path: &Path) -> bool {
+        fs::read_to_string(path.join(folder::METADATA_FILE)).is_ok_and(|text| text == OLD)
+    }
+
+    fn begin(output: OutputFolder) -> Result<(OutputFolder, LogWriter), Error> {
+        let machine = nearpage_machine::preset("opteron-4").unwrap();
+        let metadata = Metadata::begun(Source::Clock, SystemTime::now(), machine.node_ids());
+        output.begin(metadata, &machine)
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let names = entries.map(name);
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn default_names_are_numbered_where_they_are_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |program: &str| {
+            let path = unused_name(folder.path(), OsStr::new(program));
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(name("cg"), "cg.nearpage");
+        fs::create_dir(folder.path().join("cg.nearpage")).unwrap();
+        assert_eq!(name("cg"), "cg.2.nearpage");
+        fs::write(folder.path().join("cg.2.nearpage"), "").unwrap();
+        assert_eq!(name("cg"), "cg.3.nearpage");
+        assert_eq!(name("bt"), "bt.nearpage");
+    }
+
+    #[test]
+    fn a_recording_is_named_after_its_target() {
+        let command = Target::Command(vec!["/usr/bin/cg.C".into(), "-n".into()]);
+        assert_eq!(target_name(&command), "cg.C");
+        assert_eq!(target_name(&Target::Command(Vec::new())), "recording");
+        assert_eq!(target_name(&Target::All), "machine");
+        let cgroup = Target::Cgroup("/sys/fs/cgroup/db.slice".into());
+        assert_eq!(target_name(&cgroup), "db.slice");
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        let own_process = Target::Processes(vec![std::process::id()]);
+        assert_eq!(target_name(&own_process), own.trim_end());
+        assert_eq!(target_name(&Target::Processes(vec![u32::MAX])), "recording");
+    }
+
+    #[test]
+    fn an_earlier_recording_goes_once_the_new_one_has_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        recording(&path);
+        let output = OutputFolder::claim(&path, true).unwrap();
+        assert!(!path.exists());
+        let (output, log) = begin(output).unwrap();
+        assert_eq!(names(folder.path()).len(), 2, "the earlier one waits");
+        output.keep();
+        drop(log);
+        assert_eq!(names(folder.path()), ["r"]);
+        assert!(path.exists() && !is_old(&path));
+    }
+
+    #[test]
+    fn an_earlier_recording_comes_back_where_there_is_no_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        recording(&path);
+        let (output, log) = begin(OutputFolder::claim(&path, true).unwrap()).unwrap();
+        drop(log);
+        output.give_back();
+        assert_eq!(names(folder.path()), ["r"]);
+        assert!(is_old(&path));
+        // Nothing was there: nothing stays.
+        let new = folder.path().join("new");
+        let (output, log) = begin(OutputFolder::claim(&new, true).unwrap()).unwrap();
+        drop(log);
+        output.give_back();
+        assert!(!new.exists());
+    }
+
+    #[test]
+    fn recordings_are_replaced_only_when_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        recording(&path);
+        let error = begin(OutputFolder::claim(&path, false).unwrap()).unwrap_err();
+        assert!(
+            matches!(&error, Error::RecordingExists(at) if *at == path),
+            "{error}"
+        );
+        assert!(is_old(&path));
+    }
+
+    #[test]
+    fn folders_of_other_things_are_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("home");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("letter"), "").unwrap();
+        let error = OutputFolder::claim(&path, true).unwrap_err();
+        assert!(matches!(error, Error::NotReplaceable(_)), "{error}");
+        let error = begin(OutputFolder::claim(&path, false).unwrap()).unwrap_err();
+        assert!(matches!(error, Error::Recording(_)), "{error}");
+        assert_eq!(names(&path), ["letter"]);
+        // An empty folder is anybody's.
+        let empty = folder.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        OutputFolder::claim(&empty, true).unwrap();
+    }
+}

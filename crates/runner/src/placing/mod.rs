@@ -1,0 +1,333 @@
+//! Hands plans to the preload library: which threads are pinned where, how large teams are in this run, the
+//! compact form on disk, and what the library says of the placement at the end.
+
+mod outcome;
+mod rule;
+mod summary;
+mod threads;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_plan::{Later, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
+
+use self::outcome::{changed_places, outcome};
+use self::summary::ProcessSummary;
+use self::threads::RunThreads;
+use crate::Environment;
+use crate::error::{Error, IoContext};
+
+/// Linux's default of `vm.max_map_count`.
+const MAPPINGS_DEFAULT: u32 = 65_530;
+/// The compact plan, in a folder of its own.
+const PLAN_FILE: &str = "plan";
+/// How LLVM's OpenMP runtime is told to leave affinities alone.
+const LLVM_AFFINITY: &str = "KMP_AFFINITY";
+/// `touch`: pages touched at start at the most (4 GiB of 4 KiB pages), so that sparse arrays stay so.
+const TOUCH_PAGES_MAX: u64 = 1 << 20;
+
+/// How plans are to be enforced.
+#[derive(Clone, Copy, Debug)]
+pub struct PlacingOptions<'a> {
+    /// Where the command is to run.
+    pub machine: &'a Machine,
+    /// Plans, a program's each.
+    pub plans: &'a [Plan],
+    /// Placements by hand, which come before the plans'.
+    pub rules: &'a [PlaceRule],
+    /// How threads are pinned; `None`: as the plans need.
+    pub threads: Option<ThreadPlacement>,
+    /// How pages get where they belong.
+    pub mechanism: Mechanism,
+    /// With [`Mechanism::Touch`]: heap objects for which the nodes are visited once.
+    pub touch_group: u32,
+}
+
+impl<'a> PlacingOptions<'a> {
+    /// No placements and no pins: memory policies on `machine`, where placements are added.
+    pub fn new(machine: &'a Machine) -> Self {
+        Self {
+            machine,
+            plans: &[],
+            rules: &[],
+            threads: None,
+            mechanism: Mechanism::Bind,
+            touch_group: 1,
+        }
+    }
+}
+
+/// A compact plan on disk, for as long as the command runs.
+#[derive(Debug)]
+pub struct Placing {
+    folder: PathBuf,
+    rule_names: Vec<String>,
+    /// By the same number: the function that the rule's phase begins with.
+    phases: Vec<Option<String>>,
+    /// By number of the phase: the function with which its threads change places.
+    exchanges: Vec<Option<String>>,
+    /// LLVM's OpenMP runtime would set the affinity of threads after they have been pinned, and can be kept from it.
+    overrules_llvm: bool,
+    /// What to say before the command runs.
+    pub warnings: Vec<String>,
+}
+
+impl Placing {
+    /// Pins threads in order of creation and places nothing.
+    ///
+    /// # Errors
+    /// Those of [`Placing::new`]; a machine that cannot be read.
+    pub fn pins_only(threads: ThreadPlacement) -> Result<Self, Error> {
+        let machine = Machine::local(Path::new("/sys"))?;
+        let options = PlacingOptions {
+            threads: Some(threads),
+            ..PlacingOptions::new(&machine)
+        };
+        Self::new(&options, &[])
+    }
+
+    /// Translates plans and rules for this machine and this run.
+    ///
+    /// # Errors
+    /// Plans and rules that contradict the machine or the programs; no room in the temporary folder.
+    pub fn new(options: &PlacingOptions<'_>, programs: &[ProgramImage]) -> Result<Self, Error> {
+        let run = RunThreads::of_this_process(options.machine)?;
+        let mut warnings = Vec::new();
+        let (placement, pinning) = run.pinning(options, &mut warnings);
+        let teams = options.plans.iter().flat_map(|plan| &plan.teams);
+        let teams = teams.map(|team| {
+            let threads = run.team_size(&team.name).unwrap_or(team.threads as usize);
+            (
+                team.name.clone(),
+                run.cpus(options.machine, threads.max(1), placement),
+            )
+        });
+        let target = Target {
+            machine: options.machine,
+            teams: teams.collect::<HashMap<_, _>>(),
+            threads: run.all_cpus(options.machine, placement),
+            pinning,
+            mechanism: options.mechanism,
+            page_bytes: options.machine.page_bytes as u32,
+            huge_page_bytes: options
+                .machine
+                .huge_page_bytes
+                .unwrap_or(options.machine.page_bytes) as u32,
+            mappings_max: mappings(Path::new("/proc")) / 4,
+            touch_pages_max: TOUCH_PAGES_MAX,
+            touch_group: options.touch_group,
+            has_copies: false,
+            later: match options.mechanism {
+                Mechanism::Bind => Later::Once,
+                // Pages that are there stay where they are.
+                Mechanism::Touch => Later::Never,
+            },
+            summary: true,
+        };
+        let compact = translate(options.plans, options.rules, &target, programs)?;
+        warnings.extend(compact.warnings);
+
+        let folder = temporary_folder().context("can't make a folder for the compact plan")?;
+        let plan_file = folder.join(PLAN_FILE);
+        let placing = Self {
+            folder,
+            rule_names: compact.rule_names,
+            phases: compact.phases,
+            exchanges: compact.exchanges,
+            overrules_llvm: run.overrules_llvm(pinning),
+            warnings,
+        };
+        fs::write(&plan_file, compact.bytes).at(&plan_file, "can't write the compact plan")?;
+        Ok(placing)
+    }
+
+    /// Variables that the preload library reads, and one for LLVM's OpenMP runtime.
+    pub fn environment(&self) -> Environment {
+        let has_llvm_affinity = std::env::var_os(LLVM_AFFINITY).is_some();
+        self.variables(has_llvm_affinity, launched_policy())
+    }
+
+    /// `has_llvm_affinity`: the command inherits a value of its own; `policy`: the memory policy that it inherits.
+    fn variables(&self, has_llvm_affinity: bool, policy: Option<String>) -> Environment {
+        let mut variables = vec![
+            (
+                nearpage_wire::PLAN_VARIABLE.into(),
+                self.folder.join(PLAN_FILE).into_os_string(),
+            ),
+            (
+                nearpage_wire::SUMMARY_VARIABLE.into(),
+                self.summary_file().into_os_string(),
+            ),
+        ];
+        if self.overrules_llvm && !has_llvm_affinity {
+            variables.push((LLVM_AFFINITY.into(), "disabled".into()));
+        }
+        if let Some(policy) = policy {
+            variables.push((nearpage_wire::POLICY_VARIABLE.into(), policy.into()));
+        }
+        variables
+    }
+
+    /// What was placed, what was not, and why, once the command has ended.
+    pub fn outcome(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.summary_file()).unwrap_or_default();
+        let processes: Vec<ProcessSummary> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect();
+        let mut lines = outcome(&processes, &self.rule_names, &self.phases);
+        lines.extend(changed_places(&processes, &self.exchanges));
+        lines
+    }
+
+    fn summary_file(&self) -> PathBuf {
+        self.folder.join("summary")
+    }
+}
+
+impl Drop for Placing {
+    fn drop(&mut self) {
+        // Best effort: two small files in the temporary folder.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The memory policy that nearpage was launched with, as [`nearpage_wire::POLICY_VARIABLE`] has it; `None`
+/// where it is the default, or the kernel does not say.
+fn launched_policy() -> Option<String> {
+    const NODES_MAX: usize = 1024;
+    let mut mode: libc::c_int = 0;
+    let mut nodes = [0u64; NODES_MAX / 64];
+    // SAFETY: the kernel writes one number, and as many bits as are said.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &mut mode,
+            nodes.as_mut_ptr(),
+            NODES_MAX,
+            0,
+            0,
+        )
+    };
+    let nodes: Vec<String> = (0..NODES_MAX)
+        .filter(|node| nodes[node / 64] >> (node % 64) & 1 == 1)
+        .map(|node| node.to_string())
+        .collect();
+    (asked == 0 && mode != libc::MPOL_DEFAULT).then(|| format!("{mode}:{}", nodes.join(",")))
+}
+
+fn temporary_folder() -> io::Result<PathBuf> {
+    let name = |number: u32| {
+        std::env::temp_dir().join(format!("nearpage-plan-{}-{number}", std::process::id()))
+    };
+    let make = |path: &PathBuf| fs::DirBuilder::new().mode(0o700).create(path);
+    for path in (0..1000).map(name) {
+        match make(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn mappings(proc_root: &Path) -> u32 {
+    let text = fs::read_to_string(proc_root.join("sys/vm/max_map_count")).unwrap_or_default();
+    text.trim().parse().unwrap_or(MAPPINGS_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use nearpage_machine::preset;
+
+    use super::*;
+
+    fn variable(placing: &Placing, name: &str) -> Option<PathBuf> {
+        let environment = placing.environment();
+        let found = environment.into_iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn the_command_gets_a_plan_that_goes_with_the_placing() {
+        let placing = Placing::pins_only(ThreadPlacement::Compact).unwrap();
+        let plan = variable(&placing, nearpage_wire::PLAN_VARIABLE).unwrap();
+        let summary = variable(&placing, nearpage_wire::SUMMARY_VARIABLE).unwrap();
+        assert!(fs::metadata(&plan).unwrap().len() > 0);
+        let folder = plan.parent().unwrap().to_owned();
+        assert_eq!(summary.parent(), Some(folder.as_path()));
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "nobody else may write a plan");
+        // Two at once are two folders.
+        let other = Placing::pins_only(ThreadPlacement::Scatter).unwrap();
+        assert_ne!(variable(&other, nearpage_wire::PLAN_VARIABLE), Some(plan));
+        drop(placing);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn llvm_is_kept_from_affinities_unless_it_was_told_some() {
+        let mut placing = placing(&[]);
+        let names = |placing: &Placing, has_llvm_affinity, policy| {
+            let variables = placing.variables(has_llvm_affinity, policy).into_iter();
+            let names = variables.map(|(name, _)| name.into_string().unwrap());
+            names.collect::<Vec<_>>()
+        };
+        let plan_and_summary = [
+            nearpage_wire::PLAN_VARIABLE,
+            nearpage_wire::SUMMARY_VARIABLE,
+        ];
+        assert_eq!(names(&placing, false, None), plan_and_summary);
+        placing.overrules_llvm = true;
+        assert_eq!(names(&placing, true, None), plan_and_summary);
+        let all = [LLVM_AFFINITY, nearpage_wire::POLICY_VARIABLE];
+        let inherited = Some("1:0".to_owned());
+        assert_eq!(
+            names(&placing, false, inherited),
+            [plan_and_summary, all].concat()
+        );
+    }
+
+    #[test]
+    fn threads_are_left_alone_where_nothing_needs_pins() {
+        let machine = preset("opteron-4").unwrap();
+        let placing = Placing::new(&PlacingOptions::new(&machine), &[]).unwrap();
+        assert!(!placing.overrules_llvm);
+        assert_eq!(placing.warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_became_of_the_plan_is_read_from_the_summary() {
+        let placing = placing(&["a"]);
+        assert!(placing.outcome()[0].starts_with("nothing was placed"));
+        let lines = r#"{"pid":1,"mechanism":"bind","rules":[{"number":0,"objects":1,"pages":2,"bytes":8192}]}
+            not a line of the library's"#;
+        fs::write(placing.summary_file(), lines).unwrap();
+        assert_eq!(placing.outcome(), ["a: placed 1 object, 8 KiB in 2 pages"]);
+    }
+
+    fn placing(rules: &[&str]) -> Placing {
+        Placing {
+            folder: temporary_folder().unwrap(),
+            rule_names: rules.iter().map(|&name| name.to_owned()).collect(),
+            phases: Vec::new(),
+            exchanges: Vec::new(),
+            overrules_llvm: false,
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_limit_on_mappings_has_the_kernels_default() {
+        let proc_root = tempfile::tempdir().unwrap();
+        assert_eq!(mappings(proc_root.path()), MAPPINGS_DEFAULT);
+        fs::create_dir_all(proc_root.path().join("sys/vm")).unwrap();
+        fs::write(proc_root.path().join("sys/vm/max_map_count"), "262144\n").unwrap();
+        assert_eq!(mappings(proc_root.path()), 262_144);
+    }
+}

@@ -1,0 +1,212 @@
+//! Runs a command with its pages placed, its files replicated, or its pages migrated, as plans and options say.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use nearpage_live::{Heeded, Policy, balancing};
+use nearpage_machine::{Machine, ThreadPlacement, several};
+use nearpage_plan::{Live, Mechanism, PlaceRule, Plan, ProgramImage, Store};
+use nearpage_sampler::Target;
+
+use crate::Reporter;
+use crate::command::run_to_end;
+use crate::environment::Environment;
+use crate::error::Error;
+use crate::libraries::PreloadLibrary;
+use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
+use crate::placing::{Placing, PlacingOptions};
+use crate::replicas::{ReplicaSource, Replicas};
+
+/// What to run, and what to do with its pages.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions<'a> {
+    /// The command and its arguments.
+    pub command: &'a [OsString],
+    /// The programs that the command names; the first is its own.
+    pub programs: &'a [ProgramImage],
+    /// Where it is to run.
+    pub machine: &'a Machine,
+    /// Files of plans. Without any, and without anything else to do, the newest kept plan that fits the command.
+    pub plans: &'a [PathBuf],
+    /// Placements by hand, which come before the plans'.
+    pub rules: &'a [PlaceRule],
+    /// How threads are pinned; `None`: as the plans need.
+    pub threads: Option<ThreadPlacement>,
+    /// How pages get where they belong.
+    pub mechanism: Mechanism,
+    /// With [`Mechanism::Touch`]: heap objects for which the nodes are visited once.
+    pub touch_group: u32,
+    /// Which files get a copy on each node.
+    pub replicate: &'a [ReplicaSource],
+    /// Memory that the copies may take in all.
+    pub replicate_bytes_max: u64,
+}
+
+impl RunOptions<'_> {
+    fn places_nothing(&self) -> bool {
+        self.plans.is_empty() && self.rules.is_empty() && self.threads.is_none()
+    }
+
+    fn plans(&self, say: Reporter<'_>) -> Result<Vec<Plan>, Error> {
+        if self.places_nothing() && self.replicate.is_empty() {
+            let store = Store::of_user().ok_or(Error::NoHomeFolder)?;
+            return kept_plans(&store, self, say);
+        }
+        let plans = self.plans.iter().map(|path| Plan::read(path));
+        Ok(plans.collect::<Result<_, _>>()?)
+    }
+}
+
+/// Runs a command to its end; its status as a shell shows it.
+///
+/// # Errors
+/// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.
+pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
+    let plans = options.plans(say)?;
+    // What is only to be replicated has no need of a plan.
+    let placing = match options.places_nothing() && !options.replicate.is_empty() {
+        true => None,
+        false => Some(Placing::new(
+            &PlacingOptions {
+                machine: options.machine,
+                plans: &plans,
+                rules: options.rules,
+                threads: options.threads,
+                mechanism: options.mechanism,
+                touch_group: options.touch_group,
+            },
+            options.programs,
+        )?),
+    };
+    let library = PreloadLibrary::find()?;
+    if let Some(placing) = &placing {
+        placing.warnings.iter().for_each(|warning| say(warning));
+    }
+    refuse_static(options.programs)?;
+    let nodes = options.machine.nodes_with_memory();
+    if nodes.len() < 2 {
+        say("this machine has one memory node: pages have nowhere else to go");
+    }
+    let replicas = Replicas::make(
+        options.replicate,
+        options.programs,
+        &nodes,
+        options.replicate_bytes_max,
+    )?;
+    replicas.notes().iter().for_each(|line| say(line));
+
+    let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
+    environment.extend(replicas.environment());
+    environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    let live = plans.iter().find_map(|plan| plan.live.as_ref());
+    let policy = live.filter(|_| nodes.len() > 1).map(online_policy);
+    let status = match policy.transpose()? {
+        None => run_to_end(options.command, environment)?,
+        Some(policy) => run_migrating(policy, options.command, environment, say)?,
+    };
+    let placed = placing.map_or_else(Vec::new, |placing| placing.outcome());
+    placed
+        .iter()
+        .chain(&replicas.outcome())
+        .for_each(|line| say(line));
+    Ok(status)
+}
+
+/// The preload library cannot enter a program that is linked statically.
+fn refuse_static(programs: &[ProgramImage]) -> Result<(), Error> {
+    match programs.first() {
+        Some(image) if image.program.is_static => {
+            Err(Error::StaticallyLinked(image.program.path.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The policy that migrates pages while the command runs, with the plan's parameters.
+fn online_policy(live: &Live) -> Result<Policy, Error> {
+    let mut policy = Policy::from_name("auto").expect("a live policy has this name");
+    // Before the parameters: a plan may say that threads stay.
+    policy.moves_threads();
+    for (name, value) in &live.parameters {
+        if !policy.set(name, &value.to_string())? {
+            return Err(Error::UnknownParameter(name.clone()));
+        }
+    }
+    Ok(policy)
+}
+
+/// Runs a command and migrates its pages meanwhile, where that is possible; its status as a shell shows it.
+fn run_migrating(
+    policy: Policy,
+    command: &[OsString],
+    environment: Environment,
+    say: Reporter<'_>,
+) -> Result<u8, Error> {
+    let options = OnlineMigrationOptions {
+        environment: environment.clone(),
+        moves_threads: true,
+        // The preload library's policies only prefer nodes. Where the command inherits a policy from outside, the two
+        // can't be told apart.
+        respected_policies: match balancing::is_unbound() {
+            true => Heeded::Strict,
+            false => Heeded::All,
+        },
+        ..OnlineMigrationOptions::new(Target::Command(command.to_vec()), policy)
+    };
+    match OnlineMigration::start(&options, &|_| ()) {
+        Ok(migration) => {
+            let migrated = migration.finish(&mut |_| ())?;
+            let moved = several(migrated.moved_pages, "page");
+            say(&format!(
+                "looked after by auto, as the plan says: {moved} moved"
+            ));
+            Ok(migrated.status)
+        }
+        // The command has not run. Where the command itself is at fault, this says so.
+        Err(error) => {
+            say(&format!(
+                "not looked after, though the plan says so: {}",
+                with_causes(&error)
+            ));
+            run_to_end(command, environment)
+        }
+    }
+}
+
+/// An error, followed by what caused it.
+fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The newest kept plans that fit the command.
+fn kept_plans(
+    store: &Store,
+    options: &RunOptions<'_>,
+    say: Reporter<'_>,
+) -> Result<Vec<Plan>, Error> {
+    let (Some(program), [_, arguments @ ..]) = (options.programs.first(), options.command) else {
+        return Err(Error::NoCommand);
+    };
+    let program = program.identity(arguments);
+    let (kept, warnings) = store.newest_fitting(&program);
+    warnings.iter().for_each(|warning| say(warning));
+    let kept = kept.ok_or(Error::NoKeptPlan(program.executable))?;
+    let arguments = match kept.same_arguments {
+        true => "",
+        false => ", made with other arguments",
+    };
+    say(&format!(
+        "using the kept plan {}{arguments}",
+        kept.path.display()
+    ));
+    Ok(kept.plans)
+}
+
+#[cfg(test)]
+mod tests;

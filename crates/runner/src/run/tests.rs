@@ -1,0 +1,163 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use nearpage_plan::SearchPaths;
+
+use super::*;
+
+/// `sh` on a machine with four nodes, and nothing to do.
+struct Shell {
+    command: Vec<OsString>,
+    programs: Vec<ProgramImage>,
+    machine: Machine,
+}
+
+impl Shell {
+    fn new(arguments: &[&str]) -> Self {
+        let command: Vec<OsString> = ["sh"].iter().chain(arguments).map(Into::into).collect();
+        let search = SearchPaths::from_environment();
+        Self {
+            programs: ProgramImage::load_command(&command, &search).unwrap(),
+            command,
+            machine: nearpage_machine::preset("opteron-4").unwrap(),
+        }
+    }
+
+    fn options(&self) -> RunOptions<'_> {
+        RunOptions {
+            command: &self.command,
+            programs: &self.programs,
+            machine: &self.machine,
+            plans: &[],
+            rules: &[],
+            threads: None,
+            mechanism: Mechanism::Bind,
+            touch_group: 1,
+            replicate: &[],
+            replicate_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// What `act` returns, and the lines that it said.
+fn listening<T>(act: impl FnOnce(Reporter<'_>) -> T) -> (T, Vec<String>) {
+    let lines = RefCell::new(Vec::new());
+    let result = act(&|line: &str| lines.borrow_mut().push(line.to_owned()));
+    (result, lines.into_inner())
+}
+
+fn plan() -> Plan {
+    Plan::from_toml("version = 1\n[program]\nexecutable = \"sh\"\n", "p").unwrap()
+}
+
+#[test]
+fn the_newest_kept_plan_is_used_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::new(folder.path());
+    let shell = Shell::new(&["-c", "true"]);
+    let (none, said) = listening(|say| kept_plans(&store, &shell.options(), say));
+    let error = none.unwrap_err();
+    assert!(
+        matches!(error, Error::NoKeptPlan(_)) && said.is_empty(),
+        "{error}"
+    );
+    assert!(error.to_string().contains("nearpage optimize -- COMMAND"));
+
+    let identity = shell.programs[0].identity(&shell.command[1..]);
+    let kept = store.keep(&identity, &[plan()]).unwrap();
+    let (found, said) = listening(|say| kept_plans(&store, &shell.options(), say));
+    assert_eq!(found.unwrap().len(), 1);
+    assert_eq!(said, [format!("using the kept plan {}", kept.display())]);
+}
+
+#[test]
+fn plans_are_looked_for_only_where_there_is_nothing_else_to_do() {
+    let shell = Shell::new(&[]);
+    let silent: Reporter<'_> = &|_| ();
+    let replicate = [ReplicaSource::Code];
+    let copies_only = RunOptions {
+        replicate: &replicate,
+        ..shell.options()
+    };
+    assert!(copies_only.places_nothing());
+    assert_eq!(copies_only.plans(silent).unwrap(), []);
+    let pins_only = RunOptions {
+        threads: Some(ThreadPlacement::Compact),
+        ..shell.options()
+    };
+    assert!(!pins_only.places_nothing());
+    assert_eq!(pins_only.plans(silent).unwrap(), []);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.toml");
+    std::fs::write(&path, plan().to_toml()).unwrap();
+    let files = [path, "/no/such/plan".into()];
+    let named = RunOptions {
+        plans: &files[..1],
+        ..shell.options()
+    };
+    assert_eq!(named.plans(silent).unwrap().len(), 1);
+    let missing = RunOptions {
+        plans: &files,
+        ..shell.options()
+    };
+    let error = missing.plans(silent).unwrap_err();
+    assert!(error.to_string().starts_with("/no/such/plan"), "{error}");
+}
+
+#[test]
+fn the_plans_parameters_are_autos() {
+    let live = |name: &str, value| Live {
+        parameters: BTreeMap::from([(name.to_owned(), value)]),
+    };
+    let has = |live: &Live, name: &str, value: &str| {
+        let policy = online_policy(live).unwrap();
+        assert_eq!(policy.name(), "auto");
+        let parameters = policy.parameters();
+        assert!(
+            parameters.contains(&(name.to_owned(), value.to_owned())),
+            "{parameters:?}"
+        );
+    };
+    let budget = live("budget_permille", 7);
+    has(&budget, "budget_permille", "7");
+    has(&budget, "move_threads", "1");
+    has(&live("move_threads", 0), "move_threads", "0");
+    let error = online_policy(&live("move_threads", 2)).unwrap_err();
+    assert!(matches!(error, Error::Parameter(_)), "{error}");
+    let error = online_policy(&live("speed", 1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the plan's [live] has `speed`, and `auto` has no parameter of that name"
+    );
+}
+
+#[test]
+fn an_error_is_told_with_its_causes() {
+    let error = Error::File {
+        path: "/a".into(),
+        failure: "can't be run",
+        source: std::io::Error::from_raw_os_error(libc::ENOENT),
+    };
+    assert_eq!(
+        with_causes(&error),
+        "/a: can't be run: No such file or directory (os error 2)"
+    );
+    assert_eq!(with_causes(&Error::Interrupted), "interrupted");
+}
+
+#[test]
+fn nothing_is_run_for_a_command_that_cannot_be_placed() {
+    let shell = Shell::new(&[]);
+    refuse_static(&shell.programs).unwrap();
+    let mut programs = shell.programs;
+    programs[0].program.is_static = true;
+    let error = refuse_static(&programs).unwrap_err();
+    let path = programs[0].program.path.display();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{path}: statically linked, so nothing can be placed in it; link it dynamically, or use numactl"
+        )
+    );
+}

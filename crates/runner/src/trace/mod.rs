@@ -1,0 +1,328 @@
+//! Traces a command: runs it under qemu-user with the tracer inside, so that every reference goes through the caches of
+//! a machine, and records what misses them. A command that is a system emulator itself gets the tracer, too
+//! ([`guest`]).
+
+mod emulator;
+mod guest;
+mod program;
+mod schedule;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nearpage_machine::{Machine, ThreadPlacement};
+use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
+use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
+use nearpage_recording::{LogWriter, Metadata, Source, ThreadPinning};
+
+pub(crate) use self::emulator::EMULATOR_PACKAGE;
+pub use self::emulator::{Emulator, PLUGINS_FROM};
+
+use crate::command::run_to_end;
+use crate::environment::{Environment, SmallAllocations, allocation_log, rank};
+use crate::error::{Error, IoContext};
+use crate::libraries::{PreloadLibrary, TracerPlugin};
+use crate::output::OutputFolder;
+
+/// What the tracer is told, beside the logs while the program runs.
+const SETUP_FILE: &str = "tracer.setup";
+/// Where an OpenMP program is told how to wait.
+const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+/// Said where a folder of the new recording is missing.
+const FOLDER_WENT_AWAY: &str = "the recording's folder went away";
+
+/// What to trace, and how.
+#[derive(Clone, Debug)]
+pub struct TraceRequest {
+    /// Folder of the recording.
+    pub output: PathBuf,
+    /// An earlier recording there may be replaced.
+    pub replace: bool,
+    /// The command and its arguments: a program, or `qemu-system-x86_64` for a guest with its kernel.
+    pub command: Vec<OsString>,
+    /// The machine whose caches the references go through: `local`, a preset or a file.
+    pub machine: String,
+    /// A file that says which threads go on on which CPUs, and when.
+    pub schedule: Option<PathBuf>,
+    /// Which small allocations to log.
+    pub small_allocations: SmallAllocations,
+    /// What the tracer keeps, and how threads advance. Its moves come from `schedule`.
+    pub tracer: TraceOptions,
+}
+
+/// What came of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traced {
+    /// The command's status as a shell shows it.
+    pub status: u8,
+    /// How long it ran.
+    pub elapsed: Duration,
+}
+
+/// Runs a command and records every miss of it.
+///
+/// # Errors
+/// A command or a machine that cannot be traced; no emulator or tracer; an output folder that cannot be written, or that
+/// may not be replaced; a guest of which nothing was traced.
+pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
+    let subject = Subject::of(request)?;
+    let machine = Machine::by_name_or_path(&request.machine, Path::new("/sys"))?;
+    let tracer = TraceOptions {
+        moves: match &request.schedule {
+            Some(path) => schedule::moves(path, &machine)?,
+            None => Vec::new(),
+        },
+        ..request.tracer.clone()
+    };
+    let (tracing, assumed) =
+        Tracing::new(&machine, &request.machine, &tracer).map_err(Error::MachineNotTraceable)?;
+    let user_mode = match subject.is_guest {
+        true => None,
+        false => Some(UserMode::find()?),
+    };
+    let plugin = TracerPlugin::find()?;
+
+    let output = OutputFolder::claim(&request.output, request.replace)?;
+    let metadata = Metadata {
+        notes: subject.notes(&machine, &assumed),
+        ..metadata(request, &machine, tracing, subject.image.as_ref())
+    };
+    let (output, mut log) = output.begin(metadata, &machine)?;
+    output.keep();
+    let folders = Folders::of(&log)?;
+    let setup = folders.write_setup(&mut log)?;
+    let plugin = plugin_argument(&plugin.path, &setup, &folders.traces);
+    let (words, environment) = match &user_mode {
+        None => {
+            let mut words = subject.words;
+            words.extend(["-plugin".into(), plugin]);
+            (words, Environment::new())
+        }
+        Some(user_mode) => (
+            user_mode.words(plugin, subject.words),
+            environment(
+                folders.logs,
+                request.small_allocations,
+                env::var_os(WAIT_POLICY).is_some(),
+            ),
+        ),
+    };
+
+    let begin_ns = monotonic_ns();
+    log.metadata_mut().begin_ns = begin_ns;
+    let status = run_to_end(&words, environment)?;
+    let end_ns = monotonic_ns();
+    let alive = |pid: u32| Path::new(&format!("/proc/{pid}")).exists();
+    finish_frames(&folders.traces, alive)?;
+    log.finish(Some(i32::from(status)), end_ns)?;
+    if subject.is_guest && has_no_trace(&folders.traces)? {
+        return Err(Error::NothingTraced);
+    }
+    Ok(Traced {
+        status,
+        elapsed: Duration::from_nanos(end_ns - begin_ns),
+    })
+}
+
+/// What is traced: a program, or a guest with its kernel.
+struct Subject {
+    program: PathBuf,
+    is_guest: bool,
+    /// The words to run, but for the tracer and, of a program, the emulator.
+    words: Vec<OsString>,
+    /// Of a program, where it can be read.
+    image: Option<ProgramImage>,
+    /// What has to be said of the words.
+    notes: Vec<String>,
+}
+
+impl Subject {
+    fn of(request: &TraceRequest) -> Result<Self, Error> {
+        let search = SearchPaths::from_environment();
+        let (name, arguments) = request.command.split_first().ok_or(Error::NoCommand)?;
+        let program = resolve_command(name, &search)?;
+        if guest::is_emulator(&program) {
+            refuse_of_guests(request)?;
+            let (words, notes) = guest::words(&program, arguments)?;
+            return Ok(Self {
+                program,
+                is_guest: true,
+                words,
+                image: None,
+                notes,
+            });
+        }
+        Ok(Self {
+            words: program::words(&program, arguments)?,
+            image: ProgramImage::load(name, &search).ok(),
+            program,
+            is_guest: false,
+            notes: Vec::new(),
+        })
+    }
+
+    /// What has to be said of the trace before it begins. `assumed`: what the machine does not say of itself.
+    fn notes(&self, machine: &Machine, assumed: &[String]) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        if !assumed.is_empty() {
+            notes.push(format!("{}: assumed {}", machine.name, assumed.join(", ")));
+        }
+        let is_static = |image: &ProgramImage| image.program.is_static;
+        if self.image.as_ref().is_some_and(is_static) {
+            notes.push(format!(
+                "{} is statically linked: the preload library can't enter it, so its heap objects are not known",
+                self.program.display()
+            ));
+        }
+        notes
+    }
+}
+
+/// Options that say something of a program, which a guest is not.
+fn refuse_of_guests(request: &TraceRequest) -> Result<(), Error> {
+    let given = [
+        (request.schedule.is_some(), "--schedule"),
+        (
+            request.small_allocations == SmallAllocations::All,
+            "--all-allocations",
+        ),
+        (request.tracer.serial, "--serial"),
+    ];
+    match given.into_iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Error::NotForGuests { option }),
+        None => Ok(()),
+    }
+}
+
+/// What it takes to trace a user program.
+struct UserMode {
+    emulator: Emulator,
+    library: PreloadLibrary,
+}
+
+impl UserMode {
+    fn find() -> Result<Self, Error> {
+        Ok(Self {
+            emulator: Emulator::find()?,
+            library: PreloadLibrary::find()?,
+        })
+    }
+
+    /// The emulator with the tracer, and what it is to run with the preload library.
+    fn words(&self, plugin: OsString, program: Vec<OsString>) -> Vec<OsString> {
+        let mut preload = OsString::from("LD_PRELOAD=");
+        preload.push(self.library.ld_preload());
+        let mut words: Vec<OsString> = vec![
+            self.emulator.path.clone().into(),
+            "-plugin".into(),
+            plugin,
+            "-E".into(),
+            preload,
+        ];
+        words.extend(program);
+        words
+    }
+}
+
+/// Where the preload library and the tracer write, by their absolute paths.
+struct Folders {
+    logs: PathBuf,
+    traces: PathBuf,
+}
+
+impl Folders {
+    fn of(log: &LogWriter) -> Result<Self, Error> {
+        let logs = log.allocation_log_folder();
+        let traces = log.trace_folder()?;
+        Ok(Self {
+            logs: logs.canonicalize().context(FOLDER_WENT_AWAY)?,
+            traces: traces.canonicalize().context(FOLDER_WENT_AWAY)?,
+        })
+    }
+
+    /// Writes what the tracer is told to its file.
+    fn write_setup(&self, log: &mut LogWriter) -> Result<PathBuf, Error> {
+        let path = self.logs.join(SETUP_FILE);
+        let tracing = log.metadata_mut().tracing.as_ref();
+        let setup = tracing.map_or("", |tracing| &tracing.setup);
+        fs::write(&path, setup).at(&path, "can't be written")?;
+        Ok(path)
+    }
+}
+
+/// Is there no trace in the folder?
+fn has_no_trace(traces: &Path) -> Result<bool, Error> {
+    let entries = fs::read_dir(traces).context(FOLDER_WENT_AWAY)?;
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    Ok(!names.any(|name| name.as_bytes().ends_with(b".trace")))
+}
+
+/// What an emulated program finds in its environment besides its own. `has_wait_policy`: its own says how OpenMP's
+/// threads wait.
+fn environment(logs: PathBuf, small: SmallAllocations, has_wait_policy: bool) -> Environment {
+    let mut environment = allocation_log(logs, small);
+    // Time in the emulator is not the program's, and which stacks are unwound must not depend on it.
+    environment.push((
+        nearpage_wire::UNWINDING_VARIABLE.into(),
+        u64::MAX.to_string().into(),
+    ));
+    // Threads that spin are not seen to wait.
+    if !has_wait_policy {
+        environment.push((WAIT_POLICY.into(), "passive".into()));
+    }
+    environment
+}
+
+/// `FILE,setup=SETUP,out=FOLDER`; QEMU wants commas twice.
+fn plugin_argument(plugin: &Path, setup: &Path, traces: &Path) -> OsString {
+    let mut argument = Vec::new();
+    for (name, path) in [("", plugin), (",setup=", setup), (",out=", traces)] {
+        argument.extend_from_slice(name.as_bytes());
+        for byte in path.as_os_str().as_bytes() {
+            argument.push(*byte);
+            if *byte == b',' {
+                argument.push(b',');
+            }
+        }
+    }
+    OsString::from_vec(argument)
+}
+
+fn metadata(
+    request: &TraceRequest,
+    machine: &Machine,
+    tracing: Tracing,
+    image: Option<&ProgramImage>,
+) -> Metadata {
+    let words = request.command.iter();
+    Metadata {
+        command: words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+        build_id: image.map_or_else(String::new, |image| image.program.build_id.clone()),
+        thread_placement: match request.tracer.threads {
+            ThreadPlacement::None | ThreadPlacement::Compact => ThreadPinning::Compact,
+            ThreadPlacement::Scatter => ThreadPinning::Scatter,
+        },
+        rank: rank(),
+        tracing: Some(tracing),
+        ..Metadata::begun(Source::Tracer, SystemTime::now(), machine.node_ids())
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is ours to be written; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests;
