@@ -78,6 +78,7 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
             options.programs,
         )?),
     };
+    warnings(&plans).iter().for_each(|warning| say(warning));
     let library = PreloadLibrary::find()?;
     if let Some(placing) = &placing {
         placing.warnings.iter().for_each(|warning| say(warning));
@@ -110,6 +111,18 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
         .chain(&replicas.outcome())
         .for_each(|line| say(line));
     Ok(status)
+}
+
+/// Plans that were predicted to do worse than first touch when they were made, and what to do instead.
+fn warnings(plans: &[Plan]) -> Vec<String> {
+    let warning = |plan: &Plan| {
+        let warning = plan.predicted?.warning()?;
+        Some(format!(
+            "warning: {warning} (predicted for {})",
+            plan.machine
+        ))
+    };
+    plans.iter().filter_map(warning).collect()
 }
 
 /// The preload library cannot enter a program that is linked statically.

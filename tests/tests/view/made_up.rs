@@ -39,6 +39,16 @@ pub fn recording_with(
     machine: &Machine,
     change: impl FnOnce(&mut Metadata, &mut Tables),
 ) {
+    recording_on(Some(NodeId(0)), folder, machine, change);
+}
+
+/// The same, of pages on a node, or where it is not known on which.
+pub fn recording_on(
+    page_node: Option<NodeId>,
+    folder: &Path,
+    machine: &Machine,
+    change: impl FnOnce(&mut Metadata, &mut Tables),
+) {
     let site = |function: &str, line: u32| CallSite {
         frames: vec![Frame {
             module: Some(ModuleId(0)),
@@ -180,7 +190,7 @@ pub fn recording_with(
                 distance_bytes: 0,
                 weight: 1.0,
                 cost_ns: 100.0 + 80.0 * thread as f32,
-                page_node: Some(NodeId(0)),
+                page_node,
             });
         }
         writer.accesses(&batch)

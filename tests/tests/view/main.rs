@@ -1,6 +1,7 @@
 //! The page in a real browser, and its server: what people and strangers see.
 
 mod made_up;
+mod one_planner;
 mod viewed;
 
 use std::fs;

@@ -161,3 +161,23 @@ fn nothing_is_run_for_a_command_that_cannot_be_placed() {
         )
     );
 }
+
+#[test]
+fn plans_that_do_worse_than_first_touch_are_warned_about() {
+    let mut slow = plan();
+    slow.machine = "amd48".to_owned();
+    slow.predicted = Some(nearpage_plan::Predicted {
+        local_before: 0.76,
+        local_after: 0.43,
+        ..Default::default()
+    });
+    let said = warnings(&[plan(), slow]);
+    let [warning] = said.as_slice() else {
+        panic!("one of two: {said:?}");
+    };
+    assert!(
+        warning.starts_with("warning: this plan is predicted to do worse than first touch: 43 %"),
+        "{warning}"
+    );
+    assert!(warning.ends_with("(predicted for amd48)"), "{warning}");
+}
