@@ -19,6 +19,7 @@ use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
 
+use crate::blocks::whole_pages;
 use crate::context::Context;
 use crate::holder::{Holder, Layout};
 use crate::parameters::Parameters;
@@ -172,11 +173,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         Pattern::BlockCyclic {
             team, block_bytes, ..
         } => Some(Placement::BlockCyclic {
-            block_bytes: crate::object::whole_pages(
-                block_bytes,
-                group.size_bytes,
-                context.page_bytes,
-            ),
+            block_bytes: whole_pages(block_bytes, group.size_bytes, context.page_bytes),
             team: context.team_name(team)?,
         }),
         Pattern::Unknown

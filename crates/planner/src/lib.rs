@@ -12,6 +12,7 @@
 mod affinity;
 mod analysis;
 pub mod auto;
+mod blocks;
 mod context;
 mod decide;
 mod decided;
