@@ -157,7 +157,7 @@ fn decided(
     } = analysis;
     let deciding = &arguments.deciding;
     let planner = Planner::new(recording, attribution, machine, deciding.threads());
-    let mut plans = planner.decide(arguments.policy.policy(), &deciding.parameters())?;
+    let mut plans = planner.decide(&[arguments.policy.policy()], &deciding.parameters())?;
     plan::write(&mut plans, &output.join("plan.toml"), 1)?;
     Ok(plans)
 }

@@ -113,12 +113,8 @@ fn decided(
     } = analysis;
     let deciding = &arguments.deciding;
     let planner = Planner::new(recording, attribution, machine, deciding.threads());
-    let mut plans = Vec::new();
-    for &policy in policies {
-        let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
-        plans.extend(planner.decide(policy, &deciding.parameters())?);
-    }
-    Ok(plans)
+    let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
+    Ok(planner.decide(policies, &deciding.parameters())?)
 }
 
 /// Writes plans: of one policy to the file and, for further programs, beside it; of several policies each to files of

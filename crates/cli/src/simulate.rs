@@ -319,7 +319,7 @@ fn planned_for(
     let Analysis { attribution, .. } = analysis::read(&recording.folder, Operations::Both)?;
     let planner = Planner::new(recording, &attribution, machine, deciding.threads());
     let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
-    let decided = planner.decide(policy, &deciding.parameters())?;
+    let decided = planner.decide(&[policy], &deciding.parameters())?;
     let mut notes = Vec::new();
     for one in &decided {
         notes.extend(one.notes.iter().chain(&one.warnings).cloned());

@@ -309,20 +309,25 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Decides for each program of the recording, the costliest first.
+    /// Decides by each policy for each program of the recording, the costliest first.
     ///
     /// # Errors
     /// A recording without threads, or that cannot be read.
     pub fn decide(
         &self,
-        policy: Policy,
+        policies: &[Policy],
         parameters: &Parameters,
     ) -> Result<Vec<DecidedPlan>, Error> {
+        let programs = self.programs()?;
+        // What one policy has replayed is known to the others.
         let mut replays = self.replays(parameters.longer)?;
         let mut decided = Vec::new();
-        for input in self.programs()? {
-            let one =
-                self.decide_within(f64::INFINITY, policy, &input, parameters, replays.as_mut())?;
+        for (&policy, input) in policies
+            .iter()
+            .flat_map(|one| programs.iter().map(move |input| (one, input)))
+        {
+            let limit_ns = f64::INFINITY;
+            let one = self.decide_within(limit_ns, policy, input, parameters, replays.as_mut())?;
             decided.extend(one);
         }
         Ok(decided)

@@ -176,7 +176,7 @@ fn shown(
 ) -> Result<Shown, Error> {
     let Some((path, plan)) = file else {
         let policy = Policy::default();
-        let decided = planner.decide(policy, &session.parameters)?;
+        let decided = planner.decide(&[policy], &session.parameters)?;
         return Ok(Shown {
             decided: decided.into_iter().next().expect("a plan for each program"),
             origin: format!("policy {}", policy.as_str()),

@@ -158,7 +158,7 @@ impl Comparison<'_> {
         let ours = own.programs()?;
         let decided = {
             let _progress = Progress::new(format!("deciding for {}", folder.display()));
-            own.decide(self.policy, &self.deciding.parameters())?
+            own.decide(&[self.policy], &self.deciding.parameters())?
         };
         for expected in reference.programs()? {
             let is_same = |input: &nearpage_planner::Input| {
