@@ -131,6 +131,8 @@ impl<'a> Replays<'a> {
         input: &Input,
         parameters: &Parameters,
     ) -> Result<Option<Plan>, Error> {
+        // Nothing is planned yet, whatever was decided for another program.
+        self.around = None;
         let Some(mut chosen) = choose_within(limit_ns, input, parameters, self)? else {
             return Ok(None);
         };
