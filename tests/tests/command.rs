@@ -1,4 +1,8 @@
 //! The command as a black box: what it prints, what it exits with, what it leaves behind.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,8 @@
 //! Other tools' files in and out: `import` and `export --to`.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 use std::fs;
 use std::process::Command;

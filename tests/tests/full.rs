@@ -1,5 +1,9 @@
 //! Full recordings of real programs, as a black box: traced in emulation, reported, planned, thinned
 //! and compared.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 use std::process::Command;
 

@@ -1,4 +1,8 @@
 //! A whole guest traced, as a black box: a bare one, whose every miss is known beforehand.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 use std::process::Command;
 

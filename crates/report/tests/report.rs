@@ -1,4 +1,8 @@
 //! What reports look like, on a recording with everything in it.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 use nearpage_attribution::{
     Affinity, Attribution, Cell, Hot, ObjectGroup, ObjectName, OperationTotals, Pattern, Team,

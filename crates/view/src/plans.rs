@@ -92,7 +92,11 @@ pub(crate) fn answer(
     let found = (!request.afresh)
         .then(|| file(session, recording))
         .flatten();
-    let found = found.transpose()?;
+    let (found, unreadable) = match found {
+        Some(Ok(found)) => (Some(found), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, None),
+    };
     let layout = session.threads.or_else(|| {
         let planned = found.as_ref().and_then(|(_, plan)| plan.threads);
         planned.map(Into::into)
@@ -105,7 +109,8 @@ pub(crate) fn answer(
     let shown = match known.get() {
         Some(shown) => shown.clone(),
         None => {
-            let shown = shown(session, &planner, recording, found).map_err(refused)?;
+            let mut shown = shown(session, &planner, recording, found).map_err(refused)?;
+            shown.misfits.extend(unreadable);
             known.get_or_init(|| shown).clone()
         }
     };
@@ -157,14 +162,16 @@ fn refused(error: Error) -> Answer {
 }
 
 /// The plan file to show: the one that was named, else one in the recording's folder.
-fn file(session: &Session, recording: &Recording) -> Option<Result<(PathBuf, Plan), Answer>> {
+fn file(
+    session: &Session,
+    recording: &Recording,
+) -> Option<Result<(PathBuf, Plan), nearpage_plan::Error>> {
     if let Some((path, plan)) = &session.plan {
         return Some(Ok((path.clone(), plan.clone())));
     }
     let files = SHOWN.iter().map(|name| recording.folder.join(name));
     let path = files.into_iter().find(|path| path.is_file())?;
-    let plan = Plan::read(&path).map_err(|error| Answer::error(500, error.to_string()));
-    Some(plan.map(|plan| (path, plan)))
+    Some(Plan::read(&path).map(|plan| (path, plan)))
 }
 
 /// Predicts what the plan of a file does, or decides.

@@ -1,4 +1,8 @@
 //! The page in a real browser, and its server: what people and strangers see.
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 mod made_up;
 mod one_planner;

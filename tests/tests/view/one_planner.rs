@@ -290,6 +290,12 @@ fn the_plan_beside_a_recording_is_shown_and_another_may_be_decided() {
     );
     assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
     assert_eq!(json(&body)["toml"], decided.as_str());
+    // One that can't be read is said to be; what would be decided is shown.
+    case.write("r/plan.edited.toml", "version = 'no'");
+    let unreadable = viewed(&case, "r", &[]);
+    assert_eq!(unreadable["toml"], decided.as_str());
+    let misfit = unreadable["misfits"][0].as_str().expect("a reason");
+    assert!(misfit.contains("plan.edited.toml"), "{misfit}");
     // One that was edited comes before it.
     fs::copy(case.path("r.plan.toml"), case.path("r/plan.edited.toml")).expect("copied");
     assert_eq!(viewed(&case, "r", &[])["file"], "r/plan.edited.toml");
