@@ -304,3 +304,6 @@ pub fn of_file(file: &Path, plan: &Plan, processes: &Processes) -> Result<Homes,
     }
     Ok(homes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -375,3 +375,6 @@ fn module_name(module: &Module) -> ModuleName<'_> {
         file_name: module.file_name(),
     }
 }
+
+#[cfg(test)]
+mod tests;

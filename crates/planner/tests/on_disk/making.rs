@@ -1,0 +1,407 @@
+//! Recordings on disk for tests: traces of a few references, and samples.
+#![allow(dead_code, reason = "unit tests and black-box tests share it")]
+
+#[path = "../../../recording/tests/making/trace.rs"]
+pub mod trace;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::UNIX_EPOCH;
+
+use nearpage_attribution::{Attribution, Options, attribute};
+use nearpage_machine::{CpuId, Machine, NodeId, preset};
+use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
+use nearpage_recording::trace::TraceOptions;
+use nearpage_recording::{
+    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, LogWriter, Metadata,
+    Module, ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts,
+    Source, Status, Tables, Thread, ThreadIndex,
+};
+use nearpage_wire::trace::{Record, ReferenceKind, Served};
+use tempfile::TempDir;
+use trace::{TraceFile, load, map, reference, start, touch};
+
+pub const PAGE: u64 = 4096;
+/// The process of [`Traced::of`] and [`samples`].
+pub const PID: u32 = 100;
+/// Where the heap objects of tests begin.
+pub const HEAP: u64 = 0x5000_0000;
+/// Where the program's code is mapped.
+pub const CODE: u64 = 0x40_0000;
+/// Pages of the program's code.
+pub const CODE_PAGES: u64 = 4;
+pub const PROGRAM: &str = "/nonexistent/program";
+/// `PROT_READ | PROT_EXEC`.
+pub const EXECUTABLE: u32 = 5;
+
+pub fn metadata() -> Metadata {
+    Metadata {
+        status: Status::Complete,
+        recorder: "test".to_owned(),
+        command: vec!["program".to_owned()],
+        begin_ns: 10,
+        rate_hz: 997.0,
+        ..Metadata::begun(Source::Clock, UNIX_EPOCH, vec![NodeId(0)])
+    }
+}
+
+/// Steps of a thread, each with the instructions since the one before.
+pub type Steps = Vec<(u64, Record)>;
+
+/// A trace for the machine `flash-8`, opened; its tables may be changed, its pages are on disk.
+pub struct Traced {
+    folder: TempDir,
+    pub recording: Recording,
+}
+
+impl Traced {
+    /// One process: its main thread, on CPU 0, makes the steps `alone` and then starts the other threads, each on the
+    /// CPU of its number. From then on all make their steps of `together`.
+    pub fn of(alone: &[(u64, Record)], together: &[Steps]) -> Self {
+        Self::of_files(&[process(PID, 1_000, alone, together)])
+    }
+
+    pub fn of_files(files: &[TraceFile]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("trace");
+        let log = trace::record(&path, &TraceOptions::default(), files);
+        log.finish(Some(0), 9_000_000).unwrap();
+        let mut recording = Recording::open(&path).unwrap();
+        let threads = &mut recording.tables.threads;
+        for thread in threads.iter_mut() {
+            thread.team = "openmp".to_owned();
+            thread.team_index = thread.order;
+        }
+        // The tests say what there is.
+        recording.tables.objects.clear();
+        Self { folder, recording }
+    }
+
+    /// The same, with these objects.
+    pub fn with(mut self, objects: Vec<Object>) -> Self {
+        self.recording.tables.objects = objects;
+        self
+    }
+
+    pub fn attribution(&self) -> Attribution {
+        attributed(&self.recording)
+    }
+}
+
+pub fn attributed(recording: &Recording) -> Attribution {
+    let options = Options {
+        page_bytes: recording.machine.page_bytes,
+        ..Options::default()
+    };
+    attribute(&nearpage_attribution::Input::new(recording), &options).unwrap()
+}
+
+/// The trace file of [`Traced::of`].
+pub fn process(
+    pid: u32,
+    start_ns: u64,
+    alone: &[(u64, Record)],
+    together: &[Steps],
+) -> TraceFile {
+    let mut file = TraceFile::of(pid, start_ns);
+    let code = map(0, CODE, CODE_PAGES * PAGE, EXECUTABLE, 7, PROGRAM);
+    file.events(0, start_ns, &[start(0, pid, 0, 0, 0), code]);
+    let mut alone = alone.to_vec();
+    let started = Record::Signal {
+        sequence: 1,
+        address: 0,
+    };
+    alone.push((1, started));
+    let second = alone.iter().map(|step| step.0).sum();
+    let second_ns = start_ns + 100_000;
+    file.records(0, 0, start_ns, &alone);
+    let others: Vec<_> = (1..together.len() as u32)
+        .map(|thread| start(thread, pid + thread, thread, 1, second))
+        .collect();
+    if !others.is_empty() {
+        file.events(second, second_ns, &others);
+    }
+    for (thread, steps) in (0..).zip(together) {
+        file.records(thread, second, second_ns, steps);
+    }
+    file.end();
+    file
+}
+
+/// First touches of so many pages from an address on.
+pub fn touched(address: u64, pages: u64) -> Steps {
+    let pages = (0..pages).map(|page| address + page * PAGE);
+    pages.map(|page| (1, touch(page))).collect()
+}
+
+/// So many loads of each page from an address on, all served by memory.
+pub fn loads(address: u64, pages: u64, each: u64) -> Steps {
+    let all = (0..each).flat_map(|line| (0..pages).map(move |page| (page, line)));
+    let address = |(page, line)| address + page * PAGE + line * 64 % PAGE;
+    all.map(|at| (2, load(address(at)))).collect()
+}
+
+/// A fetch that missed.
+pub fn fetch(address: u64) -> (u64, Record) {
+    (1, reference(address, ReferenceKind::Fetch, Served::Memory))
+}
+
+/// An object of the whole time.
+pub fn object(kind: ObjectKind, address: u64, size_bytes: u64) -> Object {
+    Object {
+        kind,
+        name: String::new(),
+        pid: PID,
+        address,
+        size_bytes,
+        born_ns: 0,
+        died_ns: u64::MAX,
+        weight: 1.0,
+        call_site: None,
+        thread: None,
+        order: 0,
+        module: None,
+        module_offset: 0,
+    }
+}
+
+/// A heap object of so many pages.
+pub fn heap(address: u64, pages: u64) -> Object {
+    object(ObjectKind::Heap, address, pages * PAGE)
+}
+
+/// A static object of the program, so many bytes into its file.
+pub fn symbol(name: &str, address: u64, pages: u64, module_offset: u64) -> Object {
+    Object {
+        name: name.to_owned(),
+        module: Some(ModuleId(0)),
+        module_offset,
+        ..object(ObjectKind::Static, address, pages * PAGE)
+    }
+}
+
+pub fn flash() -> Machine {
+    preset("flash-8").unwrap()
+}
+
+/// A plan for the program of these recordings, whose first team has so many threads.
+pub fn plan(threads: u32, decisions: Vec<Decision>) -> Plan {
+    Plan {
+        program: Program {
+            executable: "program".to_owned(),
+            ..Program::default()
+        },
+        policy: "object".to_owned(),
+        machine: "flash-8".to_owned(),
+        page_bytes: PAGE,
+        threads: None,
+        predicted: None,
+        teams: vec![Team {
+            name: "openmp".to_owned(),
+            threads,
+            module: String::new(),
+            build_id: String::new(),
+            offset: 0,
+        }],
+        decisions,
+        live: None,
+        phases: Vec::new(),
+    }
+}
+
+pub fn decision(name: &str, subject: Subject, placement: Placement, start: Start) -> Decision {
+    Decision {
+        name: name.to_owned(),
+        subject,
+        placement,
+        start,
+        why: String::new(),
+        effect: Effect::default(),
+    }
+}
+
+/// Heap objects of so many pages.
+pub fn heap_of(pages: u64) -> Subject {
+    Subject::Heap {
+        size_min_bytes: pages * PAGE,
+        size_max_bytes: pages * PAGE,
+    }
+}
+
+/// All heap objects.
+pub fn any_heap() -> Subject {
+    Subject::Heap {
+        size_min_bytes: 0,
+        size_max_bytes: u64::MAX,
+    }
+}
+
+pub fn on_node(node: u16) -> Placement {
+    Placement::Whole(Owner::Node(NodeId(node)))
+}
+
+pub fn interleave(nodes: &[u16]) -> Placement {
+    Placement::Interleave {
+        nodes: nodes.iter().map(|&node| (NodeId(node), 1)).collect(),
+    }
+}
+
+pub fn block() -> Placement {
+    Placement::Block {
+        team: String::new(),
+    }
+}
+
+/// A library with two functions that are named like bodies of parallel regions: where they are in its file and how
+/// many bytes they have.
+pub fn library(file: &Path) -> [(u64, u64); 2] {
+    let source = file.with_extension("c");
+    let code = "void forward(void) __asm__(\"forward._omp_fn.0\");\n\
+                void backward(void) __asm__(\"backward._omp_fn.0\");\n\
+                void forward(void) {}\nvoid backward(void) {}\n";
+    std::fs::write(&source, code).unwrap();
+    let status = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O0", "-g0", "-Wl,--build-id", "-o"])
+        .args([file, &source])
+        .status();
+    assert!(status.expect("gcc").success());
+    let image = nearpage_plan::ModuleImage::load(file).unwrap();
+    ["forward._omp_fn.0", "backward._omp_fn.0"].map(|name| {
+        let function = &image.functions(name)[0];
+        (function.offset, function.size_bytes)
+    })
+}
+
+/// What samples are of: so many threads of `program`, each on the CPU of its number, and a grid that the main thread
+/// filled and of which each thread uses a block.
+pub struct Samples {
+    pub machine: Machine,
+    pub metadata: Metadata,
+    pub tables: Tables,
+    /// CPU of each thread.
+    pub cpus: Vec<u32>,
+    /// Node of the grid's pages.
+    pub page_node: Option<NodeId>,
+    /// Time per access.
+    pub cost_ns: f32,
+}
+
+/// Pages of the grid for each thread.
+const BLOCK_PAGES: u64 = 16;
+
+impl Samples {
+    pub fn of(machine: &str, cpus: &[u32]) -> Self {
+        let threads = cpus.len() as u32;
+        let machine = preset(machine).unwrap();
+        let site = CallSite {
+            frames: vec![Frame {
+                module: Some(ModuleId(0)),
+                offset: 0x160,
+                function: "make_grid".to_owned(),
+                file: "program.c".to_owned(),
+                line: 10,
+                inlined: false,
+            }],
+        };
+        let grid = Object {
+            call_site: Some(CallSiteId(0)),
+            thread: Some(ThreadIndex(0)),
+            ..heap(HEAP, u64::from(threads) * BLOCK_PAGES)
+        };
+        let thread = |number: u32| Thread {
+            pid: PID,
+            tid: PID + number,
+            name: "program".to_owned(),
+            born_ns: 0,
+            died_ns: u64::MAX,
+            order: number,
+            start: None,
+            start_function: String::new(),
+            team_index: number,
+            team: "openmp".to_owned(),
+            cpus: vec![(CpuId(cpus[number as usize]), 1_000)],
+            counts: SampleCounts::default(),
+        };
+        let tables = Tables {
+            objects: vec![grid],
+            threads: (0..threads).map(thread).collect(),
+            modules: vec![Module {
+                path: PROGRAM.to_owned(),
+                build_id: "ab".repeat(20),
+            }],
+            mappings: vec![ModuleMapping {
+                pid: PID,
+                address: CODE,
+                size_bytes: CODE_PAGES * PAGE,
+                born_ns: 0,
+                died_ns: u64::MAX,
+                module: ModuleId(0),
+                bias: CODE,
+            }],
+            call_sites: vec![site],
+            first_touches: Vec::new(),
+        };
+        let metadata = Metadata {
+            source: Source::Pmu,
+            build_id: "ab".repeat(20),
+            begin_ns: 1_000_000_000,
+            end_ns: 3_000_000_000,
+            nodes: machine.node_ids(),
+            ..metadata()
+        };
+        Self {
+            machine,
+            metadata,
+            tables,
+            cpus: cpus.to_vec(),
+            page_node: Some(NodeId(0)),
+            cost_ns: 100.0,
+        }
+    }
+
+    pub fn write(&self, folder: &Path) {
+        let (metadata, tables) = (&self.metadata, &self.tables);
+        let written = Recording::write(folder, metadata, &self.machine, tables, |writer| {
+            writer.accesses(&self.accesses())
+        });
+        written.unwrap();
+    }
+
+    /// A recorder's log with the same accesses, which nobody ended.
+    pub fn write_unfinished(&self, folder: &Path) {
+        let metadata = Metadata {
+            status: Status::Incomplete,
+            ..self.metadata.clone()
+        };
+        let mut log = LogWriter::create(folder, metadata, &self.machine).unwrap();
+        log.accesses(&self.accesses()).unwrap();
+    }
+
+    fn accesses(&self) -> AccessBatch {
+        let threads = self.cpus.len() as u64;
+        let mut batch = AccessBatch::default();
+        for number in 0..1_000 * threads {
+            let (thread, step) = (number % threads, number / threads);
+            let page = thread * BLOCK_PAGES + step % BLOCK_PAGES;
+            let cpu = CpuId(self.cpus[thread as usize]);
+            batch.push(Access {
+                time_ns: 1_000_000_000 + number * 100_000,
+                thread: ThreadIndex(thread as u32),
+                cpu,
+                address: HEAP + page * PAGE + step % 64 * 64,
+                instruction: CODE + 0x40,
+                kind: AccessKind::Load,
+                level: match self.machine.node_of(cpu) == self.page_node {
+                    true => Level::LocalMemory,
+                    false => Level::RemoteMemory,
+                },
+                resolution: Resolution::Exact,
+                distance_bytes: 0,
+                weight: 1.0,
+                cost_ns: self.cost_ns,
+                page_node: self.page_node,
+            });
+        }
+        batch
+    }
+}
