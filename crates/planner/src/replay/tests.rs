@@ -8,24 +8,15 @@ use tempfile::TempDir;
 use super::*;
 use crate::Planner;
 use crate::making::{
-    CODE, HEAP, PAGE, Samples, Steps, Traced, any_heap, block, decision, fetch, heap, library,
-    loads, on_node, plan, touched,
+    CODE, HEAP, SHARE, Samples, Steps, Traced, any_heap, block, decision, fetch, grid as made_grid,
+    library, on_node, plan, share, shares_on, touched,
 };
 
 const THREADS: u64 = 4;
-/// Pages of the grid for each thread.
-const SHARE: u64 = 4;
 
-/// Loads of a thread's share of the grid.
-fn share(thread: u64, each: u64) -> Steps {
-    loads(HEAP + thread * SHARE * PAGE, SHARE, each)
-}
-
-/// Four threads use a share each of a grid that the main thread touched.
+/// Four threads use a share each of a grid that the main thread filled.
 fn shares(each: u64) -> Traced {
-    let pages = THREADS * SHARE;
-    let threads: Vec<Steps> = (0..THREADS).map(|thread| share(thread, each)).collect();
-    Traced::of(&touched(HEAP, pages), &threads).with(vec![heap(HEAP, pages)])
+    shares_on([0, 1, 2, 3], each)
 }
 
 /// What a planner replays of a trace, with the costliest program.
@@ -35,14 +26,22 @@ fn with_replays<T>(
     use_them: impl FnOnce(&mut Replays, &Input) -> T,
 ) -> T {
     let attribution = traced.attribution();
-    let planner = Planner::new(&traced.recording, &attribution, &traced.recording.machine, None);
+    let planner = Planner::new(
+        &traced.recording,
+        &attribution,
+        &traced.recording.machine,
+        None,
+    );
     let programs = planner.programs().expect("a program");
     let replays = planner.replays(longer).expect("readable");
     use_them(&mut replays.expect("it can be replayed"), &programs[0])
 }
 
 fn grid(placement: Placement) -> Plan {
-    plan(4, vec![decision("grid", any_heap(), placement, Start::Allocation)])
+    plan(
+        4,
+        vec![decision("grid", any_heap(), placement, Start::Allocation)],
+    )
 }
 
 #[test]
@@ -140,7 +139,10 @@ fn decision_gives_up_above_the_limit() {
             panic!("one object: {:#?}", plan.decisions)
         };
         assert_eq!(decision.placement, block());
-        assert!(plan.phases.is_empty() && plan.live.is_none(), "nobody asked");
+        assert!(
+            plan.phases.is_empty() && plan.live.is_none(),
+            "nobody asked"
+        );
         // A plan within the limit is the plan without one.
         let [_, scaled] = replays.times(&plan).expect("replayed");
         let limit_ns = 1.01 * scaled.planned_ns;
@@ -206,7 +208,7 @@ fn two_regions(exchange: u64, library_file: &std::path::Path) -> Traced {
     };
     let pages = THREADS * SHARE;
     let threads: Vec<Steps> = (0..THREADS).map(steps).collect();
-    let mut traced = Traced::of(&touched(HEAP, pages), &threads).with(vec![heap(HEAP, pages)]);
+    let mut traced = Traced::of(&touched(HEAP, pages), &threads).with(vec![made_grid(HEAP, pages)]);
     let tables = &mut traced.recording.tables;
     tables.modules[0].path = library_file.display().to_string();
     tables.modules[0].build_id = ModuleImage::load(library_file).expect("a library").build_id;
@@ -304,6 +306,10 @@ fn quickest_way_of_online_migration_is_taken_where_it_saves() {
             let is_plan = known.all_ns == time.planned_ns || known.all_ns == time.first_touch_ns;
             assert!(is_plan || taken <= known.all_ns);
         }
-        assert_eq!(decided.decisions, [], "left to first touch, and migrated from there");
+        assert_eq!(
+            decided.decisions,
+            [],
+            "left to first touch, and migrated from there"
+        );
     });
 }

@@ -8,14 +8,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
 
+use super::Analysis;
 use nearpage_attribution::{Attribution, Options, attribute};
 use nearpage_machine::{CpuId, Machine, NodeId, preset};
 use nearpage_plan::{Decision, Effect, Owner, Placement, Plan, Program, Start, Subject, Team};
 use nearpage_recording::trace::TraceOptions;
 use nearpage_recording::{
-    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Frame, Level, LogWriter, Metadata,
-    Module, ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution, SampleCounts,
-    Source, Status, Tables, Thread, ThreadIndex,
+    Access, AccessBatch, AccessKind, CallSite, CallSiteId, Event, Frame, Level, LogWriter,
+    Metadata, Module, ModuleId, ModuleMapping, Object, ObjectKind, Recording, Resolution,
+    SampleCounts, Source, Status, Tables, Thread, ThreadIndex,
 };
 use nearpage_wire::trace::{Record, ReferenceKind, Served};
 use tempfile::TempDir;
@@ -74,6 +75,7 @@ impl Traced {
         }
         // The tests say what there is.
         recording.tables.objects.clear();
+        recording.tables.call_sites = vec![call_site()];
         Self { folder, recording }
     }
 
@@ -83,8 +85,37 @@ impl Traced {
         self
     }
 
+    /// The same, as commands have it.
+    pub fn analysed(self) -> Analysed {
+        let attribution = self.attribution();
+        Analysed {
+            analysis: Analysis {
+                attribution,
+                recording: self.recording,
+                notes: Vec::new(),
+            },
+            folder: self.folder,
+        }
+    }
+
     pub fn attribution(&self) -> Attribution {
         attributed(&self.recording)
+    }
+}
+
+/// A recording that was read and attributed.
+pub struct Analysed {
+    folder: TempDir,
+    pub analysis: Analysis,
+}
+
+impl Analysed {
+    pub fn from_parts(analysis: Analysis, folder: TempDir) -> Self {
+        Self { folder, analysis }
+    }
+
+    pub fn into_parts(self) -> (Analysis, TempDir) {
+        (self.analysis, self.folder)
     }
 }
 
@@ -97,15 +128,21 @@ pub fn attributed(recording: &Recording) -> Attribution {
 }
 
 /// The trace file of [`Traced::of`].
-pub fn process(
-    pid: u32,
-    start_ns: u64,
+pub fn process(pid: u32, start_ns: u64, alone: &[(u64, Record)], together: &[Steps]) -> TraceFile {
+    let cpus: Vec<u32> = (0..together.len().max(1) as u32).collect();
+    process_on(&cpus, (pid, start_ns), alone, together)
+}
+
+/// The same with threads on these CPUs.
+pub fn process_on(
+    cpus: &[u32],
+    (pid, start_ns): (u32, u64),
     alone: &[(u64, Record)],
     together: &[Steps],
 ) -> TraceFile {
     let mut file = TraceFile::of(pid, start_ns);
     let code = map(0, CODE, CODE_PAGES * PAGE, EXECUTABLE, 7, PROGRAM);
-    file.events(0, start_ns, &[start(0, pid, 0, 0, 0), code]);
+    file.events(0, start_ns, &[start(0, pid, cpus[0], 0, 0), code]);
     let mut alone = alone.to_vec();
     let started = Record::Signal {
         sequence: 1,
@@ -114,18 +151,34 @@ pub fn process(
     alone.push((1, started));
     let second = alone.iter().map(|step| step.0).sum();
     let second_ns = start_ns + 100_000;
-    file.records(0, 0, start_ns, &alone);
+    frames(&mut file, 0, (0, start_ns), &alone);
     let others: Vec<_> = (1..together.len() as u32)
-        .map(|thread| start(thread, pid + thread, thread, 1, second))
+        .map(|thread| start(thread, pid + thread, cpus[thread as usize], 1, second))
         .collect();
     if !others.is_empty() {
         file.events(second, second_ns, &others);
     }
     for (thread, steps) in (0..).zip(together) {
-        file.records(thread, second, second_ns, steps);
+        frames(&mut file, thread, (second, second_ns), steps);
     }
     file.end();
     file
+}
+
+/// Writes a thread's steps from a virtual time and a time on: in several frames, as only their beginnings say how the
+/// two go together.
+fn frames(
+    file: &mut TraceFile,
+    thread: u32,
+    (begin, begin_ns): (u64, u64),
+    steps: &[(u64, Record)],
+) {
+    let mut since = 0;
+    for steps in steps.chunks(100) {
+        file.records(thread, begin + since, begin_ns + 2 * since, steps);
+        since += steps.iter().map(|step| step.0).sum::<u64>();
+    }
+    file.records(thread, begin + since, begin_ns + 2 * since, &[]);
 }
 
 /// First touches of so many pages from an address on.
@@ -139,6 +192,30 @@ pub fn loads(address: u64, pages: u64, each: u64) -> Steps {
     let all = (0..each).flat_map(|line| (0..pages).map(move |page| (page, line)));
     let address = |(page, line)| address + page * PAGE + line * 64 % PAGE;
     all.map(|at| (2, load(address(at)))).collect()
+}
+
+/// Pages of the grid of [`shares`] for each of its threads.
+pub const SHARE: u64 = 4;
+
+/// Steps of four threads that use a share each of a grid which the main thread fills, so many loads of each page; its
+/// steps alone come first.
+pub fn shares(each: u64) -> (Steps, Vec<Steps>) {
+    let pages = 4 * SHARE;
+    let mut alone = touched(HEAP, pages);
+    alone.extend(loads(HEAP, pages, each / 10));
+    (alone, (0..4).map(|thread| share(thread, each)).collect())
+}
+
+/// Loads of a thread's share of the grid.
+pub fn share(thread: u64, each: u64) -> Steps {
+    loads(HEAP + thread * SHARE * PAGE, SHARE, each)
+}
+
+/// A trace of [`shares`] on these CPUs.
+pub fn shares_on(cpus: [u32; 4], each: u64) -> Traced {
+    let (alone, together) = shares(each);
+    let file = process_on(&cpus, (PID, 1_000), &alone, &together);
+    Traced::of_files(&[file]).with(vec![grid(HEAP, 4 * SHARE)])
 }
 
 /// A fetch that missed.
@@ -168,6 +245,28 @@ pub fn object(kind: ObjectKind, address: u64, size_bytes: u64) -> Object {
 /// A heap object of so many pages.
 pub fn heap(address: u64, pages: u64) -> Object {
     object(ObjectKind::Heap, address, pages * PAGE)
+}
+
+/// A heap object of so many pages that `make_grid` allocated.
+pub fn grid(address: u64, pages: u64) -> Object {
+    Object {
+        call_site: Some(CallSiteId(0)),
+        thread: Some(ThreadIndex(0)),
+        ..heap(address, pages)
+    }
+}
+
+fn call_site() -> CallSite {
+    CallSite {
+        frames: vec![Frame {
+            module: Some(ModuleId(0)),
+            offset: 0x160,
+            function: "make_grid".to_owned(),
+            file: "program.c".to_owned(),
+            line: 10,
+            inlined: false,
+        }],
+    }
 }
 
 /// A static object of the program, so many bytes into its file.
@@ -293,21 +392,6 @@ impl Samples {
     pub fn of(machine: &str, cpus: &[u32]) -> Self {
         let threads = cpus.len() as u32;
         let machine = preset(machine).unwrap();
-        let site = CallSite {
-            frames: vec![Frame {
-                module: Some(ModuleId(0)),
-                offset: 0x160,
-                function: "make_grid".to_owned(),
-                file: "program.c".to_owned(),
-                line: 10,
-                inlined: false,
-            }],
-        };
-        let grid = Object {
-            call_site: Some(CallSiteId(0)),
-            thread: Some(ThreadIndex(0)),
-            ..heap(HEAP, u64::from(threads) * BLOCK_PAGES)
-        };
         let thread = |number: u32| Thread {
             pid: PID,
             tid: PID + number,
@@ -323,7 +407,7 @@ impl Samples {
             counts: SampleCounts::default(),
         };
         let tables = Tables {
-            objects: vec![grid],
+            objects: vec![grid(HEAP, u64::from(threads) * BLOCK_PAGES)],
             threads: (0..threads).map(thread).collect(),
             modules: vec![Module {
                 path: PROGRAM.to_owned(),
@@ -338,7 +422,7 @@ impl Samples {
                 module: ModuleId(0),
                 bias: CODE,
             }],
-            call_sites: vec![site],
+            call_sites: vec![call_site()],
             first_touches: Vec::new(),
         };
         let metadata = Metadata {
@@ -374,6 +458,15 @@ impl Samples {
             ..self.metadata.clone()
         };
         let mut log = LogWriter::create(folder, metadata, &self.machine).unwrap();
+        let begun = self.tables.threads.iter().zip(0..);
+        let begun = begun.map(|(thread, number)| Event::Fork {
+            time_ns: 10,
+            pid: thread.pid,
+            tid: thread.tid,
+            thread: ThreadIndex(number),
+            parent_pid: 1,
+        });
+        log.events(&begun.collect::<Vec<_>>()).unwrap();
         log.accesses(&self.accesses()).unwrap();
     }
 

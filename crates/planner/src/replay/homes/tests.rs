@@ -50,7 +50,10 @@ fn node(node: u16) -> Option<Home> {
 fn starts_say_when_pages_go_to_their_node() {
     let traced = traced(vec![heap(HEAP, 4)]);
     let placed = |placement, start| {
-        let homes = placed(&traced, vec![decision("grid", any_heap(), placement, start)]);
+        let homes = placed(
+            &traced,
+            vec![decision("grid", any_heap(), placement, start)],
+        );
         assert_eq!(homes[4..], [None; 4], "no object's");
         homes[..4].to_vec()
     };
@@ -107,9 +110,16 @@ fn patterns_follow_the_cpus_that_threads_were_traced_on() {
 #[test]
 fn next_touch_takes_all_pages_and_placements_only_whole_ones() {
     // From the middle of one page to the beginning of another.
-    let traced = traced(vec![object(ObjectKind::Heap, HEAP + PAGE / 2 + 1, 3 * PAGE)]);
+    let traced = traced(vec![object(
+        ObjectKind::Heap,
+        HEAP + PAGE / 2 + 1,
+        3 * PAGE,
+    )]);
     let of = |placement, start| {
-        let homes = placed(&traced, vec![decision("grid", any_heap(), placement, start)]);
+        let homes = placed(
+            &traced,
+            vec![decision("grid", any_heap(), placement, start)],
+        );
         let pages = homes.iter().enumerate();
         let pages = pages.filter(|(_, home)| home.is_some()).map(|(at, _)| at);
         pages.collect::<Vec<usize>>()
@@ -140,7 +150,12 @@ fn first_decision_and_first_object_have_the_page() {
     let homes = placed(&traced, vec![to(4, 3), all]);
     assert_eq!(homes[..4], [6, 6, 3, 3].map(node));
     // To be left to first touch is a decision as well.
-    let left = decision("2 pages", heap_of(2), Placement::FirstTouch, Start::Allocation);
+    let left = decision(
+        "2 pages",
+        heap_of(2),
+        Placement::FirstTouch,
+        Start::Allocation,
+    );
     let homes = placed(&traced, vec![left, to(4, 3)]);
     assert_eq!(homes[..4], [None, None, node(3), node(3)]);
 }
@@ -193,11 +208,20 @@ fn code_is_copied_page_by_page_in_its_build_and_whole_in_another() {
         (copied.collect::<Vec<bool>>(), homes.found)
     };
     let hot = [(0, 1), (2, 1)];
-    assert_eq!(copied("program", "aa", &hot), (vec![true, false, true, false], 1));
-    assert_eq!(copied("program", "", &hot), (vec![true, false, true, false], 1));
+    assert_eq!(
+        copied("program", "aa", &hot),
+        (vec![true, false, true, false], 1)
+    );
+    assert_eq!(
+        copied("program", "", &hot),
+        (vec![true, false, true, false], 1)
+    );
     assert_eq!(copied("program", "bb", &hot), (vec![true; 4], 1), "rebuilt");
     assert_eq!(copied("program", "aa", &[]), (vec![true; 4], 1));
-    assert_eq!(copied("program", "aa", &[(3, 100)]), (vec![false, false, false, true], 1));
+    assert_eq!(
+        copied("program", "aa", &[(3, 100)]),
+        (vec![false, false, false, true], 1)
+    );
     assert_eq!(copied("other", "", &[]), (vec![false; 4], 0));
 }
 
@@ -250,7 +274,11 @@ fn phases_begin_with_their_function_and_exchange_threads() {
     let next_touch = [Some(Home::Later(None)); 2];
     assert_eq!(first.homes[HEAP_PAGES..][4..6], next_touch);
     assert_eq!(second.entry, [(2, 16..48)]);
-    assert_eq!(threads(second), [], "they stay where the phase before put them");
+    assert_eq!(
+        threads(second),
+        [],
+        "they stay where the phase before put them"
+    );
     assert_eq!(second.homes[HEAP_PAGES..][..4], [1, 0, 2, 3].map(node));
     // From the places of the phase before, not from those of the beginning.
     assert_eq!(threads(third), [(0, 0), (1, 1), (2, 3), (3, 2)]);
@@ -271,7 +299,10 @@ fn phases_that_cannot_begin_or_move_threads_are_warned_about() {
     assert_eq!(homes.plan.phases[0].entry, []);
     assert_eq!(homes.plan.phases[0].threads, []);
     let exchanged = [(ThreadIndex(0), 1), (ThreadIndex(1), 0)];
-    assert_eq!(homes.plan.phases[1].threads, exchanged, "nobody moved before");
+    assert_eq!(
+        homes.plan.phases[1].threads, exchanged,
+        "nobody moved before"
+    );
     let notes = homes.notes("p.toml");
     let folder = traced.recording.folder.display();
     assert_eq!(
@@ -350,7 +381,10 @@ fn plans_are_for_their_program_only() {
         assert!(message.contains("`nearpage plan`"), "{message}");
         assert!(of_file(file, &own, processes).is_ok());
         let nothing = plan(4, Vec::new());
-        assert!(of_file(file, &nothing, processes).is_ok(), "it asks for nothing");
+        assert!(
+            of_file(file, &nothing, processes).is_ok(),
+            "it asks for nothing"
+        );
     });
 }
 

@@ -50,7 +50,11 @@ fn address_used_again_has_a_page_per_object() {
         assert_eq!(owns(&alive(0, 20_000)), [true, false], "freed in between");
         // Born before the page is touched again, and outlives it: it was not the earlier page's.
         assert_eq!(owns(&alive(20_000, u64::MAX)), [false, true]);
-        assert_eq!(owns(&alive(20_000, 30_000)), [true, false], "inside the first");
+        assert_eq!(
+            owns(&alive(20_000, 30_000)),
+            [true, false],
+            "inside the first"
+        );
         assert_eq!(owns(&alive(60_000, u64::MAX)), [false, true]);
         assert_eq!(owns(&alive(0, 500)), [false, false], "before either");
     });
@@ -77,12 +81,21 @@ fn pages_are_found_by_the_address_at_which_they_begin() {
 #[test]
 fn process_knows_when_its_second_thread_began() {
     let alone = Traced::of(&touched(HEAP, 1), &[]);
-    assert_eq!(with_process(&alone, |process| process.second_thread_ns()), u64::MAX);
+    assert_eq!(
+        with_process(&alone, |process| process.second_thread_ns()),
+        u64::MAX
+    );
     let mut two = Traced::of(&touched(HEAP, 1), &[loads(HEAP, 1, 1), loads(HEAP, 1, 1)]);
     two.recording.tables.threads[1].born_ns = 700;
-    assert_eq!(with_process(&two, |process| process.second_thread_ns()), 700);
+    assert_eq!(
+        with_process(&two, |process| process.second_thread_ns()),
+        700
+    );
     two.recording.tables.threads[1].pid = PID + 1;
-    assert_eq!(with_process(&two, |process| process.second_thread_ns()), u64::MAX);
+    assert_eq!(
+        with_process(&two, |process| process.second_thread_ns()),
+        u64::MAX
+    );
 }
 
 #[test]
@@ -239,9 +252,8 @@ fn entry_of_a_phase_in_another_build_is_found_by_name() {
     };
     let elsewhere = (1, 1);
     with_process(&traced, |process| {
-        let find = |function: &str| {
-            process.entry_of(&phase(function, "solver.so", "another", elsewhere))
-        };
+        let find =
+            |function: &str| process.entry_of(&phase(function, "solver.so", "another", elsewhere));
         assert_eq!(find("forward._omp_fn.0"), at(forward));
         assert_eq!(find("backward._omp_fn.0"), at(backward));
         assert_eq!(find("sideways._omp_fn.0"), []);

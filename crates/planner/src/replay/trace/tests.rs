@@ -55,7 +55,11 @@ fn page_belongs_to_the_innermost_large_object() {
     let outer = Some((0, 8));
     assert_eq!(found[..2], [outer, outer]);
     assert_eq!(found[2..4], [Some((2, 2)), Some((2, 2))], "nested");
-    assert_eq!(found[4..8], [outer; 4], "after what is nested; small ones do not count");
+    assert_eq!(
+        found[4..8],
+        [outer; 4],
+        "after what is nested; small ones do not count"
+    );
     assert_eq!(found[8], None);
     // Of two that begin together, the largest.
     let found = extents(4, vec![heap(at(0), 2), heap(at(0), 3)]);
@@ -97,7 +101,11 @@ fn mapping_is_found_behind_many_nested_objects() {
         replayed(&traced).extent(0).map(|extent| extent.1)
     };
     assert_eq!(last(900), Some(1802));
-    assert_eq!(last(NESTED_MOST as u64), None, "looking for it would take long");
+    assert_eq!(
+        last(NESTED_MOST as u64),
+        None,
+        "looking for it would take long"
+    );
 }
 
 /// Misses of each thread, and whether they were kept.
@@ -123,10 +131,7 @@ fn misses(replayed: &Replayed) -> (Vec<usize>, bool) {
 
 #[test]
 fn kept_steps_are_the_steps_on_disk_up_to_their_bound() {
-    let traced = Traced::of(
-        &touched(HEAP, 2),
-        &[loads(HEAP, 2, 50), loads(HEAP, 2, 30)],
-    );
+    let traced = Traced::of(&touched(HEAP, 2), &[loads(HEAP, 2, 50), loads(HEAP, 2, 30)]);
     let mut replayed = replayed(&traced);
     let counts = vec![100, 60];
     assert_eq!(misses(&replayed), (counts.clone(), false));

@@ -8,12 +8,7 @@ use crate::making::{HEAP, PAGE, PID, Traced, flash, loads, object, touched};
 use crate::replay::process::Processes;
 
 /// Homes by page number.
-fn homes_of(
-    traced: &Traced,
-    start: Start,
-    nodes: &[u16],
-    decided: &[usize],
-) -> Vec<(usize, Home)> {
+fn homes_of(traced: &Traced, start: Start, nodes: &[u16], decided: &[usize]) -> Vec<(usize, Home)> {
     let machine = flash();
     let trace = traced.recording.trace().expect("a trace");
     let processes = Processes::of(&traced.recording, &trace, &machine);
