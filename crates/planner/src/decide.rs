@@ -45,7 +45,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
         page_bytes: context.page_bytes,
         threads: None,
         teams: context.plan_teams(),
-        decisions: decisions,
+        decisions,
         predicted: None,
         live: None,
         phases: Vec::new(),
