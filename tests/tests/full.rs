@@ -191,7 +191,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     let notes = simulated["notes"].as_array().unwrap();
     let of_rest = notes
         .iter()
-        .filter(|note| note.as_str().unwrap().contains(" are of the rest."));
+        .filter(|note| note.as_str().unwrap().contains(" are of unmatched memory."));
     assert_eq!(of_rest.count(), 2, "{simulated:#}");
     case.write(
         "other.toml",

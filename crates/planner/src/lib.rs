@@ -24,6 +24,9 @@ mod holder;
 mod instances;
 mod interleave;
 mod layout;
+#[cfg(test)]
+#[path = "../tests/on_disk/making.rs"]
+mod making;
 mod object;
 mod parameters;
 mod place;

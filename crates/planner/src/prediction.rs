@@ -144,21 +144,8 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         if accesses <= 0.0 {
             continue;
         }
-        let rest = of_rest.filter(|_| may_be_rest(group));
-        let own = subject(context.tables, group);
-        let decisions = decisions_about(plan, &context, group, own.as_ref());
-        let is_named = !decisions.is_empty();
-        let placeable = match group.kind {
-            ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping => true,
-            ObjectKind::HeapArea => is_named || rest.is_some(),
-            ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => false,
-        };
-        if !placeable {
+        let Some(decisions) = placing(plan, &context, group, of_rest) else {
             continue;
-        }
-        let decisions = match is_named {
-            true => decisions,
-            false => rest.into_iter().collect(),
         };
         let Some(spread) = Layout::new(&interleave::everywhere(), &context, group.size_bytes)
         else {
@@ -216,4 +203,26 @@ pub fn predict(plan: &Plan, input: &Input) -> Prediction {
         interleave: outcome(totals[1]),
         planned: outcome(totals[2]),
     }
+}
+
+/// Positions of the decisions that place a group, unmatched memory's where no other does; none: nothing places such memory.
+fn placing(
+    plan: &Plan,
+    context: &Context,
+    group: &ObjectGroup,
+    of_rest: Option<usize>,
+) -> Option<Vec<usize>> {
+    let rest = of_rest.filter(|_| may_be_rest(group));
+    let own = subject(context.tables, group);
+    let decisions = decisions_about(plan, context, group, own.as_ref());
+    let is_named = !decisions.is_empty();
+    let placeable = match group.kind {
+        ObjectKind::Heap | ObjectKind::Static | ObjectKind::Mapping => true,
+        ObjectKind::HeapArea => is_named || rest.is_some(),
+        ObjectKind::Stack | ObjectKind::Tls | ObjectKind::Code => false,
+    };
+    placeable.then(|| match is_named {
+        true => decisions,
+        false => rest.into_iter().collect(),
+    })
 }

@@ -17,6 +17,7 @@ use crate::decided::{DecidedPlan, Judged, Planner};
 use crate::error::Error;
 use crate::layout::{pinned_layout, recorded_layout};
 use crate::parameters::{Parameters, Policy};
+use crate::replay::Replays;
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
 /// some percent, by how their threads happened to take turns.
@@ -126,51 +127,64 @@ pub fn choose(
     let mut recordings: Vec<Option<Weighed>> = analyses.iter().map(|_| None).collect();
     let mut limit_ns = f64::INFINITY;
     for at in order {
-        let (analysis, replays) = (&analyses[at], replays[at].as_mut());
-        let by = match replays {
-            Some(_) => Judged::Replay,
-            None => Judged::Model,
-        };
-        let mut planned = planners[at].decide_within(
+        let one = weigh(
+            (&analyses[at], &planners[at], &programs[at]),
             limit_ns,
-            Policy::Auto,
-            &programs[at],
             parameters,
-            replays,
+            replays[at].as_mut(),
+            touch_ns[at],
         )?;
-        let time = match &planned {
-            Some(planned) => planned
-                .time
-                .map(|time| (time.scaled_first_touch_ns, Some(time.scaled_planned_ns))),
-            None => touch_ns[at].map(|first_touch_ns| (first_touch_ns, None)),
-        };
-        let folder = analysis.recording.folder.clone();
-        let Some((first_touch_ns, planned_ns)) = time else {
-            return Err(incomparable(format!(
-                "{}: no time can be predicted on {}, by which several recordings could be weighed; name one recording",
-                folder.display(),
-                machine.name
-            )));
-        };
-        if let (Some(planned_ns), Judged::Replay) = (planned_ns, by) {
+        if let (Some(planned_ns), Judged::Replay) = (one.planned_ns, one.by) {
             limit_ns = limit_ns.min(WORTH_A_LOOK * planned_ns);
         }
-        let layout = layout(analysis, machine);
-        if let Some(planned) = &mut planned {
-            planned.plan.threads = layout;
-        }
-        recordings[at] = Some(Weighed {
-            recording: folder,
-            threads: layout.map(Layout::as_str),
-            by,
-            first_touch_ns,
-            planned_ns,
-            taken: false,
-            planned,
-        });
+        recordings[at] = Some(one);
     }
     let recordings = recordings.into_iter().flatten().collect();
     Ok(Choice::of(recordings, parameters.longer))
+}
+
+/// Makes the plan of a recording, unless it takes longer than `limit_ns` under all simple rules; `touch_ns`: how long it
+/// takes under first touch, as far as it was replayed.
+fn weigh(
+    (analysis, planner, program): (&Analysis, &Planner, &Input),
+    limit_ns: f64,
+    parameters: &Parameters,
+    replays: Option<&mut Replays<'_>>,
+    touch_ns: Option<f64>,
+) -> Result<Weighed, Error> {
+    let by = match replays {
+        Some(_) => Judged::Replay,
+        None => Judged::Model,
+    };
+    let mut planned =
+        planner.decide_within(limit_ns, Policy::Auto, program, parameters, replays)?;
+    let time = match &planned {
+        Some(planned) => planned
+            .time
+            .map(|time| (time.scaled_first_touch_ns, Some(time.scaled_planned_ns))),
+        None => touch_ns.map(|first_touch_ns| (first_touch_ns, None)),
+    };
+    let folder = analysis.recording.folder.clone();
+    let Some((first_touch_ns, planned_ns)) = time else {
+        return Err(incomparable(format!(
+            "{}: no time can be predicted on {}, by which several recordings could be weighed; name one recording",
+            folder.display(),
+            program.machine.name
+        )));
+    };
+    let layout = layout(analysis, program.machine);
+    if let Some(planned) = &mut planned {
+        planned.plan.threads = layout;
+    }
+    Ok(Weighed {
+        recording: folder,
+        threads: layout.map(Layout::as_str),
+        by,
+        first_touch_ns,
+        planned_ns,
+        taken: false,
+        planned,
+    })
 }
 
 fn incomparable(message: String) -> Error {

@@ -30,53 +30,25 @@
 //!   costs beyond a move is to be expected as often as copies have met with one so far ([`risk`]): so much more a
 //!   copy has to save, and so much more the budget has to allow.
 
+mod parameters;
+mod propose;
 mod purse;
 mod risk;
 mod threads;
 
 use nearpage_recording::{AccessKind, ThreadIndex};
 
+pub use self::parameters::{AutoParameters, MemoryTimes};
+
+use self::parameters::Costs;
+use self::propose::Proposal;
 use self::purse::Purse;
 use self::risk::Risk;
-use self::threads::{Refill, Threads, Weighing};
-use super::parameter::parameters;
+use self::threads::{Threads, Weighing};
 use super::{
     Action, ActionKind, Copies, Epoch, Observation, OnlinePolicy, ParameterError, Reason, Setting,
     ThreadMove,
 };
-
-const LARGE: u64 = 1_000_000_000_000;
-
-parameters! {
-    /// Named parameters. None of them is from a paper; they are the same for all programs.
-    pub struct AutoParameters {
-        check_ns = 250_000, 1..=LARGE, "time between looks at the load of controllers";
-        budget_permille = 10, 0..=1000, "thousandths of the time that moves may cost beyond what they have saved";
-        errors = 2, 0..=100, "standard errors by which a gain must exceed the cost of a move, until moves have paid for themselves";
-        remote_ns = 0, 0..=LARGE, "what an observed remote reference stands to save; 0: as the machine says";
-        cost_ns = 0, 0..=LARGE, "cost of moving a page; 0: as the machine says";
-        collapse_ns = 0, 0..=LARGE, "cost of a store to a page that has copies; 0: as the machine says";
-        collapse_permille = 50, 0..=1000, "copies in a thousand that are taken to be stored to, until copies have shown it";
-        replication = 1, 0..=1, "0: no page is replicated";
-        move_threads = 1, 0..=1, "0: threads stay where they are";
-        refill_ns = 0, 0..=LARGE, "cost of moving a thread, whose caches are cold then; 0: as the machine says";
-    }
-}
-
-/// What a machine's memory takes, in nanoseconds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MemoryTimes {
-    /// Unloaded latency, `[CPU's node][memory's node]`.
-    pub latency_ns: Vec<Vec<f64>>,
-    /// A controller's time for a request; 0: it has no limit.
-    pub service_ns: f64,
-    /// Moving a page.
-    pub move_ns: f64,
-    /// A store to a page that has copies, which takes them away.
-    pub collapse_ns: f64,
-    /// Lines of the caches that a CPU has to itself, which a thread that comes to it fills; 0: not known.
-    pub private_lines: u64,
-}
 
 /// No node.
 const NONE: u8 = u8::MAX;
@@ -156,22 +128,6 @@ pub struct Auto {
     threads: Option<Threads>,
 }
 
-/// What was seen of a page, had a node served it: what that saves, and its variance.
-struct Saving {
-    node: usize,
-    saved_ns: f64,
-    variance: f64,
-}
-
-/// What could be done to a page, and what it saves.
-struct Proposal {
-    kind: ActionKind,
-    saving: Saving,
-    /// Two times what it costs would be where it was done once before.
-    doublings: u8,
-    rule: &'static str,
-}
-
 impl Auto {
     /// With what the machine is known to take; where nothing is, the parameters have to say it.
     ///
@@ -187,13 +143,10 @@ impl Auto {
             check_ns,
             budget_permille,
             errors,
-            remote_ns,
-            cost_ns,
-            collapse_ns,
             collapse_permille,
             replication,
             move_threads,
-            refill_ns,
+            ..
         } = parameters;
         let nodes = setting.nodes;
         if setting.memory_nodes.count_ones() < 2 {
@@ -202,41 +155,12 @@ impl Auto {
                     .to_owned(),
             ));
         }
-        let told = |name: &str| {
-            ParameterError(format!(
-                "auto: {name}=0 leaves it to the machine, and nothing is known of its memory; give a number of nanoseconds"
-            ))
-        };
-        let cost_ns = match (cost_ns, times) {
-            (0, Some(times)) => times.move_ns,
-            (0, None) => return Err(told("cost_ns")),
-            (ns, _) => ns as f64,
-        };
-        let collapse_ns = match (collapse_ns, times) {
-            (0, Some(times)) => times.collapse_ns,
-            (0, None) => cost_ns,
-            (ns, _) => ns as f64,
-        };
-        let refill = match (refill_ns, times) {
-            (0, Some(times)) if times.private_lines > 0 => {
-                Refill::References(times.private_lines as f64)
-            }
-            (0, _) => Refill::Ns(cost_ns),
-            (ns, _) => Refill::Ns(ns as f64),
-        };
-        let latency_ns: Vec<f64> = match (remote_ns, times) {
-            (0, Some(times)) => times.latency_ns.iter().flatten().copied().collect(),
-            (0, None) => return Err(told("remote_ns")),
-            (ns, _) => (0..nodes * nodes)
-                .map(|pair| {
-                    if pair / nodes == pair % nodes {
-                        0.0
-                    } else {
-                        ns as f64
-                    }
-                })
-                .collect(),
-        };
+        let Costs {
+            cost_ns,
+            collapse_ns,
+            refill,
+            latency_ns,
+        } = Costs::of(parameters, nodes, times)?;
         let least = latency_ns.iter().copied().fold(f64::MAX, f64::min);
         let most = latency_ns.iter().copied().fold(0.0, f64::max);
         let lanes = nodes.next_multiple_of(LANES);
@@ -310,113 +234,6 @@ impl Auto {
             .filter(|&copy| copies.on(copy as u16))
             .min_by(|&a, &b| self.latency(node, a).total_cmp(&self.latency(node, b)))
             .unwrap_or(usize::from(copies.home))
-    }
-
-    /// The node that had best served all that was seen of a page: the last one of equals.
-    #[inline]
-    fn best_home(&self, page: u32, copies: Copies) -> Saving {
-        let row = &self.counts[page as usize * self.nodes..][..self.nodes];
-        let used = row
-            .iter()
-            .rev()
-            .fold(0u64, |used, &count| used << 1 | u64::from(count > 0));
-        let mut best = Saving {
-            node: 0,
-            saved_ns: f64::NEG_INFINITY,
-            variance: 0.0,
-        };
-        for first in (0..self.nodes).step_by(LANES) {
-            let of_lanes = |all: &[f64]| *all.first_chunk::<LANES>().expect("whole lanes");
-            let waits_ns = of_lanes(&self.wait_ns[first..]);
-            let (mut saved_ns, mut variance) = ([0.0; LANES], [0.0; LANES]);
-            let mut users = used & self.inhabited;
-            while users != 0 {
-                let node = users.trailing_zeros() as usize;
-                users &= users - 1;
-                let count = f64::from(row[node]);
-                let now_ns = self.loaded(node, self.serving(node, copies));
-                let waited_for = self.waited_for();
-                let latencies_ns = of_lanes(&self.latency_ns[node * self.wait_ns.len() + first..]);
-                for lane in 0..LANES {
-                    let loaded_ns = latencies_ns[lane] + waits_ns[lane];
-                    let each_ns = waited_for * (now_ns - loaded_ns);
-                    saved_ns[lane] += count * each_ns;
-                    variance[lane] += count * each_ns * each_ns;
-                }
-            }
-            for lane in 0..LANES {
-                let has_memory = self.memory_nodes >> (first + lane) & 1 == 1;
-                if has_memory && saved_ns[lane] >= best.saved_ns {
-                    best = Saving {
-                        node: first + lane,
-                        saved_ns: saved_ns[lane],
-                        variance: variance[lane],
-                    };
-                }
-            }
-        }
-        best
-    }
-
-    /// The best that could be done to a page.
-    #[inline]
-    fn propose(&self, page: u32, node: usize, copies: Copies) -> Proposal {
-        let state = &self.pages[page as usize];
-        let saving = self.best_home(page, copies);
-        let may_copy = self.replication
-            && state.stores == 0
-            && self.memory_nodes >> node & 1 == 1
-            && !copies.on(node as u16);
-        if may_copy {
-            // What others refer to stays where it is.
-            let count = match self.inhabited >> node & 1 {
-                0 => 0.0,
-                _ => f64::from(self.counts[page as usize * self.nodes + node]),
-            };
-            let now_ns = self.loaded(node, self.serving(node, copies));
-            let each_ns = self.waited_for() * (now_ns - self.loaded(node, node));
-            // Of equal ones the move: a page that one node uses moves.
-            if count * each_ns > saving.saved_ns {
-                return Proposal {
-                    kind: ActionKind::Replicate,
-                    saving: Saving {
-                        node,
-                        saved_ns: count * each_ns,
-                        variance: count * each_ns * each_ns,
-                    },
-                    doublings: state.collapses,
-                    rule: "reads by a node without a copy would have paid for one, and no store was seen of late",
-                };
-            }
-        }
-        let (kind, rule) = match self.is_nearer(page, saving.node, copies) {
-            true => (
-                ActionKind::Migrate,
-                "its references so far would have paid for moving it nearer",
-            ),
-            false => (
-                ActionKind::Interleave,
-                "its references so far would have paid for moving it to a less busy node",
-            ),
-        };
-        Proposal {
-            kind,
-            saving,
-            doublings: state.moves,
-            rule,
-        }
-    }
-
-    /// Would what was seen of a page have taken less on a node if nobody waited at controllers?
-    fn is_nearer(&self, page: u32, target: usize, copies: Copies) -> bool {
-        let row = &self.counts[page as usize * self.nodes..][..self.nodes];
-        let saved_ns = row.iter().enumerate().map(|(node, &count)| {
-            let lives = f64::from(u8::from(self.inhabited >> node & 1 == 1));
-            let nearer_ns =
-                self.latency(node, self.serving(node, copies)) - self.latency(node, target);
-            lives * f64::from(count) * nearer_ns
-        });
-        saved_ns.sum::<f64>() > 0.0
     }
 
     fn decide(

@@ -195,6 +195,36 @@ impl Traffic {
                 Fate::Stays | Fate::Colocated(_) => {}
             }
         }
+        placed += self.replicate(pages, managed, &mut to_interleave, actions);
+        for page in to_interleave.into_iter().map(|row: usize| &pages[row]) {
+            let drawn = interleaving::draw(page.copies.home, &leave, &arrive, &mut self.draws);
+            if let Some(node) = drawn {
+                self.count_by_node(page, &mut by_node);
+                let rule = "sampled on several nodes; drawn by the load of their memory";
+                actions.push(Self::action(
+                    page,
+                    ActionKind::Interleave,
+                    node,
+                    rule,
+                    &by_node,
+                ));
+                placed += 1;
+            }
+        }
+        placed
+    }
+
+    /// Copies pages that loads alone were sampled on, of programs with enough of them; of others they may be
+    /// interleaved. How many got copies.
+    fn replicate(
+        &mut self,
+        pages: &[Profiled],
+        managed: &mut [Option<Managed>],
+        to_interleave: &mut Vec<usize>,
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        let mut placed = 0;
+        let mut by_node = vec![0; self.nodes];
         for (application, managed) in managed.iter_mut().enumerate() {
             let Some(managed) = managed else { continue };
             let candidates = std::mem::take(&mut managed.candidates);
@@ -223,21 +253,6 @@ impl Traffic {
                 }
                 self.replicated_by[page.page as usize] = application as u16;
                 self.replicated[application] += 1;
-                placed += 1;
-            }
-        }
-        for page in to_interleave.into_iter().map(|row: usize| &pages[row]) {
-            let drawn = interleaving::draw(page.copies.home, &leave, &arrive, &mut self.draws);
-            if let Some(node) = drawn {
-                self.count_by_node(page, &mut by_node);
-                let rule = "sampled on several nodes; drawn by the load of their memory";
-                actions.push(Self::action(
-                    page,
-                    ActionKind::Interleave,
-                    node,
-                    rule,
-                    &by_node,
-                ));
                 placed += 1;
             }
         }

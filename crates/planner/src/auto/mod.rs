@@ -57,6 +57,7 @@
 mod alternatives;
 mod choice;
 mod contention;
+mod found;
 mod inputs;
 mod model;
 mod rest;

@@ -263,10 +263,10 @@ impl Homes {
             self.plan.homes.len(),
         );
         if self.of_rest > 0 {
-            note += &format!(" Of these, {} are of the rest.", self.of_rest);
+            note += &format!(" Of these, {} are of unmatched memory.", self.of_rest);
         }
         if self.plan.live.is_some() {
-            note += " `auto` looks after the program.";
+            note += " `auto` migrates pages online.";
         }
         if !self.missing.is_empty() {
             note += &format!(" Not found: {}.", self.missing.join(", "));
@@ -304,3 +304,6 @@ pub fn of_file(file: &Path, plan: &Plan, processes: &Processes) -> Result<Homes,
     }
     Ok(homes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -383,3 +383,6 @@ impl Judge for Replays<'_> {
         OBJECTS_MAX
     }
 }
+
+#[cfg(test)]
+mod tests;

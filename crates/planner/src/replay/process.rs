@@ -258,6 +258,11 @@ impl<'a> Process<'a> {
         if members.len() != places[1].len() {
             return None;
         }
+        // Places for another number of threads moved nobody before either.
+        let places = places.map(|places| match places.len() == members.len() {
+            true => places,
+            false => &[],
+        });
         let node = |places: &[u32], number: usize| {
             let place = places.get(number).map_or(number, |&place| place as usize);
             let node = self.machine.node_of(members.get(place)?.1)?;
@@ -375,3 +380,6 @@ fn module_name(module: &Module) -> ModuleName<'_> {
         file_name: module.file_name(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,6 +77,10 @@ impl Replayed {
 
     /// Keeps the decoded steps, unless there are too many: a quarter of a replay is decoding them.
     pub fn keep_steps(&mut self) -> Result<(), nearpage_recording::Error> {
+        self.keep_steps_within(STEPS_BYTES_MAX)
+    }
+
+    fn keep_steps_within(&mut self, bytes_max: usize) -> Result<(), nearpage_recording::Error> {
         let mut steps = Vec::new();
         let mut kept_bytes = 0;
         for position in 0..self.trace.threads().len() {
@@ -86,7 +90,7 @@ impl Replayed {
             while read.next(&mut batch)? {
                 kept_bytes += batch.misses.len() * size_of::<Miss>()
                     + batch.happenings.len() * size_of::<(usize, u32, Happening)>();
-                if kept_bytes > STEPS_BYTES_MAX {
+                if kept_bytes > bytes_max {
                     return Ok(());
                 }
                 batches.push(batch.clone());
@@ -159,3 +163,6 @@ impl Trace for Replayed {
 /// Objects that are looked at for one that reaches a page: a mapping is cut into no more large
 /// objects than that, or its pages after them are in none.
 const NESTED_MOST: usize = 1000;
+
+#[cfg(test)]
+mod tests;

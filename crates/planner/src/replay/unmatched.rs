@@ -59,3 +59,6 @@ fn of_other_kinds(process: &Process, pages: usize) -> Vec<bool> {
     }
     elsewhere
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Decisions about the rest: what many small objects share pages with.
 
+use super::judges::{HOURS_NS, Likes};
 use super::*;
 
 fn interleave() -> Placement {

@@ -1,0 +1,224 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const REFILL_NS: f64 = 20_000.0;
+
+/// Two nodes or more, 100 ns near and 300 ns far; a hundred far references pay for a move of a thread.
+struct World {
+    threads: Threads,
+    purse: Purse,
+    latency_ns: Vec<f64>,
+    wait_ns: Vec<f64>,
+    on: Vec<u16>,
+}
+
+impl World {
+    /// Threads by their nodes.
+    fn new(nodes: usize, cpus_per_node: u32, on: &[u16]) -> Self {
+        let latency = |pair: usize| {
+            if pair / nodes == pair % nodes {
+                100.0
+            } else {
+                300.0
+            }
+        };
+        let mut purse = Purse::new(0.0);
+        purse.balance_ns = 1e9;
+        Self {
+            threads: Threads::new(nodes, cpus_per_node, Refill::Ns(REFILL_NS)),
+            purse,
+            latency_ns: (0..nodes * nodes).map(latency).collect(),
+            wait_ns: vec![0.0; nodes],
+            on: on.to_vec(),
+        }
+    }
+
+    /// A thread refers to memory on a node so often.
+    fn refer(&mut self, thread: usize, memory: usize, times: u32) {
+        for _ in 0..times {
+            let index = ThreadIndex(thread as u32);
+            self.threads
+                .observe(index, usize::from(self.on[thread]), memory);
+        }
+    }
+
+    /// Which of them move where, of those that are alive; they go there.
+    fn decide(&mut self, alive: &[usize]) -> Vec<(usize, u16)> {
+        let threads: Vec<ThreadCounts> = (alive.iter())
+            .map(|&thread| ThreadCounts {
+                thread: ThreadIndex(thread as u32),
+                application: 0,
+                node: self.on[thread],
+                busy_ns: 1,
+                reads: 0,
+                writes: 0,
+            })
+            .collect();
+        let epoch = Epoch {
+            threads: &threads,
+            ..Epoch::default()
+        };
+        let weighing = Weighing {
+            latency_ns: &self.latency_ns,
+            wait_ns: &self.wait_ns,
+            every: 1.0,
+            errors: 0.0,
+        };
+        let left = self.threads.decide(&epoch, &weighing, &mut self.purse);
+        let wishes = self.threads.take_wishes();
+        let mut moves: Vec<(usize, u16)> = Vec::new();
+        let mut nodes = 0;
+        for wish in wishes {
+            let thread = wish.thread.0 as usize;
+            nodes |= 1 << self.on[thread];
+            self.on[thread] = wish.node;
+            moves.push((thread, wish.node));
+        }
+        assert_eq!(left, nodes);
+        moves
+    }
+}
+
+#[test]
+fn a_cpu_that_a_thread_is_on_its_way_to_is_taken() {
+    // Node 0 has one CPU that no thread has.
+    let mut world = World::new(2, 2, &[0, 1, 1]);
+    world.refer(1, 0, 200);
+    assert_eq!(world.decide(&[0, 1, 2]), [(1, 0)]);
+    world.on[1] = 1;
+    world.refer(2, 0, 200);
+    assert_eq!(world.decide(&[0, 1, 2]), []);
+    // Once it is there, its own CPU is kept for it.
+    world.on[1] = 0;
+    assert_eq!(world.decide(&[0, 1, 2]), []);
+}
+
+#[test]
+fn a_thread_goes_to_its_memory_when_that_has_paid() {
+    let mut world = World::new(2, 2, &[0, 1]);
+    world.refer(0, 1, 100);
+    world.refer(1, 1, 10);
+    assert_eq!(
+        world.decide(&[0, 1]),
+        [],
+        "it has cost as much as it would save"
+    );
+    world.refer(0, 1, 1);
+    assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+    let left_ns = 1e9 - REFILL_NS - BACK_MOVES * REFILL_NS;
+    assert_eq!(world.purse.free_ns(), left_ns);
+    // The way back, for which its CPU was kept, costs no more than the way there; and releases what was held for it.
+    world.refer(0, 0, 201);
+    assert_eq!(world.decide(&[0, 1]), []);
+    world.refer(0, 0, 1);
+    assert_eq!(world.decide(&[0, 1]), [(0, 0)]);
+    assert_eq!(world.purse.free_ns(), 1e9 - 2.0 * REFILL_NS);
+    // Then four times as much, beyond what has spoken for the other node.
+    world.refer(0, 1, 501);
+    assert_eq!(world.decide(&[0, 1]), []);
+    world.refer(0, 1, 1);
+    assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+}
+
+/// On machines whose remote memory is far away the caches are filled from there, too.
+#[test]
+fn caches_are_filled_from_where_its_memory_is() {
+    let mut world = World::new(2, 2, &[0, 1]);
+    world.threads.refill = Refill::References(100.0);
+    // A quarter of its references would go to the node that it leaves: 150 ns each, by which 100 are saved.
+    world.refer(0, 0, 37);
+    world.refer(0, 1, 111);
+    assert_eq!(world.decide(&[0, 1]), []);
+    world.refer(0, 0, 1);
+    world.refer(0, 1, 3);
+    assert_eq!(world.decide(&[0, 1]), [(0, 1)]);
+    let left_ns = 1e9 - (1.0 + BACK_MOVES) * 100.0 * 150.0;
+    assert_eq!(world.purse.free_ns(), left_ns);
+}
+
+#[test]
+fn threads_change_places_where_both_gain() {
+    let mut world = World::new(2, 1, &[0, 1]);
+    world.refer(0, 1, 1000);
+    assert_eq!(world.decide(&[0, 1]), [], "it has the CPU");
+    world.refer(1, 1, 200);
+    assert_eq!(world.decide(&[0, 1]), [], "it is where it wants to be");
+    world.refer(1, 0, 301);
+    assert_eq!(world.decide(&[0, 1]), [(0, 1), (1, 0)]);
+    assert_eq!(world.decide(&[0, 1]), []);
+}
+
+#[test]
+fn a_cpu_is_kept_for_threads_that_follow() {
+    let mut world = World::new(2, 2, &[0, 0, 1, 1]);
+    world.refer(0, 1, 1000);
+    assert_eq!(world.decide(&[0, 1, 2, 3]), []);
+    // One has ended: the next may be put where it was.
+    assert_eq!(world.decide(&[0, 1, 2]), []);
+    let mut one_more = World::new(2, 3, &[0, 0, 1, 1]);
+    one_more.refer(0, 1, 1000);
+    one_more.refer(1, 1, 1000);
+    assert_eq!(one_more.decide(&[0, 1, 2]), [(0, 1), (1, 1)]);
+}
+
+#[test]
+fn where_no_thread_ran_there_may_be_no_cpu() {
+    let mut world = World::new(3, 2, &[0, 1]);
+    world.refer(0, 2, 1000);
+    assert_eq!(world.decide(&[0, 1]), []);
+    // How many CPUs there are is not known.
+    let mut world = World::new(2, 0, &[0, 1]);
+    world.refer(0, 1, 1000);
+    assert_eq!(world.decide(&[0, 1]), []);
+}
+
+#[test]
+fn what_cannot_be_paid_for_is_not_done() {
+    let enough_ns = REFILL_NS + BACK_MOVES * REFILL_NS;
+    for (balance_ns, moves) in [(enough_ns - 1.0, 0), (enough_ns, 2)] {
+        let mut world = World::new(2, 4, &[0, 0, 1]);
+        world.purse.balance_ns = balance_ns;
+        world.refer(0, 1, 1000);
+        world.refer(1, 1, 1000);
+        // Side by side they cost as much as one.
+        assert_eq!(world.decide(&[0, 1, 2]).len(), moves);
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_node_has_more_threads_than_cpus_or_than_it_had(
+        on in prop::collection::vec(0u16..3, 1..9),
+        cpus_per_node in 0u32..4,
+        references in prop::collection::vec(
+            (0usize..9, 0usize..3, 0u32..600, any::<bool>(), any::<bool>()),
+            0..40,
+        ),
+    ) {
+        let mut world = World::new(3, cpus_per_node, &on);
+        let all: Vec<usize> = (0..on.len()).collect();
+        let on_node = |on: &[u16], node: u16| on.iter().filter(|&&other| other == node).count();
+        // Where threads are that are on their way.
+        let mut arrived = on.clone();
+        for (thread, memory, times, decides, arrives) in references {
+            let thread = thread % on.len();
+            std::mem::swap(&mut world.on, &mut arrived);
+            world.refer(thread, memory, times);
+            let before = world.on.clone();
+            let moves = if decides { world.decide(&all) } else { Vec::new() };
+            world.on = before;
+            std::mem::swap(&mut world.on, &mut arrived);
+            for (thread, node) in moves {
+                world.on[thread] = node;
+            }
+            if arrives {
+                arrived.clone_from(&world.on);
+            }
+            for node in 0..3 {
+                let bound = on_node(&on, node).max(cpus_per_node as usize);
+                prop_assert!(on_node(&world.on, node) <= bound);
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! `auto` by judges that know other things than the model does.
+
+use super::*;
+
+/// So long that nothing is uncertain.
+pub const HOURS_NS: f64 = 1e16;
+
+/// Likes one placement from one start.
+pub struct Likes {
+    pub placement: Placement,
+    pub start: Start,
+    pub of_samples: bool,
+}
+
+/// How far a judge that replays is trusted, but for what it makes slower.
+const OF_REPLAYS: Margins = Margins {
+    plan: 0.005,
+    object: 0.001,
+    slower: 0.0,
+    resized: 1.0 / 3.0,
+    of_samples: false,
+};
+
+impl Judge for Likes {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        let time = |selection: &Selection| {
+            let decisions = alternatives.plan(selection, |_| None).decisions;
+            let liked =
+                |one: &Decision| (&one.placement, one.start) == (&self.placement, self.start);
+            match decisions.iter().any(liked) {
+                true => 0.5 * HOURS_NS,
+                false => (1.0 - 0.01 * decisions.len() as f64) * HOURS_NS,
+            }
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        Margins {
+            of_samples: self.of_samples,
+            ..OF_REPLAYS
+        }
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+#[test]
+fn auto_finds_pages_that_are_best_with_whoever_uses_them_next_and_starts_that_samples_cannot_tell()
+{
+    let mut recording = master_initialised(8, block(), &block_cells());
+    recording.attribution.objects[0].affinity.initialisation = vec![filled_by_master()];
+    let parameters = Parameters {
+        phases: true,
+        ..Parameters::default()
+    };
+    let team = String::new();
+    for (placement, start) in [
+        (Placement::FirstTouch, Start::SecondThread),
+        (Placement::FirstTouch, Start::Parallel),
+        (Placement::Block { team }, Start::Parallel),
+    ] {
+        let found = |of_samples| {
+            let mut judge = Likes {
+                placement: placement.clone(),
+                start,
+                of_samples,
+            };
+            recording.with(&opteron(), |input| {
+                let Ok(chosen) = choose(input, &parameters, &mut judge);
+                chosen.time.planned_ns == 0.5 * HOURS_NS
+            })
+        };
+        assert!(found(false), "{placement} {start:?}");
+        assert!(!found(true), "{placement} {start:?}");
+    }
+}
+
+/// Knows what plans save and what they cost with an input of another size, as shares of the time.
+struct Foresees {
+    saved: f64,
+    /// For placements that are not the recorded one: what the object's pattern would make of them.
+    cost_resized: f64,
+    wanted: Placement,
+    slower: f64,
+}
+
+impl Judge for Foresees {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        let time = |selection: &Selection| {
+            let decisions = alternatives.plan(selection, |_| None).decisions;
+            let share = match decisions.first().map(|one| &one.placement) {
+                None => 0.0,
+                Some(placement) if *placement == self.wanted => -self.saved,
+                Some(_) => self.cost_resized,
+            };
+            (1.0 + share) * HOURS_NS
+        };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        Margins {
+            slower: self.slower,
+            ..OF_REPLAYS
+        }
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+/// Runs of the pages that one input had, and blocks of its size, fit no other input unless the pattern grows as
+/// the plan takes it to.
+#[test]
+fn auto_leaves_placements_that_would_cost_too_much_in_another_size() {
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 6 * PAGE,
+        period_bytes: 24 * PAGE,
+    };
+    let mixed: Vec<(u32, u32, f32)> = (0..32)
+        .map(|page| (page, page / 2 * 5 % 8, 500.0))
+        .collect();
+    for (pattern, cells) in [(Pattern::Mixed, mixed), (cyclic, block_cells())] {
+        let recording = master_initialised(8, pattern, &cells);
+        let wanted = recording.decide(Policy::Object, &opteron());
+        let wanted = only(&wanted).placement.clone();
+        let planned = |cost_resized| {
+            let mut judge = Foresees {
+                saved: 0.06,
+                cost_resized,
+                wanted: wanted.clone(),
+                slower: 0.0,
+            };
+            recording.with(&opteron(), |input| {
+                let Ok(chosen) = choose(input, &Parameters::default(), &mut judge);
+                chosen.plan.decisions.len()
+            })
+        };
+        assert_eq!(planned(-0.01), 1, "{wanted}");
+        assert_eq!(planned(0.01), 0, "{wanted}");
+    }
+}
+
+/// What no simple rule brings near a limit is not looked into.
+#[test]
+fn auto_gives_up_what_takes_too_long() {
+    let recording = master_initialised(8, Pattern::Mixed, &block_cells());
+    let tried = std::cell::Cell::new(0);
+    let chosen = |limit_ns| {
+        let mut judge = Slow { tried: &tried };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose_within(limit_ns, input, &Parameters::default(), &mut judge);
+            chosen.map(|chosen| chosen.time.planned_ns)
+        })
+    };
+    assert_eq!(chosen(0.8 * HOURS_NS), None);
+    let simple = tried.replace(0);
+    assert_eq!(chosen(0.9 * HOURS_NS), Some(0.9 * HOURS_NS));
+    assert!(tried.get() > simple, "{} of {simple}", tried.get());
+}
+
+/// Whatever is placed takes a tenth less.
+struct Slow<'a> {
+    tried: &'a std::cell::Cell<usize>,
+}
+
+impl Judge for Slow<'_> {
+    type Error = std::convert::Infallible;
+
+    fn times_ns(
+        &mut self,
+        alternatives: &Alternatives,
+        selections: &[Selection],
+    ) -> Result<Vec<f64>, Self::Error> {
+        self.tried.set(self.tried.get() + selections.len());
+        let time =
+            |selection: &Selection| match alternatives.plan(selection, |_| None).decisions.len() {
+                0 => HOURS_NS,
+                _ => 0.9 * HOURS_NS,
+            };
+        Ok(selections.iter().map(time).collect())
+    }
+
+    fn margins(&self) -> Margins {
+        OF_REPLAYS
+    }
+
+    fn objects_max(&self) -> usize {
+        6
+    }
+}
+
+/// All its misses at the farthest node's latency, and then at the nearest's, are less than what is asked of a decision.
+#[test]
+fn a_replay_is_not_asked_about_what_cannot_save_enough() {
+    let decided = |loads_of_small: f32| {
+        let mut recording = master_initialised(8, block(), &block_cells());
+        let small: Vec<(u32, u32, f32)> = (0..32)
+            .map(|page| (page, page / 4, loads_of_small))
+            .collect();
+        recording.object("small", 32, block(), &small);
+        let tried = std::cell::Cell::new(0);
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &Parameters::default(), &mut Slow { tried: &tried });
+            (chosen.plan.decisions.len(), tried.get())
+        })
+    };
+    let large = block_cells()[0].2;
+    // Of the latencies 0.4 and 0.11 %; 43 % of that may be saved.
+    let [(_, of_both), (alone, of_one)] = [0.004 * large, 0.0011 * large].map(decided);
+    assert!(of_one < of_both, "{of_one} of {of_both}");
+    assert_eq!(alone, 1);
+}
+
+/// A difference of two large sums is the first that another input changes.
+#[test]
+fn auto_leaves_what_saves_little_of_what_it_makes_slower() {
+    // Of its accesses the master makes as many as all others together.
+    let cells = (0..32).flat_map(|page| [(page, 0, 7000.0), (page, 1 + page % 7, 7000.0)]);
+    let cells: Vec<(u32, u32, f32)> = cells.collect();
+    let recording = master_initialised(8, Pattern::Shared, &cells);
+    let planned = |wanted: &Placement, slower| {
+        let mut judge = Foresees {
+            saved: 0.006,
+            cost_resized: 0.0,
+            wanted: wanted.clone(),
+            slower,
+        };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &Parameters::default(), &mut judge);
+            chosen.plan.decisions.len()
+        })
+    };
+    let block = Placement::Block {
+        team: String::new(),
+    };
+    assert_eq!(planned(&block, 0.0), 1);
+    // As if everything were slower by far more than is saved.
+    assert_eq!(planned(&block, f64::MAX), 0);
+    // Interleaving has neither a size nor a share of one input.
+    assert_eq!(
+        planned(&Placement::Interleave { nodes: Vec::new() }, f64::MAX),
+        1
+    );
+}
+
+#[test]
+fn code_is_copied_where_a_replay_says_so_and_placed_by_nobody_else() {
+    let mut cells = shared_cells(8);
+    // Of the fetches from other nodes than the master's most are from three pages.
+    for (page, thread, fetches) in &mut cells {
+        if [4, 5, 9].contains(page) && *thread > 0 {
+            *fetches = 100_000.0;
+        }
+    }
+    let mut recording = master_initialised(8, Pattern::ReadShared, &cells);
+    let mut code = recording.attribution.objects[0].clone();
+    code.kind = ObjectKind::Code;
+    code.name = ObjectName::Other("cg".to_owned());
+    recording.attribution.objects = vec![code];
+    let parameters = Parameters {
+        replicas: true,
+        ..Parameters::default()
+    };
+    let subjects = |of_samples| {
+        let mut judge = Likes {
+            placement: Placement::Replicate,
+            start: Start::Allocation,
+            of_samples,
+        };
+        recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &parameters, &mut judge);
+            let decisions = chosen.plan.decisions.into_iter();
+            decisions
+                .map(|decision| decision.subject)
+                .collect::<Vec<_>>()
+        })
+    };
+    let hot = |pages: &[(u64, u64)]| Subject::Code {
+        module: "cg".to_owned(),
+        build_id: "aa".to_owned(),
+        pages: pages.to_vec(),
+    };
+    assert_eq!(subjects(false), [hot(&[(4, 2), (9, 1)])]);
+    assert_eq!(subjects(true), []);
+    for policy in [Policy::Object, Policy::Uniform, Policy::Interleave] {
+        assert_eq!(recording.decide(policy, &opteron()).decisions, []);
+    }
+}
+
+/// A plan file says of code that it is copied, and is refused with anything else.
+#[test]
+fn code_is_not_left_to_whoever_runs_it_next() {
+    let mut recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));
+    let code = &mut recording.attribution.objects[0];
+    code.kind = ObjectKind::Code;
+    code.name = ObjectName::Other("cg".to_owned());
+    code.affinity.initialisation = vec![Cell {
+        page: 0,
+        thread: ThreadIndex(0),
+        loads: 64.0,
+        stores: 0.0,
+        cost_ns: 64.0,
+    }];
+    let parameters = Parameters {
+        replicas: true,
+        phases: true,
+        ..Parameters::default()
+    };
+    for start in [Start::SecondThread, Start::Parallel] {
+        let mut judge = Likes {
+            placement: Placement::FirstTouch,
+            start,
+            of_samples: false,
+        };
+        let decisions = recording.with(&opteron(), |input| {
+            let Ok(chosen) = choose(input, &parameters, &mut judge);
+            chosen.plan.decisions
+        });
+        let placements = decisions.iter().map(|decision| &decision.placement);
+        assert_eq!(placements.collect::<Vec<_>>(), [&Placement::Replicate]);
+    }
+}

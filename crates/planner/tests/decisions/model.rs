@@ -1,0 +1,236 @@
+//! `auto` by the contention model.
+
+use super::*;
+
+#[test]
+fn auto_places_blocks_near_their_threads() {
+    let plan = master_initialised(8, block(), &block_cells()).decide(Policy::Auto, &opteron());
+    let decision = only(&plan);
+    assert_eq!(
+        decision.placement,
+        Placement::Block {
+            team: String::new()
+        }
+    );
+    assert!(
+        decision.why.contains("; predicted to save "),
+        "{}",
+        decision.why
+    );
+    assert_eq!(plan.policy, "auto");
+}
+
+/// A clock's samples are a millisecond each, whatever a miss takes; where the machine knows distances
+/// alone, both still have to be times.
+#[test]
+fn auto_weighs_computation_by_time_where_no_latency_is_known() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    for thread in &mut recording.tables.threads {
+        thread.counts.accesses = 400;
+        thread.counts.compute = 400;
+    }
+    let known = recording.decide(Policy::Auto, &opteron());
+    let distances = Machine {
+        latency_ns: None,
+        ..opteron()
+    };
+    let plan = recording.decide(Policy::Auto, &distances);
+    assert_eq!(only(&plan).placement, only(&known).placement);
+    assert!(matches!(only(&plan).placement, Placement::Block { .. }));
+}
+
+/// The master fills blocks that threads then use: remote stores lose more than local loads save.
+#[test]
+fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
+    let cells: Vec<(u32, u32, f32)> = block_cells()
+        .into_iter()
+        // The last thread uses its block most: all of it near one thread is no other first touch.
+        .map(|(page, thread, loads)| (page, thread, 1000.0 * loads + thread as f32))
+        .collect();
+    let mut recording = master_initialised(8, block(), &cells);
+    let parameters = Parameters {
+        phases: true,
+        ..Parameters::default()
+    };
+    let decide_on = |recording: &Recording, machine: &Machine| {
+        recording.with(machine, |input| decide(Policy::Auto, input, &parameters))
+    };
+    let machine = Machine {
+        moves: nearpage_machine::Moves {
+            fixed_ns: Some(1000.0),
+            ..opteron().moves
+        },
+        ..opteron()
+    };
+    let at_once = decide_on(&recording, &machine);
+    assert_eq!(only(&at_once).start, Start::Allocation);
+    let group = &mut recording.attribution.objects[0];
+    let stores = |page| Cell {
+        page,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 2000.0,
+        cost_ns: 2e9,
+    };
+    group.affinity.initialisation = (0..32).map(stores).collect();
+    let later = decide_on(&recording, &machine);
+    assert_eq!(only(&later).placement, only(&at_once).placement);
+    assert_eq!(only(&later).start, Start::SecondThread);
+    let dear = Machine {
+        moves: nearpage_machine::Moves {
+            fixed_ns: Some(1e11),
+            ..opteron().moves
+        },
+        ..opteron()
+    };
+    for decision in decide_on(&recording, &dear).decisions {
+        assert_eq!(decision.start, Start::Allocation, "{decision:?}");
+    }
+}
+
+/// Blocks cost the master who fills them, once, and save the team as often as it goes over them.
+#[test]
+fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    let stores = |page| Cell {
+        page,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 300.0,
+        cost_ns: 300.0,
+    };
+    let group = &mut recording.attribution.objects[0];
+    group.affinity.initialisation = (0..32).map(stores).collect();
+    let chosen = |longer| {
+        let machine = opteron();
+        let parameters = Parameters {
+            longer,
+            ..Parameters::default()
+        };
+        recording.with(&machine, |input| {
+            let mut model = Model::new(input, &parameters).expect("nodes");
+            let Ok(chosen) = choose(input, &parameters, &mut model);
+            let times = model.times(&chosen.plan);
+            // The finished plan is predicted to take what it was chosen for.
+            for (predicted_ns, chosen_ns) in [
+                (times[1].first_touch_ns, chosen.time.first_touch_ns),
+                (times[1].planned_ns, chosen.time.planned_ns),
+            ] {
+                assert!(
+                    (predicted_ns / chosen_ns - 1.0).abs() < 1e-9,
+                    "{times:?} {chosen:?}"
+                );
+            }
+            (chosen.plan, times)
+        })
+    };
+    let (plan, [short, _]) = chosen(1.0);
+    assert!(plan.decisions.is_empty(), "{plan:?}");
+    let (plan, [recorded, long]) = chosen(100.0);
+    only(&plan);
+    assert!(long.planned_ns < long.first_touch_ns);
+    assert!(recorded.planned_ns > recorded.first_touch_ns);
+    assert_eq!(recorded.first_touch_ns, short.first_touch_ns);
+}
+
+#[test]
+fn auto_spreads_what_all_threads_read_where_controllers_are_short() {
+    let recording = master_initialised(16, Pattern::ReadShared, &shared_cells(16));
+    let plan = recording.decide(Policy::Auto, &preset("carrefour-a").expect("preset"));
+    let interleave = Placement::Interleave { nodes: Vec::new() };
+    assert_eq!(only(&plan).placement, interleave);
+}
+
+/// Discovered, and never measured: what all use would be as near on one node as on all.
+#[test]
+fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
+    let machine = Machine {
+        latency_ns: None,
+        ..opteron()
+    };
+    let threads = machine.nodes.iter().map(|node| node.cpus.as_slice().len());
+    let threads = threads.sum::<usize>() as u32;
+    let recording = master_initialised(threads, Pattern::ReadShared, &shared_cells(threads));
+    let plan = recording.decide(Policy::Auto, &machine);
+    let interleave = Placement::Interleave { nodes: Vec::new() };
+    assert_eq!(only(&plan).placement, interleave);
+    // A description that leaves bandwidths out has no limits.
+    let unlimited = Machine {
+        processor: nearpage_machine::Processor {
+            clock_ghz: Some(2.0),
+            ..machine.processor
+        },
+        ..machine
+    };
+    let plan = recording.decide(Policy::Auto, &unlimited);
+    assert!(
+        plan.decisions
+            .iter()
+            .all(|decision| decision.placement != interleave),
+        "{plan:?}"
+    );
+}
+
+#[test]
+fn auto_copies_what_is_only_read_where_that_can_be_done() {
+    let recording = master_initialised(8, Pattern::ReadShared, &shared_cells(8));
+    let parameters = Parameters {
+        replicas: true,
+        ..Parameters::default()
+    };
+    let plan = recording.with(&opteron(), |input| decide(Policy::Auto, input, &parameters));
+    assert_eq!(only(&plan).placement, Placement::Replicate);
+    let local = recording.predict(&plan, &opteron()).planned.local_share;
+    assert_eq!(local, 1.0);
+}
+
+#[test]
+fn auto_leaves_alone_what_it_cannot_improve_or_does_not_know() {
+    // Everybody's own pages, touched first by their thread.
+    let mut recording = Recording::new(8);
+    let touches = (0..32).map(|page| (page, ThreadIndex(page / 4))).collect();
+    recording
+        .object("build", 32, block(), &block_cells())
+        .first_touches = touches;
+    assert_eq!(recording.decide(Policy::Auto, &opteron()).decisions, []);
+    // Two samples of a long run: it might as well be chance.
+    let few = [(0, 2, 1.0), (31, 3, 1.0)];
+    let plan = master_initialised(8, Pattern::Mixed, &few).decide(Policy::Auto, &opteron());
+    assert_eq!(plan.decisions, []);
+}
+
+/// Pages that any thread reads, with a sample or two each: a run for each page fits what was seen, and
+/// nothing else.
+#[test]
+fn auto_does_not_take_chance_for_affinity() {
+    let cells: Vec<(u32, u32, f32)> = (0..600).map(|page| (page, page * 7919 % 8, 1.0)).collect();
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 600, Pattern::Mixed, &cells)
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let uniform = recording.decide(Policy::Uniform, &opteron());
+    assert!(matches!(only(&uniform).placement, Placement::Runs(_)));
+    for decision in recording.decide(Policy::Auto, &opteron()).decisions {
+        assert!(
+            !matches!(decision.placement, Placement::Runs(_)),
+            "{decision:?}"
+        );
+    }
+    // With fifty samples to a page they are no chance.
+    let cells: Vec<(u32, u32, f32)> = cells.iter().map(|cell| (cell.0, cell.1, 50.0)).collect();
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 600, Pattern::Mixed, &cells)
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let auto = recording.decide(Policy::Auto, &opteron());
+    assert!(matches!(only(&auto).placement, Placement::Runs(_)));
+}
+
+#[test]
+fn auto_goes_by_patterns_on_a_machine_of_one_node() {
+    let recording = master_initialised(8, block(), &block_cells());
+    let auto = recording.decide(Policy::Auto, &one_node());
+    let object = recording.decide(Policy::Object, &one_node());
+    assert_eq!(auto.decisions, object.decisions);
+    assert_eq!(auto.decisions.len(), 1);
+}

@@ -1,0 +1,447 @@
+//! Which placement each policy gives an object.
+
+use super::*;
+
+/// The worked example: 8 threads on the Opterons' 4 nodes, two to a node, all data first touched by
+/// the master on node 0.
+#[test]
+fn golden_opteron() {
+    let mut recording = Recording::new(8);
+    recording
+        .object("build", 32, block(), &block_cells())
+        .first_touches = vec![(0, ThreadIndex(0))];
+    let plan = recording.decide(Policy::Object, &opteron());
+    let decision = only(&plan);
+    assert_eq!(decision.name, "inlined cg.c:5 (malloc)");
+    assert_eq!(
+        decision.placement,
+        Placement::Block {
+            team: String::new()
+        }
+    );
+    assert_eq!(
+        decision.why,
+        "320 loads and 0 stores by 8 threads; each of the 8 threads of openmp uses a share of its own, 16K now \
+         (100 % of the accesses are by the owner)"
+    );
+    assert_eq!(decision.effect.local_before, Some(0.25));
+    assert_eq!(
+        (decision.effect.local_after, decision.effect.cost_share),
+        (1.0, 1.0)
+    );
+    let Subject::CallSite {
+        frames,
+        order: None,
+        thread: None,
+        size_bytes,
+    } = &decision.subject
+    else {
+        panic!("a call site: {:?}", decision.subject)
+    };
+    assert_eq!(*size_bytes, 32 * PAGE);
+    let frames: Vec<_> = frames
+        .iter()
+        .map(|frame| (frame.module.as_str(), frame.offset, frame.line))
+        .collect();
+    assert_eq!(
+        frames,
+        [("cg", 0x10, 33), ("cg", 0x100, 80)],
+        "no C library, nothing inlined"
+    );
+    assert_eq!(
+        (plan.policy.as_str(), plan.machine.as_str(), plan.page_bytes),
+        ("object", "opteron-4", PAGE)
+    );
+    let team = &plan.teams[0];
+    assert_eq!((team.name.as_str(), team.threads), ("openmp", 8));
+    assert_eq!(
+        (team.module.as_str(), team.build_id.as_str(), team.offset),
+        ("libgomp.so.1", "bb", 0x1d0)
+    );
+
+    let prediction = recording.predict(&plan, &opteron());
+    let [predicted] = prediction.objects.as_slice() else {
+        panic!("one object")
+    };
+    assert_eq!(
+        (predicted.decisions.first(), predicted.first_touch_assumed),
+        (Some(&0), false)
+    );
+    assert!(prediction.planned.mean_latency_ns.is_some());
+    // Table 2's first column, its diagonal, and its mean.
+    assert_eq!(
+        prediction.first_touch.mean(),
+        (102.0 + 143.0 + 179.0 + 141.0) / 4.0
+    );
+    assert_eq!(
+        prediction.planned.mean(),
+        (102.0 + 107.0 + 102.0 + 108.0) / 4.0
+    );
+    let all: f64 = opteron().weights().iter().flatten().sum();
+    assert!((prediction.interleave.mean() - all / 16.0).abs() < 1e-9);
+    assert_eq!(
+        (
+            prediction.first_touch.local_share,
+            prediction.interleave.local_share,
+            prediction.planned.local_share
+        ),
+        (0.25, 0.25, 1.0)
+    );
+}
+
+#[test]
+fn equations_find_the_pattern_behind_the_pages() {
+    for policy in [Policy::Uniform, Policy::HopSensitive] {
+        let mut recording = Recording::new(8);
+        recording.object("build", 32, block(), &block_cells());
+        assert_eq!(
+            only(&recording.decide(policy, &opteron())).placement,
+            Placement::Block {
+                team: String::new()
+            }
+        );
+    }
+}
+
+#[test]
+fn equations_write_page_runs_where_no_pattern_fits() {
+    // Threads 6 and 7 are on node 3, 0 and 1 on node 0; page 3 is silent and follows page 2.
+    let cells = [
+        (0, 6, 2.0),
+        (0, 7, 3.0),
+        (1, 7, 4.0),
+        (1, 0, 1.0),
+        (2, 0, 9.0),
+        (5, 6, 5.0),
+    ];
+    let mut recording = Recording::new(8);
+    recording.object("build", 8, Pattern::Mixed, &cells);
+    let expected = Placement::Runs(vec![
+        run(0, 2, thread(7)),
+        run(2, 2, thread(0)),
+        run(4, 4, thread(6)),
+    ]);
+    assert_eq!(
+        only(&recording.decide(Policy::Uniform, &opteron())).placement,
+        expected
+    );
+    assert_eq!(
+        only(&recording.decide(Policy::Object, &opteron())).placement,
+        expected
+    );
+}
+
+#[test]
+fn silent_pages_take_the_pattern_where_there_is_one() {
+    // Only the last page of each share was sampled: neighbours alone would cut the shares in halves.
+    // Page 0 is thread 7's besides, so that the pattern as a whole does not fit.
+    let mut cells: Vec<_> = (0..8).map(|share| (4 * share + 3, share, 10.0)).collect();
+    cells.insert(0, (0, 7, 50.0));
+    let mut recording = Recording::new(8);
+    recording.object("build", 32, block(), &cells);
+    let placement = only(&recording.decide(Policy::Uniform, &opteron()))
+        .placement
+        .clone();
+    let Placement::Runs(runs) = placement else {
+        panic!("runs: {placement:?}")
+    };
+    let found: Vec<_> = runs.iter().map(|run| (run.first_page, run.pages)).collect();
+    assert_eq!(found, [(0, 1), (1, 7), (8, 8), (16, 8), (24, 8)]);
+}
+
+#[test]
+fn hop_sensitive_puts_a_page_between_its_readers() {
+    // Threads 0, 2 and 4 are on nodes 0, 1 and 2; node 1 reads least but is near to both others.
+    let page = |page| [(page, 0, 10.0), (page, 2, 9.0), (page, 4, 10.0)];
+    let cells = [page(0), page(1)].concat();
+    let mut recording = Recording::new(8);
+    recording.object("build", 2, Pattern::Mixed, &cells);
+    let machine = opteron();
+    let whole = |policy, machine| only(&recording.decide(policy, machine)).placement.clone();
+    assert_eq!(
+        whole(Policy::HopSensitive, &machine),
+        Placement::Whole(thread(2))
+    );
+    assert_eq!(
+        whole(Policy::Uniform, &machine),
+        Placement::Whole(thread(0))
+    );
+
+    // Memory without CPUs between the two ends of a line: nobody's, so the node itself owns it.
+    let line = "name = \"line\"\npage_bytes = 4096\ndistance = [[10, 12, 30], [12, 10, 12], [30, 12, 10]]\n\
+                [[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\n[[node]]\nid = 2\ncpus = \"1\"\n";
+    let line = Machine::from_toml(line, "line").expect("machine");
+    assert_eq!(
+        whole(Policy::HopSensitive, &line),
+        Placement::Whole(Owner::Node(NodeId(1)))
+    );
+}
+
+#[test]
+fn every_pattern_has_its_placement() {
+    let cells: Vec<_> = (0..32)
+        .flat_map(|page| (0..8).map(move |thread| (page, thread, 1.0)))
+        .collect();
+    let cyclic = Pattern::BlockCyclic {
+        team: 0,
+        block_bytes: 5000,
+        period_bytes: 40_000,
+    };
+    for (pattern, expected) in [
+        (
+            block(),
+            Some(Placement::Block {
+                team: String::new(),
+            }),
+        ),
+        (
+            cyclic,
+            Some(Placement::BlockCyclic {
+                block_bytes: 5000,
+                team: String::new(),
+            }),
+        ),
+        (
+            Pattern::Private {
+                thread: ThreadIndex(5),
+            },
+            Some(Placement::Whole(thread(5))),
+        ),
+        (
+            Pattern::Shared,
+            Some(Placement::Interleave { nodes: Vec::new() }),
+        ),
+        (
+            Pattern::ReadShared,
+            Some(Placement::Interleave { nodes: Vec::new() }),
+        ),
+        (Pattern::Unknown, None),
+    ] {
+        for machine in [opteron(), one_node()] {
+            let mut recording = Recording::new(8);
+            recording.object("build", 32, pattern.clone(), &cells);
+            let plan = recording.decide(Policy::Object, &machine);
+            let found = plan
+                .decisions
+                .first()
+                .map(|decision| decision.placement.clone());
+            assert_eq!(found, expected, "{pattern:?} on {}", machine.name);
+        }
+    }
+}
+
+#[test]
+fn a_machine_of_one_node_still_decides_by_thread() {
+    let mut recording = Recording::new(4);
+    recording.object(
+        "build",
+        6,
+        Pattern::Mixed,
+        &[(0, 3, 2.0), (1, 3, 2.0), (2, 1, 5.0), (4, 2, 1.0)],
+    );
+    let plan = recording.decide(Policy::HopSensitive, &one_node());
+    assert_eq!(
+        only(&plan).placement,
+        Placement::Runs(vec![
+            run(0, 2, thread(3)),
+            run(2, 2, thread(1)),
+            run(4, 2, thread(2))
+        ])
+    );
+    assert_eq!(only(&plan).effect.local_after, 1.0);
+}
+
+#[test]
+fn what_first_touch_does_well_is_left_to_it() {
+    for policy in [Policy::Object, Policy::Uniform, Policy::HopSensitive] {
+        for machine in [opteron(), one_node()] {
+            let mut recording = Recording::new(8);
+            let group = recording.object("build", 32, block(), &block_cells());
+            group.first_touches = (0..32).map(|page| (page, ThreadIndex(page / 4))).collect();
+            assert_eq!(
+                recording.decide(policy, &machine).decisions,
+                [],
+                "{policy:?} on {}",
+                machine.name
+            );
+        }
+    }
+}
+
+#[test]
+fn small_and_cheap_objects_are_left_alone() {
+    let mut recording = Recording::new(8);
+    recording.object(
+        "build",
+        32,
+        block(),
+        &block_cells()
+            .iter()
+            .map(|c| (c.0, c.1, 1000.0))
+            .collect::<Vec<_>>(),
+    );
+    recording.object(
+        "small",
+        1,
+        Pattern::Private {
+            thread: ThreadIndex(3),
+        },
+        &[(0, 3, 1e6)],
+    );
+    recording.object(
+        "cheap",
+        8,
+        Pattern::Private {
+            thread: ThreadIndex(3),
+        },
+        &[(0, 3, 1.0)],
+    );
+    // `auto` goes by time, of which thread 3 has most, on an object that cannot be placed.
+    for policy in Policy::ALL
+        .into_iter()
+        .filter(|&policy| policy != Policy::Auto)
+    {
+        let plan = recording.decide(policy, &opteron());
+        assert_eq!(only(&plan).name, "build cg.c:80 (inlined)", "{policy:?}");
+    }
+}
+
+#[test]
+fn sharing_among_some_nodes_interleaves_without_naming_them() {
+    let cells: Vec<_> = (0..8)
+        .flat_map(|page| [(page, 0, 5.0), (page, 1, 5.0), (page, 2, 5.0)])
+        .collect();
+    let mut recording = Recording::new(8);
+    recording.object("build", 8, Pattern::Shared, &cells);
+    let placement = only(&recording.decide(Policy::Object, &opteron()))
+        .placement
+        .clone();
+    // So the plan serves machines that have other nodes.
+    assert_eq!(placement, Placement::Interleave { nodes: Vec::new() });
+    // All of them fit on one node of AMD48's: first touch is local.
+    let amd48 = preset("amd48").expect("preset");
+    assert_eq!(recording.decide(Policy::Object, &amd48).decisions, []);
+}
+
+/// Eight buffers, allocated in turn by the master, two for each of four threads; the last two were
+/// never sampled.
+#[test]
+fn instances_go_to_their_users_in_order_of_allocation() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<_> = (0..4)
+        .flat_map(|page| (0..3).map(move |thread| (page, thread, 4.0)))
+        .collect();
+    recording.object("buffers", 4, Pattern::Shared, &cells);
+    recording.tables.objects.clear();
+    for order in 0..6 {
+        recording.tables.objects.push(object(0, 0, order, 4 * PAGE));
+    }
+    let group = &mut recording.attribution.objects[0];
+    group.instances = 8;
+    group.samples = (0..6).map(ObjectId).collect();
+    group.users = (0..6)
+        .map(|order| InstanceUser {
+            thread: ThreadIndex(order / 2),
+            share: 1.0,
+            accesses: 8.0,
+        })
+        .collect();
+    let plan = recording.decide(Policy::Object, &opteron());
+    let found: Vec<_> = plan
+        .decisions
+        .iter()
+        .map(|decision| match &decision.subject {
+            Subject::CallSite {
+                order: Some(order),
+                thread: Some(0),
+                ..
+            } => (*order, decision.placement.clone()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [((0, 1), 0), ((2, 3), 1), ((4, 7), 2)];
+    assert_eq!(
+        found,
+        expected.map(|(order, index)| (order, Placement::Whole(thread(index))))
+    );
+    let total: f64 = plan
+        .decisions
+        .iter()
+        .map(|decision| decision.effect.cost_share)
+        .sum();
+    assert!((total - 1.0).abs() < 1e-9);
+
+    let prediction = recording.predict(&plan, &opteron());
+    assert!((prediction.first_touch.local_share - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(
+        (prediction.planned.local_share, prediction.accesses),
+        (1.0, 48.0)
+    );
+
+    // The same buffers, each allocated by its user.
+    for (order, object) in recording.tables.objects.iter_mut().enumerate() {
+        object.thread = Some(ThreadIndex(order as u32 / 2));
+    }
+    assert_eq!(recording.decide(Policy::Object, &opteron()).decisions, []);
+}
+
+#[test]
+fn threads_of_other_processes_do_not_count() {
+    let mut recording = Recording::new(8);
+    recording.object(
+        "build",
+        4,
+        Pattern::Mixed,
+        &[(0, 2, 1.0), (0, 7, 99.0), (1, 2, 1.0), (1, 7, 99.0)],
+    );
+    recording.tables.threads[7].pid = PID + 1;
+    recording.attribution.teams[0].threads.pop();
+    let plan = recording.decide(Policy::Uniform, &opteron());
+    assert_eq!(only(&plan).placement, Placement::Whole(thread(2)));
+    assert_eq!(only(&plan).effect.accesses, 2.0);
+}
+
+#[test]
+fn huge_pages_are_decided_whole() {
+    // 1024 small pages are two huge ones; thread 6 has most of the first, thread 2 of the second.
+    let mut cells: Vec<_> = (0..512)
+        .map(|page| (page, if page < 200 { 2 } else { 6 }, 1.0))
+        .collect();
+    cells.extend((512..1024).map(|page| (page, if page < 800 { 2 } else { 6 }, 1.0)));
+    let mut recording = Recording::new(8);
+    recording.object("build", 1024, Pattern::Mixed, &cells);
+    let machine = opteron();
+    let plan = recording.with(&machine, |input| {
+        decide(
+            Policy::Uniform,
+            &Input {
+                page_bytes: 512 * PAGE,
+                ..input.clone()
+            },
+            &Parameters::default(),
+        )
+    });
+    assert_eq!(
+        only(&plan).placement,
+        Placement::Runs(vec![run(0, 1, thread(6)), run(1, 1, thread(2))])
+    );
+    assert_eq!(plan.page_bytes, 512 * PAGE);
+}
+
+#[test]
+fn too_many_runs_are_decided_in_larger_units() {
+    let cells: Vec<_> = (0..64)
+        .map(|page| (page, if page % 2 == 0 { 0 } else { 7 }, 1.0))
+        .collect();
+    let mut recording = Recording::new(8);
+    recording.object("build", 64, Pattern::Mixed, &cells);
+    let parameters = Parameters {
+        runs_max: 10,
+        ..Parameters::default()
+    };
+    let plan = recording.with(&opteron(), |input| {
+        decide(Policy::Uniform, input, &parameters)
+    });
+    // In units of two pages every unit ties, and the lowest node wins all.
+    assert_eq!(only(&plan).placement, Placement::Whole(thread(0)));
+}

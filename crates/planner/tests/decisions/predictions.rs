@@ -1,0 +1,62 @@
+//! What plans are predicted to do.
+
+use super::*;
+
+/// The stores that initialise were missing from the traffic.
+#[test]
+fn the_traffic_adds_up_to_the_prediction() {
+    let mut recording = master_initialised(8, block(), &block_cells());
+    recording.attribution.objects[0].affinity.initialisation = vec![filled_by_master()];
+    let machine = opteron();
+    let plan = recording.decide(Policy::Object, &machine);
+    let prediction = recording.predict(&plan, &machine);
+    let flows = recording.with(&machine, |input| traffic(&plan, input, &prediction));
+    for (flows, expected) in [
+        (flows.first_touch, prediction.first_touch),
+        (flows.plan, prediction.planned),
+    ] {
+        let all: f64 = flows.iter().flatten().sum();
+        let local: f64 = (0..4).map(|node| flows[node][node]).sum();
+        assert!((all - prediction.accesses).abs() < 1e-6, "{flows:?}");
+        assert!(
+            (local / all - expected.local_share).abs() < 1e-6,
+            "{flows:?}"
+        );
+    }
+}
+
+/// The master writes all of an object, then every thread reads its share: of a short program, half of
+/// the accesses are the master's stores, near it under first touch and away from it under the plan.
+#[test]
+fn predictions_count_the_stores_that_initialise() {
+    let mut recording = Recording::new(4);
+    let cells: Vec<(u32, u32, f32)> = (0..4).map(|page| (page, page, 100.0)).collect();
+    let pattern = Pattern::Block {
+        team: 0,
+        block_bytes: PAGE,
+    };
+    let group = recording.object("build", 4, pattern, &cells);
+    let store = |page| Cell {
+        page,
+        thread: ThreadIndex(0),
+        loads: 0.0,
+        stores: 100.0,
+        cost_ns: 1e8,
+    };
+    group.affinity.initialisation = (0..4).map(store).collect();
+    group.stores.count = 400.0;
+    group.threads[0].2 = 400.0;
+    let plan = recording.decide(Policy::Object, &opteron());
+    assert_eq!(
+        only(&plan).placement,
+        Placement::Block {
+            team: String::new()
+        }
+    );
+    let prediction = recording.predict(&plan, &opteron());
+    assert_eq!(prediction.accesses, 800.0);
+    // All stores and a quarter of the loads; a quarter of the stores and all loads.
+    assert_eq!(prediction.first_touch.local_share, 500.0 / 800.0);
+    assert_eq!(prediction.planned.local_share, 500.0 / 800.0);
+    assert_eq!(prediction.interleave.local_share, 200.0 / 800.0);
+}

@@ -1,0 +1,362 @@
+//! What is decided for recordings, and predicted of plans.
+
+use nearpage_attribution::Operations;
+use nearpage_machine::{Machine, ThreadPlacement, preset};
+use nearpage_plan::{Decision, Plan};
+use nearpage_planner::{Analysis, DecidedPlan, Error, Judged, Layout, Parameters, Planner, Policy};
+use nearpage_recording::{ThreadIndex, ThreadPinning};
+use tempfile::TempDir;
+
+use crate::making::{Analysed, Samples, on_node, shares_on};
+
+/// Samples of threads on these CPUs.
+fn analysed(machine: &str, cpus: &[u32]) -> Analysed {
+    analysed_after(machine, cpus, |_| ())
+}
+
+fn analysed_after(machine: &str, cpus: &[u32], change: impl FnOnce(&mut Samples)) -> Analysed {
+    let scratch = TempDir::new().unwrap();
+    let folder = scratch.path().join("r");
+    let mut samples = Samples::of(machine, cpus);
+    change(&mut samples);
+    samples.write(&folder);
+    let analysis = Analysis::of(&folder, Operations::Both).unwrap();
+    Analysed::from_parts(analysis, scratch)
+}
+
+fn planner<'a>(
+    of: &'a Analysed,
+    machine: &'a Machine,
+    threads: Option<ThreadPlacement>,
+) -> Planner<'a> {
+    let Analysis {
+        recording,
+        attribution,
+        ..
+    } = &of.analysis;
+    Planner::new(recording, attribution, machine, threads)
+}
+
+fn nodes(planner: &Planner) -> Vec<u16> {
+    planner.thread_nodes().iter().map(|node| node.0).collect()
+}
+
+fn only(decided: Vec<DecidedPlan>) -> DecidedPlan {
+    let mut decided = decided.into_iter();
+    let one = decided.next().unwrap();
+    assert_eq!(decided.next(), None, "one program");
+    one
+}
+
+fn decided(planner: &Planner, policy: Policy) -> DecidedPlan {
+    only(planner.decide(policy, &Parameters::default()).unwrap())
+}
+
+#[test]
+fn threads_stay_where_they_were_recorded_on_the_same_nodes() {
+    let samples = analysed("amd48", &[0, 7, 12, 13]);
+    let machine = preset("amd48").unwrap();
+    let planner = planner(&samples, &machine, None);
+    assert_eq!(nodes(&planner), [0, 1, 2, 2]);
+    let threads = planner.threads();
+    assert_eq!(
+        (threads.layout, threads.why.as_deref()),
+        (Layout::AsRecorded, None)
+    );
+    assert_eq!(
+        (threads.threads, threads.nodes_used, threads.nodes),
+        (4, 3, 8)
+    );
+    assert_eq!(threads.words(), "threads as recorded, on 3 of 8 nodes");
+}
+
+#[test]
+fn threads_are_compact_on_other_nodes_and_it_says_why() {
+    let samples = analysed("opteron-4", &[3, 2, 1, 0]);
+    let machine = preset("amd48").unwrap();
+    let planner = planner(&samples, &machine, None);
+    assert_eq!(nodes(&planner), [0; 4]);
+    let threads = planner.threads();
+    assert_eq!(threads.layout, Layout::Compact);
+    assert_eq!(
+        threads.words(),
+        "threads compact (recorded on other nodes than those of amd48), on 1 of 8 nodes"
+    );
+    // As many nodes with other CPUs are other nodes, too.
+    let mut renumbered = preset("opteron-4").unwrap();
+    let [first, .., last] = renumbered.nodes.as_mut_slice() else {
+        panic!("four nodes")
+    };
+    std::mem::swap(&mut first.cpus, &mut last.cpus);
+    let threads = Planner::new(
+        &samples.analysis.recording,
+        &samples.analysis.attribution,
+        &renumbered,
+        None,
+    );
+    assert_eq!(threads.threads().layout, Layout::Compact);
+}
+
+#[test]
+fn threads_are_laid_out_as_asked() {
+    let samples = analysed("amd48", &[0, 1, 2, 3]);
+    let machine = preset("amd48").unwrap();
+    let scattered = planner(&samples, &machine, Some(ThreadPlacement::Scatter));
+    assert_eq!(nodes(&scattered), [0, 1, 2, 3]);
+    assert_eq!(
+        scattered.threads().words(),
+        "threads scatter, on 4 of 8 nodes"
+    );
+    let compact = planner(&samples, &machine, Some(ThreadPlacement::Compact));
+    assert_eq!(
+        compact.threads().words(),
+        "threads compact, on 1 of 8 nodes"
+    );
+    // Asked for as recorded, on a machine that has other nodes: nodes that the CPUs are on there.
+    let four = analysed("opteron-4", &[0, 1, 2, 3]);
+    let recorded = planner(&four, &machine, Some(ThreadPlacement::None));
+    assert_eq!(nodes(&recorded), [0; 4]);
+    assert_eq!(
+        recorded.threads().words(),
+        "threads as recorded, on 1 of 8 nodes"
+    );
+}
+
+#[test]
+fn threads_without_accesses_use_no_node() {
+    let samples = analysed_after("amd48", &[0, 1], |samples| {
+        let mut idle = samples.tables.threads[1].clone();
+        (idle.order, idle.team_index, idle.tid) = (2, 2, idle.tid + 1);
+        idle.cpus = Vec::new();
+        samples.tables.threads.push(idle);
+    });
+    let machine = preset("amd48").unwrap();
+    let planner = planner(&samples, &machine, None);
+    let threads = planner.threads();
+    assert_eq!((threads.threads, threads.nodes_used), (2, 1));
+    assert_eq!(planner.thread_nodes().len(), 3);
+}
+
+#[test]
+fn threads_on_fewer_nodes_than_there_are_get_a_note() {
+    let machine = preset("amd48").unwrap();
+    let notes = |cpus: &[u32], threads| {
+        let samples = analysed("amd48", cpus);
+        decided(&planner(&samples, &machine, threads), Policy::Object).notes
+    };
+    assert_eq!(
+        notes(&[0, 1, 2, 3], None),
+        [
+            "all 4 threads are taken to run on one node, where every access can be local; `--threads scatter` plans for \
+             threads spread over all 8"
+        ]
+    );
+    let two = notes(&[0, 1, 6, 7], None);
+    assert!(
+        two[0].contains("4 threads are taken to run on 2 of 8 nodes; "),
+        "{two:?}"
+    );
+    assert_eq!(notes(&[0, 6, 12, 18], None), [""; 0], "each on its own");
+    let scatter = Some(ThreadPlacement::Scatter);
+    assert_eq!(notes(&[0, 1, 2, 3], scatter), [""; 0], "no wider layout");
+}
+
+#[test]
+fn traced_threads_on_fewer_nodes_are_to_be_traced_again() {
+    let machine = preset("flash-8").unwrap();
+    let traced = shares_on([0, 0, 0, 0], 10).analysed();
+    let decided = decided(&planner(&traced, &machine, None), Policy::Object);
+    assert_eq!(
+        decided.notes,
+        [
+            "all 4 threads were traced on one node, where every access can be local; `nearpage record --source full \
+             --threads scatter` spreads them over all 8"
+        ]
+    );
+    assert_eq!(
+        decided.threads.words(),
+        "threads as recorded, on 1 of 8 nodes"
+    );
+}
+
+#[test]
+fn given_plan_is_predicted_as_the_decided_one() {
+    let traced = shares_on([0, 1, 2, 3], 40).analysed();
+    let samples = analysed("opteron-4", &[0, 1, 2, 3]);
+    let [flash, opteron] = ["flash-8", "opteron-4"].map(|name| preset(name).unwrap());
+    for (recording, machine, by) in [
+        (&traced, &flash, Judged::Replay),
+        (&samples, &opteron, Judged::Model),
+    ] {
+        let planner = planner(recording, machine, None);
+        for policy in Policy::ALL {
+            let decided = decided(&planner, policy);
+            assert_eq!(decided.time.unwrap().by, by);
+            assert_eq!(decided.policy, policy.as_str());
+            // From its file, as other commands have it.
+            let read = Plan::from_toml(&decided.plan.to_toml(), "plan.toml").unwrap();
+            let given = planner.predict(read, &Parameters::default()).unwrap();
+            let name = policy.as_str();
+            assert_eq!(given.prediction, decided.prediction, "{name}");
+            assert_eq!(given.time, decided.time, "{name}");
+            assert_eq!(given.plan.predicted, decided.plan.predicted, "{name}");
+            assert_eq!(given.warnings, decided.warnings, "{name}");
+            assert_eq!(given.notes, decided.notes, "{name}");
+        }
+    }
+}
+
+#[test]
+fn shares_in_the_plan_file_are_the_predicted_ones() {
+    let samples = analysed("opteron-4", &[0, 1, 2, 3]);
+    let machine = preset("opteron-4").unwrap();
+    let planner = planner(&samples, &machine, None);
+    let mut decided = decided(&planner, Policy::Object);
+    let check = |decided: &DecidedPlan| {
+        let (prediction, time) = (&decided.prediction, decided.time.unwrap());
+        let predicted = decided.plan.predicted.unwrap();
+        assert_eq!(predicted.local_before, prediction.first_touch.local_share);
+        assert_eq!(predicted.local_after, prediction.planned.local_share);
+        assert_eq!(predicted.first_touch_ns, Some(time.scaled_first_touch_ns));
+        assert_eq!(predicted.planned_ns, Some(time.scaled_planned_ns));
+        let effect = decided.plan.decisions[0].effect;
+        let object = &prediction.objects[0];
+        assert_eq!(object.decisions, [0]);
+        assert_eq!(effect.local_before, Some(object.first_touch.local_share));
+        assert_eq!(effect.local_after, object.planned.local_share);
+        (effect.local_before.unwrap(), effect.local_after)
+    };
+    let (before, after) = check(&decided);
+    assert!((before, after) == (0.25, 1.0), "{before} {after}");
+    // What a plan says that was changed by hand is what was predicted of it before.
+    decided.plan.decisions[0].placement = on_node(1);
+    let moved = planner
+        .predict(decided.plan, &Parameters::default())
+        .unwrap();
+    assert_eq!(check(&moved), (0.25, 0.25));
+}
+
+/// A plan that places the grid where nobody runs.
+fn losing(planner: &Planner) -> Plan {
+    let mut plan = decided(planner, Policy::Object).plan;
+    let decisions = plan.decisions.iter_mut();
+    decisions.for_each(|decision: &mut Decision| decision.placement = on_node(7));
+    plan.predicted = None;
+    plan
+}
+
+#[test]
+fn plans_that_lose_are_warned_about() {
+    let traced = shares_on([0, 1, 2, 3], 40).analysed();
+    let machine = preset("flash-8").unwrap();
+    let planner = planner(&traced, &machine, None);
+    let lost = planner
+        .predict(losing(&planner), &Parameters::default())
+        .unwrap();
+    let [warning] = lost.warnings.as_slice() else {
+        panic!("{:?}", lost.warnings)
+    };
+    assert!(
+        warning.starts_with("this plan is predicted to be slower than first touch: "),
+        "{warning}"
+    );
+    let predicted = lost.plan.predicted.unwrap();
+    assert_eq!(predicted.is_slower(), Some(true));
+    assert_eq!(predicted.local_after, 0.0);
+    let won = decided(&planner, Policy::Auto);
+    assert_eq!(won.warnings, [""; 0]);
+    assert_eq!(won.plan.predicted.unwrap().is_slower(), Some(false));
+    // Without decisions there is nothing to run without.
+    let mut empty = losing(&planner);
+    empty.decisions.clear();
+    let empty = planner.predict(empty, &Parameters::default()).unwrap();
+    assert_eq!(empty.warnings, [""; 0]);
+}
+
+#[test]
+fn traces_are_replayed_only_with_threads_where_they_were_traced() {
+    let traced = shares_on([0, 2, 4, 6], 20).analysed();
+    let machine = preset("flash-8").unwrap();
+    let by = |machine: &Machine, threads| {
+        let decided = decided(&planner(&traced, machine, threads), Policy::Object);
+        decided.time.map(|time| time.by)
+    };
+    assert_eq!(by(&machine, None), Some(Judged::Replay));
+    let recorded = Some(ThreadPlacement::None);
+    assert_eq!(by(&machine, recorded), Some(Judged::Replay));
+    let compact = Some(ThreadPlacement::Compact);
+    assert_eq!(
+        by(&machine, compact),
+        Some(Judged::Model),
+        "on the nodes 0 to 3"
+    );
+    // Other caches would miss elsewhere.
+    let opteron = preset("opteron-4").unwrap();
+    assert_eq!(by(&opteron, None), Some(Judged::Model));
+    // A layout that comes to the nodes that threads were traced on.
+    let traced = shares_on([0, 1, 2, 3], 20).analysed();
+    let decided = decided(&planner(&traced, &machine, compact), Policy::Object);
+    assert_eq!(decided.time.unwrap().by, Judged::Replay);
+}
+
+#[test]
+fn online_migration_without_a_replay_is_noted() {
+    let live = Parameters {
+        live: true,
+        ..Parameters::default()
+    };
+    let samples = analysed("opteron-4", &[0, 1, 2, 3]);
+    let machine = preset("opteron-4").unwrap();
+    let planner_of_samples = planner(&samples, &machine, None);
+    let notes = |policy| only(planner_of_samples.decide(policy, &live).unwrap()).notes;
+    let found = notes(Policy::Auto);
+    assert!(
+        found[0].contains("cannot be replayed on opteron-4"),
+        "{found:?}"
+    );
+    assert_eq!(notes(Policy::Object), [""; 0], "only `auto` migrates");
+    let traced = shares_on([0, 1, 2, 3], 20).analysed();
+    let flash = preset("flash-8").unwrap();
+    let replayed = only(
+        planner(&traced, &flash, None)
+            .decide(Policy::Auto, &live)
+            .unwrap(),
+    );
+    assert_eq!(replayed.notes, [""; 0]);
+}
+
+#[test]
+fn one_memory_node_has_no_times() {
+    let text = "name = \"laptop\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0-3\"\n";
+    let laptop = Machine::from_toml(text, "laptop").unwrap();
+    let samples = analysed("opteron-4", &[0, 1, 2, 3]);
+    let decided = decided(&planner(&samples, &laptop, None), Policy::Auto);
+    assert_eq!((decided.time, decided.assumed), (None, None));
+    let predicted = decided.plan.predicted.unwrap();
+    assert_eq!(predicted.times_ns(), None);
+    assert_eq!((predicted.local_before, predicted.local_after), (1.0, 1.0));
+    assert_eq!(decided.warnings, [""; 0]);
+    assert_eq!(decided.machine, "laptop");
+}
+
+#[test]
+fn recording_without_threads_is_refused() {
+    let samples = analysed("opteron-4", &[]);
+    let machine = preset("opteron-4").unwrap();
+    let planner = planner(&samples, &machine, None);
+    let refused = planner.decide(Policy::Auto, &Parameters::default());
+    assert!(matches!(refused, Err(Error::NoThreads(_))));
+    assert_eq!(planner.threads().words(), "threads as recorded");
+}
+
+#[test]
+fn wandering_threads_are_where_they_were_seen_most() {
+    let mut samples = analysed("amd48", &[0, 6]);
+    samples.analysis.recording.metadata.thread_placement = ThreadPinning::None;
+    let machine = preset("amd48").unwrap();
+    let thread = ThreadIndex(1).0 as usize;
+    let cpus = &mut samples.analysis.attribution.threads[thread].cpus;
+    cpus.insert(0, (nearpage_machine::CpuId(12), 10.0));
+    let planner = planner(&samples, &machine, None);
+    assert_eq!(nodes(&planner), [0, 1]);
+}

@@ -1,0 +1,8 @@
+//! Recordings on disk, as every command has them: read, decided for, predicted of, and weighed against each other.
+
+mod analysis;
+mod choice;
+mod decided;
+mod making;
+
+use nearpage_planner::Analysis;
