@@ -161,46 +161,15 @@ impl Dealer<'_> {
         }
     }
 
+    /// The rule with page runs: exactly as planned where its objects have the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
         let page_bytes = u64::from(self.target.page_bytes);
-        let mut owned: Vec<(u64, u64, NodeId)> = Vec::with_capacity(runs.len());
-        for PageRun {
-            first_page,
-            pages,
-            owner,
-        } in runs
-        {
-            let node = self.owner_node(owner)?;
-            let start = first_page.saturating_mul(self.plan_page_bytes);
-            let end = first_page
-                .saturating_add(*pages)
-                .saturating_mul(self.plan_page_bytes);
-            owned.push((start, end, node));
-        }
+        let owned = self.owned_bytes(runs)?;
         let end = owned.last().map_or(0, |&(_, end, _)| end);
         match rule.subject {
             subject::STATIC => {
-                let planned = end.div_ceil(page_bytes).max(1);
-                let now = rule.size_bytes.div_ceil(page_bytes).max(1);
-                // An object that begins inside a page has a page more than its size says.
-                let scale = if planned.abs_diff(now) <= 1 {
-                    None
-                } else {
-                    Some((now, planned))
-                };
-                if scale.is_some() {
-                    self.warnings.push(format!(
-                        "`{}` had {} and has {now}; its page runs are scaled",
-                        self.name,
-                        several(planned, "page")
-                    ));
-                }
-                let runs = page_runs(&owned, page_bytes, scale);
-                Ok(vec![Rule {
-                    placement: placement::RUNS,
-                    runs: self.tables.add_runs(runs),
-                    ..rule
-                }])
+                let scale = self.static_scale(&rule, end);
+                Ok(vec![self.with_runs(rule, &owned, scale)])
             }
             subject::CALL_SITE => {
                 let planned_bytes = if rule.size_bytes > 0 {
@@ -224,10 +193,8 @@ impl Dealer<'_> {
                     (pages * page_bytes).min(high),
                 ];
                 let exact = Rule {
-                    placement: placement::RUNS,
-                    runs: self.tables.add_runs(page_runs(&owned, page_bytes, None)),
                     size_bounds_bytes: same,
-                    ..rule
+                    ..self.with_runs(rule, &owned, None)
                 };
                 let other = Rule {
                     flags: rule.flags | RULE_WEAK,
@@ -239,11 +206,54 @@ impl Dealer<'_> {
                     vec![other]
                 })
             }
-            _ => Ok(vec![Rule {
-                placement: placement::RUNS,
-                runs: self.tables.add_runs(page_runs(&owned, page_bytes, None)),
-                ..rule
-            }]),
+            _ => Ok(vec![self.with_runs(rule, &owned, None)]),
+        }
+    }
+
+    /// Begin, end and node of each run, in bytes.
+    fn owned_bytes(&mut self, runs: &[PageRun]) -> Result<Vec<(u64, u64, NodeId)>, Error> {
+        let bytes = self.plan_page_bytes;
+        let owned = runs.iter().map(|run| {
+            let start = run.first_page.saturating_mul(bytes);
+            let end = run.first_page.saturating_add(run.pages);
+            Ok((
+                start,
+                end.saturating_mul(bytes),
+                self.owner_node(&run.owner)?,
+            ))
+        });
+        owned.collect()
+    }
+
+    /// Pages that a static object has now, and that it had in the plan, whose runs end at `end`; none
+    /// where the runs fit as they are.
+    fn static_scale(&mut self, rule: &Rule, end: u64) -> Option<(u64, u64)> {
+        let page_bytes = u64::from(self.target.page_bytes);
+        let planned = end.div_ceil(page_bytes).max(1);
+        let now = rule.size_bytes.div_ceil(page_bytes).max(1);
+        // An object that begins inside a page has a page more than its size says.
+        if planned.abs_diff(now) <= 1 {
+            return None;
+        }
+        self.warnings.push(format!(
+            "`{}` had {} and has {now}; its page runs are scaled",
+            self.name,
+            several(planned, "page")
+        ));
+        Some((now, planned))
+    }
+
+    fn with_runs(
+        &mut self,
+        rule: Rule,
+        owned: &[(u64, u64, NodeId)],
+        scale: Option<(u64, u64)>,
+    ) -> Rule {
+        let runs = page_runs(owned, self.target.page_bytes.into(), scale);
+        Rule {
+            placement: placement::RUNS,
+            runs: self.tables.add_runs(runs),
+            ..rule
         }
     }
 

@@ -1,20 +1,20 @@
 //! From plans and rules written by hand to the compact form, for one machine and one number of
 //! threads.
 
+mod phases;
+
 use std::collections::HashSet;
 
 use nearpage_machine::CpuId;
-use nearpage_wire::compact_plan::{
-    Header, NONE, PHASES_MAX, RULE_LATER, RULE_WEAK, Rule, Section, placement, subject,
-};
+use nearpage_wire::compact_plan::{Header, NONE, RULE_LATER, RULE_WEAK, Rule, Section, subject};
 use nearpage_wire::is_runtime_module;
 
 use crate::compact::{Part, Tables, empty_header};
 use crate::deal::Dealer;
 use crate::recognise::{Recogniser, Unmatched};
 use crate::{
-    Decision, Error, Later, Mechanism, Owner, Phase, Pinning, PlaceRule, Placement, Plan,
-    ProgramImage, Start, Subject, Target, Team,
+    Decision, Error, Later, Mechanism, Owner, Pinning, PlaceRule, Placement, Plan, ProgramImage,
+    Start, Subject, Target, Team,
 };
 
 /// What the preload library reads, and what people should know about it.
@@ -180,22 +180,45 @@ impl<'a> Translation<'a> {
 
     fn plan(&mut self, plan: &Plan, by_hand: &[Rule]) -> Result<(), Error> {
         let own = self.own_program(plan);
-        let programs = own.map(std::slice::from_ref).unwrap_or_default();
-        let size_min_bytes = self.size_min_bytes();
         let recogniser = Recogniser {
-            programs,
+            programs: own.map(std::slice::from_ref).unwrap_or_default(),
             plan: Some(plan),
             own,
-            size_min_bytes,
+            size_min_bytes: self.size_min_bytes(),
         };
+        self.warn_of_build(plan, own);
+        let teams: Vec<&Team> = plan.teams.iter().collect();
+        let rules = self.decisions(plan, &recogniser, &teams, by_hand)?;
         let executable = &plan.program.executable;
+        let module = match own {
+            Some(own) => self
+                .tables
+                .module(&own.program.build_id, &own.program.file_name),
+            None if executable.is_empty() && plan.program.build_id.is_empty() => NONE,
+            None => self.tables.module(&plan.program.build_id, executable),
+        };
+        let pins = match self.target.pinning {
+            Pinning::None => [0, 0],
+            Pinning::CreationOrder => self.pin_in_order(&self.target.threads),
+            Pinning::Teams => self.pin_teams(plan, &recogniser, self.target),
+        };
+        let phases = self.phases(plan, &recogniser, &teams, by_hand)?;
+        let rank = plan.program.rank.unwrap_or(NONE);
+        self.section([module, rank], rules, pins, phases);
+        Ok(())
+    }
+
+    /// Says where the command's program is another than the plan's, or another build.
+    fn warn_of_build(&mut self, plan: &Plan, own: Option<&ProgramImage>) {
+        let executable = &plan.program.executable;
+        let build_id = &plan.program.build_id;
         match own {
             None if !self.programs.is_empty() => self.warnings.push(format!(
                 "the plan for {executable} is used where the command starts that very build of it; the command \
                  itself is {}",
                 self.programs[0].command.display()
             )),
-            Some(own) if own.program.build_id != plan.program.build_id && !plan.program.build_id.is_empty() => {
+            Some(own) if own.program.build_id != *build_id && !build_id.is_empty() => {
                 self.warnings.push(format!(
                     "{executable} was rebuilt since its plan was made; objects are found again by name, \
                      heap objects by function, line and size class"
@@ -203,12 +226,19 @@ impl<'a> Translation<'a> {
             }
             _ => {}
         }
-        let siblings: Vec<&Subject> = plan
-            .decisions
-            .iter()
-            .map(|decision| &decision.subject)
-            .collect();
-        let teams: Vec<&Team> = plan.teams.iter().collect();
+    }
+
+    /// The rules written by hand, then those of the plan's decisions.
+    fn decisions(
+        &mut self,
+        plan: &Plan,
+        recogniser: &Recogniser<'_>,
+        teams: &[&Team],
+        by_hand: &[Rule],
+    ) -> Result<Vec<Rule>, Error> {
+        let executable = &plan.program.executable;
+        let subjects = plan.decisions.iter().map(|decision| &decision.subject);
+        let siblings: Vec<&Subject> = subjects.collect();
         let mut rules = by_hand.to_vec();
         let mut gone = None;
         for (position, decision) in plan.decisions.iter().enumerate() {
@@ -237,14 +267,8 @@ impl<'a> Translation<'a> {
                 && decision.placement != Placement::FirstTouch
                 && self.target.later != Later::Never;
             let flags = if is_later { RULE_LATER } else { 0 };
-            match self.rules(
-                &wish,
-                &recogniser,
-                &siblings,
-                &teams,
-                plan.page_bytes,
-                self.target,
-            )? {
+            let (page_bytes, target) = (plan.page_bytes, self.target);
+            match self.rules(&wish, recogniser, &siblings, teams, page_bytes, target)? {
                 Ok(more) => rules.extend(more.into_iter().map(|rule| Rule {
                     flags: rule.flags | flags,
                     ..rule
@@ -260,185 +284,13 @@ impl<'a> Translation<'a> {
                 }
             }
         }
-        if let (Some(message), true) = (gone, rules.len() == by_hand.len()) {
-            return Err(Error::MatchesNothing {
+        match gone {
+            Some(message) if rules.len() == by_hand.len() => Err(Error::MatchesNothing {
                 rule: format!("the plan for {executable}"),
                 message,
-            });
+            }),
+            _ => Ok(rules),
         }
-        let module = match own {
-            Some(own) => self
-                .tables
-                .module(&own.program.build_id, &own.program.file_name),
-            None if executable.is_empty() && plan.program.build_id.is_empty() => NONE,
-            None => self.tables.module(&plan.program.build_id, executable),
-        };
-        let pins = match self.target.pinning {
-            Pinning::None => [0, 0],
-            Pinning::CreationOrder => self.pin_in_order(&self.target.threads),
-            Pinning::Teams => self.pin_teams(plan, &recogniser, self.target),
-        };
-        let phases = self.phases(plan, &recogniser, &teams, by_hand)?;
-        let rank = plan.program.rank.unwrap_or(NONE);
-        self.section([module, rank], rules, pins, phases);
-        Ok(())
-    }
-
-    /// The plan's phases, as far as they are carried out.
-    fn phases(
-        &mut self,
-        plan: &Plan,
-        recogniser: &Recogniser<'_>,
-        teams: &[&Team],
-        by_hand: &[Rule],
-    ) -> Result<Part, Error> {
-        if self.target.later == Later::AsPlanned {
-            // Told by the plan itself.
-            return Ok([0, 0]);
-        }
-        let first = self.tables.phases.len();
-        let mut target = self.target.clone();
-        for phase in plan.phases.iter().filter(|phase| !phase.is_empty()) {
-            if self.tables.phases.len() - first == PHASES_MAX {
-                self.warn_of_phase(phase, &format!("only {PHASES_MAX} phases are carried out"));
-                continue;
-            }
-            let Some((build_id, module, offset)) = recogniser.phase_function(phase) else {
-                let module = match phase.module.as_str() {
-                    "" => &plan.program.executable,
-                    module => module,
-                };
-                self.warn_of_phase(phase, &format!("there is no such function in {module} now"));
-                continue;
-            };
-            let pins = match self.exchanged(plan, phase) {
-                Some(exchanged) => {
-                    target = exchanged;
-                    self.pin_teams(plan, recogniser, &target)
-                }
-                None => [0, 0],
-            };
-            // Pages follow the threads, in later phases too.
-            let rules = self.phase_rules(plan, phase, recogniser, teams, by_hand, &target)?;
-            if rules.is_empty() && pins[1] == 0 {
-                continue;
-            }
-            let module = self.tables.module(&build_id, &module);
-            let rules = self.tables.add_rules(rules);
-            self.tables.phase(module, offset, rules, pins);
-            self.exchanges
-                .push((pins[1] > 0).then(|| phase.function.clone()));
-        }
-        Ok([first as u32, (self.tables.phases.len() - first) as u32])
-    }
-
-    fn warn_of_phase(&mut self, phase: &Phase, why: &str) {
-        self.warnings.push(format!(
-            "what the plan changes when `{}` is first executed stays as it was before: {why}",
-            phase.function
-        ));
-    }
-
-    /// The target with the threads of the plan's first team where they run in a phase; none: they stay.
-    fn exchanged(&mut self, plan: &Plan, phase: &Phase) -> Option<Target<'a>> {
-        if phase.threads.is_empty() {
-            return None;
-        }
-        let team = plan.teams.first();
-        let cpus = team.map_or(&[][..], |team| self.target.cpus(&team.name));
-        let why = if self.target.pinning != Pinning::Teams {
-            "they are not pinned".to_owned()
-        } else if cpus.len() != phase.threads.len() {
-            format!("it is for {}, and there are others", phase.threads.len())
-        } else {
-            let cpus = phase.threads.iter().map(|&place| cpus[place as usize]);
-            let mut target = self.target.clone();
-            target.teams.insert(team?.name.clone(), cpus.collect());
-            return Some(target);
-        };
-        self.warnings.push(format!(
-            "threads do not change places when `{}` is first executed, as the plan has them: {why}",
-            phase.function
-        ));
-        None
-    }
-
-    /// The rules of a phase; none where no object moves.
-    fn phase_rules(
-        &mut self,
-        plan: &Plan,
-        phase: &Phase,
-        recogniser: &Recogniser<'_>,
-        teams: &[&Team],
-        by_hand: &[Rule],
-        target: &Target<'_>,
-    ) -> Result<Vec<Rule>, Error> {
-        let function = &phase.function;
-        if phase.decisions.is_empty() {
-            return Ok(Vec::new());
-        }
-        if self.target.later == Later::Never {
-            self.warnings.push(format!(
-                "objects stay where they were placed before when `{function}` is first executed: pages that are there \
-                 cannot be moved by touching them"
-            ));
-            return Ok(Vec::new());
-        }
-        // What is placed by hand is, in every phase.
-        let of_object = by_hand.iter().filter(|rule| rule.subject != subject::REST);
-        let mut rules: Vec<Rule> = of_object
-            .map(|rule| Rule {
-                placement: placement::LEAVE,
-                number: NONE,
-                ..*rule
-            })
-            .collect();
-        let kept = rules.len();
-        let subjects = phase.decisions.iter().map(|decision| &decision.subject);
-        let siblings: Vec<&Subject> = subjects.collect();
-        for decision in &phase.decisions {
-            let name = format!("{} from {function} on", decision.name);
-            let wish = Wish {
-                name: &name,
-                decision: None,
-                phase: Some(function),
-                subject: &decision.subject,
-                placement: &decision.placement,
-            };
-            match self.rules(&wish, recogniser, &siblings, teams, plan.page_bytes, target)? {
-                Ok(more) => rules.extend(more),
-                Err(Unmatched::Nothing(message)) => {
-                    let program = &plan.program.executable;
-                    let rule = format!("the plan for {program}: `{name}`");
-                    return Err(Error::MatchesNothing { rule, message });
-                }
-                Err(Unmatched::Gone(message)) => self
-                    .warnings
-                    .push(format!("`{name}` is not placed: {message}")),
-            }
-        }
-        let is_first_touch = |decision: &&Decision| decision.placement == Placement::FirstTouch;
-        let left: Vec<String> = phase
-            .decisions
-            .iter()
-            .filter(is_first_touch)
-            .map(|decision| format!("`{}`", decision.name))
-            .collect();
-        if !left.is_empty() {
-            let (stay, has) = match left.len() {
-                1 => ("stays", "has its"),
-                _ => ("stay", "has their"),
-            };
-            self.warnings.push(format!(
-                "{} {stay} where placed before when `{function}` is first executed: the plan {has} pages move near \
-                 who uses them next, for which there is no system call",
-                left.join(", ")
-            ));
-        }
-        if rules.len() == kept {
-            rules.clear();
-        }
-        Ok(rules)
     }
 
     /// Says what of a placement that does not begin at the allocation is not done.

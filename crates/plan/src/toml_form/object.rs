@@ -120,9 +120,7 @@ impl ObjectTable {
             self.mapping.is_some(),
         ];
         let kinds = kinds.into_iter().filter(|&is_it| is_it).count();
-        let is_of_symbol = !self.module.is_empty() || !self.build_id.is_empty() || self.offset != 0;
-        let is_of_call_site = self.order.is_some() || self.thread.is_some();
-        let is_bare = !is_of_symbol && !is_of_call_site;
+        let is_bare = !self.is_of_symbol() && !self.is_of_call_site();
         if self.rest {
             return match kinds == 0 && is_bare && self.size == 0 && !self.brk_heap {
                 true => Ok(Subject::Rest),
@@ -152,39 +150,55 @@ impl ObjectTable {
         if self.code.is_some() {
             return self.code(at);
         }
-        if let Some(text) = self.heap.as_ref().or(self.mapping.as_ref()) {
-            let (size_min_bytes, size_max_bytes) =
-                parse_bounds(text.get_ref()).map_err(|message| (text.span().start, message))?;
-            if !is_bare || self.size != 0 {
-                return fault(
-                    at,
-                    "`heap` and `mapping` go with no other key that recognises an object",
-                );
-            }
-            return Ok(match self.heap {
-                Some(_) => Subject::Heap {
-                    size_min_bytes,
-                    size_max_bytes,
-                },
-                None => Subject::Mapping {
-                    size_min_bytes,
-                    size_max_bytes,
-                },
-            });
+        if let Some(bounds) = self.heap.as_ref().or(self.mapping.as_ref()) {
+            return self.of_size(at, bounds);
         }
-        if let Some(symbol) = self.symbol {
-            if is_of_call_site {
-                return fault(at, "`order` and `thread` go with `call_site` only");
-            }
-            return Ok(Subject::Symbol {
-                symbol,
-                module: self.module,
-                build_id: self.build_id,
-                offset: self.offset,
-                size_bytes: self.size,
-            });
+        if self.symbol.is_none() {
+            return self.call_site(at);
         }
-        if is_of_symbol {
+        if self.is_of_call_site() {
+            return fault(at, "`order` and `thread` go with `call_site` only");
+        }
+        Ok(Subject::Symbol {
+            symbol: self.symbol.unwrap_or_default(),
+            module: self.module,
+            build_id: self.build_id,
+            offset: self.offset,
+            size_bytes: self.size,
+        })
+    }
+
+    fn is_of_symbol(&self) -> bool {
+        !self.module.is_empty() || !self.build_id.is_empty() || self.offset != 0
+    }
+
+    fn is_of_call_site(&self) -> bool {
+        self.order.is_some() || self.thread.is_some()
+    }
+
+    fn of_size(&self, at: usize, bounds: &Spanned<String>) -> Result<Subject, Fault> {
+        let (size_min_bytes, size_max_bytes) =
+            parse_bounds(bounds.get_ref()).map_err(|message| (bounds.span().start, message))?;
+        if self.is_of_symbol() || self.is_of_call_site() || self.size != 0 {
+            return fault(
+                at,
+                "`heap` and `mapping` go with no other key that recognises an object",
+            );
+        }
+        Ok(match self.heap {
+            Some(_) => Subject::Heap {
+                size_min_bytes,
+                size_max_bytes,
+            },
+            None => Subject::Mapping {
+                size_min_bytes,
+                size_max_bytes,
+            },
+        })
+    }
+
+    fn call_site(self, at: usize) -> Result<Subject, Fault> {
+        if self.is_of_symbol() {
             return fault(
                 at,
                 "`module`, `build_id` and `offset` go with `symbol`, or inside a frame",
@@ -219,11 +233,8 @@ impl ObjectTable {
                 "`pages` overlap or are not in ascending order",
             );
         }
-        let is_of_others = !self.module.is_empty()
-            || self.offset != 0
-            || self.size != 0
-            || self.order.is_some()
-            || self.thread.is_some();
+        let is_of_others =
+            !self.module.is_empty() || self.offset != 0 || self.size != 0 || self.is_of_call_site();
         if is_of_others || self.placement.get_ref() != "replicate" {
             return fault(
                 at,

@@ -1,5 +1,11 @@
 //! Plans and hand-written rules, translated for real programs and read back by a reference
-//! evaluator.
+//! evaluator. The file is long because most tests here share its target machine, its plans and the programs
+//! compiled for them; what has helpers of its own is in a module.
+
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test tells one story from its beginning to its end"
+)]
 
 mod brk_heap;
 mod compiled;
