@@ -49,7 +49,7 @@ fn only(decided: Vec<DecidedPlan>) -> DecidedPlan {
 }
 
 fn decided(planner: &Planner, policy: Policy) -> DecidedPlan {
-    only(planner.decide(policy, &Parameters::default()).unwrap())
+    only(planner.decide(&[policy], &Parameters::default()).unwrap())
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn online_migration_without_a_replay_is_noted() {
     let samples = analysed("opteron-4", &[0, 1, 2, 3]);
     let machine = preset("opteron-4").unwrap();
     let planner_of_samples = planner(&samples, &machine, None);
-    let notes = |policy| only(planner_of_samples.decide(policy, &live).unwrap()).notes;
+    let notes = |policy| only(planner_of_samples.decide(&[policy], &live).unwrap()).notes;
     let found = notes(Policy::Auto);
     assert!(
         found[0].contains("cannot be replayed on opteron-4"),
@@ -319,7 +319,7 @@ fn online_migration_without_a_replay_is_noted() {
     let flash = preset("flash-8").unwrap();
     let replayed = only(
         planner(&traced, &flash, None)
-            .decide(Policy::Auto, &live)
+            .decide(&[Policy::Auto], &live)
             .unwrap(),
     );
     assert_eq!(replayed.notes, [""; 0]);
@@ -344,7 +344,7 @@ fn recording_without_threads_is_refused() {
     let samples = analysed("opteron-4", &[]);
     let machine = preset("opteron-4").unwrap();
     let planner = planner(&samples, &machine, None);
-    let refused = planner.decide(Policy::Auto, &Parameters::default());
+    let refused = planner.decide(&[Policy::Auto], &Parameters::default());
     assert!(matches!(refused, Err(Error::NoThreads(_))));
     assert_eq!(planner.threads().words(), "threads as recorded");
 }
