@@ -409,7 +409,8 @@ impl<'a> Planner<'a> {
         };
         plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
         let warning = plan.predicted.and_then(|predicted| predicted.warning());
-        let has_decisions = !plan.decisions.is_empty() || !plan.phases.is_empty();
+        let changes_something =
+            !plan.decisions.is_empty() || !plan.phases.is_empty() || plan.live.is_some();
         Ok(DecidedPlan {
             version: VERSION,
             file: None,
@@ -425,7 +426,7 @@ impl<'a> Planner<'a> {
             time,
             online_migration: plan.live.as_ref().map(|live| live.parameters.clone()),
             phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
-            warnings: warning.filter(|_| has_decisions).into_iter().collect(),
+            warnings: warning.filter(|_| changes_something).into_iter().collect(),
             notes: self.notes(),
             prediction,
             plan,

@@ -1,7 +1,7 @@
 //! Where pages should live, decided from recordings: from what each thread did to each page, to a plan and what
 //! that does.
 //!
-//! Nothing here is random or reads a clock. [`decide`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
+//! Nothing here is random or reads a clock. [`decide()`] makes a [`Plan`](nearpage_plan::Plan) by one of the policies,
 //! a file per family: `affinity` (Marathe's Eq. 1 and 2), `object` (NumaMMA's patterns),
 //! `interleave`, and `auto`, which weighs them against each other by time. [`predict`] says what a plan does on a machine, access by access, without
 //! contention. Decisions are remembered by *thread*; nodes come in through [`thread_nodes`] only.

@@ -3,7 +3,7 @@
 /// How decisions are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Whatever makes the program take least time on the machine's contention model ([`auto`]).
+    /// Whatever makes the program take least time on the machine's contention model ([`crate::auto`]).
     #[default]
     Auto,
     /// By the pattern found in each object: block, block-cyclic, interleave, one thread; page runs
@@ -45,7 +45,7 @@ impl Policy {
 }
 
 /// Recordings are of short runs, plans for longer ones: half as long again, as the inputs of another size that a plan has
-/// to serve are half as large again ([`auto`]).
+/// to serve are half as large again ([`crate::auto`]).
 pub const LONGER: f64 = 1.5;
 
 /// Thresholds of the policies. None of the papers gives any: NumaMMA's reader looks at the picture,

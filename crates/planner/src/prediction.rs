@@ -127,7 +127,7 @@ impl Recorded {
 }
 
 /// Predicts what a plan does to the accesses of a recording on the machine of `input`. The plan may
-/// be one that [`crate::decide`] made, or one that was read from a file.
+/// be one that [`crate::decide()`] made, or one that was read from a file.
 pub fn predict(plan: &Plan, input: &Input) -> Prediction {
     let mut context = Context::new(input);
     context.page_bytes = plan.page_bytes.max(1);

@@ -157,12 +157,12 @@ impl<'a> Alternatives<'a> {
         self.objects[object].choices.len()
     }
 
-    /// How many of them, the first, differ in more than their [`Start`].
+    /// How many of them, the first, differ in more than their [`nearpage_plan::Start`].
     pub fn at_once(&self, object: usize) -> usize {
         self.objects[object].at_once
     }
 
-    /// The same choice with each other [`Start`] that it may have.
+    /// The same choice with each other [`nearpage_plan::Start`] that it may have.
     pub fn later(&self, object: usize, choice: usize) -> impl Iterator<Item = usize> {
         let Object {
             choices, at_once, ..
@@ -208,7 +208,7 @@ impl<'a> Alternatives<'a> {
         selections
     }
 
-    /// For each other [`Start`], a selection with all that may have it.
+    /// For each other [`nearpage_plan::Start`], a selection with all that may have it.
     pub fn all_later(&self, selection: &Selection) -> impl Iterator<Item = Selection> {
         STARTS_LATER.into_iter().map(|start| {
             let begins = |object: usize, choice: usize| {

@@ -2,12 +2,14 @@
 
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, ThreadPlacement, preset};
-use nearpage_plan::{Decision, Plan};
+use nearpage_plan::{Decision, Live, Plan};
 use nearpage_planner::{Analysis, DecidedPlan, Error, Judged, Layout, Parameters, Planner, Policy};
 use nearpage_recording::{ThreadIndex, ThreadPinning};
 use tempfile::TempDir;
 
-use crate::making::{Analysed, Samples, on_node, shares_on};
+use crate::making::{
+    Analysed, HEAP, Samples, Steps, Traced, grid, loads, on_node, shares_on, touched,
+};
 
 /// Samples of threads on these CPUs.
 fn analysed(machine: &str, cpus: &[u32]) -> Analysed {
@@ -159,6 +161,15 @@ fn threads_on_fewer_nodes_than_there_are_get_a_note() {
     assert_eq!(notes(&[0, 6, 12, 18], None), [""; 0], "each on its own");
     let scatter = Some(ThreadPlacement::Scatter);
     assert_eq!(notes(&[0, 1, 2, 3], scatter), [""; 0], "no wider layout");
+    // Each of two teams begins at the first node, so that four threads are on two.
+    let teams = analysed_after("amd48", &[0, 1, 2, 3], |samples| {
+        for thread in &mut samples.tables.threads[2..] {
+            (thread.team, thread.team_index) = ("worker".to_owned(), thread.team_index - 2);
+        }
+    });
+    let decided = decided(&planner(&teams, &machine, scatter), Policy::Object);
+    assert_eq!(decided.threads.words(), "threads scatter, on 2 of 8 nodes");
+    assert_eq!(decided.notes, [""; 0], "scattered as far as it goes");
 }
 
 #[test]
@@ -266,11 +277,39 @@ fn plans_that_lose_are_warned_about() {
     let won = decided(&planner, Policy::Auto);
     assert_eq!(won.warnings, [""; 0]);
     assert_eq!(won.plan.predicted.unwrap().is_slower(), Some(false));
-    // Without decisions there is nothing to run without.
     let mut empty = losing(&planner);
     empty.decisions.clear();
     let empty = planner.predict(empty, &Parameters::default()).unwrap();
     assert_eq!(empty.warnings, [""; 0]);
+}
+
+/// All threads use all pages: whatever moves, moves for nothing.
+#[test]
+fn plans_that_lose_by_online_migration_alone_are_warned_about() {
+    let shared: Vec<Steps> = (0..4).map(|_| loads(HEAP, 4, 200)).collect();
+    let traced = Traced::of(&touched(HEAP, 4), &shared).with(vec![grid(HEAP, 4)]);
+    let traced = traced.analysed();
+    let machine = preset("flash-8").unwrap();
+    let planner = planner(&traced, &machine, None);
+    let mut plan = decided(&planner, Policy::Object).plan;
+    plan.decisions.clear();
+    // Moves that are taken to cost nothing.
+    let parameters = [
+        ("budget_permille", 1_000),
+        ("cost_ns", 1),
+        ("errors", 0),
+        ("move_threads", 0),
+        ("replication", 0),
+    ];
+    let parameters = parameters.map(|(name, value)| (name.to_owned(), value));
+    plan.live = Some(Live {
+        parameters: parameters.into(),
+    });
+    let lost = planner.predict(plan, &Parameters::default()).unwrap();
+    assert_eq!(lost.plan.predicted.unwrap().is_slower(), Some(true));
+    assert_eq!(lost.warnings.len(), 1);
+    let named = lost.online_migration.unwrap();
+    assert_eq!(named.get("budget_permille"), Some(&1_000));
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn page_belongs_to_the_innermost_large_object() {
     let mapping = object(ObjectKind::Mapping, at(0), 8 * PAGE);
     let found = extents(
         9,
-        vec![mapping.clone(), heap(at(2), 2), heap(at(4) + 100, 1)],
+        vec![heap(at(4) + 100, 1), heap(at(2), 2), mapping.clone()],
     );
     let outer = Some((0, 8));
     assert_eq!(found[..2], [outer, outer]);
@@ -62,7 +62,7 @@ fn page_belongs_to_the_innermost_large_object() {
     );
     assert_eq!(found[8], None);
     // Of two that begin together, the largest.
-    let found = extents(4, vec![heap(at(0), 2), heap(at(0), 3)]);
+    let found = extents(4, vec![heap(at(0), 3), heap(at(0), 2)]);
     assert_eq!(found, [Some((0, 3)), Some((0, 3)), Some((0, 3)), None]);
     // An object that ends inside a page has that page.
     let part = object(ObjectKind::Static, at(1) + 10, PAGE);
