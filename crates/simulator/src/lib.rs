@@ -48,6 +48,7 @@ mod movements;
 mod options;
 mod outcome;
 mod pages;
+mod policy;
 mod post_facto;
 mod programs;
 mod queues;
@@ -71,11 +72,9 @@ use nearpage_online::{
 
 pub use error::Error;
 pub use movements::{Movement, MovementKind, Movements, PageExtent};
-pub use options::{
-    Copy, EVERY_SAMPLED, Flush, Halves, Home, Information, Job, NUMBERS, Options, PhaseHomes,
-    PlanHomes, Policy,
-};
+pub use options::{Copy, EVERY_SAMPLED, Flush, Information, Job, NUMBERS, Options};
 pub use outcome::{MoveSplit, Outcome, Split, ThreadOutcome};
+pub use policy::{Halves, Home, PhaseHomes, PlanHomes, Policy};
 pub use programs::Programs;
 pub use schedule::{Program, Schedule, Scheduler, ThreadMove};
 pub use timeline::{Part, Timeline};
@@ -144,25 +143,7 @@ fn simulate_one(
     job: &Job,
 ) -> Result<Outcome, Error> {
     let figures = Figures::new(machine, timing, &job.options);
-    let pages = trace.pages();
-    let homes = match &job.policy {
-        Policy::PostFacto => {
-            let misses = match job.schedule.moves_threads() {
-                false => post_facto::traced(trace, &figures)?,
-                true => watched(trace, timing, &figures, job)?,
-            };
-            Some(post_facto::homes(&misses, &figures, &timing.latency_ns))
-        }
-        Policy::BlockNaive => Some(block_naive::homes(trace, &figures)),
-        Policy::Homes { plan, .. } => {
-            let node = |home: &Option<Home>| match home {
-                Some(Home::Node(node)) => Some(*node),
-                Some(Home::Copies | Home::Later(_) | Home::Parallel(_)) | None => None,
-            };
-            Some(plan.homes.iter().map(node).collect())
-        }
-        _ => None,
-    };
+    let homes = first_homes(trace, timing, &figures, job)?;
     if let Some(reason) = job.policy.senseless_on(timing) {
         return Err(Error::NoSense {
             policy: job.policy.name().to_owned(),
@@ -171,7 +152,7 @@ fn simulate_one(
     }
     let setting = Setting {
         nodes: figures.nodes,
-        pages,
+        pages: trace.pages(),
         memory_nodes: figures
             .memory_nodes
             .iter()
@@ -188,40 +169,13 @@ fn simulate_one(
         job,
         homes,
     };
-    let times = || MemoryTimes {
-        latency_ns: timing.latency_ns.clone(),
-        service_ns: figures.controller as f64 / figures::FS,
-        move_ns: figures.mean_move_ns(job.options.batch_pages),
-        collapse_ns: figures.collapse_ns(),
-        private_lines: figures.private_lines,
-    };
     match &job.policy {
         Policy::Homes { plan, .. }
             if plan.live.is_some()
                 || !plan.phases.is_empty()
                 || plan.homes.iter().any(|home| wish(home) != Wish::Nothing) =>
         {
-            let mut wishes: Vec<Wish> = plan.homes.iter().map(wish).collect();
-            // A plan may be of fewer pages.
-            wishes.resize(pages, Wish::Nothing);
-            let phases = plan.phases.iter().map(|phase| PlannedPhase {
-                entry: phase.entry.clone(),
-                wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
-                threads: phase.threads.clone(),
-            });
-            let planned = Planned::new(wishes, phases.collect(), setting.memory_nodes);
-            match &plan.live {
-                None => run.under::<_, true>(planned),
-                Some(parameters) => {
-                    let every = EVERY_SAMPLED;
-                    let setting = Setting { every, ..setting };
-                    run.under::<_, true>(LookedAfter {
-                        planned,
-                        auto: Auto::new(parameters, &setting, Some(&times()))?,
-                        shown: Distances::new(every, figures.nodes, setting.seed),
-                    })
-                }
-            }
+            run.under_plan(plan, setting)
         }
         Policy::Static(_) | Policy::PostFacto | Policy::BlockNaive | Policy::Homes { .. } => {
             run.under::<_, false>(Still)
@@ -247,7 +201,8 @@ fn simulate_one(
             run.under::<_, true>(PushPull::new(*monitor, parameters, &setting)?)
         }
         Policy::Auto(parameters) => {
-            run.under::<_, true>(Auto::new(parameters, &setting, Some(&times()))?)
+            let auto = Auto::new(parameters, &setting, Some(&run.memory_times()))?;
+            run.under::<_, true>(auto)
         }
         Policy::Traffic(parameters) => run.under::<_, true>(Traffic::new(parameters, &setting)?),
         Policy::KernelBalancing(parameters) => {
@@ -259,6 +214,33 @@ fn simulate_one(
             run.under::<_, true>(policy)
         }
     }
+}
+
+/// Where pages start, as far as the policy says it of each.
+fn first_homes(
+    trace: &dyn Trace,
+    timing: &Timing,
+    figures: &Figures,
+    job: &Job,
+) -> Result<Option<Vec<Option<u16>>>, Error> {
+    Ok(match &job.policy {
+        Policy::PostFacto => {
+            let misses = match job.schedule.moves_threads() {
+                false => post_facto::traced(trace, figures)?,
+                true => watched(trace, timing, figures, job)?,
+            };
+            Some(post_facto::homes(&misses, figures, &timing.latency_ns))
+        }
+        Policy::BlockNaive => Some(block_naive::homes(trace, figures)),
+        Policy::Homes { plan, .. } => {
+            let node = |home: &Option<Home>| match home {
+                Some(Home::Node(node)) => Some(*node),
+                Some(Home::Copies | Home::Later(_) | Home::Parallel(_)) | None => None,
+            };
+            Some(plan.homes.iter().map(node).collect())
+        }
+        _ => None,
+    })
 }
 
 /// Misses of each page by node where a scheduler has the threads run: those of a replay under first
@@ -318,6 +300,42 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// A plan that moves or copies pages while the program runs.
+    fn under_plan(self, plan: &PlanHomes, setting: Setting) -> Result<Outcome, Error> {
+        let pages = setting.pages;
+        let mut wishes: Vec<Wish> = plan.homes.iter().map(wish).collect();
+        // A plan may be of fewer pages.
+        wishes.resize(pages, Wish::Nothing);
+        let phases = plan.phases.iter().map(|phase| PlannedPhase {
+            entry: phase.entry.clone(),
+            wishes: phase.homes.iter().take(pages).map(wish_then).collect(),
+            threads: phase.threads.clone(),
+        });
+        let planned = Planned::new(wishes, phases.collect(), setting.memory_nodes);
+        let Some(parameters) = &plan.live else {
+            return self.under::<_, true>(planned);
+        };
+        let every = EVERY_SAMPLED;
+        let setting = Setting { every, ..setting };
+        let auto = Auto::new(parameters, &setting, Some(&self.memory_times()))?;
+        self.under::<_, true>(LookedAfter {
+            planned,
+            auto,
+            shown: Distances::new(every, setting.nodes, setting.seed),
+        })
+    }
+
+    fn memory_times(&self) -> MemoryTimes {
+        let figures = self.figures;
+        MemoryTimes {
+            latency_ns: self.timing.latency_ns.clone(),
+            service_ns: figures.controller as f64 / figures::FS,
+            move_ns: figures.mean_move_ns(self.job.options.batch_pages),
+            collapse_ns: figures.collapse_ns(),
+            private_lines: figures.private_lines,
+        }
+    }
+
     fn under<P: OnlinePolicy, const ACTIVE: bool>(self, policy: P) -> Result<Outcome, Error> {
         let Self {
             trace,

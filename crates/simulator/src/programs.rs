@@ -4,7 +4,7 @@ use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, PageIndex, StepBatch, Steps};
 use rustc_hash::FxHashMap;
 
-use crate::options::{PhaseHomes, PlanHomes};
+use crate::policy::{PhaseHomes, PlanHomes};
 use crate::trace::{FilePage, StepSource, ThreadSteps, Trace};
 
 /// Traces that are replayed together. Pages of different programs are different ones, but for those

@@ -153,41 +153,52 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             replay.next_part = timeline.next();
             replay.timeline = Some(timeline);
         }
-        for (number, (thread, steps)) in traced.into_iter().enumerate() {
-            let node = figures.node(thread.cpu)?;
-            let mut new = Thread::new(thread.thread, thread.cpu.0, node, steps);
-            replay.cpu(thread.cpu.0);
-            new.time = thread
-                .start_instructions
-                .saturating_mul(figures.instruction);
-            let (start, from_mark) = replay.assigning.start(&job.schedule, number);
-            if thread.started_by == 0 {
-                new.time = new.time.saturating_add(start);
-            }
-            new.moves = moves_of(&job.schedule, trace.origin(thread.thread));
-            new.since = new.time;
-            new.result.began_ns = new.time as f64 / FS;
-            new.result.program = trace.origin(thread.thread).0;
-            new.watched.epoch.0 = new.time;
-            if new.time > TIME_MAX {
-                return Err(Error::TooLong);
-            }
-            if thread.started_by == 0 && from_mark {
-                new.awaits = MARK;
-            } else if thread.started_by == 0 {
-                new.state = State::Arriving;
-                replay.turns.set(number, new.time);
-            }
-            replay.threads.push(new);
-            if thread.started_by > 0 {
-                replay.await_signal(thread.started_by, number);
-            }
+        for (number, traced) in traced.into_iter().enumerate() {
+            replay.start_thread(number, traced, trace)?;
         }
         if ACTIVE {
             replay.introduce(trace);
         }
         replay.since = Some(replay.turns.least().0).filter(|&first| first != NEVER);
         Ok(replay)
+    }
+
+    /// Puts a thread where it begins; it awaits its turn, its starter's signal, or the mark.
+    fn start_thread(
+        &mut self,
+        number: usize,
+        (thread, steps): ThreadSteps<'a>,
+        trace: &dyn Trace,
+    ) -> Result<(), Error> {
+        let node = self.figures.node(thread.cpu)?;
+        let mut new = Thread::new(thread.thread, thread.cpu.0, node, steps);
+        self.cpu(thread.cpu.0);
+        new.time = thread
+            .start_instructions
+            .saturating_mul(self.figures.instruction);
+        let (start, from_mark) = self.assigning.start(&self.job.schedule, number);
+        if thread.started_by == 0 {
+            new.time = new.time.saturating_add(start);
+        }
+        new.moves = moves_of(&self.job.schedule, trace.origin(thread.thread));
+        new.since = new.time;
+        new.result.began_ns = new.time as f64 / FS;
+        new.result.program = trace.origin(thread.thread).0;
+        new.watched.epoch.0 = new.time;
+        if new.time > TIME_MAX {
+            return Err(Error::TooLong);
+        }
+        if thread.started_by == 0 && from_mark {
+            new.awaits = MARK;
+        } else if thread.started_by == 0 {
+            new.state = State::Arriving;
+            self.turns.set(number, new.time);
+        }
+        self.threads.push(new);
+        if thread.started_by > 0 {
+            self.await_signal(thread.started_by, number);
+        }
+        Ok(())
     }
 
     /// Replays to the end.
@@ -387,12 +398,7 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             let lines = u64::from(miss.served != Served::Upgrade);
             let wait = self.queues.wait(node, from, now, lines, self.figures);
             latency = self.figures.latency(node, from).saturating_add(wait);
-            thread.issue(
-                latency,
-                from != node,
-                miss.kind == AccessKind::Fetch,
-                self.figures,
-            );
+            thread.issue(latency, from != node, miss.kind, self.figures);
             if ACTIVE {
                 self.pages.served(page, node, from);
                 if miss.kind == AccessKind::Fetch {
@@ -428,32 +434,40 @@ impl<'a, P: OnlinePolicy, const ACTIVE: bool> Replay<'a, P, ACTIVE> {
             if let Some(mapped) = self.mapped.get_mut(page as usize) {
                 *mapped |= 1 << (thread.cpu % 64);
             }
-            let shown = match self.job.options.information {
-                Information::Cache => demand,
-                Information::Tlb => miss.tlb_miss,
-                Information::Asked => match self.wishes.view {
-                    View::All => demand,
-                    View::Nothing => false,
-                    View::Samples { .. } | View::Faults { .. } => {
-                        self.look(number, miss, copies);
-                        false
-                    }
-                },
-                Information::Loads => {
-                    miss.kind == AccessKind::Load && latency >= self.sampled.latency_min
-                }
-                Information::Clock => {
-                    for _ in 0..self.sampled.clock_samples(number, latency) {
-                        self.observe(number, miss, copies);
-                    }
-                    false
-                }
-            };
-            if shown && self.sampled.distances.one_in_so_many(node) {
-                self.observe(number, miss, copies);
-            }
+            self.inform(number, miss, copies, latency, demand);
         }
         Ok(true)
+    }
+
+    /// Shows a reference to the policy if it is of those that the policy is informed of. Inlined, as every miss of
+    /// an active policy comes here.
+    #[inline(always)]
+    fn inform(&mut self, number: usize, miss: Miss, copies: Copies, latency: u64, demand: bool) {
+        let shown = match self.job.options.information {
+            Information::Cache => demand,
+            Information::Tlb => miss.tlb_miss,
+            Information::Asked => match self.wishes.view {
+                View::All => demand,
+                View::Nothing => false,
+                View::Samples { .. } | View::Faults { .. } => {
+                    self.look(number, miss, copies);
+                    false
+                }
+            },
+            Information::Loads => {
+                miss.kind == AccessKind::Load && latency >= self.sampled.latency_min
+            }
+            Information::Clock => {
+                for _ in 0..self.sampled.clock_samples(number, latency) {
+                    self.observe(number, miss, copies);
+                }
+                false
+            }
+        };
+        let node = self.threads[number].node;
+        if shown && self.sampled.distances.one_in_so_many(node) {
+            self.observe(number, miss, copies);
+        }
     }
 
     /// Shows a reference to the policy.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use nearpage_online::Action;
-use nearpage_recording::ThreadIndex;
 use nearpage_recording::trace::{Happening, Miss, StepBatch};
+use nearpage_recording::{AccessKind, ThreadIndex};
 
 use crate::Error;
 use crate::figures::{FS, Figures, TIME_MAX, femtoseconds};
@@ -392,14 +392,14 @@ impl<'a> Thread<'a> {
         true
     }
 
-    /// Issues a miss that takes `latency`.
+    /// Issues a miss that takes `latency`. Instruction fetches are always waited for.
     #[inline]
-    pub fn issue(&mut self, latency: u64, remote: bool, blocking: bool, figures: &Figures) {
+    pub fn issue(&mut self, latency: u64, remote: bool, kind: AccessKind, figures: &Figures) {
         let remote = usize::from(remote);
         self.totals.misses[remote] += 1;
         self.totals.latency[remote] += u128::from(latency);
         let completes = self.time.saturating_add(latency);
-        if blocking || figures.outstanding == 1 {
+        if kind == AccessKind::Fetch || figures.outstanding == 1 {
             self.stall_until(completes, remote);
         } else {
             self.outstanding.push_back(Outstanding {

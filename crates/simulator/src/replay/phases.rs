@@ -50,6 +50,17 @@ fn move_split(parts_ns: [f64; MovePart::COUNT]) -> MoveSplit {
     }
 }
 
+fn total_split(threads: &[ThreadOutcome]) -> Split {
+    let sum = |of: &dyn Fn(&Split) -> f64| threads.iter().map(|thread| of(&thread.split)).sum();
+    Split {
+        compute_ns: sum(&|split| split.compute_ns),
+        local_stall_ns: sum(&|split| split.local_stall_ns),
+        remote_stall_ns: sum(&|split| split.remote_stall_ns),
+        move_ns: sum(&|split| split.move_ns),
+        wait_ns: sum(&|split| split.wait_ns),
+    }
+}
+
 impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
     /// A program's marked phase begins or ends: of several, the first one's begin and the last one's end count.
     pub(super) fn mark(&mut self, program: usize, begin: bool, now: u64) {
@@ -118,14 +129,6 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
         #[cfg(test)]
         self.pages.check();
         let threads: Vec<ThreadOutcome> = self.threads.iter().map(|thread| thread.result).collect();
-        let sum = |of: &dyn Fn(&Split) -> f64| threads.iter().map(|thread| of(&thread.split)).sum();
-        let split = Split {
-            compute_ns: sum(&|split| split.compute_ns),
-            local_stall_ns: sum(&|split| split.local_stall_ns),
-            remote_stall_ns: sum(&|split| split.remote_stall_ns),
-            move_ns: sum(&|split| split.move_ns),
-            wait_ns: sum(&|split| split.wait_ns),
-        };
         let local: u64 = threads.iter().map(|thread| thread.local).sum();
         let remote: u64 = threads.iter().map(|thread| thread.remote).sum();
         let Phases {
@@ -135,31 +138,24 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             moving_parts,
             instructions,
             load,
-            link_busy,
             pages,
+            ..
         } = &self.phases;
         let mean = |sum: u128, count: u64| (count > 0).then(|| sum as f64 / FS / count as f64);
         let time_ns = *time as f64 / FS;
         let copied = pages.migrated + pages.replicated + pages.interleaved + pages.refreshed;
-        let unlimited = self.figures.links.iter().all(|&service| service == 0);
         Outcome {
             policy: self.job.policy.name().to_owned(),
             parameters: self.job.parameters(),
             time_ns,
             parallel_ns: *several as f64 / FS,
-            split,
+            split: total_split(&threads),
             misses: local + remote,
             local,
             local_latency_ns: mean(latency[0], local),
             remote_latency_ns: mean(latency[1], remote),
             controller_load: load.clone(),
-            link_use: match unlimited {
-                true => Vec::new(),
-                false => link_busy
-                    .iter()
-                    .map(|&busy| busy as f64 / (*time).max(1) as f64)
-                    .collect(),
-            },
+            link_use: self.link_use(),
             instructions: *instructions,
             clock_ghz,
             migrated: pages.migrated,
@@ -194,5 +190,15 @@ impl<P: OnlinePolicy, const ACTIVE: bool> Replay<'_, P, ACTIVE> {
             timeline: self.timeline.take(),
             threads,
         }
+    }
+
+    /// Share of the time that each link was busy; empty where links have no limit.
+    fn link_use(&self) -> Vec<f64> {
+        if self.figures.links.iter().all(|&service| service == 0) {
+            return Vec::new();
+        }
+        let time = self.phases.time.max(1) as f64;
+        let busy = self.phases.link_busy.iter();
+        busy.map(|&busy| busy as f64 / time).collect()
     }
 }

@@ -1,7 +1,9 @@
 //! Threads that a schedule moves, and several programs at once.
 
 use nearpage_recording::trace::FilePage;
+use proptest::prelude::*;
 
+use super::properties::{crowded, traces};
 use super::*;
 use crate::{Programs, Schedule, ThreadSteps, Trace};
 
