@@ -814,7 +814,7 @@ fn a_second_recording_sees_local_accesses() {
             .as_array()
             .unwrap()
             .iter()
-            .find(|object| object["size"] == 100_000 * 16 * 8);
+            .find(|object| object["size_bytes"] == 100_000 * 16 * 8);
         let values = values.unwrap_or_else(|| panic!("no values in {file}"));
         1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
     };
