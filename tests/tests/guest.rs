@@ -831,7 +831,7 @@ fn optimize_keeps_a_plan_that_a_later_run_uses() {
     let result: serde_json::Value =
         serde_json::from_str(&there.case.read("optimized.json")).unwrap();
     assert!(
-        result["comparison"]["before"]["elapsed_s"]
+        result["comparison"]["before"]["elapsed_ns"]
             .as_f64()
             .unwrap()
             > 0.0,

@@ -587,12 +587,18 @@ fn json_has_every_key_and_its_counts_add_up() {
     );
     expect(&object["loads"], vec!["count", "remote", "cost_ns"]);
     expect(&object["stores"], vec!["count", "remote", "cost_ns"]);
-    expect(&object["threads"]["103"], vec!["loads", "stores", "cost_ns"]);
+    expect(
+        &object["threads"]["103"],
+        vec!["loads", "stores", "cost_ns"],
+    );
     expect(
         &object["pattern"],
         vec!["kind", "block_bytes", "period_bytes"],
     );
-    expect(&object["hot"][0], vec!["function", "file", "line", "cost_ns"]);
+    expect(
+        &object["hot"][0],
+        vec!["function", "file", "line", "cost_ns"],
+    );
     expect(
         &report["threads"][0],
         vec!["tid", "name", "accesses", "cpus"],
