@@ -288,7 +288,7 @@ fn the_marked_stable_phase_counts_alone() {
         .as_array()
         .unwrap()
         .iter()
-        .filter(|object| object["size"] == 64 << 20)
+        .filter(|object| object["size_bytes"] == 64 << 20)
         .collect();
     assert_eq!(
         large.len(),

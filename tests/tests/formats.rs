@@ -60,7 +60,7 @@ fn text_becomes_a_recording_like_any_other() {
     assert_eq!(report["accesses"].as_f64(), Some(3000.0));
     assert_eq!(report["objects"][0]["name"], "grid, fine");
     // Times: 300 and 500 cycles at 2 GHz, a thousand times each.
-    assert_eq!(report["objects"][0]["cost"].as_f64(), Some(400_000.0));
+    assert_eq!(report["objects"][0]["cost_ns"].as_f64(), Some(400_000.0));
     case.nearpage(["plan", "r", "--machine", "opteron-4", "-o", "plan.toml"])
         .success();
 }

@@ -63,7 +63,7 @@ fn a_traced_triad_is_reported_planned_thinned_and_compared() {
     let objects = report["objects"].as_array().unwrap();
     let arrays: Vec<&Value> = objects
         .iter()
-        .filter(|object| object["size"] == 2 << 20)
+        .filter(|object| object["size_bytes"] == 2 << 20)
         .collect();
     assert_eq!(arrays.len(), 3, "{report:#}");
     for array in &arrays {

@@ -814,7 +814,7 @@ fn a_second_recording_sees_local_accesses() {
             .as_array()
             .unwrap()
             .iter()
-            .find(|object| object["size"] == 100_000 * 16 * 8);
+            .find(|object| object["size_bytes"] == 100_000 * 16 * 8);
         let values = values.unwrap_or_else(|| panic!("no values in {file}"));
         1.0 - values["remote"].as_f64().unwrap() / values["accesses"].as_f64().unwrap()
     };
@@ -831,7 +831,7 @@ fn optimize_keeps_a_plan_that_a_later_run_uses() {
     let result: serde_json::Value =
         serde_json::from_str(&there.case.read("optimized.json")).unwrap();
     assert!(
-        result["comparison"]["before"]["elapsed_s"]
+        result["comparison"]["before"]["elapsed_ns"]
             .as_f64()
             .unwrap()
             > 0.0,

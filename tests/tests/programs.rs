@@ -62,14 +62,14 @@ fn behaves_and_is_attributed(case: &Case, command: &[&OsStr]) {
             .iter()
             .filter(|object| object["kind"] == "heap")
     };
-    let cost: f64 = heap().map(|object| number(&object["cost"])).sum();
+    let cost: f64 = heap().map(|object| number(&object["cost_ns"])).sum();
     let placed: f64 = heap()
         .filter(|object| {
             object["call_site"]
                 .as_array()
                 .is_some_and(|frames| frames.iter().any(is_outside))
         })
-        .map(|object| number(&object["cost"]))
+        .map(|object| number(&object["cost_ns"]))
         .sum();
     assert!(
         placed >= 0.95 * cost,

@@ -21,12 +21,12 @@ export interface Open {
 }
 export interface Progress { share: number; picture_share: number; done: number; all: number; elsewhere: number; missing: string[] }
 export interface Call { function: string; file: string; line: number; module: string; offset: number }
-export interface Hot { function: string; file: string; line: number; cost: number }
-export interface Operations { count: number; remote: number; cost: number }
+export interface Hot { function: string; file: string; line: number; cost_ns: number }
+export interface Operations { count: number; remote: number; cost_ns: number }
 export interface ObjectRow {
-  name: string; kind: string; size: number; instances: number; call_site: Call[]; accesses: number; cost: number;
-  share: number; loads: Operations; stores: Operations; remote: number;
-  threads: Record<string, { loads: number; stores: number; cost: number }>;
+  name: string; kind: string; size_bytes: number; instances: number; call_site: Call[]; accesses: number; cost_ns: number;
+  cost_share: number; loads: Operations; stores: Operations; remote: number;
+  threads: Record<string, { loads: number; stores: number; cost_ns: number }>;
   pattern: { kind: string; block_bytes: number | null; period_bytes: number | null }; hot: Hot[];
 }
 export interface Instance {

@@ -35,7 +35,7 @@ function pairs(left: Report, right: Report): Pair[] {
   return found.sort((a, b) => apart(b) - apart(a));
 }
 
-const share = (pair: Pair, side: 0 | 1) => pair.sides[side]?.row.share ?? 0;
+const share = (pair: Pair, side: 0 | 1) => pair.sides[side]?.row.cost_share ?? 0;
 
 export function compareView(context: Context): HTMLElement {
   const { open, state } = context;
@@ -49,7 +49,7 @@ export function compareView(context: Context): HTMLElement {
     const right = await api.report(other, read);
     const left = context.report;
     const rows = pairs(left, right);
-    const lost = (report: Report) => report.report.objects.reduce((sum, row) => sum + row.cost, 0);
+    const lost = (report: Report) => report.report.objects.reduce((sum, row) => sum + row.cost_ns, 0);
     const local = (report: Report) => {
       const [all, remote] = report.report.objects.reduce(([all, remote], row) => [all + row.accesses, remote + row.remote], [0, 0]);
       return percent(all > 0 ? 1 - remote / all : 0);

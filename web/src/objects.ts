@@ -42,14 +42,14 @@ export function objectsView(context: Context): HTMLElement {
       value: ({ row }) => row.name,
       cell: ({ row, number }) => h("a", { href: link({ view: "object", recording: String(context.number), object: String(number), instance: "", from: "", to: "", t0: "", t1: "" }) }, row.name),
     },
-    { title: "cost", value: ({ row }) => row.cost, cell: ({ row }) => `${percent(row.share)}`, number: true, hint: "share of the time lost to accesses" },
-    { title: "time", value: ({ row }) => row.cost, cell: ({ row }) => time(row.cost), number: true },
+    { title: "cost", value: ({ row }) => row.cost_ns, cell: ({ row }) => `${percent(row.cost_share)}`, number: true, hint: "share of the time lost to accesses" },
+    { title: "time", value: ({ row }) => row.cost_ns, cell: ({ row }) => time(row.cost_ns), number: true },
     { title: "loads", value: ({ row }) => row.loads.count, cell: ({ row }) => count(row.loads.count), number: true },
     { title: "stores", value: ({ row }) => row.stores.count, cell: ({ row }) => count(row.stores.count), number: true },
     ...(nodes > 1
       ? [{ title: "remote", value: ({ row }: ObjectAt) => row.remote, cell: ({ row }: ObjectAt) => count(row.remote), number: true }]
       : []),
-    { title: "size", value: ({ row }) => row.size, cell: ({ row }) => bytes(row.size), number: true },
+    { title: "size", value: ({ row }) => row.size_bytes, cell: ({ row }) => bytes(row.size_bytes), number: true },
     { title: "objects", value: ({ row }) => row.instances, cell: ({ row }) => count(row.instances), number: true, hint: "how many there were" },
     { title: "threads", value: ({ row }) => Object.keys(row.threads).length, number: true },
     { title: "pages, by thread", value: ({ shown }) => shown.pages, cell: ({ shown, row }) => strip(context, shown.strip, `${row.name}: its pages by the thread that uses each most`) },

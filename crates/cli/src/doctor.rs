@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 use nearpage_machine::{Machine, several};
 use nearpage_runner::{Emulator, PLUGINS_FROM, PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::arguments;
-use crate::terminal;
+use crate::{arguments, json, terminal};
 
 /// How well something works here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum State {
     /// Works.
@@ -26,13 +26,25 @@ enum State {
 }
 
 /// One thing that nearpage can use.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 struct Finding {
+    /// What it is called.
     name: &'static str,
+    /// How well it works.
     state: State,
+    /// What there is, or why there is none.
     found: String,
     /// What it takes to have it; empty where there is nothing to do.
     remedy: String,
+}
+
+/// What `doctor --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DoctorOutput {
+    /// Version of this form.
+    version: u32,
+    /// Each thing that nearpage can use.
+    findings: Vec<Finding>,
 }
 
 impl Finding {
@@ -53,12 +65,15 @@ impl Finding {
 
 pub fn main(arguments: arguments::Doctor) -> anyhow::Result<ExitCode> {
     let findings = examine();
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&serde_json::json!({ "findings": findings }))? + "\n"
+    if arguments.json {
+        json::print(&DoctorOutput {
+            version: json::VERSION,
+            findings,
+        })?;
     } else {
-        to_text(&findings, terminal::width(), terminal::colour())
-    };
-    terminal::print(&text)?;
+        let text = to_text(&findings, terminal::width(), terminal::colour());
+        terminal::print(&text)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

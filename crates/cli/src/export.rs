@@ -9,15 +9,33 @@ use anyhow::Context;
 use nearpage_machine::several;
 use nearpage_recording::Recording;
 use nearpage_report::{ProfileFormat, Written, write_profile};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::Usage;
 use crate::arguments::{Export, ExportFormat};
 use crate::progress::Progress;
-use crate::terminal;
 use crate::whole_file::WholeFile;
+use crate::{Usage, json, terminal};
 
 /// Accesses that viewers still take, unless something else is asked for.
 const AT_MOST: u64 = 1_000_000;
+
+/// What `export --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ExportOutput<'a> {
+    /// Version of this form.
+    version: u32,
+    /// Folder of the recording.
+    input: &'a Path,
+    /// The file that was written; of tables, the folder.
+    output: &'a Path,
+    /// What was written.
+    format: ExportFormat,
+    /// Accesses that were written.
+    accesses: u64,
+    /// Accesses for which these stand (`--at-most`).
+    left_out_accesses: u64,
+}
 
 pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
     let format = match arguments.to {
@@ -31,6 +49,12 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
     if format == ProfileFormat::Pprof && arguments.at_most.is_some() {
         return Err(Usage(
             "--at-most says nothing about pprof, which adds all accesses up".to_owned(),
+        )
+        .into());
+    }
+    if arguments.json && arguments.output == Path::new("-") {
+        return Err(Usage(
+            "--json and -o - both print on standard output: name a file with -o".to_owned(),
         )
         .into());
     }
@@ -49,13 +73,25 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
             written
         }
     };
-    if !arguments.quiet {
-        say(&arguments, written);
-    }
+    told(&arguments, written)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(arguments: &Export, Written { accesses, dropped }: Written) {
+/// What was exported, on standard output as JSON or in a line on standard error.
+fn told(arguments: &Export, Written { accesses, dropped }: Written) -> anyhow::Result<()> {
+    if arguments.json {
+        return json::print(&ExportOutput {
+            version: json::VERSION,
+            input: &arguments.recording,
+            output: &arguments.output,
+            format: arguments.to,
+            accesses,
+            left_out_accesses: dropped,
+        });
+    }
+    if arguments.quiet {
+        return Ok(());
+    }
     let thinned = if dropped == 0 {
         String::new()
     } else {
@@ -66,6 +102,7 @@ fn say(arguments: &Export, Written { accesses, dropped }: Written) {
         several(accesses, "access"),
         arguments.output.display()
     ));
+    Ok(())
 }
 
 fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
@@ -103,12 +140,10 @@ fn tables(arguments: &Export) -> anyhow::Result<ExitCode> {
         .and_then(|()| recording.copy_names(&arguments.output))
         .with_context(|| format!("{}: not exported", arguments.recording.display()))?;
     }
-    if !arguments.quiet {
-        let written = Written {
-            accesses: recording.access_count(),
-            dropped: 0,
-        };
-        say(arguments, written);
-    }
+    let written = Written {
+        accesses: recording.access_count(),
+        dropped: 0,
+    };
+    told(arguments, written)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,5 @@
-//! `nearpage generate`: man pages and completions from the argument definitions.
+//! `nearpage generate`: man pages and completions from the argument definitions, JSON Schemas from the types that are
+//! printed.
 
 use std::process::ExitCode;
 
@@ -6,7 +7,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::arguments::{Arguments, Generate, GenerateWhat};
-use crate::terminal;
+use crate::{schema, terminal};
 
 pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
     let mut command = Arguments::command();
@@ -15,6 +16,10 @@ pub fn main(arguments: Generate) -> anyhow::Result<ExitCode> {
             std::fs::create_dir_all(&directory)
                 .and_then(|()| clap_mangen::generate_to(command, &directory))
                 .with_context(|| format!("{}: can't write the man pages", directory.display()))?;
+        }
+        GenerateWhat::Schema { directory } => {
+            schema::write(&directory)
+                .with_context(|| format!("{}: can't write the schemas", directory.display()))?;
         }
         GenerateWhat::Completions { shell } => {
             let mut text = Vec::new();

@@ -4,13 +4,32 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearpage_machine::several;
-use nearpage_recording::Recording;
 use nearpage_recording::import::{Imported, import};
+use nearpage_recording::{Recording, SampleCounts, Source};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::arguments::Import;
 use crate::progress::Progress;
 use crate::record::quoted;
-use crate::terminal;
+use crate::{json, terminal};
+
+/// What `import --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ImportOutput {
+    /// Version of this form.
+    version: u32,
+    /// The other tool's file.
+    input: PathBuf,
+    /// Folder of the recording that was made.
+    output: PathBuf,
+    /// Where the accesses came from.
+    source: Source,
+    /// What became of the samples.
+    counts: SampleCounts,
+    /// What was degraded, and why.
+    notes: Vec<String>,
+}
 
 pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
     let machine = match &arguments.machine {
@@ -22,14 +41,23 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
         name.push(".nearpage");
         PathBuf::from(name)
     });
-    let Imported { counts, notes } = {
+    let (Imported { counts, notes }, source) = {
         let _progress = Progress::new(format!("importing {}", arguments.file.display()));
         let imported = import(&arguments.file, &output, machine)?;
         // What is left of the conversion happens here.
-        Recording::open(&output)?;
-        imported
+        let source = Recording::open(&output)?.metadata.source;
+        (imported, source)
     };
-    if !arguments.quiet {
+    if arguments.json {
+        json::print(&ImportOutput {
+            version: json::VERSION,
+            input: arguments.file,
+            output,
+            source,
+            counts,
+            notes,
+        })?;
+    } else if !arguments.quiet {
         for note in &notes {
             terminal::say(note);
         }

@@ -1,12 +1,51 @@
 //! Results for programs.
 
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use anyhow::Context;
 use serde::Serialize;
 
 use crate::terminal;
+
+/// Version of all that this crate prints as JSON. A key that goes or changes its meaning takes the next number.
+pub const VERSION: u32 = 1;
 
 /// Prints a result as indented JSON.
 pub fn print(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(terminal::print(
         &(serde_json::to_string_pretty(value)? + "\n"),
     )?)
+}
+
+/// Standard output for the JSON alone: as long as this lives, what a command prints goes to
+/// standard error.
+pub struct OwnOutput(OwnedFd);
+
+impl OwnOutput {
+    pub fn take() -> anyhow::Result<Self> {
+        let saved = std::io::stdout()
+            .as_fd()
+            .try_clone_to_owned()
+            .context("can't keep standard output")?;
+        redirect(libc::STDERR_FILENO);
+        Ok(Self(saved))
+    }
+
+    /// Standard output, for what is printed while a command runs.
+    pub fn file(&self) -> anyhow::Result<File> {
+        let file = self.0.try_clone().context("can't keep standard output")?;
+        Ok(file.into())
+    }
+}
+
+impl Drop for OwnOutput {
+    fn drop(&mut self) {
+        redirect(self.0.as_raw_fd());
+    }
+}
+
+fn redirect(to: RawFd) {
+    // SAFETY: no pointers; both descriptors are open.
+    unsafe { libc::dup2(to, libc::STDOUT_FILENO) };
 }

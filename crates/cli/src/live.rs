@@ -7,15 +7,44 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use nearpage_live::{Limits, Policy, Report, Screen, append, replay, text};
+use nearpage_live::{Entry, Limits, Policy, Report, Screen, append, replay, text};
 use nearpage_machine::several;
 use nearpage_runner::{OnlineMigration, OnlineMigrationOptions};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::arguments::Live;
+use crate::json::{self, OwnOutput};
 use crate::{Usage, terminal};
 
 /// An interval shorter than this has too few samples for anything.
 const INTERVAL_MIN_S: f64 = 0.01;
+
+/// What `live --json` prints: a line for each interval, with what the log has of it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LiveOutput<'a> {
+    /// Version of this form.
+    version: u32,
+    #[serde(flatten)]
+    entry: &'a Entry,
+}
+
+/// What `live --replay --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ReplayOutput {
+    /// Version of this form.
+    version: u32,
+    /// The log.
+    log: String,
+    /// Intervals in it.
+    intervals: u64,
+    /// Decisions that were made again.
+    decisions: u64,
+    /// All of them are as they were.
+    same: bool,
+    /// The last line is cut short, and was left out.
+    cut_short: bool,
+}
 
 pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
     if let Some(log) = &arguments.replay {
@@ -26,8 +55,11 @@ pub fn main(arguments: Live) -> anyhow::Result<ExitCode> {
             terminal::say(line);
         }
     };
-    let migration = OnlineMigration::start(&options(&arguments)?, &say)?;
-    let mut show = Show::new(&arguments, &migration);
+    let options = options(&arguments)?;
+    let own_output = arguments.json.then(OwnOutput::take).transpose()?;
+    let json = own_output.as_ref().map(OwnOutput::file).transpose()?;
+    let migration = OnlineMigration::start(&options, &say)?;
+    let mut show = Show::new(&arguments, json, &migration);
     let migrated = migration.finish(&mut |report| show.interval(report))?;
     Ok(ExitCode::from(migrated.status))
 }
@@ -103,7 +135,8 @@ fn policy(arguments: &Live) -> anyhow::Result<Policy> {
 
 /// Where reports are shown.
 struct Show {
-    json: bool,
+    /// Standard output, for JSON.
+    json: Option<File>,
     quiet: bool,
     dry_run: bool,
     nodes: Vec<u16>,
@@ -113,12 +146,12 @@ struct Show {
 }
 
 impl Show {
-    fn new(arguments: &Live, migration: &OnlineMigration) -> Self {
+    fn new(arguments: &Live, json: Option<File>, migration: &OnlineMigration) -> Self {
         let command_draws = !arguments.command.is_empty() && std::io::stdout().is_terminal();
         let dry_run = migration.is_dry_run();
         let head = migration.head();
         Self {
-            json: arguments.json,
+            json,
             quiet: arguments.quiet,
             dry_run,
             nodes: head.nodes.clone(),
@@ -133,8 +166,12 @@ impl Show {
         if self.failed {
             return;
         }
-        let result = if self.json {
-            append(&mut std::io::stdout().lock(), &report.entry)
+        let result = if let Some(out) = &mut self.json {
+            let line = LiveOutput {
+                version: json::VERSION,
+                entry: &report.entry,
+            };
+            append(out, &line)
         } else if self.quiet {
             Ok(())
         } else {
@@ -160,27 +197,26 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
             "{name}: the last line is cut short and was left out"
         ));
     }
-    terminal::print(&match json {
-        true => format!(
-            "{}\n",
-            serde_json::json!({
-                "log": name,
-                "intervals": replayed.intervals,
-                "decisions": replayed.decisions,
-                "same": true,
-                "cut_short": replayed.cut_short,
-            })
-        ),
-        false => format!(
-            "{} of {} made again: all the same{}\n",
-            several(replayed.decisions, "decision"),
-            several(replayed.intervals, "interval"),
-            match replayed.cut_short {
-                true => " (the last line is cut short and was left out)",
-                false => "",
-            }
-        ),
-    })?;
+    if json {
+        json::print(&ReplayOutput {
+            version: json::VERSION,
+            log: name,
+            intervals: replayed.intervals,
+            decisions: replayed.decisions,
+            same: true,
+            cut_short: replayed.cut_short,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::print(&format!(
+        "{} of {} made again: all the same{}\n",
+        several(replayed.decisions, "decision"),
+        several(replayed.intervals, "interval"),
+        match replayed.cut_short {
+            true => " (the last line is cut short and was left out)",
+            false => "",
+        }
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,14 +8,74 @@ use nearpage_machine::{
 };
 use nearpage_report::printable;
 use nearpage_sampler::{DEFAULT_COST_SHARE, calibrate as calibrate_samples};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::progress::Progress;
 use crate::terminal;
 use crate::whole_file::WholeFile;
-use crate::{Usage, arguments};
+use crate::{Usage, arguments, json};
 
 const SYS: &str = "/sys";
+
+/// What `machine --json` prints: a machine, with the keys of a machine file.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MachineOutput {
+    /// Version of this form.
+    version: u32,
+    #[serde(flatten)]
+    machine: Machine,
+}
+
+/// What `machine --calibrate --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct CalibrationOutput {
+    /// Version of this form.
+    version: u32,
+    /// From which rate of memory accesses on placement matters here.
+    placing: PlacingCalibration,
+    /// How often samples may be taken.
+    sampling: SamplingCalibration,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct PlacingCalibration {
+    /// Accesses of all CPUs together; null: placement hardly matters here.
+    threshold_accesses_per_us: Option<f64>,
+    /// A slowdown that matters, as a share of the time.
+    slowdown_min: f64,
+    /// What was measured; empty: there is one memory node.
+    points: Vec<CalibrationPoint>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct CalibrationPoint {
+    /// Accesses of all CPUs together.
+    accesses_per_us: f64,
+    /// How much longer it takes with all memory on one node, as a share of the time.
+    slowdown: f64,
+}
+
+impl From<&PlacingPoint> for CalibrationPoint {
+    fn from(point: &PlacingPoint) -> Self {
+        Self {
+            accesses_per_us: point.accesses_per_us,
+            slowdown: point.slowdown,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SamplingCalibration {
+    /// Time that a sample takes; null: it could not be measured.
+    sample_cost_ns: Option<f64>,
+    /// Share of a program's time that recording may take.
+    cost_share_max: f64,
+    /// Samples per second and CPU that cost so much.
+    rate_hz: Option<f64>,
+    /// Time between two of them.
+    period_ns: Option<f64>,
+}
 
 pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     if arguments.quick && !arguments.measure && !arguments.calibrate {
@@ -36,9 +96,14 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     if let Some(output) = &arguments.output {
         WholeFile::write(output, machine.to_toml().as_bytes())?;
     }
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&machine)? + "\n"
-    } else if arguments.toml {
+    if arguments.json {
+        json::print(&MachineOutput {
+            version: json::VERSION,
+            machine,
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = if arguments.toml {
         machine.to_toml()
     } else {
         let machine = Machine {
@@ -96,26 +161,24 @@ fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let samples = calibrate_samples();
     let cost_ns = samples.as_ref().ok().and_then(|found| found.sample_cost_ns);
     let rate_hz = samples.as_ref().ok().map(|found| found.default_rate_hz());
-    let text = if as_json {
-        let points = points.iter().map(
-            |point| json!({"accesses_per_us": point.accesses_per_us, "slowdown": point.slowdown}),
-        );
-        let whole = json!({
-            "placing": {
-                "threshold_accesses_per_us": threshold,
-                "slowdown_min": SLOWDOWN_MIN,
-                "points": points.collect::<Vec<_>>(),
+    if as_json {
+        json::print(&CalibrationOutput {
+            version: json::VERSION,
+            placing: PlacingCalibration {
+                threshold_accesses_per_us: threshold,
+                slowdown_min: SLOWDOWN_MIN,
+                points: points.iter().map(CalibrationPoint::from).collect(),
             },
-            "sampling": {
-                "sample_cost_ns": cost_ns,
-                "cost_share_max": DEFAULT_COST_SHARE,
-                "rate_hz": rate_hz,
-                "period_ns": rate_hz.map(|rate_hz| 1e9 / rate_hz),
+            sampling: SamplingCalibration {
+                sample_cost_ns: cost_ns,
+                cost_share_max: DEFAULT_COST_SHARE,
+                rate_hz,
+                period_ns: rate_hz.map(|rate_hz| 1e9 / rate_hz),
             },
-        });
-        serde_json::to_string_pretty(&whole)? + "\n"
-    } else {
-        let sampling = match (&samples, cost_ns, rate_hz) {
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let sampling = match (&samples, cost_ns, rate_hz) {
             (Err(error), ..) => format!("sampling: not calibrated: {error}\n"),
             (_, Some(cost_ns), Some(rate_hz)) => format!(
                 "sampling: a sample costs {:.1} µs here; one every {:.2} ms ({rate_hz} a second and CPU) costs at most {} % of a \
@@ -125,10 +188,8 @@ fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
                 DEFAULT_COST_SHARE * 100.0
             ),
             _ => "sampling: what a sample costs could not be measured; run it again on a quieter machine\n".to_owned(),
-        };
-        placing_text(&points, threshold) + &sampling
     };
-    terminal::print(&text)?;
+    terminal::print(&(placing_text(&points, threshold) + &sampling))?;
     Ok(ExitCode::SUCCESS)
 }
 

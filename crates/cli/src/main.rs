@@ -17,6 +17,7 @@ mod progress;
 mod record;
 mod report;
 mod run;
+mod schema;
 mod simulate;
 mod stack;
 mod terminal;

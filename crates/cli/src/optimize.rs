@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,7 +20,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::arguments::Optimize;
-use crate::{analysis, json, plan, terminal};
+use crate::json::{self, OwnOutput};
+use crate::{analysis, plan, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
 const MACHINE_DEFAULT: &str = "opteron-4";
@@ -223,32 +223,6 @@ fn record(
     Ok(run.observe(&terminal::say)?)
 }
 
-/// Standard output for the JSON alone: as long as this lives, what the command prints goes to
-/// standard error.
-struct OwnOutput(OwnedFd);
-
-impl OwnOutput {
-    fn take() -> anyhow::Result<Self> {
-        let saved = std::io::stdout()
-            .as_fd()
-            .try_clone_to_owned()
-            .context("can't keep standard output")?;
-        redirect(libc::STDERR_FILENO);
-        Ok(Self(saved))
-    }
-}
-
-impl Drop for OwnOutput {
-    fn drop(&mut self) {
-        redirect(self.0.as_raw_fd());
-    }
-}
-
-fn redirect(to: RawFd) {
-    // SAFETY: no pointers; both descriptors are open.
-    unsafe { libc::dup2(to, libc::STDOUT_FILENO) };
-}
-
 /// Keeps the plan for later runs. Without a home folder there is nowhere to keep it.
 fn keep(
     programs: &[ProgramImage],
@@ -268,17 +242,19 @@ fn keep(
 #[derive(Debug, Serialize, JsonSchema)]
 struct Side {
     /// Median over the runs.
-    elapsed_s: f64,
+    elapsed_ns: f64,
     /// Time lost to memory accesses in the first run, all threads.
-    memory_s: f64,
+    cost_ns: f64,
     /// Share of accesses to the CPU's own node in the first run, where nodes were recorded.
-    #[serde(rename = "local_share")]
-    local: Option<f64>,
+    local_share: Option<f64>,
 }
 
 impl Side {
     fn new(runs: &[Observed], attribution: &Attribution) -> Self {
-        let mut elapsed: Vec<f64> = runs.iter().map(|run| run.elapsed.as_secs_f64()).collect();
+        let mut elapsed: Vec<f64> = runs
+            .iter()
+            .map(|run| 1e9 * run.elapsed.as_secs_f64())
+            .collect();
         elapsed.sort_by(f64::total_cmp);
         let sides = || {
             attribution
@@ -289,9 +265,9 @@ impl Side {
         let known: f64 = sides().map(|side| side.node_known).sum();
         let remote: f64 = sides().map(|side| side.remote).sum();
         Self {
-            elapsed_s: elapsed.get(elapsed.len() / 2).copied().unwrap_or(0.0),
-            memory_s: sides().map(|side| side.cost_ns).sum::<f64>() / 1e9,
-            local: (known > 0.0).then(|| 1.0 - remote / known),
+            elapsed_ns: elapsed.get(elapsed.len() / 2).copied().unwrap_or(0.0),
+            cost_ns: sides().map(|side| side.cost_ns).sum(),
+            local_share: (known > 0.0).then(|| 1.0 - remote / known),
         }
     }
 }
@@ -299,7 +275,9 @@ impl Side {
 /// The command as it is, against the command with its pages placed.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Comparison {
+    /// The command as it is.
     before: Side,
+    /// The command with its pages placed.
     after: Side,
 }
 
@@ -313,7 +291,7 @@ impl Comparison {
     }
 
     fn change(&self) -> f64 {
-        self.after.elapsed_s / self.before.elapsed_s.max(1e-9) - 1.0
+        self.after.elapsed_ns / self.before.elapsed_ns.max(1.0) - 1.0
     }
 
     fn loses(&self, runs: u32) -> bool {
@@ -354,14 +332,20 @@ impl Comparison {
                 format!("{after:.2} {unit}")
             );
         };
-        row("elapsed", self.before.elapsed_s, self.after.elapsed_s, "s");
+        let (before, after) = (&self.before, &self.after);
         row(
-            "lost to memory, all threads",
-            self.before.memory_s,
-            self.after.memory_s,
+            "elapsed",
+            before.elapsed_ns / 1e9,
+            after.elapsed_ns / 1e9,
             "s",
         );
-        if let (Some(before), Some(after)) = (self.before.local, self.after.local) {
+        row(
+            "lost to memory, all threads",
+            before.cost_ns / 1e9,
+            after.cost_ns / 1e9,
+            "s",
+        );
+        if let (Some(before), Some(after)) = (before.local_share, after.local_share) {
             row("local accesses", before * 100.0, after * 100.0, "%");
         }
         text

@@ -1,21 +1,124 @@
 //! `nearpage record`: run a command and record it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_recording::Finished;
+use nearpage_recording::{Finished, Recording, SampleCounts};
 use nearpage_runner::{
-    ObserveOptions, Observed, Placing, SmallAllocations, default_output, observe,
+    ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
 };
 use nearpage_sampler::{
     DEFAULT_MAX_OVERHEAD, PmuEvent, PmuOptions, SourceWish, State, Target, Wanted,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::Usage;
 use crate::arguments::{Record, SampledEvent, Source, Threads};
+use crate::json::{self, OwnOutput};
 use crate::{terminal, trace};
+
+/// What `record --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RecordOutput {
+    /// Version of this form.
+    version: u32,
+    /// Folder of the recording.
+    recording: PathBuf,
+    /// Where accesses came from.
+    source: nearpage_recording::Source,
+    /// The command's status, as a shell shows it; null: it goes on, or there was no command.
+    exit_status: Option<i32>,
+    /// Why recording ended.
+    ending: Ending,
+    /// How long was recorded.
+    elapsed_ns: u64,
+    /// Samples per second and CPU; null: by period, or every miss.
+    rate_hz: Option<f64>,
+    /// Accesses recorded.
+    accesses: u64,
+    /// What became of the samples; null with `--source full`.
+    samples: Option<SampleCounts>,
+    /// With `--source full`, what was traced.
+    trace: Option<TraceOutput>,
+    /// Are tables made already? Otherwise they are when the recording is first opened.
+    has_tables: bool,
+    /// What was degraded, and why.
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Ending {
+    /// The command ended.
+    CommandEnded,
+    /// What was observed has ended.
+    TargetEnded,
+    /// Recording was interrupted or its time was up: what was observed goes on.
+    TargetGoesOn,
+}
+
+/// What was traced in emulation.
+#[derive(Debug, Serialize, JsonSchema)]
+struct TraceOutput {
+    /// The machine whose caches the references went through.
+    machine: String,
+    /// Instructions executed.
+    instructions: u64,
+    /// Loads.
+    loads: u64,
+    /// Stores.
+    stores: u64,
+}
+
+impl RecordOutput {
+    fn of_samples(observed: &Observed, recording: &Path) -> Self {
+        let (ending, exit_status) = match observed.state {
+            State::Ended(status) => (Ending::CommandEnded, Some(status)),
+            State::TargetEnded => (Ending::TargetEnded, None),
+            State::Running | State::Detached => (Ending::TargetGoesOn, None),
+        };
+        Self {
+            version: json::VERSION,
+            recording: recording.to_owned(),
+            source: observed.source,
+            exit_status,
+            ending,
+            elapsed_ns: observed.elapsed.as_nanos() as u64,
+            rate_hz: (observed.rate_hz > 0.0).then_some(observed.rate_hz),
+            accesses: observed.counts.accesses,
+            samples: Some(observed.counts),
+            trace: None,
+            has_tables: observed.finished == Finished::Converted,
+            notes: observed.notes.clone(),
+        }
+    }
+
+    pub fn of_trace(recording: &Recording, traced: Traced) -> Self {
+        let total = |name| trace::total(recording, name);
+        Self {
+            version: json::VERSION,
+            recording: recording.folder.clone(),
+            source: recording.metadata.source,
+            exit_status: Some(traced.status.into()),
+            ending: Ending::CommandEnded,
+            elapsed_ns: traced.elapsed.as_nanos() as u64,
+            rate_hz: None,
+            accesses: recording.access_count(),
+            samples: None,
+            trace: Some(TraceOutput {
+                machine: recording.machine.name.clone(),
+                instructions: total("instructions"),
+                loads: total("loads"),
+                stores: total("stores"),
+            }),
+            has_tables: true,
+            notes: recording.metadata.notes.clone(),
+        }
+    }
+}
 
 pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
     let pmu = pmu_options(&arguments)?;
@@ -65,8 +168,12 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         environment: pins.as_ref().map(Placing::environment).unwrap_or_default(),
         target,
     };
+    let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     let observed = observe(&options, &terminal::say)?;
-    if !arguments.quiet {
+    drop(own_output);
+    if arguments.json {
+        json::print(&RecordOutput::of_samples(&observed, &options.output))?;
+    } else if !arguments.quiet {
         say(&observed, &options.output);
     }
     Ok(ExitCode::from(observed.exit_status()))

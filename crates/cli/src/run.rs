@@ -1,13 +1,53 @@
 //! `nearpage run`: run a command with its pages placed.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearpage_machine::NodeId;
 use nearpage_plan::{PlaceRule, ProgramImage, SearchPaths};
-use nearpage_runner::{ReplicaSource, RunOptions, run};
+use nearpage_runner::{Placed, Ran, ReplicaSource, RunOptions, UsedReplicas, run};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::arguments::{Mechanism, Run};
+use crate::json::{self, OwnOutput};
 use crate::{Usage, terminal};
+
+/// What `run --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RunOutput {
+    /// Version of this form.
+    version: u32,
+    /// The command's status, as a shell shows it.
+    exit_status: u8,
+    /// Files of the plans that were used; of kept ones, their folder.
+    plans: Vec<PathBuf>,
+    /// What was placed; null: nothing was to be placed.
+    placed: Option<Placed>,
+    /// With `--replicate`, what the copies were used for; null: there were none.
+    replicas: Option<UsedReplicas>,
+    /// Pages that online migration moved; null: it did not run.
+    migrated_pages: Option<u64>,
+    /// What speaks against the plans, and what of them could not be followed.
+    warnings: Vec<String>,
+    /// What else has to be known.
+    notes: Vec<String>,
+}
+
+impl From<Ran> for RunOutput {
+    fn from(ran: Ran) -> Self {
+        Self {
+            version: json::VERSION,
+            exit_status: ran.status,
+            plans: ran.plans,
+            placed: ran.placed,
+            replicas: ran.replicas,
+            migrated_pages: ran.migrated_pages,
+            warnings: ran.warnings,
+            notes: ran.notes,
+        }
+    }
+}
 
 pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     let machine = crate::machine::read(&arguments.machine)?;
@@ -34,11 +74,18 @@ pub fn main(arguments: Run) -> anyhow::Result<ExitCode> {
         replicate_bytes_max: arguments.replicate_max << 20,
     };
     let say = |line: &str| {
-        if !arguments.quiet {
+        if !arguments.quiet && !arguments.json {
             terminal::say(line);
         }
     };
-    Ok(ExitCode::from(run(&options, &say)?))
+    let own_output = arguments.json.then(OwnOutput::take).transpose()?;
+    let ran = run(&options, &say)?;
+    drop(own_output);
+    let status = ran.status;
+    if arguments.json {
+        json::print(&RunOutput::from(ran))?;
+    }
+    Ok(ExitCode::from(status))
 }
 
 /// A rule; one that is wrong on any machine is wrong usage.

@@ -1,15 +1,39 @@
 //! `nearpage thin`: a lossy, sampled recording out of a full one.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nearpage_machine::CpuId;
 use nearpage_recording::trace::{ThinEvent, Thinning};
 use nearpage_recording::{Recording, SampleCounts, ThreadIndex};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::arguments::{Event, Thin};
 use crate::progress::Progress;
-use crate::{Usage, terminal};
+use crate::{Usage, json, terminal};
+
+/// What `thin --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ThinOutput {
+    /// Version of this form.
+    version: u32,
+    /// Folder of the full recording.
+    input: PathBuf,
+    /// Folder of the recording that was made.
+    output: PathBuf,
+    /// The setting's name; null: none was named.
+    setting: Option<String>,
+    /// Which accesses were kept, in words.
+    kept: String,
+    /// Accesses of the full recording.
+    input_accesses: u64,
+    /// Accesses that were kept.
+    kept_accesses: u64,
+    /// What has to be known of the recording that was made.
+    notes: Vec<String>,
+}
 
 pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
     let thinning = thinning(&arguments)?;
@@ -65,7 +89,18 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
             },
         )?;
     }
-    if !arguments.quiet {
+    if arguments.json {
+        json::print(&ThinOutput {
+            version: json::VERSION,
+            input: arguments.recording,
+            output: arguments.output,
+            setting: arguments.setting,
+            kept: thinning.describe(),
+            input_accesses: recording.access_count(),
+            kept_accesses: counted,
+            notes,
+        })?;
+    } else if !arguments.quiet {
         for note in &notes {
             terminal::say(note);
         }

@@ -8,12 +8,14 @@ use nearpage_recording::trace::TraceOptions;
 use nearpage_runner::{TraceRequest, Traced, trace};
 
 use crate::arguments::Record;
+use crate::json::{self, OwnOutput};
 use crate::progress::Progress;
-use crate::record::{quoted, small_allocations};
+use crate::record::{RecordOutput, quoted, small_allocations};
 use crate::{Usage, terminal};
 
 pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
     refuse_sampling(arguments)?;
+    let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     let traced = trace(&TraceRequest {
         output: output.to_owned(),
         replace: arguments.force,
@@ -31,11 +33,14 @@ pub fn main(arguments: &Record, output: &Path) -> anyhow::Result<ExitCode> {
             serial: arguments.serial,
         },
     })?;
+    drop(own_output);
     let recording = {
         let _progress = Progress::new(format!("indexing {}", output.display()));
         Recording::open(output)?
     };
-    if !arguments.quiet {
+    if arguments.json {
+        json::print(&RecordOutput::of_trace(&recording, traced))?;
+    } else if !arguments.quiet {
         say(&recording, output, traced);
     }
     Ok(ExitCode::from(traced.status))
@@ -62,16 +67,19 @@ fn refuse_sampling(arguments: &Record) -> Result<(), Usage> {
     )))
 }
 
+/// What the tracer counted under a name.
+pub fn total(recording: &Recording, name: &str) -> u64 {
+    let tracing = recording.metadata.tracing.as_ref();
+    let found = tracing.and_then(|tracing| tracing.totals.get(name));
+    found.copied().unwrap_or(0)
+}
+
 /// What was traced, in a few lines on standard error.
 fn say(recording: &Recording, output: &Path, traced: Traced) {
     for note in &recording.metadata.notes {
         terminal::say(note);
     }
-    let tracing = recording.metadata.tracing.as_ref();
-    let total = |name: &str| {
-        let found = tracing.and_then(|tracing| tracing.totals.get(name));
-        found.copied().unwrap_or(0)
-    };
+    let total = |name| total(recording, name);
     terminal::say(&format!(
         "traced {:.1} s on {}: {} instructions, {} loads, {} stores; {} accesses missed the caches",
         traced.elapsed.as_secs_f64(),

@@ -7,6 +7,7 @@
 //! differs from one interval of the program to the next anyway, and by a part that matters, before
 //! anything is undone.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What an interval of a process showed.
@@ -51,7 +52,7 @@ impl Loss {
 }
 
 /// How a process is treated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// Nothing is moved: what is normal is not known yet.

@@ -6,11 +6,12 @@ use nearpage_online::{
 };
 use nearpage_recording::trace::Served;
 use nearpage_recording::{AccessKind, Level, ThreadIndex};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A sampled access, as the policy gets it. In a log a row of numbers, in the order of the fields;
 /// kinds and levels by number ([`AccessKind::from_number`], [`Level::from_number`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "Row", into = "Row")]
 pub struct Observed {
     /// Since the interval began.
@@ -29,11 +30,11 @@ pub struct Observed {
     pub level: Level,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 struct Row(u64, u32, u16, u16, u32, u8, u8);
 
 /// A number stands for another page from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Placed {
     /// Observations of the interval that came before.
@@ -47,7 +48,7 @@ pub struct Placed {
 }
 
 /// What a thread did in an interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadTotals {
     /// The thread.
@@ -93,7 +94,7 @@ impl From<Row> for Observed {
 }
 
 /// What an interval showed. Whole numbers only: they come back from a log as they were.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
     /// When it began, CLOCK_MONOTONIC.

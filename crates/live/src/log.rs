@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
 
 use nearpage_online::{Action, Setting, ThreadMove};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::care::Stage;
@@ -19,7 +20,7 @@ use crate::policies::Policy;
 pub const VERSION: u32 = 1;
 
 /// The first line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// `VERSION`.
@@ -48,7 +49,7 @@ pub struct Head {
 }
 
 /// An action.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedAction {
     /// Number of the page.
@@ -93,7 +94,7 @@ pub fn kind(action: &Action) -> &'static str {
 }
 
 /// A thread that a policy wants on another node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedThreadMove {
     /// The thread.
@@ -115,7 +116,7 @@ impl From<&ThreadMove> for LoggedThreadMove {
 }
 
 /// How a process fared.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoggedProcess {
     /// Its number.
@@ -146,7 +147,7 @@ pub struct LoggedProcess {
 }
 
 /// A line for an interval.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// Inputs of the decisions.

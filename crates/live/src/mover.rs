@@ -4,6 +4,7 @@ use std::io;
 
 use nearpage_machine::NodeId;
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batches::{Batches, Limits};
@@ -11,7 +12,7 @@ use crate::kernel::Kernel;
 use crate::pages::Page;
 
 /// What became of pages that were to move, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Outcomes {
     /// Are now on the node that was asked for.

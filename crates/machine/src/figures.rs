@@ -1,5 +1,6 @@
 //! What is known of the memory's speed from node to node: matrices that may have gaps.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::validate::{entries, square};
@@ -11,7 +12,7 @@ pub type Matrix = Vec<Vec<Option<f64>>>;
 
 /// Bandwidth between nodes, in bytes that programs load or store per second with all CPUs of a node
 /// at once.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bandwidth {
     /// Loads alone.
@@ -54,7 +55,7 @@ impl Bandwidth {
 }
 
 /// Latency of a node's own memory while its other CPUs read from it (`[[loaded_latency]]`).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadedLatency {
     /// The node, CPUs and memory.

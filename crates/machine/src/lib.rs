@@ -52,15 +52,20 @@ pub use timing::{
 use std::fmt;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A memory node, numbered as the kernel does. A node may have no CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
 pub struct NodeId(pub u16);
 
 /// A logical CPU, numbered as the kernel does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
 pub struct CpuId(pub u32);
 
@@ -77,7 +82,7 @@ impl fmt::Display for CpuId {
 }
 
 /// One memory node.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     /// Its number.
@@ -92,7 +97,7 @@ pub struct Node {
 }
 
 /// One kind of cache, as every CPU (or group of CPUs) of the machine has it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
     /// 1 is nearest to the CPU.
@@ -114,7 +119,7 @@ pub struct Cache {
 }
 
 /// Where the kernel uses huge pages by itself, as `transparent_hugepage/enabled` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TransparentHugePages {
     /// For all anonymous memory.
@@ -126,7 +131,7 @@ pub enum TransparentHugePages {
 }
 
 /// What a cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheKind {
     /// Data only.
@@ -138,7 +143,7 @@ pub enum CacheKind {
 }
 
 /// A machine. All matrices are indexed by *position* in `nodes`, `[CPU's node][memory's node]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// `local`, a preset's name, or what a file says.

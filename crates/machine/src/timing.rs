@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{CacheKind, Fault, Machine, NodeId, toml_file};
@@ -13,7 +14,7 @@ use crate::{CacheKind, Fault, Machine, NodeId, toml_file};
 pub const SIMULATED_NODES_MAX: usize = 64;
 
 /// How fast a CPU is (`[processor]`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Processor {
     /// Clock frequency in GHz.
@@ -31,7 +32,7 @@ pub struct Processor {
 }
 
 /// One level of a CPU's TLB (`[[tlb]]`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tlb {
     /// 1 is looked up first.
@@ -52,7 +53,7 @@ pub struct Tlb {
 }
 
 /// Memory controllers and directories, one of each to a node (`[memory]`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
     /// Bytes per second of one node's controller.
@@ -65,7 +66,7 @@ pub struct Memory {
 }
 
 /// A link between two nodes (`[[link]]`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// Its ends.
@@ -76,7 +77,7 @@ pub struct Link {
 }
 
 /// The way from one node to another, where it is not the shortest (`[[route]]`).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// Nodes on the way, both ends included; consecutive ones are linked.
@@ -84,7 +85,7 @@ pub struct Route {
 }
 
 /// What it costs to move a page (`[moves]`): one figure, or step by step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Moves {
     /// One cost for every migration, replication or collapse (Verghese §6.1).
@@ -96,7 +97,7 @@ pub struct Moves {
 }
 
 /// The steps of moving pages, in nanoseconds (Verghese §8.1, Table 8).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MoveSteps {
     /// Taking the interrupt, once a batch.
@@ -127,7 +128,7 @@ pub struct MoveSteps {
 }
 
 /// What an access costs in energy (`[energy]`), for the estimate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Energy {
     /// An access to the own node's memory, in nanojoules.

@@ -1,6 +1,7 @@
 //! Accesses, one and many.
 
 use nearpage_machine::{CpuId, NodeId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{ColumnSelection, ThreadIndex};
@@ -67,7 +68,7 @@ impl Level {
 }
 
 /// Where a recording's accesses come from; decides what `weight` and `cost_ns` mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Source {

@@ -4,6 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nearpage_machine::{CpuId, NodeId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Source;
@@ -30,7 +31,9 @@ pub struct CallSiteId(pub u32);
 pub struct ModuleId(pub u32);
 
 /// What an object is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum ObjectKind {
@@ -138,7 +141,7 @@ pub struct Thread {
 }
 
 /// What became of samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SampleCounts {
     /// Samples taken in user mode.
     pub samples: u64,

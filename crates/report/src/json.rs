@@ -4,107 +4,186 @@ use std::collections::BTreeMap;
 
 use nearpage_attribution::{Names, ObjectGroup, OperationTotals, Pattern, call_site};
 use nearpage_recording::{Frame, ObjectKind, Source, Tables};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Content, Locate, name::hot_frame, trace::TraceForm};
+use crate::{Content, JSON_VERSION, Locate, name::hot_frame, trace::TraceForm};
 
-#[derive(Serialize)]
-struct Report<'a> {
+/// What `report --json` prints: every object, thread and hot instruction.
+#[derive(Serialize, JsonSchema)]
+pub struct ReportOutput<'a> {
+    /// Version of this form.
+    version: u32,
+    /// Accesses recorded.
     accesses: u64,
+    /// Samples that were of computation.
     compute: u64,
+    /// Samples that the kernel lost.
     lost: u64,
+    /// Samples whose address could not be recovered.
     undecoded: u64,
+    /// Where the accesses come from.
     source: Source,
+    /// What has to be known of the figures.
     notes: &'a [String],
+    /// Accesses by what they were to.
     attribution: Kinds,
+    /// Objects, the costliest first unless `--sort` says otherwise.
     objects: Vec<Object<'a>>,
+    /// Threads in order of creation.
     threads: Vec<Thread<'a>>,
+    /// Of a full recording, what all misses say.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace: Option<TraceForm<'a>>,
 }
 
-#[derive(Serialize)]
+/// Accesses by what they were to.
+#[derive(Serialize, JsonSchema)]
 struct Kinds {
+    /// Heap objects.
     heap: u64,
+    /// The heap, but no object that was logged.
     heap_unresolved: u64,
+    /// Static objects.
     r#static: u64,
+    /// Mappings.
     mapping: u64,
+    /// Stacks.
     stack: u64,
+    /// Thread-local storage.
     tls: u64,
+    /// Code.
     code: u64,
+    /// Nothing that is known.
     unknown: u64,
 }
 
-#[derive(Serialize)]
+/// Objects that are one to the user: of one call site, of one symbol.
+#[derive(Serialize, JsonSchema)]
 struct Object<'a> {
+    /// What it is called.
     name: String,
+    /// What it is.
     kind: ObjectKind,
-    size: u64,
+    /// Size of the largest instance.
+    size_bytes: u64,
+    /// How many there were.
     instances: u64,
+    /// Where it was allocated, innermost frame first.
     call_site: Vec<Call<'a>>,
+    /// Accesses to it.
     accesses: u64,
-    /// Nanoseconds, as all costs.
-    cost: f64,
-    /// Of the cost of all objects, 0 to 1.
-    share: f64,
+    /// Time lost to them.
+    cost_ns: f64,
+    /// Its share of the cost of all objects.
+    cost_share: f64,
+    /// Loads.
     loads: Operations,
+    /// Stores.
     stores: Operations,
+    /// Accesses to another node's memory, as far as nodes are known.
     remote: u64,
+    /// By kernel thread id; under a reused id, added up.
     threads: BTreeMap<u32, ThreadUse>,
+    /// Who uses which part of it.
     pattern: PatternForm,
+    /// The costliest instructions.
     hot: Vec<Instruction>,
 }
 
-#[derive(Serialize)]
+/// A frame of a stack.
+#[derive(Serialize, JsonSchema)]
 struct Call<'a> {
+    /// Empty: not known.
     function: &'a str,
+    /// Empty: not known.
     file: &'a str,
+    /// 0: not known.
     line: u32,
+    /// Path of the program or library; empty: generated code.
     module: &'a str,
+    /// Return address, as an offset in the module.
     offset: u64,
 }
 
-#[derive(Serialize)]
+/// Loads, or stores.
+#[derive(Serialize, JsonSchema)]
 struct Operations {
+    /// How many.
     count: u64,
+    /// Of these, to another node's memory.
     remote: u64,
-    cost: f64,
+    /// Time lost to them.
+    cost_ns: f64,
 }
 
-#[derive(Default, Serialize)]
+/// What a thread did to an object.
+#[derive(Default, Serialize, JsonSchema)]
 struct ThreadUse {
+    /// Loads.
     loads: u64,
+    /// Stores.
     stores: u64,
-    cost: f64,
+    /// Time lost to them.
+    cost_ns: f64,
 }
 
-#[derive(Serialize)]
+/// Who uses which part of an object.
+#[derive(Serialize, JsonSchema)]
 struct PatternForm {
-    kind: &'static str,
+    /// Which pattern.
+    kind: PatternKind,
+    /// Bytes of a thread's block.
     block_bytes: Option<u64>,
+    /// Bytes from a block of a thread to its next one.
     period_bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Instruction {
-    function: String,
-    file: String,
-    line: u32,
-    cost: f64,
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum PatternKind {
+    /// One thread uses it.
+    Private,
+    /// Each thread uses a block.
+    Block,
+    /// Blocks go round the threads.
+    BlockCyclic,
+    /// All threads use all of it.
+    Shared,
+    /// All threads read all of it.
+    ReadShared,
+    /// None of these, or too few accesses to tell.
+    Mixed,
 }
 
-#[derive(Serialize)]
+/// An instruction.
+#[derive(Serialize, JsonSchema)]
+struct Instruction {
+    /// Its function; empty: not known.
+    function: String,
+    /// Its source file; empty: not known.
+    file: String,
+    /// 0: not known.
+    line: u32,
+    /// Time lost to its accesses of the object.
+    cost_ns: f64,
+}
+
+/// A thread.
+#[derive(Serialize, JsonSchema)]
 struct Thread<'a> {
+    /// The kernel's number.
     tid: u32,
+    /// The kernel's name.
     name: &'a str,
+    /// Its accesses.
     accesses: u64,
     /// Accesses by CPU number.
     cpus: BTreeMap<u32, u64>,
 }
 
 /// The whole report, of at most `rows` objects. Counts are whole numbers; parts of a whole (kinds of objects, loads and stores,
-/// CPUs) are rounded so that they add up to it. Costs are nanoseconds. `threads` of an object are
-/// by kernel thread id; under a reused id, added up.
+/// CPUs) are rounded so that they add up to it.
 pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String {
     let Content {
         attribution,
@@ -137,7 +216,8 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
     ] = whole_parts(kinds);
     let names = Names::new(tables, &attribution.objects);
     let all_cost: f64 = attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
-    let report = Report {
+    let report = ReportOutput {
+        version: JSON_VERSION,
         accesses,
         compute: attribution.counts.compute,
         lost: attribution.counts.lost,
@@ -198,7 +278,7 @@ fn object<'a>(
     let operations = |count: u64, totals: &OperationTotals| Operations {
         count,
         remote: (totals.remote.round() as u64).min(count),
-        cost: totals.cost_ns,
+        cost_ns: totals.cost_ns,
     };
     let (loads, stores) = (
         operations(loads, &group.loads),
@@ -210,19 +290,19 @@ fn object<'a>(
             let sum = threads.entry(thread.tid).or_default();
             sum.loads += thread_loads.round() as u64;
             sum.stores += thread_stores.round() as u64;
-            sum.cost += cost_ns;
+            sum.cost_ns += cost_ns;
         }
     }
     let frames = call_site(tables, group).map_or(&[][..], |site| &site.frames);
     Object {
         name: names.of(group),
         kind: group.kind,
-        size: group.size_bytes,
+        size_bytes: group.size_bytes,
         instances: group.instances,
         call_site: frames.iter().map(|frame| call(tables, frame)).collect(),
         accesses: loads.count + stores.count,
-        cost: group.cost_ns(),
-        share: if all_cost > 0.0 {
+        cost_ns: group.cost_ns(),
+        cost_share: if all_cost > 0.0 {
             group.cost_ns() / all_cost
         } else {
             0.0
@@ -246,7 +326,7 @@ fn object<'a>(
                     function,
                     file,
                     line,
-                    cost: hot.cost_ns,
+                    cost_ns: hot.cost_ns,
                 }
             })
             .collect(),
@@ -267,19 +347,22 @@ fn call<'a>(tables: &'a Tables, frame: &'a Frame) -> Call<'a> {
     }
 }
 
-/// `mixed` also stands for objects with too few accesses to tell.
 fn pattern(pattern: &Pattern) -> PatternForm {
     let (kind, block_bytes, period_bytes) = match *pattern {
-        Pattern::Private { .. } | Pattern::PrivateEach => ("private", None, None),
-        Pattern::Block { block_bytes, .. } => ("block", Some(block_bytes), None),
+        Pattern::Private { .. } | Pattern::PrivateEach => (PatternKind::Private, None, None),
+        Pattern::Block { block_bytes, .. } => (PatternKind::Block, Some(block_bytes), None),
         Pattern::BlockCyclic {
             block_bytes,
             period_bytes,
             ..
-        } => ("block-cyclic", Some(block_bytes), Some(period_bytes)),
-        Pattern::Shared => ("shared", None, None),
-        Pattern::ReadShared => ("read-shared", None, None),
-        Pattern::Mixed | Pattern::Unknown => ("mixed", None, None),
+        } => (
+            PatternKind::BlockCyclic,
+            Some(block_bytes),
+            Some(period_bytes),
+        ),
+        Pattern::Shared => (PatternKind::Shared, None, None),
+        Pattern::ReadShared => (PatternKind::ReadShared, None, None),
+        Pattern::Mixed | Pattern::Unknown => (PatternKind::Mixed, None, None),
     };
     PatternForm {
         kind,

@@ -34,15 +34,19 @@ use nearpage_recording::trace::TraceStatistics;
 use nearpage_recording::{Frame, ModuleId, Recording, Source, Symbols, Tables};
 
 pub use amount::{bytes, time};
-pub use json::json;
+pub use json::{ReportOutput, json};
 pub use name::pattern_words;
 pub use printable::{printable, shorten, width};
 pub use profile::{ProfileError, ProfileFormat, Written, write_profile};
 pub use simulation::{
-    Simulation, ThreadsElsewhere, movements_json, simulation_html, simulation_json, simulation_text,
+    MovementsOutput, Simulation, SimulationOutput, ThreadsElsewhere, simulation_html,
+    simulation_json, simulation_text,
 };
 pub use table::wrapped;
 pub use text::{By, Count, Sort, TextOptions, text};
+
+/// Version of the JSON of reports and simulations.
+pub const JSON_VERSION: u32 = 1;
 
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]

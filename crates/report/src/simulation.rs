@@ -2,20 +2,22 @@
 
 mod course;
 mod html;
+mod output;
 
 use std::fmt::Write;
 
 use nearpage_machine::several;
 use nearpage_simulator::{Outcome, Split};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::amount::{count, percent, time};
 use crate::printable::{printable, shorten, width};
 use crate::table::{Column, lines, wrap};
 
-pub use self::course::movements_json;
-use self::course::{pretty, timeline_json};
-pub use html::simulation_html;
+pub use self::course::MovementsOutput;
+pub use self::html::simulation_html;
+pub use self::output::{SimulationOutput, simulation_json};
 
 /// The results of a simulation: one recording on one machine, or several that ran at once.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +37,7 @@ pub struct Simulation<'a> {
 }
 
 /// A plan that says where threads run, and a recording whose threads ran elsewhere: a replay leaves them there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ThreadsElsewhere {
     /// The policy, as results name it.
     pub policy: String,
@@ -43,7 +45,7 @@ pub struct ThreadsElsewhere {
     pub recording: String,
     /// `compact` or `scatter`: as the plan says.
     pub planned: &'static str,
-    /// As they ran; none where that has no name.
+    /// As they ran; null where that is neither.
     pub recorded: Option<&'static str>,
 }
 
@@ -190,96 +192,11 @@ fn bars(outcomes: &[Outcome], names: &[String], columns_max: usize) -> String {
     text
 }
 
-/// The results as JSON; times are nanoseconds, and sums over threads but for `time_ns`.
-pub fn simulation_json(simulation: &Simulation<'_>) -> String {
-    let results = simulation.outcomes.iter();
-    let results: Vec<Value> = results
-        .map(|outcome| outcome_json(outcome, simulation.page_bytes))
-        .collect();
-    let whole = json!({
-        "machine": simulation.machine,
-        "recording": match simulation.recordings {
-            [one] => json!(one),
-            several => json!(several),
-        },
-        "threads": simulation.outcomes.first().map_or(0, |outcome| outcome.threads.len()),
-        "notes": simulation.notes,
-        "threads_elsewhere": simulation.threads_elsewhere.iter().map(|plan| json!({
-            "policy": plan.policy,
-            "recording": plan.recording,
-            "planned": plan.planned,
-            "recorded": plan.recorded,
-        })).collect::<Vec<_>>(),
-        "results": results,
-    });
-    pretty(&whole)
-}
-
-fn outcome_json(outcome: &Outcome, page_bytes: u64) -> Value {
-    let value = |text: &str| {
-        text.parse::<u64>()
-            .map_or_else(|_| json!(text), |number| json!(number))
-    };
-    let parameters: Map<String, Value> = outcome
-        .parameters
-        .iter()
-        .map(|(name, text)| ((*name).to_owned(), value(text)))
-        .collect();
-    let Split {
-        compute_ns,
-        local_stall_ns,
-        remote_stall_ns,
-        move_ns,
-        wait_ns,
-    } = outcome.split;
-    json!({
-        "policy": outcome.policy,
-        "parameters": parameters,
-        "time_ns": outcome.time_ns,
-        "parallel_ns": outcome.parallel_ns,
-        "program_ns": match outcome.program_ns() {
-            one if one.is_empty() => Value::Null,
-            several => json!(several),
-        },
-        "compute_ns": compute_ns,
-        "local_stall_ns": local_stall_ns,
-        "remote_stall_ns": remote_stall_ns,
-        "move_ns": move_ns,
-        "wait_ns": wait_ns,
-        "misses": outcome.misses,
-        "local_share": outcome.local_share(),
-        "local_latency_ns": outcome.local_latency_ns,
-        "remote_latency_ns": outcome.remote_latency_ns,
-        "controller_imbalance": outcome.controller_imbalance(),
-        "link_imbalance": outcome.link_imbalance(),
-        "controller_load": outcome.controller_load,
-        "link_use_mean": outcome.link_use_mean(),
-        "misses_per_kilo_instruction": outcome.misses_per_kilo_instruction(),
-        "instructions_per_cycle": outcome.instructions_per_cycle(),
-        "migrated": outcome.migrated,
-        "replicated": outcome.replicated,
-        "interleaved": outcome.interleaved,
-        "collapsed": outcome.collapsed,
-        "refreshed": outcome.refreshed,
-        "reclaimed": outcome.reclaimed,
-        "ping_pong": outcome.ping_pong,
-        "multiple": outcome.multiple,
-        "incorrect": outcome.incorrect,
-        "pages_mean": outcome.pages_mean,
-        "pages_max": outcome.pages_max,
-        "move_split": outcome.move_split,
-        "energy_j": outcome.energy_j,
-        "estimated": outcome.estimated(),
-        "threads_moved": outcome.threads_moved,
-        "refilled_lines": outcome.refilled_lines,
-        "timeline": outcome.timeline.as_ref().map(timeline_json),
-        "movements": outcome.movements.as_ref().map(|kept| movements_json(kept, page_bytes)),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use nearpage_simulator::{MoveSplit, ThreadOutcome};
+
+    use serde_json::{Value, json};
 
     use super::*;
 

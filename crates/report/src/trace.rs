@@ -3,6 +3,7 @@
 use nearpage_recording::trace::{
     ModeMisses, READ_MOSTLY_WRITES_MAX, SystemStatistics, TraceStatistics,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::amount::{count, percent};
@@ -115,74 +116,112 @@ fn system_lines(system: &SystemStatistics) -> Vec<Vec<String>> {
     parts
 }
 
-/// For programs: shares are from 0 to 1.
-#[derive(Serialize)]
+/// What all misses of a full recording say; of a program that marked a stable phase, those of that phase. Shares are
+/// from 0 to 1.
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct TraceForm<'a> {
+    /// Loads and stores that missed all caches, upgrades included.
     data_misses: u64,
+    /// Instruction fetches that missed all caches.
     fetch_misses: u64,
+    /// References of either kind that missed the TLB.
     tlb_misses: u64,
+    /// Pages whose code missed all caches.
     code_pages: u64,
+    /// Pages whose data missed all caches.
     data_pages: u64,
+    /// Strings of reads to a page from one CPU, up to a write to that page from any.
     read_chains: Chains,
+    /// Misses to the hottest pages.
     hot_pages: HotPages<'a>,
+    /// Misses to what is hardly written to.
     read_mostly: ReadMostly,
+    /// Of a whole guest: its kernel and its programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     system: Option<System>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Chains {
+    /// Reads of the longest chain.
     longest: u64,
+    /// By length, in powers of two.
     shares: Vec<Chain>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Chain {
+    /// Reads.
     length: u64,
+    /// Share of data misses in chains of that length and more.
     share: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct HotPages<'a> {
+    /// Pages with a miss.
     pages: u64,
+    /// At 0, 1, … 100 percent of these pages: share of cache misses to the pages with the most cache misses.
     by_cache_misses: &'a [f64],
+    /// Likewise: share of cache misses to the pages with the most TLB misses.
     by_tlb_misses: &'a [f64],
+    /// Likewise: share of TLB misses to the pages with the most TLB misses.
     tlb_misses: &'a [f64],
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ReadMostly {
+    /// What is read mostly: less than this share of its misses are writes.
     writes_below: f64,
+    /// Share of data misses to pages that are read mostly.
     page: f64,
+    /// Share of data misses to lines of 64 bytes that are read mostly.
     line: f64,
+    /// Share of data misses to words of 4 bytes that are read mostly.
     word: f64,
+    /// Share of data misses that are writes.
     writes: f64,
+    /// Lines and words of one page in so many were looked at.
     one_page_in: u32,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct System {
+    /// Misses of the kernel.
     kernel: Mode,
+    /// Misses of programs.
     user: Mode,
+    /// Misses of the kernel by region of its memory.
     segments: Vec<OfSegment>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Mode {
+    /// Loads that missed all caches.
     reads: u64,
+    /// Stores that missed all caches.
     writes: u64,
+    /// Instruction fetches that missed all caches.
     fetches: u64,
+    /// References that missed the TLB.
     tlb_misses: u64,
+    /// Pages whose code missed all caches.
     code_pages: u64,
+    /// Pages whose data missed all caches.
     data_pages: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct OfSegment {
+    /// The region.
     segment: &'static str,
+    /// Loads that missed all caches.
     reads: u64,
+    /// Stores that missed all caches.
     writes: u64,
+    /// Instruction fetches that missed all caches.
     fetches: u64,
+    /// Misses to what is hardly written to.
     read_mostly: ReadMostly,
 }
 

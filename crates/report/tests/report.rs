@@ -540,6 +540,7 @@ fn json_has_every_key_and_its_counts_add_up() {
     expect(
         &report,
         vec![
+            "version",
             "accesses",
             "compute",
             "notes",
@@ -570,12 +571,12 @@ fn json_has_every_key_and_its_counts_add_up() {
         vec![
             "name",
             "kind",
-            "size",
+            "size_bytes",
             "instances",
             "call_site",
             "accesses",
-            "cost",
-            "share",
+            "cost_ns",
+            "cost_share",
             "loads",
             "stores",
             "remote",
@@ -588,14 +589,20 @@ fn json_has_every_key_and_its_counts_add_up() {
         &object["call_site"][1],
         vec!["function", "file", "line", "module", "offset"],
     );
-    expect(&object["loads"], vec!["count", "remote", "cost"]);
-    expect(&object["stores"], vec!["count", "remote", "cost"]);
-    expect(&object["threads"]["103"], vec!["loads", "stores", "cost"]);
+    expect(&object["loads"], vec!["count", "remote", "cost_ns"]);
+    expect(&object["stores"], vec!["count", "remote", "cost_ns"]);
+    expect(
+        &object["threads"]["103"],
+        vec!["loads", "stores", "cost_ns"],
+    );
     expect(
         &object["pattern"],
         vec!["kind", "block_bytes", "period_bytes"],
     );
-    expect(&object["hot"][0], vec!["function", "file", "line", "cost"]);
+    expect(
+        &object["hot"][0],
+        vec!["function", "file", "line", "cost_ns"],
+    );
     expect(
         &report["threads"][0],
         vec!["tid", "name", "accesses", "cpus"],

@@ -37,9 +37,9 @@ pub use libraries::{PRELOAD_MISSING, PreloadLibrary, TracerPlugin};
 pub use observe::{ComparedRun, ObserveOptions, Observed, observe};
 pub use online_migration::{Migrated, OnlineMigration, OnlineMigrationOptions};
 pub use output::default_output;
-pub use placing::{Placing, PlacingOptions};
-pub use replicas::ReplicaSource;
-pub use run::{RunOptions, run};
+pub use placing::{Placed, PlacedRule, Placing, PlacingOptions};
+pub use replicas::{ReplicaSource, UsedReplicas};
+pub use run::{Ran, RunOptions, run};
 pub use trace::{Emulator, PLUGINS_FROM, TraceRequest, Traced, trace};
 
 /// Is told each line for people when it has to be said.

@@ -17,6 +17,8 @@ use std::ptr;
 use nearpage_machine::{NodeId, several};
 use nearpage_plan::ProgramImage;
 use nearpage_wire::replicas::{COUNTERS_AT, Entry, HEADER_BYTES, VARIABLE, device, header};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::error::{Error, IoContext};
 
@@ -55,6 +57,29 @@ impl ReplicaSource {
                 paths => Ok(paths),
             },
         }
+    }
+}
+
+/// What copies of files were used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct UsedReplicas {
+    /// Processes that mapped a copy on their node.
+    pub processes: u64,
+    /// Mappings of copies.
+    pub mappings: u64,
+    /// Bytes of these mappings.
+    pub mapped_bytes: u64,
+}
+
+impl UsedReplicas {
+    /// For people.
+    pub(crate) fn words(&self) -> String {
+        format!(
+            "{} ran from local copies: {}, {:.1} MiB",
+            several(self.processes, "process"),
+            several(self.mappings, "mapping"),
+            mib(self.mapped_bytes)
+        )
     }
 }
 
@@ -162,17 +187,14 @@ impl Replicas {
         Some((VARIABLE.into(), path.into()))
     }
 
-    /// What to say after it has ended.
-    pub fn outcome(&self) -> Vec<String> {
-        let Some([processes, mappings, bytes]) = self.table.as_ref().and_then(counters) else {
-            return Vec::new();
-        };
-        vec![format!(
-            "{} ran from local copies: {}, {:.1} MiB",
-            several(processes, "process"),
-            several(mappings, "mapping"),
-            mib(bytes)
-        )]
+    /// What the copies were used for, once it has ended; `None`: there are none.
+    pub fn used(&self) -> Option<UsedReplicas> {
+        let [processes, mappings, mapped_bytes] = self.table.as_ref().and_then(counters)?;
+        Some(UsedReplicas {
+            processes,
+            mappings,
+            mapped_bytes,
+        })
     }
 }
 
@@ -396,13 +418,13 @@ mod tests {
             (entry.file, entry.size),
             ([metadata.dev(), metadata.ino()], 5000)
         );
-        assert_eq!(replicas.outcome().len(), 1);
+        assert_eq!(replicas.used().map(|used| used.processes), Some(0));
     }
 
     #[test]
     fn one_node_has_no_use_for_copies() {
         let replicas = Replicas::make(&[ReplicaSource::Code], &[], &[NodeId(0)], 1 << 20).unwrap();
-        assert!(replicas.environment().is_none() && replicas.outcome().is_empty());
+        assert!(replicas.environment().is_none() && replicas.used().is_none());
         assert!(replicas.notes()[0].starts_with("one memory node"));
         let none = Replicas::make(
             &[ReplicaSource::Files("/no such/*".into())],

@@ -14,8 +14,8 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::libraries::PreloadLibrary;
 use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
-use crate::placing::{Placing, PlacingOptions};
-use crate::replicas::{ReplicaSource, Replicas};
+use crate::placing::{Placed, Placing, PlacingOptions};
+use crate::replicas::{ReplicaSource, Replicas, UsedReplicas};
 
 /// What to run, and what to do with its pages.
 #[derive(Clone, Copy, Debug)]
@@ -47,22 +47,55 @@ impl RunOptions<'_> {
         self.plans.is_empty() && self.rules.is_empty() && self.threads.is_none()
     }
 
-    fn plans(&self, say: Reporter<'_>) -> Result<Vec<Plan>, Error> {
+    fn plans(&self, ran: &mut Ran, say: Reporter<'_>) -> Result<Vec<Plan>, Error> {
         if self.places_nothing() && self.replicate.is_empty() {
             let store = Store::of_user().ok_or(Error::NoHomeFolder)?;
-            return kept_plans(&store, self, say);
+            return kept_plans(&store, self, ran, say);
         }
+        ran.plans = self.plans.to_vec();
         let plans = self.plans.iter().map(|path| Plan::read(path));
         Ok(plans.collect::<Result<_, _>>()?)
     }
 }
 
-/// Runs a command to its end; its status as a shell shows it.
+/// How a command ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// The command's status as a shell shows it.
+    pub status: u8,
+    /// Files of the plans that were used; of kept ones, their folder.
+    pub plans: Vec<PathBuf>,
+    /// What was placed; `None`: nothing was to be placed.
+    pub placed: Option<Placed>,
+    /// What copies of files were used for; `None`: there were none.
+    pub replicas: Option<UsedReplicas>,
+    /// Pages that online migration moved; `None`: it did not run.
+    pub migrated_pages: Option<u64>,
+    /// What speaks against the plans, and what of them cannot be followed.
+    pub warnings: Vec<String>,
+    /// What else was to be said before the command ran.
+    pub notes: Vec<String>,
+}
+
+impl Ran {
+    fn warn(&mut self, line: String, say: Reporter<'_>) {
+        say(&line);
+        self.warnings.push(line);
+    }
+
+    fn note(&mut self, line: String, say: Reporter<'_>) {
+        say(&line);
+        self.notes.push(line);
+    }
+}
+
+/// Runs a command to its end. `say` is told each line when it has to be said; all of them are in what is returned, too.
 ///
 /// # Errors
 /// Plans, rules or files to replicate that cannot be used here; a command that cannot be run.
-pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
-    let plans = options.plans(say)?;
+pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
+    let mut ran = Ran::default();
+    let plans = options.plans(&mut ran, say)?;
     // What is only to be replicated has no need of a plan.
     let placing = match options.places_nothing() && !options.replicate.is_empty() {
         true => None,
@@ -78,15 +111,18 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
             options.programs,
         )?),
     };
-    warnings(&plans).iter().for_each(|warning| say(warning));
+    for warning in warnings(&plans) {
+        ran.warn(warning, say);
+    }
     let library = PreloadLibrary::find()?;
-    if let Some(placing) = &placing {
-        placing.warnings.iter().for_each(|warning| say(warning));
+    for warning in placing.iter().flat_map(|placing| &placing.warnings) {
+        ran.warn(warning.clone(), say);
     }
     refuse_static(options.programs)?;
     let nodes = options.machine.nodes_with_memory();
     if nodes.len() < 2 {
-        say("this machine has one memory node: pages have nowhere else to go");
+        let line = "this machine has one memory node: pages have nowhere else to go";
+        ran.note(line.to_owned(), say);
     }
     let replicas = Replicas::make(
         options.replicate,
@@ -94,23 +130,27 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<u8, Error> {
         &nodes,
         options.replicate_bytes_max,
     )?;
-    replicas.notes().iter().for_each(|line| say(line));
+    for line in replicas.notes() {
+        ran.note(line.clone(), say);
+    }
 
     let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
     environment.extend(replicas.environment());
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
     let live = plans.iter().find_map(|plan| plan.live.as_ref());
     let policy = live.filter(|_| nodes.len() > 1).map(online_policy);
-    let status = match policy.transpose()? {
-        None => run_to_end(options.command, environment)?,
-        Some(policy) => run_migrating(policy, options.command, environment, say)?,
-    };
-    let placed = placing.map_or_else(Vec::new, |placing| placing.outcome());
-    placed
-        .iter()
-        .chain(&replicas.outcome())
-        .for_each(|line| say(line));
-    Ok(status)
+    match policy.transpose()? {
+        None => ran.status = run_to_end(options.command, environment)?,
+        Some(policy) => run_migrating(policy, options.command, environment, &mut ran, say)?,
+    }
+    ran.placed = placing.map(|placing| placing.placed());
+    ran.replicas = replicas.used();
+    let placed = ran.placed.iter().flat_map(|placed| &placed.words);
+    placed.for_each(|line| say(line));
+    if let Some(used) = &ran.replicas {
+        say(&used.words());
+    }
+    Ok(ran)
 }
 
 /// Plans that were predicted to do worse than first touch when they were made, and what to do instead.
@@ -148,13 +188,14 @@ fn online_policy(live: &Live) -> Result<Policy, Error> {
     Ok(policy)
 }
 
-/// Runs a command and migrates its pages meanwhile, where that is possible; its status as a shell shows it.
+/// Runs a command and migrates its pages meanwhile, where that is possible.
 fn run_migrating(
     policy: Policy,
     command: &[OsString],
     environment: Environment,
+    ran: &mut Ran,
     say: Reporter<'_>,
-) -> Result<u8, Error> {
+) -> Result<(), Error> {
     let options = OnlineMigrationOptions {
         environment: environment.clone(),
         moves_threads: true,
@@ -173,17 +214,20 @@ fn run_migrating(
             say(&format!(
                 "looked after by auto, as the plan says: {moved} moved"
             ));
-            Ok(migrated.status)
+            ran.migrated_pages = Some(migrated.moved_pages);
+            ran.status = migrated.status;
         }
         // The command has not run. Where the command itself is at fault, this says so.
         Err(error) => {
-            say(&format!(
+            let line = format!(
                 "not looked after, though the plan says so: {}",
                 with_causes(&error)
-            ));
-            run_to_end(command, environment)
+            );
+            ran.warn(line, say);
+            ran.status = run_to_end(command, environment)?;
         }
     }
+    Ok(())
 }
 
 /// An error, followed by what caused it.
@@ -201,6 +245,7 @@ fn with_causes(error: &Error) -> String {
 fn kept_plans(
     store: &Store,
     options: &RunOptions<'_>,
+    ran: &mut Ran,
     say: Reporter<'_>,
 ) -> Result<Vec<Plan>, Error> {
     let (Some(program), [_, arguments @ ..]) = (options.programs.first(), options.command) else {
@@ -208,16 +253,17 @@ fn kept_plans(
     };
     let program = program.identity(arguments);
     let (kept, warnings) = store.newest_fitting(&program);
-    warnings.iter().for_each(|warning| say(warning));
+    for warning in warnings {
+        ran.warn(warning, say);
+    }
     let kept = kept.ok_or(Error::NoKeptPlan(program.executable))?;
     let arguments = match kept.same_arguments {
         true => "",
         false => ", made with other arguments",
     };
-    say(&format!(
-        "using the kept plan {}{arguments}",
-        kept.path.display()
-    ));
+    let line = format!("using the kept plan {}{arguments}", kept.path.display());
+    ran.note(line, say);
+    ran.plans = vec![kept.path];
     Ok(kept.plans)
 }
 

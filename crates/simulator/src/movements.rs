@@ -1,6 +1,9 @@
 //! Every change of where a page is, as it happens, and where each page was first and last: what ARS
 //! shows as runtime migration, page show and page location (§4.2).
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::figures::FS;
 use crate::trace::Trace;
 
@@ -8,7 +11,8 @@ use crate::trace::Trace;
 pub(crate) const PAGES_MAX: usize = 100_000;
 
 /// What was done to a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum MovementKind {
     /// Its home is another node, nearer to who uses it.
     Migrate,
@@ -20,19 +24,6 @@ pub enum MovementKind {
     Refresh,
     /// After a store one copy is left.
     Collapse,
-}
-
-impl MovementKind {
-    /// As results have it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Migrate => "migrate",
-            Self::Interleave => "interleave",
-            Self::Replicate => "replicate",
-            Self::Refresh => "refresh",
-            Self::Collapse => "collapse",
-        }
-    }
 }
 
 /// A change of where a page is.

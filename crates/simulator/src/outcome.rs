@@ -1,6 +1,7 @@
 //! What came out.
 
 use nearpage_online::traffic::imbalance;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::movements::Movements;
@@ -31,7 +32,7 @@ impl Split {
 
 /// What moving pages by step goes to, sums over threads: the functions of Verghese's Table 9. Adds up
 /// to [`Split::move_ns`], less what samples and hinting faults take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MoveSplit {
     /// Taking interrupts.
     pub interrupt_ns: f64,

@@ -128,6 +128,13 @@ fn simulation(path: &Path) -> Result<Value, Error> {
     };
     let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    // Results from before there were versions have none, and the same keys.
+    let version = value.get("version");
+    if version.is_some_and(|version| *version != nearpage_report::JSON_VERSION) {
+        return Err(refuse(
+            "a newer nearpage made it: view it with that version, or simulate again".to_owned(),
+        ));
+    }
     match value.get("results") {
         Some(Value::Array(_)) => Ok(value),
         _ => Err(refuse("it has no list of results".to_owned())),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use nearpage_live::{Entry, Head, treated};
-use nearpage_report::movements_json;
+use nearpage_report::MovementsOutput;
 use nearpage_simulator::{Movement, MovementKind, Movements, PageExtent};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -388,7 +388,7 @@ impl Followed {
                 "part_ns": self.end_ns / self.intervals.max(1),
                 "parts": self.parts,
             },
-            "movements": movements_json(&self.movements(), self.page_bytes()),
+            "movements": MovementsOutput::new(&self.movements(), self.page_bytes()),
         });
         json!({
             "intervals": self.intervals,

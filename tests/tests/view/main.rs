@@ -509,6 +509,7 @@ fn bad_input_is_refused_in_one_line() {
     let case = recorded("bad-input");
     case.write("empty.json", "{}");
     case.write("text.json", "not JSON");
+    case.write("newer.json", r#"{"version":1000,"results":[]}"#);
     case.write("log.jsonl", "{\"nearpage_live\":1}\n");
     case.write("plan.toml", "version = 'no'");
     fs::create_dir(case.path("nothing")).expect("the case's folder is writable");
@@ -516,6 +517,10 @@ fn bad_input_is_refused_in_one_line() {
         (
             &["empty.json"][..],
             "empty.json: not the output of `nearpage simulate --json`: it has no list of results",
+        ),
+        (
+            &["newer.json"],
+            "newer.json: not the output of `nearpage simulate --json`: a newer nearpage made it: ",
         ),
         (
             &["text.json"],

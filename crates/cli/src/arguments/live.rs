@@ -68,13 +68,14 @@ pub struct Live {
     /// Write every decision with its inputs to this file, a line of JSON for each interval
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Make the decisions of a log again, and compare
-    #[arg(long, value_name = "LOG", exclusive = true)]
+    /// Make the decisions of a log again, and compare; goes with --json alone
+    #[arg(long, value_name = "LOG", conflicts_with_all = ["pid", "cgroup", "all", "policy", "set", "interval", "threads", "dry_run", "max_overhead", "rate", "max_stall", "max_move_rate", "pages", "serve", "log", "seed", "quiet", "command"])]
     pub replay: Option<PathBuf>,
     /// Start of random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Print a line of JSON for each interval: what goes to the log
+    /// Print a line of JSON for each interval: what goes to the log. What the command prints on standard output goes
+    /// to standard error
     #[arg(long)]
     pub json: bool,
     /// Say nothing but what goes wrong

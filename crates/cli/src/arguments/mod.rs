@@ -80,7 +80,7 @@ pub enum Command {
     Machine(Machine),
     /// List what this machine allows, and for each thing missing, cause and remedy
     Doctor(Doctor),
-    /// Write man pages or shell completions
+    /// Write man pages, JSON Schemas or shell completions
     #[command(hide = true)]
     Generate(Generate),
 }

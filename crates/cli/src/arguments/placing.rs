@@ -105,6 +105,9 @@ pub struct Run {
     /// Machine whose nodes the plan is enforced on (for tests of machine files)
     #[arg(long, default_value = "local", hide = true)]
     pub machine: String,
+    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    #[arg(long)]
+    pub json: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
@@ -132,7 +135,7 @@ pub struct Optimize {
     /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Print the comparison as JSON
+    /// Print the comparison as JSON; what the command prints on standard output goes to standard error
     #[arg(long)]
     pub json: bool,
     /// The command and its arguments

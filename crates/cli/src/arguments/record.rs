@@ -123,6 +123,9 @@ pub struct Record {
     /// One reference at a time, each written to a log (for tests)
     #[arg(long, hide = true)]
     pub serial: bool,
+    /// Print what was done as JSON; what the command prints on standard output goes to standard error
+    #[arg(long)]
+    pub json: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

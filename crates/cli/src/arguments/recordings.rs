@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::Policy;
 use super::deciding::Deciding;
@@ -47,6 +49,9 @@ pub struct Thin {
     /// What is counted
     #[arg(long, value_enum)]
     pub event: Option<Event>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
@@ -70,13 +75,17 @@ pub struct Import {
     /// that perf.data lists, with distances 10 and 20]
     #[arg(long)]
     pub machine: Option<String>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
 }
 
 /// What `export` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum ExportFormat {
     /// Parquet tables, in a folder
     Parquet,
@@ -111,6 +120,9 @@ pub struct Export {
     /// 1000000; all as Parquet, and for pprof, which adds them up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub at_most: Option<u64>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
     /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,

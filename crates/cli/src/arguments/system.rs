@@ -64,6 +64,12 @@ pub enum GenerateWhat {
         /// Folder to write to
         directory: PathBuf,
     },
+    /// JSON Schemas of what commands print with `--json`, a file each
+    Schema {
+        /// Folder to write to
+        #[arg(default_value = "docs/reference/schema", value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// A completion script, on standard output
     Completions {
         /// Shell

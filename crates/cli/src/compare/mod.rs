@@ -324,7 +324,7 @@ struct Compared {
     /// Accesses that it has.
     samples: u64,
     /// Elapsed time of the recorded run.
-    seconds: f64,
+    elapsed_ns: f64,
     /// Where threads are taken to run.
     threads: Threads,
     /// Pages for which it has a hint.
@@ -385,7 +385,7 @@ impl Row {
         Compared {
             recording: self.recording.clone(),
             samples: self.samples,
-            seconds: self.seconds,
+            elapsed_ns: 1e9 * self.seconds,
             threads: self.threads.clone(),
             hints: self.quality.recording,
             reference_hints: self.quality.reference,

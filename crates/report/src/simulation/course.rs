@@ -2,57 +2,104 @@
 
 use std::io;
 
-use nearpage_simulator::{Movements, Part, Timeline};
+use nearpage_simulator::{MovementKind, Movements, PageExtent, Part, Timeline};
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Serializer;
 use serde_json::ser::{Formatter, PrettyFormatter};
-use serde_json::{Serializer, Value, json};
 
 /// A page's nodes, a character each.
 const DIGITS: &[u8; 64] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/";
 
-/// What pages did: `kept` has a list of time in ns, page, what was done, node before and node after for each movement;
-/// `extents` the homes of pages that lie together, first and last.
-pub fn movements_json(movements: &Movements, page_bytes: u64) -> Value {
-    let kept = movements.kept.iter();
-    let extents = movements.extents.iter();
-    let digit = |node: u8| char::from(DIGITS[usize::from(node) % DIGITS.len()]);
-    json!({
-        "page_bytes": page_bytes,
-        "kept": kept.map(|one| json!([one.time_ns, one.page, one.kind.as_str(), one.from, one.to]))
-            .collect::<Vec<Value>>(),
-        "beyond": movements.beyond,
-        "extents": extents.map(|extent| {
-            let homes = extent.homes.iter();
-            json!({
-                "process": extent.application,
-                "address": format!("{:#x}", extent.page_number.saturating_mul(page_bytes)),
-                "first": homes.clone().map(|home| digit(home.0)).collect::<String>(),
-                "last": homes.map(|home| digit(home.1)).collect::<String>(),
-            })
-        }).collect::<Vec<Value>>(),
-        "pages_beyond": movements.pages_beyond,
-    })
+/// What pages did: all of the simulated time, marked phases or not.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct MovementsOutput {
+    /// Size of a page.
+    pub page_bytes: u64,
+    /// The first movements in order of time.
+    pub kept: Vec<MovementRow>,
+    /// Movements that are not kept.
+    pub beyond: u64,
+    /// Pages that were touched, in order of process and address.
+    pub extents: Vec<Extent>,
+    /// Pages that are not among them.
+    pub pages_beyond: u64,
 }
 
-pub(super) fn timeline_json(timeline: &Timeline) -> Value {
-    let row = |part: &Part| {
-        let &Part {
-            local,
-            remote,
-            migrated,
-            replicated,
-            collapsed,
-            ref controller_load,
-        } = part;
-        let counts = [local, remote, migrated, replicated, collapsed];
-        counts.iter().chain(controller_load).copied().collect()
-    };
-    let rows: Vec<Vec<u64>> = timeline.parts().iter().map(row).collect();
-    json!({ "part_ns": timeline.part_ns(), "parts": rows })
+/// Nanoseconds since the simulation began; the page's position among all of `extents`; what was done; the page's node
+/// before; the node that it went to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct MovementRow(u64, u32, MovementKind, u16, u16);
+
+/// Pages that follow each other in a process's address space.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Extent {
+    /// Process, from 0.
+    process: u16,
+    /// Address of the first page, in hexadecimal.
+    address: String,
+    /// A character for each page: its node after its first touch, `0` to `9`, `a` to `z`, `A` to `Z`, `+`, `/`.
+    first: String,
+    /// Likewise: its node at the end.
+    last: String,
+}
+
+impl MovementsOutput {
+    /// Of pages of so many bytes.
+    pub fn new(movements: &Movements, page_bytes: u64) -> Self {
+        let digit = |node: u8| char::from(DIGITS[usize::from(node) % DIGITS.len()]);
+        let extent = |extent: &PageExtent| Extent {
+            process: extent.application,
+            address: format!("{:#x}", extent.page_number.saturating_mul(page_bytes)),
+            first: extent.homes.iter().map(|home| digit(home.0)).collect(),
+            last: extent.homes.iter().map(|home| digit(home.1)).collect(),
+        };
+        let kept = movements.kept.iter();
+        Self {
+            page_bytes,
+            kept: kept
+                .map(|one| MovementRow(one.time_ns, one.page, one.kind, one.from, one.to))
+                .collect(),
+            beyond: movements.beyond,
+            extents: movements.extents.iter().map(extent).collect(),
+            pages_beyond: movements.pages_beyond,
+        }
+    }
+}
+
+/// All of the simulated time in equal parts.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub(super) struct TimelineOutput {
+    /// Length of a part.
+    part_ns: f64,
+    /// For each part: local misses, remote misses, pages migrated or spread, copies made, pages collapsed, then the
+    /// requests that each node's controller served.
+    parts: Vec<Vec<u64>>,
+}
+
+impl From<&Timeline> for TimelineOutput {
+    fn from(timeline: &Timeline) -> Self {
+        let row = |part: &Part| {
+            let &Part {
+                local,
+                remote,
+                migrated,
+                replicated,
+                collapsed,
+                ref controller_load,
+            } = part;
+            let counts = [local, remote, migrated, replicated, collapsed];
+            counts.iter().chain(controller_load).copied().collect()
+        };
+        Self {
+            part_ns: timeline.part_ns(),
+            parts: timeline.parts().iter().map(row).collect(),
+        }
+    }
 }
 
 /// JSON for people: indented, but a list inside a list is on one line.
-pub(super) fn pretty(value: &Value) -> String {
+pub(super) fn pretty(value: &impl Serialize) -> String {
     let mut text = Vec::new();
     let formatter = Lines {
         inner: PrettyFormatter::new(),
@@ -140,7 +187,8 @@ impl Formatter for Lines {
 
 #[cfg(test)]
 mod tests {
-    use nearpage_simulator::{Movement, MovementKind, PageExtent};
+    use nearpage_simulator::Movement;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -182,7 +230,7 @@ mod tests {
             pages_beyond: 0,
         };
         assert_eq!(
-            movements_json(&movements, 4096),
+            json!(MovementsOutput::new(&movements, 4096)),
             json!({
                 "page_bytes": 4096,
                 "kept": [[70, 2, "migrate", 0, 11]],

@@ -89,6 +89,8 @@ impl ObserveOptions {
 pub struct Observed {
     /// How the target ended.
     pub state: State,
+    /// Where the samples came from.
+    pub source: Source,
     /// What became of the samples.
     pub counts: SampleCounts,
     /// Samples per second and CPU; 0: they came by period.
@@ -238,7 +240,7 @@ fn finish(
     metadata.rates = metadata::rates(summary);
     metadata.counts = counts;
     metadata.notes.clone_from(&notes);
-    let rate_hz = metadata.rate_hz;
+    let (rate_hz, source) = (metadata.rate_hz, metadata.source);
     let exit_status = match summary.state {
         State::Ended(status) => Some(status),
         State::Running | State::Detached | State::TargetEnded => None,
@@ -246,6 +248,7 @@ fn finish(
     let finished = log.finish(exit_status, summary.end_ns)?;
     Ok(Observed {
         state: summary.state,
+        source,
         counts,
         rate_hz,
         elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),

@@ -235,6 +235,7 @@ fn the_sampler_is_told_what_was_asked_for() {
 #[test]
 fn what_was_attached_to_goes_on_and_that_is_success() {
     let observed = |state, attached| Observed {
+        source: Source::Clock,
         state,
         counts: SampleCounts::default(),
         rate_hz: 97.0,

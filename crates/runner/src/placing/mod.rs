@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{Later, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
 
+pub use self::outcome::{Placed, PlacedRule};
+
 use self::outcome::{changed_places, outcome};
 use self::summary::ProcessSummary;
 use self::threads::RunThreads;
@@ -172,16 +174,21 @@ impl Placing {
         variables
     }
 
-    /// What was placed, what was not, and why, once the command has ended.
+    /// What was placed, what was not, and why, in words, once the command has ended.
     pub fn outcome(&self) -> Vec<String> {
+        self.placed().words
+    }
+
+    /// What was placed, what was not, and why, once the command has ended.
+    pub fn placed(&self) -> Placed {
         let text = fs::read_to_string(self.summary_file()).unwrap_or_default();
         let processes: Vec<ProcessSummary> = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        let mut lines = outcome(&processes, &self.rule_names, &self.phases);
-        lines.extend(changed_places(&processes, &self.exchanges));
-        lines
+        let mut words = outcome(&processes, &self.rule_names, &self.phases);
+        words.extend(changed_places(&processes, &self.exchanges));
+        Placed::new(&processes, &self.rule_names, &self.phases, words)
     }
 
     fn summary_file(&self) -> PathBuf {
@@ -309,6 +316,16 @@ mod tests {
             not a line of the library's"#;
         fs::write(placing.summary_file(), lines).unwrap();
         assert_eq!(placing.outcome(), ["a: placed 1 object, 8 KiB in 2 pages"]);
+        let placed = placing.placed();
+        let rule = PlacedRule {
+            name: "a".to_owned(),
+            objects: 1,
+            pages: 2,
+            placed_bytes: 8192,
+            ..PlacedRule::default()
+        };
+        assert_eq!(placed.rules, [rule]);
+        assert_eq!((placed.processes, placed.processes_unknown), (1, 0));
     }
 
     fn placing(rules: &[&str]) -> Placing {

@@ -1,34 +1,95 @@
 //! Says what became of a plan, rule by rule over all processes, and what became of threads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use nearpage_machine::several;
 use nearpage_report::printable;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::summary::{PhaseSummary, ProcessSummary, RuleSummary};
 
-pub(super) fn outcome(
-    processes: &[ProcessSummary],
-    rule_names: &[String],
-    phases: &[Option<String>],
-) -> Vec<String> {
-    if processes.is_empty() {
-        return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
-                     or setuid?)"
-            .to_owned()];
+/// What became of plans and placements by hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Placed {
+    /// Decisions of plans and rules by hand, in order.
+    pub rules: Vec<PlacedRule>,
+    /// Threads that were pinned.
+    pub threads_pinned: u64,
+    /// Threads that could not be pinned.
+    pub threads_not_pinned: u64,
+    /// Processes that loaded the preload library.
+    pub processes: u64,
+    /// Processes that ended before they could tell what was placed.
+    pub processes_unknown: u64,
+    /// All of this in words, and what did not go as planned.
+    pub words: Vec<String>,
+}
+
+/// What became of one decision, over all processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct PlacedRule {
+    /// The objects that it is about.
+    pub name: String,
+    /// Objects placed.
+    pub objects: u64,
+    /// Pages of these.
+    pub pages: u64,
+    /// Bytes of these.
+    pub placed_bytes: u64,
+    /// Pages that were there already and were moved.
+    pub moved_pages: u64,
+    /// What did not go as planned.
+    pub problems: Vec<String>,
+}
+
+impl Placed {
+    /// `words`: the same for people.
+    pub(super) fn new(
+        processes: &[ProcessSummary],
+        rule_names: &[String],
+        phases: &[Option<String>],
+        words: Vec<String>,
+    ) -> Self {
+        let rules = sums(processes, rule_names, phases);
+        let rules = rules.iter().zip(rule_names);
+        let pids: HashSet<u32> = processes.iter().map(|process| process.pid).collect();
+        Self {
+            rules: rules
+                .map(|(rule, name)| PlacedRule {
+                    name: name.clone(),
+                    objects: rule.objects,
+                    pages: rule.pages,
+                    placed_bytes: rule.bytes,
+                    moved_pages: rule.switched_moved,
+                    problems: rule.troubles(),
+                })
+                .collect(),
+            threads_pinned: processes.iter().map(|process| process.pins.pinned).sum(),
+            threads_not_pinned: processes.iter().map(|process| process.pins.failed).sum(),
+            processes: pids.len() as u64,
+            processes_unknown: silent(processes) as u64,
+            words,
+        }
     }
+}
+
+/// Processes that began and did not report at their end.
+fn silent(processes: &[ProcessSummary]) -> usize {
     let mut silent: HashMap<u32, i64> = HashMap::new();
     for process in processes {
         *silent.entry(process.pid).or_default() += if process.began { 1 } else { -1 };
     }
-    let silent = silent.values().filter(|began| **began > 0).count();
-    if silent > 0 && processes.iter().all(|process| process.began) {
-        return vec![
-            "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
-                .to_owned(),
-        ];
-    }
+    silent.values().filter(|began| **began > 0).count()
+}
+
+/// Each rule over all processes.
+fn sums(
+    processes: &[ProcessSummary],
+    rule_names: &[String],
+    phases: &[Option<String>],
+) -> Vec<RuleSummary> {
     let mut rules: Vec<RuleSummary> = (0..rule_names.len())
         .map(|number| RuleSummary {
             phase: phases.get(number).cloned().flatten(),
@@ -42,6 +103,27 @@ pub(super) fn outcome(
             }
         }
     }
+    rules
+}
+
+pub(super) fn outcome(
+    processes: &[ProcessSummary],
+    rule_names: &[String],
+    phases: &[Option<String>],
+) -> Vec<String> {
+    if processes.is_empty() {
+        return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
+                     or setuid?)"
+            .to_owned()];
+    }
+    let silent = silent(processes);
+    if silent > 0 && processes.iter().all(|process| process.began) {
+        return vec![
+            "what was placed is not known: the command ended abruptly, most likely by a signal, or could not tell"
+                .to_owned(),
+        ];
+    }
+    let rules = sums(processes, rule_names, phases);
     let mut lines = Vec::new();
     for (rule, name) in rules.iter().zip(rule_names) {
         let name = printable(name);

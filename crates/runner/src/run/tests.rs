@@ -55,7 +55,8 @@ fn the_newest_kept_plan_is_used_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::new(folder.path());
     let shell = Shell::new(&["-c", "true"]);
-    let (none, said) = listening(|say| kept_plans(&store, &shell.options(), say));
+    let (none, said) =
+        listening(|say| kept_plans(&store, &shell.options(), &mut Ran::default(), say));
     let error = none.unwrap_err();
     assert!(
         matches!(error, Error::NoKeptPlan(_)) && said.is_empty(),
@@ -65,9 +66,11 @@ fn the_newest_kept_plan_is_used_and_named() {
 
     let identity = shell.programs[0].identity(&shell.command[1..]);
     let kept = store.keep(&identity, &[plan()]).unwrap();
-    let (found, said) = listening(|say| kept_plans(&store, &shell.options(), say));
+    let mut ran = Ran::default();
+    let (found, said) = listening(|say| kept_plans(&store, &shell.options(), &mut ran, say));
     assert_eq!(found.unwrap().len(), 1);
     assert_eq!(said, [format!("using the kept plan {}", kept.display())]);
+    assert_eq!((ran.plans, ran.notes), (vec![kept], said));
 }
 
 #[test]
@@ -80,13 +83,13 @@ fn plans_are_looked_for_only_where_there_is_nothing_else_to_do() {
         ..shell.options()
     };
     assert!(copies_only.places_nothing());
-    assert_eq!(copies_only.plans(silent).unwrap(), []);
+    assert_eq!(copies_only.plans(&mut Ran::default(), silent).unwrap(), []);
     let pins_only = RunOptions {
         threads: Some(ThreadPlacement::Compact),
         ..shell.options()
     };
     assert!(!pins_only.places_nothing());
-    assert_eq!(pins_only.plans(silent).unwrap(), []);
+    assert_eq!(pins_only.plans(&mut Ran::default(), silent).unwrap(), []);
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.toml");
@@ -96,12 +99,12 @@ fn plans_are_looked_for_only_where_there_is_nothing_else_to_do() {
         plans: &files[..1],
         ..shell.options()
     };
-    assert_eq!(named.plans(silent).unwrap().len(), 1);
+    assert_eq!(named.plans(&mut Ran::default(), silent).unwrap().len(), 1);
     let missing = RunOptions {
         plans: &files,
         ..shell.options()
     };
-    let error = missing.plans(silent).unwrap_err();
+    let error = missing.plans(&mut Ran::default(), silent).unwrap_err();
     assert!(error.to_string().starts_with("/no/such/plan"), "{error}");
 }
 

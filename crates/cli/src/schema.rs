@@ -1,0 +1,78 @@
+//! JSON Schemas of what commands print with `--json`, from the types that are printed.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nearpage_report::{ReportOutput, SimulationOutput};
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema};
+use serde_json::Value;
+
+use crate::compare::CompareOutput;
+use crate::doctor::DoctorOutput;
+use crate::export::ExportOutput;
+use crate::import::ImportOutput;
+use crate::live::{LiveOutput, ReplayOutput};
+use crate::machine::{CalibrationOutput, MachineOutput};
+use crate::optimize::OptimizeOutput;
+use crate::plan::PlanOutput;
+use crate::record::RecordOutput;
+use crate::run::RunOutput;
+use crate::thin::ThinOutput;
+
+/// Writes a file for each output.
+pub fn write(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for (name, schema) in all() {
+        let text = serde_json::to_string_pretty(&schema)? + "\n";
+        fs::write(directory.join(format!("{name}.json")), text)?;
+    }
+    Ok(())
+}
+
+fn all() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("compare", of::<CompareOutput>()),
+        ("doctor", of::<DoctorOutput>()),
+        ("export", of::<ExportOutput<'_>>()),
+        ("import", of::<ImportOutput>()),
+        ("live", of::<LiveOutput<'_>>()),
+        ("live-replay", of::<ReplayOutput>()),
+        ("machine", of::<MachineOutput>()),
+        ("machine-calibrate", of::<CalibrationOutput>()),
+        ("optimize", of::<OptimizeOutput>()),
+        ("plan", of::<PlanOutput>()),
+        ("record", of::<RecordOutput>()),
+        ("report", of::<ReportOutput<'_>>()),
+        ("run", of::<RunOutput>()),
+        ("simulate", of::<SimulationOutput<'_>>()),
+        ("thin", of::<ThinOutput>()),
+    ]
+}
+
+fn of<T: JsonSchema>() -> Schema {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    RecursiveTransform(deny_unknown_keys).transform(&mut schema);
+    schema
+}
+
+/// An object has the keys that are named and no others, so that what is printed and what is described can't part.
+fn deny_unknown_keys(schema: &mut Schema) {
+    let Some(object) = schema.as_object_mut() else {
+        return;
+    };
+    let has = |key: &str| object.contains_key(key);
+    if !has("properties") || has("additionalProperties") || has("unevaluatedProperties") {
+        return;
+    }
+    // Keys of a part that stands beside the others in the same object are named there.
+    let parts = ["$ref", "allOf", "anyOf", "oneOf"];
+    let key = match parts.into_iter().any(has) {
+        true => "unevaluatedProperties",
+        false => "additionalProperties",
+    };
+    object.insert(key.to_owned(), Value::Bool(false));
+}
