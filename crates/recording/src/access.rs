@@ -1,6 +1,7 @@
 //! Accesses, one and many.
 
 use nearpage_machine::{CpuId, NodeId};
+use nearpage_perf_abi::data_src;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,16 @@ impl AccessKind {
     pub fn from_number(number: u8) -> Option<Self> {
         use AccessKind::*;
         [Load, Store, Fetch].get(usize::from(number)).copied()
+    }
+}
+
+impl From<data_src::Operation> for AccessKind {
+    fn from(operation: data_src::Operation) -> Self {
+        match operation {
+            data_src::Operation::Load => Self::Load,
+            data_src::Operation::Store => Self::Store,
+            data_src::Operation::Fetch => Self::Fetch,
+        }
     }
 }
 
@@ -64,6 +75,21 @@ impl Level {
         ]
         .get(usize::from(number))
         .copied()
+    }
+}
+
+impl From<data_src::Level> for Level {
+    fn from(level: data_src::Level) -> Self {
+        match level {
+            data_src::Level::Unknown => Self::Unknown,
+            data_src::Level::L1 => Self::L1,
+            data_src::Level::L2 => Self::L2,
+            data_src::Level::L3 => Self::L3,
+            data_src::Level::LineFillBuffer => Self::LineFillBuffer,
+            data_src::Level::LocalMemory => Self::LocalMemory,
+            data_src::Level::RemoteMemory => Self::RemoteMemory,
+            data_src::Level::RemoteCache => Self::RemoteCache,
+        }
     }
 }
 

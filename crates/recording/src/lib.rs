@@ -27,7 +27,6 @@ mod access;
 pub mod allocation_log;
 mod assemble;
 pub mod convert;
-pub mod data_src;
 pub mod elf;
 mod error;
 pub mod folder;

@@ -4,6 +4,7 @@
 use std::io;
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::Sideband;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::coverage::{Candidate, Coverage, Room, Turns, coverage, ended};
@@ -419,7 +420,7 @@ fn births(window: &mut Window, rings: &mut [CpuRing]) -> FxHashMap<u32, (u64, u3
     window.each(|bytes| {
         if let Ok(Record {
             origin,
-            body: Body::Fork { tid, .. },
+            body: Body::Sideband(Sideband::Fork { tid, .. }),
         }) = record::parse(bytes, &none)
         {
             births.insert(tid, (origin.time_ns, origin.tid));

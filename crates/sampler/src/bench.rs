@@ -3,11 +3,13 @@
 
 use std::io;
 
+use nearpage_perf_abi::{Map, Sideband, header};
+
 use crate::architecture::GENERAL_REGISTERS;
 use crate::calibrate::Side;
 use crate::follower::{Follower, Sink};
 use crate::merge::{Unread, Window};
-use crate::record::{self, Identifiers, RecordOf};
+use crate::record::{Identifiers, Origin};
 use crate::sampler::ACCESSES_AT_ONCE;
 
 /// Follows what rings hold.
@@ -27,13 +29,13 @@ pub fn append_sample(
     const ABI_64: u64 = 2;
     let tids = u64::from(pid) | u64::from(tid) << 32;
     let words = [7, ip, tids, time_ns, cpu.into(), 100_000, ABI_64];
-    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     body.extend(
         [address; GENERAL_REGISTERS]
             .iter()
-            .flat_map(|word| word.to_ne_bytes()),
+            .flat_map(|word| word.to_le_bytes()),
     );
-    record::append_user_sample(ring, &body);
+    header::append_user_sample(ring, &body);
 }
 
 impl Following {
@@ -41,15 +43,15 @@ impl Following {
     pub fn itself(code: u64, length: u64) -> Self {
         let pid = std::process::id();
         let mut window = Window::default();
-        let path = &b"//anon"[..];
-        let map = RecordOf::Map {
+        let map = Map {
+            pid,
             address: code,
             length,
-            file_offset: 0,
             protection: (libc::PROT_READ | libc::PROT_EXEC) as u32,
-            path,
+            path: b"//anon",
+            ..Map::default()
         };
-        window.add(|records| record::append_of(records, pid, pid, 0, map));
+        window.add(|records| Origin::new(pid, pid, 0).append(Sideband::Map(map), records));
         Self {
             window,
             follower: Follower::new(Side::Before, Identifiers::default()),

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use nearpage_perf_abi::{event, flag, header};
 use nearpage_recording::Source;
 
 use crate::architecture::{REGISTER_MASK, chase};
 use crate::error::{Error, Refusal};
-use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
 use crate::sample_cost::{Came, Coming, TIME_MAX, cost_ns, gap_ns};
@@ -269,7 +270,7 @@ impl Coming for Clock {
 
 impl Clock {
     fn open(period_ns: u64) -> Result<Self, Error> {
-        let mut attributes = Attributes::new(Counted::CpuClock);
+        let mut attributes = software_attributes(event::CPU_CLOCK);
         attributes.sample_period = period_ns;
         attributes.sample_type = CLOCK_SAMPLE;
         attributes.sample_regs_user = REGISTER_MASK;
@@ -296,7 +297,7 @@ impl Clock {
         self.ring.drain(&mut self.bytes);
         let mut rest = self.bytes.as_slice();
         let records = std::iter::from_fn(move || {
-            let (record, later) = rest.split_at(record::length(rest).ok()?);
+            let (record, later) = rest.split_at(header::record_bytes(rest).ok()?);
             rest = later;
             Some(record)
         });

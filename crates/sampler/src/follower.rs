@@ -3,6 +3,7 @@
 
 use std::io;
 
+use nearpage_perf_abi::{Map, Sideband};
 use nearpage_recording::{Access, Event, ThreadIndex};
 use rustc_hash::FxHashMap;
 
@@ -14,7 +15,7 @@ use crate::lookaside::Lookaside;
 use crate::merge::{Unread, Window};
 use crate::pmu::{Frequencies, PmuEvent};
 use crate::processes::{Mapping, Processes};
-use crate::record::{self, Body, Identifiers, Map, Record};
+use crate::record::{self, Body, Identifiers, Record};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
 use crate::verdict::Undecoded;
@@ -175,30 +176,34 @@ impl Follower {
                     self.memory(origin, sample, sampled, thread);
                 }
             }
-            body => self.other(origin, body),
+            Body::Fault { address } => self.fault(origin, address),
+            Body::Sideband(sideband) => self.sideband(origin, sideband),
+            Body::Sample(_) | Body::Other => (),
         }
     }
 
-    /// Takes in what is no sample of an access.
-    fn other(&mut self, origin: record::Origin, body: Body<'_>) {
-        if !self.counts(&origin, &body) {
+    fn fault(&mut self, origin: record::Origin, address: u64) {
+        if !self.meet_admitted(origin.pid) {
+            return;
+        }
+        let thread = self.thread(origin.time_ns, origin.pid, origin.tid);
+        self.events.push(Event::FirstTouch {
+            time_ns: origin.time_ns,
+            thread,
+            cpu: origin.cpu,
+            address,
+        });
+    }
+
+    fn sideband(&mut self, origin: record::Origin, sideband: Sideband<'_>) {
+        if !self.counts(&sideband) {
             return;
         }
         let time_ns = origin.time_ns;
-        match body {
-            Body::Sample(_) | Body::Memory(_) => (),
-            Body::Aux(stretch) => self.records.incomplete += u64::from(stretch.incomplete),
-            Body::Fault { address } => {
-                let thread = self.thread(time_ns, origin.pid, origin.tid);
-                self.events.push(Event::FirstTouch {
-                    time_ns,
-                    thread,
-                    cpu: origin.cpu,
-                    address,
-                });
-            }
-            Body::Map(map) => self.map_record(time_ns, &map),
-            Body::Name {
+        match sideband {
+            Sideband::Aux(stretch) => self.records.incomplete += u64::from(stretch.incomplete),
+            Sideband::Map(map) => self.map_record(time_ns, &map),
+            Sideband::Name {
                 pid,
                 tid,
                 name,
@@ -223,7 +228,7 @@ impl Follower {
                     exec,
                 });
             }
-            Body::Fork {
+            Sideband::Fork {
                 pid,
                 tid,
                 parent_pid,
@@ -246,10 +251,10 @@ impl Follower {
                 }
                 self.begin(time_ns, pid, tid, parent_pid);
             }
-            Body::Exit { pid, tid } => {
+            Sideband::Exit { pid, tid } => {
                 self.end(time_ns, pid, tid);
             }
-            Body::Lost { records } => {
+            Sideband::Lost { records } => {
                 self.records.lost = self.records.lost.saturating_add(records);
                 self.events.push(Event::Lost { time_ns, records });
                 // The kernel says which thread found the ring full, not whose records are gone.
@@ -259,8 +264,7 @@ impl Follower {
                     *lost = lost.saturating_add(records);
                 }
             }
-            Body::Throttle => self.records.throttled += 1,
-            Body::Other => (),
+            Sideband::Throttle => self.records.throttled += 1,
         }
     }
 
@@ -294,25 +298,29 @@ impl Follower {
         self.discovery.as_ref().is_none_or(admits)
     }
 
-    /// Does a record count? Meets the process that it is of.
-    fn counts(&mut self, origin: &record::Origin, body: &Body<'_>) -> bool {
-        let pid = match body {
-            Body::Map(map) => map.pid,
-            Body::Name { pid, .. } | Body::Exit { pid, .. } => *pid,
-            Body::Fork { parent_pid, .. } => *parent_pid,
-            // Whoever found the ring full, records are gone.
-            Body::Lost { .. } | Body::Throttle | Body::Aux(_) | Body::Other => return true,
-            Body::Sample(_) | Body::Memory(_) | Body::Fault { .. } => origin.pid,
-        };
-        if !self.admits(pid) {
-            return false;
+    /// Does a process count, after it was met?
+    fn meet_admitted(&mut self, pid: u32) -> bool {
+        self.admits(pid) && {
+            self.meet(pid);
+            self.admits(pid)
         }
-        match body {
-            Body::Exit { .. } | Body::Name { exec: true, .. } => true,
-            _ => {
-                self.meet(pid);
-                self.admits(pid)
-            }
+    }
+
+    /// Does a record count? Meets the process that it is of.
+    fn counts(&mut self, sideband: &Sideband<'_>) -> bool {
+        match *sideband {
+            // A process that ends, or becomes another program, is not worth to be met.
+            Sideband::Exit { pid, .. }
+            | Sideband::Name {
+                pid, exec: true, ..
+            } => self.admits(pid),
+            Sideband::Map(Map { pid, .. })
+            | Sideband::Name { pid, .. }
+            | Sideband::Fork {
+                parent_pid: pid, ..
+            } => self.meet_admitted(pid),
+            // Whoever found the ring full, records are gone.
+            Sideband::Lost { .. } | Sideband::Throttle | Sideband::Aux(_) => true,
         }
     }
 
@@ -427,10 +435,10 @@ impl Follower {
             path: String::from_utf8_lossy(map.path).into_owned(),
         };
         match self.discovery.take() {
-            None => self.map(time_ns, map.pid, &mapping, map.build_id),
+            None => self.map(time_ns, map.pid, &mapping, map.build_id.as_bytes()),
             Some(mut discovery) => {
                 discovery.map(map.pid, &mapping, |part| {
-                    self.map(time_ns, map.pid, &part, map.build_id);
+                    self.map(time_ns, map.pid, &part, map.build_id.as_bytes());
                 });
                 self.discovery = Some(discovery);
             }

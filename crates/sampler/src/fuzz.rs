@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nearpage_perf_abi::{AuxStretch, Sideband, header};
 use nearpage_recording::AccessKind;
 use nearpage_wire::samples::{HEADER_BYTES, Header, SLOT_BYTES, Slot};
 
@@ -15,7 +16,7 @@ use crate::judge::Judge;
 use crate::merge::{Unread, Window};
 use crate::pmu::{Device, Field, Form, spe};
 use crate::processes::{Mapping, Stat};
-use crate::record::{self, Body, Identifiers};
+use crate::record::{self, Body, Identifiers, Origin};
 use crate::signal::Process;
 use crate::verdict::{REGISTERS, Verdict};
 use crate::x86_64;
@@ -53,10 +54,10 @@ pub fn memory_samples(bytes: &[u8]) {
         for body in bytes.chunks(160) {
             let mut body = body.to_vec();
             if let Some(id_bytes) = body.first_chunk_mut::<8>() {
-                *id_bytes = u64::to_ne_bytes(id);
+                *id_bytes = u64::to_le_bytes(id);
             }
             let mut record = Vec::new();
-            record::append_user_sample(&mut record, &body);
+            header::append_user_sample(&mut record, &body);
             follower.follow(&record);
         }
         let counts = follower.threads.all().iter().map(|thread| thread.counts);
@@ -106,9 +107,12 @@ pub fn spe_packets(bytes: &[u8]) {
     let bad = spe::decode(bytes, |_| operations += 1);
     assert!(bad as usize + operations <= bytes.len());
     let mut records = Vec::new();
-    let body = [0u64, bytes.len() as u64, 0, 12, 99, 3, 7];
-    let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    record::append(&mut records, record::RECORD_AUX, 0, &body);
+    let stretch = AuxStretch {
+        offset: 0,
+        bytes: bytes.len() as u64,
+        incomplete: false,
+    };
+    Origin::new(12, 12, 99).append(Sideband::Aux(stretch), &mut records);
     let end = records.len();
     spe::append_samples(&mut records, 0..end, 7, 4096, |_, out| {
         out.extend_from_slice(bytes);

@@ -8,7 +8,9 @@
 //! is copied but one that goes over a ring's end. What is made up here (of hardware's packets, of
 //! timer signals) has memory of its own.
 
-use crate::record::{self, Malformed};
+use nearpage_perf_abi::{Malformed, header};
+
+use crate::record;
 
 /// What a ring holds, in two parts where it goes over the end: whole records, oldest first (but for
 /// those that were written in the middle of writing another).
@@ -60,7 +62,7 @@ impl<'a> Unread<'a> {
     #[cold]
     fn find_other(&mut self, malformed: &mut u64) -> u64 {
         loop {
-            let time_ns = match record::length(self.rest) {
+            let time_ns = match header::record_bytes(self.rest) {
                 Ok(length) => {
                     self.next = length;
                     record::time_ns(&self.rest[..length])
@@ -84,17 +86,17 @@ impl<'a> Unread<'a> {
     fn find_across(&mut self) -> Result<u64, Malformed> {
         if self.rest.is_empty() {
             self.rest = std::mem::take(&mut self.after);
-            self.next = record::length(self.rest).unwrap_or(self.rest.len());
+            self.next = header::record_bytes(self.rest).unwrap_or(self.rest.len());
             return record::time_ns(&self.rest[..self.next]);
         }
-        let most = self.after.len().min(record::BYTES_MAX);
+        let most = self.after.len().min(header::RECORD_BYTES_MAX);
         let mut across = [self.rest, &self.after[..most]].concat();
-        match record::length(&across) {
+        match header::record_bytes(&across) {
             Ok(length) => across.truncate(length),
             Err(_) => across = [self.rest, self.after].concat(),
         }
         self.next = across.len();
-        let time_ns = match record::length(&across) {
+        let time_ns = match header::record_bytes(&across) {
             Ok(_) => record::time_ns(&across),
             Err(malformed) => Err(malformed),
         };
@@ -214,7 +216,7 @@ impl Window {
         self.is_sorted = false;
         while self.indexed < self.bytes.len() {
             let rest = &self.bytes[self.indexed..];
-            let Ok(length) = record::length(rest) else {
+            let Ok(length) = header::record_bytes(rest) else {
                 self.malformed += 1;
                 self.bytes.truncate(self.indexed);
                 break;
@@ -303,15 +305,23 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use nearpage_perf_abi::Sideband;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::tests::{record, trailer};
+    use crate::record::tests::{record, sideband};
 
-    /// A record of `words` words more than it needs.
+    /// A record that is the longer the more `words` there are.
     fn exit(time_ns: u64, words: usize) -> Vec<u8> {
-        let body = [vec![0; 24 + 8 * words], trailer(1, 1, time_ns, 0)];
-        record(4, 0, &body.concat())
+        let name = &vec![b'x'; 8 * words + 7];
+        let (pid, tid, exec) = (1, 1, false);
+        let what = Sideband::Name {
+            pid,
+            tid,
+            name,
+            exec,
+        };
+        sideband(pid, tid, time_ns, what)
     }
 
     fn time(bytes: &[u8]) -> u64 {

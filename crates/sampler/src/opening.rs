@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::{Attributes, event, flag};
 use nearpage_recording::Source;
 use rustc_hash::FxHashMap;
 
@@ -11,7 +12,7 @@ use crate::architecture::REGISTER_MASK;
 use crate::calibrate::page_bytes;
 use crate::error::{Error, Refusal};
 use crate::merge::Unread;
-use crate::perf_event::{Attributes, Counted, PerfEvent, READ_TIMES, Scope, flag};
+use crate::perf_event::{PerfEvent, READ_TIMES, Scope, software_attributes};
 use crate::pmu::{MemoryEvent, spe};
 use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
 use crate::ring::Ring;
@@ -184,7 +185,7 @@ impl Opening {
                 ring_bytes = RING_BYTES_MAX;
             }
         }
-        let mut clock = Attributes::new(Counted::CpuClock);
+        let mut clock = software_attributes(event::CPU_CLOCK);
         clock.sample_period = period_ns;
         clock.sample_type = CLOCK_SAMPLE;
         clock.sample_regs_user = REGISTER_MASK;
@@ -194,7 +195,7 @@ impl Opening {
         }
         clock.wakeup_watermark = (ring_bytes / 4) as u32;
         // Mappings and threads are followed from the beginning, whenever the clock starts.
-        let mut tracking = Attributes::new(Counted::PageFaults);
+        let mut tracking = software_attributes(event::PAGE_FAULTS);
         tracking.sample_period = options.fault_period;
         tracking.sample_type = FAULT_SAMPLE;
         tracking.read_format = READ_TIMES;

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use nearpage_perf_abi::{event, flag};
+
 use crate::calibrate::{calibrate, page_bytes};
 use crate::error::{Refusal, paranoid_level};
-use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::ring::Ring;
 use crate::sampler::{Options, choose_source};
 use crate::source::SourceWish;
@@ -51,7 +53,7 @@ impl Finding {
 pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
     let source = |subject, wish| source(subject, wish, preload, proc_root);
     let open = |counted, kernel: bool| {
-        let mut attributes = Attributes::new(counted);
+        let mut attributes = software_attributes(counted);
         attributes.sample_period = 1_000_000;
         if !kernel {
             attributes.flags |= flag::EXCLUDE_KERNEL;
@@ -59,7 +61,7 @@ pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
         PerfEvent::open(&attributes, Scope::ThisThread)
             .map_err(|error| Refusal::explain(error, proc_root))
     };
-    let clock = open(Counted::CpuClock, false);
+    let clock = open(event::CPU_CLOCK, false);
     let mut findings = vec![paranoid(proc_root)];
     if let Ok(event) = &clock {
         findings.push(ring(event));
@@ -79,10 +81,10 @@ pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
     );
     findings.push(finding(
         "page-fault samples",
-        open(Counted::PageFaults, false),
+        open(event::PAGE_FAULTS, false),
         "PERF_COUNT_SW_PAGE_FAULTS with address",
     ));
-    findings.push(match open(Counted::CpuClock, true) {
+    findings.push(match open(event::CPU_CLOCK, true) {
         Ok(_) => Finding::there("samples in the kernel", "allowed"),
         Err(refusal) => in_the_kernel(refusal, paranoid_level(proc_root)),
     });

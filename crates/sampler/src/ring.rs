@@ -4,17 +4,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nearpage_perf_abi::control_page;
+
 use crate::merge::Unread;
 use crate::perf_event::PerfEvent;
-
-/// Where `data_head` and `data_tail` are in the control page (`struct perf_event_mmap_page`).
-const HEAD_OFFSET: usize = 1024;
-const TAIL_OFFSET: usize = 1032;
-/// `aux_head`, `aux_tail`, `aux_offset`, `aux_size`.
-const AUX_HEAD_OFFSET: usize = 1056;
-const AUX_TAIL_OFFSET: usize = 1064;
-const AUX_BEGIN_OFFSET: usize = 1072;
-const AUX_SIZE_OFFSET: usize = 1080;
 
 /// A mapped ring: one control page, then `data_bytes` (a power of two) of records.
 #[derive(Debug)]
@@ -65,9 +58,9 @@ impl Ring {
     pub fn map_aux(&mut self, event: &PerfEvent, bytes: usize) -> io::Result<()> {
         debug_assert!(bytes.is_power_of_two() && bytes >= 2 * self.page_bytes);
         let begin = (self.page_bytes + self.data_bytes).next_multiple_of(bytes);
-        self.position(AUX_BEGIN_OFFSET)
+        self.position(control_page::AUX_OFFSET)
             .store(begin as u64, Ordering::Relaxed);
-        self.position(AUX_SIZE_OFFSET)
+        self.position(control_page::AUX_SIZE)
             .store(bytes as u64, Ordering::Release);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
         let map = unsafe {
@@ -93,7 +86,9 @@ impl Ring {
     pub fn read_aux(&self, offset: u64, length: u64, out: &mut Vec<u8>) {
         let Some(aux) = &self.aux else { return };
         // Pairs with the kernel's barrier between the data and the head.
-        let _ = self.position(AUX_HEAD_OFFSET).load(Ordering::Acquire);
+        let _ = self
+            .position(control_page::AUX_HEAD)
+            .load(Ordering::Acquire);
         let length = length.min(aux.bytes as u64) as usize;
         let begin = offset as usize & (aux.bytes - 1);
         let first = length.min(aux.bytes - begin);
@@ -109,21 +104,26 @@ impl Ring {
     /// Gives the AUX area back to the hardware up to `offset`.
     pub fn release_aux(&self, offset: u64) {
         if self.aux.is_some() {
-            self.position(AUX_TAIL_OFFSET)
+            self.position(control_page::AUX_TAIL)
                 .store(offset, Ordering::Release);
         }
     }
 
     /// How many bytes the kernel has written so far.
     pub fn written(&self) -> u64 {
-        self.position(HEAD_OFFSET).load(Ordering::Relaxed)
+        self.position(control_page::DATA_HEAD)
+            .load(Ordering::Relaxed)
     }
 
     /// All records written so far that were not given back.
     pub fn unread(&self) -> Unread<'_> {
-        let tail = self.position(TAIL_OFFSET).load(Ordering::Relaxed);
+        let tail = self
+            .position(control_page::DATA_TAIL)
+            .load(Ordering::Relaxed);
         // Pairs with the kernel's barrier between writing records and moving the head.
-        let head = self.position(HEAD_OFFSET).load(Ordering::Acquire);
+        let head = self
+            .position(control_page::DATA_HEAD)
+            .load(Ordering::Acquire);
         let length = (head.wrapping_sub(tail) as usize).min(self.data_bytes);
         let begin = tail as usize & (self.data_bytes - 1);
         let first = length.min(self.data_bytes - begin);
@@ -132,7 +132,7 @@ impl Ring {
 
     /// Gives the space of the first `bytes` unread bytes back to the kernel.
     pub fn give_back(&mut self, bytes: usize) {
-        let tail = self.position(TAIL_OFFSET);
+        let tail = self.position(control_page::DATA_TAIL);
         let passed = tail.load(Ordering::Relaxed).wrapping_add(bytes as u64);
         tail.store(passed, Ordering::Release);
     }

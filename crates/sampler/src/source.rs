@@ -5,12 +5,13 @@
 use std::path::Path;
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::{Attributes, event, flag};
 use nearpage_recording::Source;
 
 use crate::calibrate::page_bytes;
 use crate::calibrate::{signal_supported, supported};
 use crate::error::{Error, paranoid_level};
-use crate::perf_event::{Attributes, Counted, PerfEvent, Scope, flag};
+use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::pmu::{MemoryEvent, PmuOptions};
 use crate::ring::Ring;
 
@@ -415,7 +416,7 @@ pub(crate) fn errno(error: &std::io::Error) -> Errno {
 }
 
 fn clock_attributes() -> Attributes {
-    let mut attributes = Attributes::new(Counted::CpuClock);
+    let mut attributes = software_attributes(event::CPU_CLOCK);
     attributes.sample_period = 1_000_000;
     attributes.flags |= flag::EXCLUDE_KERNEL;
     attributes

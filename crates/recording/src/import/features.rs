@@ -2,8 +2,8 @@
 //! tools/perf/Documentation/perf.data-file-format.txt).
 
 use nearpage_machine::{CpuList, Machine, Node, NodeId};
+use nearpage_perf_abi::{BuildId, Bytes};
 
-use super::attributes::Bytes;
 use super::bare_machine;
 
 /// Numbers of feature sections.
@@ -25,13 +25,11 @@ const BUILD_ID_BYTES: usize = 8 + 4 + 24;
 pub(super) fn string(bytes: &mut Bytes<'_>) -> Option<String> {
     let length = bytes.u32().ok()?;
     let text = bytes.take(u64::from(length)).ok()?;
-    Some(text_of(text))
+    Some(String::from_utf8_lossy(until_zero(text)).into_owned())
 }
 
-/// Up to the first zero.
-pub(super) fn text_of(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0);
-    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
+fn until_zero(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 /// `u32` count and so many strings.
@@ -64,8 +62,8 @@ pub(super) fn event_names(bytes: &[u8]) -> Vec<String> {
     names
 }
 
-/// Paths and build-ids (lower-case hexadecimal) of files that samples were in.
-pub(super) fn build_ids(bytes: &[u8]) -> Vec<(String, String)> {
+/// Paths and build-ids of files that samples were in.
+pub(super) fn build_ids(bytes: &[u8]) -> Vec<(&[u8], BuildId)> {
     let mut found = Vec::new();
     let mut rest = bytes;
     while rest.len() > BUILD_ID_BYTES {
@@ -81,15 +79,11 @@ pub(super) fn build_ids(bytes: &[u8]) -> Vec<(String, String)> {
         } else {
             20
         };
-        let path = text_of(&record[BUILD_ID_BYTES..]);
-        found.push((path, hexadecimal(&record[12..12 + length])));
+        let path = until_zero(&record[BUILD_ID_BYTES..]);
+        found.push((path, BuildId::new(&record[12..12 + length])));
         rest = &rest[size..];
     }
     found
-}
-
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Memory nodes and their CPUs. Distances are not in the file.

@@ -1,12 +1,11 @@
 //! Records in order of time to accesses and events, as a recorder would have appended them.
 
 use nearpage_machine::{CpuId, Machine, NodeId};
+use nearpage_perf_abi::{Map, Sideband};
 use rustc_hash::FxHashMap;
 
-use super::{EventKind, Map, Record, Sample, What};
-use crate::{
-    Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex, data_src,
-};
+use super::{EventKind, Record, Sample, What};
+use crate::{Access, AccessBatch, AccessKind, Event, Level, Resolution, SampleCounts, ThreadIndex};
 
 /// The process that perf gives the kernel's own mappings.
 const KERNEL: u32 = u32::MAX;
@@ -45,11 +44,17 @@ impl<'a> Follower<'a> {
     }
 
     /// Takes one record in.
-    pub fn follow(&mut self, record: Record) {
-        let time_ns = record.time_ns;
+    pub fn follow(&mut self, record: Record<'_>) {
         match record.what {
-            What::Map(map) => self.map(time_ns, map),
-            What::Name {
+            What::Sample(sample) => self.sample(record.time_ns, sample),
+            What::Sideband(sideband) => self.sideband(record.time_ns, sideband),
+        }
+    }
+
+    fn sideband(&mut self, time_ns: u64, sideband: Sideband<'_>) {
+        match sideband {
+            Sideband::Map(map) => self.map(time_ns, map),
+            Sideband::Name {
                 pid,
                 tid,
                 name,
@@ -60,11 +65,11 @@ impl<'a> Follower<'a> {
                     time_ns,
                     pid,
                     thread,
-                    name,
+                    name: String::from_utf8_lossy(name).into_owned(),
                     exec,
                 });
             }
-            What::Fork {
+            Sideband::Fork {
                 pid,
                 tid,
                 parent_pid,
@@ -77,7 +82,7 @@ impl<'a> Follower<'a> {
                     self.begin(time_ns, pid, tid, parent_pid);
                 }
             }
-            What::Exit { pid, tid } => match self.live.get(&tid) {
+            Sideband::Exit { pid, tid } => match self.live.get(&tid) {
                 Some((other, thread)) if *other == pid => {
                     let thread = *thread;
                     self.events.push(Event::Exit { time_ns, thread });
@@ -85,11 +90,11 @@ impl<'a> Follower<'a> {
                 }
                 _ => {}
             },
-            What::Lost(records) => {
+            Sideband::Lost { records } => {
                 self.lost = self.lost.saturating_add(records);
                 self.events.push(Event::Lost { time_ns, records });
             }
-            What::Sample(sample) => self.sample(time_ns, sample),
+            Sideband::Throttle | Sideband::Aux(_) => {}
         }
     }
 
@@ -115,7 +120,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn map(&mut self, time_ns: u64, map: Map) {
+    fn map(&mut self, time_ns: u64, map: Map<'_>) {
         if map.pid == KERNEL {
             return;
         }
@@ -126,8 +131,8 @@ impl<'a> Follower<'a> {
             length: map.length,
             file_offset: map.file_offset,
             protection: map.protection,
-            path: map.path,
-            build_id: map.build_id,
+            path: String::from_utf8_lossy(map.path).into_owned(),
+            build_id: map.build_id.to_string(),
         });
     }
 
@@ -163,7 +168,7 @@ impl<'a> Follower<'a> {
             EventKind::Stores => AccessKind::Store,
             EventKind::Loads | EventKind::Faults => AccessKind::Load,
         };
-        let level = data_src::level(sample.data_src);
+        let level = sample.data_src.level().into();
         let weight = sample.period as f32;
         self.batch.push(Access {
             time_ns,
@@ -171,7 +176,7 @@ impl<'a> Follower<'a> {
             cpu,
             address: sample.address,
             instruction: sample.ip,
-            kind: data_src::kind(sample.data_src).unwrap_or(kind),
+            kind: sample.data_src.operation().map_or(kind, AccessKind::from),
             level,
             resolution: Resolution::Exact,
             distance_bytes: 0,

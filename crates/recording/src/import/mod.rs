@@ -1,13 +1,12 @@
 //! Other tools' records of memory accesses, made into a recording: `perf.data` files and what
 //! `perf script` prints of them.
 //!
-//! A reader turns its file into `Record`s in order of time: `perf_data` (with `attributes` for
-//! how samples are laid out and `features` for the machine) and `perf_script`. The `follow`er
+//! A reader turns its file into `Record`s in order of time: `perf_data` (with `features` for the
+//! machine) and `perf_script`. The `follow`er
 //! makes of these what a recorder would have appended to its log; from there on it is a recording
 //! like any other. Objects are what the kernel's mappings show, as for programs without the preload
 //! library.
 
-mod attributes;
 mod features;
 mod follow;
 mod perf_data;
@@ -19,6 +18,7 @@ use std::time::UNIX_EPOCH;
 
 use memmap2::Mmap;
 use nearpage_machine::{CpuId, Machine, Node, NodeId};
+use nearpage_perf_abi::{DataSource, Sideband};
 
 use self::follow::Follower;
 use self::perf_data::PerfData;
@@ -36,46 +36,16 @@ pub struct Imported {
 }
 
 /// One thing that a file says, and when.
-#[derive(Clone, Debug, PartialEq)]
-struct Record {
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Record<'a> {
     time_ns: u64,
-    what: What,
+    what: What<'a>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum What {
-    Map(Map),
-    /// A thread's name; `exec`: its process began another program.
-    Name {
-        pid: u32,
-        tid: u32,
-        name: String,
-        exec: bool,
-    },
-    Fork {
-        pid: u32,
-        tid: u32,
-        parent_pid: u32,
-    },
-    Exit {
-        pid: u32,
-        tid: u32,
-    },
-    /// The kernel dropped so many.
-    Lost(u64),
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What<'a> {
+    Sideband(Sideband<'a>),
     Sample(Sample),
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Map {
-    pid: u32,
-    address: u64,
-    length: u64,
-    file_offset: u64,
-    /// `PROT_…` bits.
-    protection: u32,
-    path: String,
-    build_id: String,
 }
 
 /// What an event samples, where `data_src` does not say.
@@ -110,7 +80,7 @@ struct Sample {
     /// 0: not known.
     address: u64,
     event: EventKind,
-    data_src: u64,
+    data_src: DataSource,
     /// 0: not measured.
     latency_cycles: u32,
     /// Events that it stands for.
@@ -227,7 +197,7 @@ impl<'a> Reader<'a> {
     /// Hands out all records, in order of time.
     fn records(
         &self,
-        each: &mut dyn FnMut(Record) -> Result<(), Error>,
+        each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
         file: &Path,
     ) -> Result<(), Error> {
         match self {
@@ -254,7 +224,7 @@ fn write(
         .unwrap_or_else(|| one_node(&mut about.notes));
     let mut follower = Follower::new(&machine, about.ghz.unwrap_or(ASSUMED_GHZ));
     let mut log = LogWriter::create(output, metadata(file, &about, &machine), &machine)?;
-    let mut append = |record| {
+    let mut append = |record: Record<'_>| {
         follower.follow(record);
         if follower.batch.len() >= BATCH || follower.events.len() >= BATCH {
             log.accesses(&follower.batch)?;
@@ -359,7 +329,7 @@ pub fn fuzz(bytes: &[u8]) {
     let about = reader.about();
     let machine = about.machine.unwrap_or_else(|| one_node(&mut Vec::new()));
     let mut follower = Follower::new(&machine, about.ghz.unwrap_or(ASSUMED_GHZ));
-    let mut append = |record| {
+    let mut append = |record: Record<'_>| {
         follower.follow(record);
         Ok(())
     };

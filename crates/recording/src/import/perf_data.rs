@@ -18,11 +18,15 @@
 //! No crate is used for it: linux-perf-data 0.13 leaves out weight and `data_src`, and takes
 //! the lengths that a file names for what there is.
 
+use nearpage_machine::CpuId;
+use nearpage_perf_abi::header::{self, Header, kind};
+use nearpage_perf_abi::{
+    Attributes, BuildId, Bytes, Malformed, Sideband, event, flag, sample_type as st,
+};
 use rustc_hash::FxHashMap;
 
-use super::attributes::{Attributes, Bytes, TooShort};
 use super::features::{self, feature};
-use super::{About, EventKind, Map, Record, What};
+use super::{About, EventKind, Record, Sample, What};
 use crate::Error;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
@@ -31,32 +35,14 @@ const MAGIC_SWAPPED: &[u8; 8] = b"2ELIFREP";
 const HEADER_BYTES: usize = 104;
 /// The header of what `perf record -o -` writes.
 const PIPE_HEADER_BYTES: u64 = 16;
-const RECORD_HEADER_BYTES: usize = 8;
 
-/// Types of records: the kernel's, then perf's own.
+/// Types of records that perf adds to the kernel's.
 mod record {
-    pub const MMAP: u32 = 1;
-    pub const LOST: u32 = 2;
-    pub const COMM: u32 = 3;
-    pub const EXIT: u32 = 4;
-    pub const FORK: u32 = 7;
-    pub const SAMPLE: u32 = 9;
-    pub const MMAP2: u32 = 10;
-    pub const LOST_SAMPLES: u32 = 13;
     /// Its data follow it and don't count to its length.
     pub const AUXTRACE: u32 = 71;
     pub const COMPRESSED: u32 = 81;
     pub const COMPRESSED2: u32 = 83;
 }
-
-/// Bits of `misc`, each of its record type.
-const MISC_EXEC: u16 = 1 << 13;
-const MISC_DATA: u16 = 1 << 13;
-const MISC_MAP_BUILD_ID: u16 = 1 << 14;
-
-/// `PROT_READ | PROT_EXEC`, `PROT_READ | PROT_WRITE`, for records that do not say.
-const EXECUTABLE: u32 = 5;
-const WRITABLE: u32 = 3;
 
 /// A file whose structure was found sound.
 pub(super) struct PerfData<'a> {
@@ -65,7 +51,7 @@ pub(super) struct PerfData<'a> {
     /// Which of `events` a number belongs to.
     by_id: FxHashMap<u64, usize>,
     /// Build-ids by path.
-    build_ids: FxHashMap<String, String>,
+    build_ids: FxHashMap<&'a [u8], BuildId>,
     /// When, and where in `bytes`, in order of time.
     order: Vec<(u64, usize)>,
     features: FxHashMap<usize, &'a [u8]>,
@@ -75,6 +61,52 @@ struct NamedEvent {
     name: String,
     attributes: Attributes,
     kind: EventKind,
+}
+
+impl NamedEvent {
+    fn new(name: String, attributes: Attributes) -> Self {
+        use event::{PAGE_FAULTS, PAGE_FAULTS_MAJ, PAGE_FAULTS_MIN, TYPE_SOFTWARE};
+        let faults = [PAGE_FAULTS, PAGE_FAULTS_MIN, PAGE_FAULTS_MAJ];
+        let kind = match attributes.kind {
+            TYPE_SOFTWARE if faults.contains(&attributes.config) => EventKind::Faults,
+            _ => EventKind::named(&name),
+        };
+        Self {
+            name,
+            attributes,
+            kind,
+        }
+    }
+
+    /// Are samples such as are imported: threads, times and addresses?
+    fn has_addresses(&self) -> bool {
+        const NEEDED: u64 = st::IP | st::TID | st::ADDR;
+        self.attributes.sample_type & NEEDED == NEEDED
+    }
+
+    fn is_by_frequency(&self) -> bool {
+        self.attributes.flags & flag::FREQ != 0
+    }
+
+    fn sample(&self, body: &[u8], misc: u16) -> Result<Sample, Malformed> {
+        let sample = self.attributes.sample(body)?;
+        let period = match self.is_by_frequency() {
+            true => 1,
+            false => self.attributes.sample_period.max(1),
+        };
+        Ok(Sample {
+            pid: sample.pid,
+            tid: sample.tid,
+            cpu: sample.cpu.map(CpuId),
+            user: header::is_user(misc),
+            ip: sample.ip,
+            address: sample.address,
+            event: self.kind,
+            data_src: sample.data_src,
+            latency_cycles: sample.latency_cycles,
+            period: sample.period.unwrap_or(period),
+        })
+    }
 }
 
 /// `offset`, `length` of a section of `bytes`.
@@ -132,7 +164,7 @@ impl<'a> PerfData<'a> {
         let Some(first) = events.first() else {
             return Err("damaged: it has no events; copy or record it again".to_owned());
         };
-        if !events.iter().any(|event| event.attributes.has_addresses()) {
+        if !events.iter().any(|event| event.has_addresses()) {
             let auxiliary = if events.iter().any(|event| event.name.contains("arm_spe")) {
                 "; Arm's SPE is packets until perf decodes them: import the text of `perf script --itrace=M`"
             } else {
@@ -173,12 +205,10 @@ impl<'a> PerfData<'a> {
         let mut order = Vec::new();
         let (mut at, end, mut latest_ns) = (begin, begin + length, 0);
         while at < end {
-            let (type_, _, body) = self
-                .record(at)
-                .filter(|(.., body)| at + RECORD_HEADER_BYTES + body.len() <= end)
-                .ok_or_else(|| damaged(at, "no record"))?;
-            let next = at + RECORD_HEADER_BYTES + body.len();
-            match type_ {
+            let (header, body) = header::split(&self.bytes[at..end])
+                .map_err(|Malformed| damaged(at, "no record"))?;
+            let next = at + header::BYTES + body.len();
+            match header.kind {
                 record::COMPRESSED | record::COMPRESSED2 => {
                     return Err("compressed (`perf record -z`), which this reader does not take; import the text that `perf script` prints".to_owned());
                 }
@@ -194,15 +224,12 @@ impl<'a> PerfData<'a> {
                         .ok_or_else(|| damaged(at, "a record cut short"))?;
                     continue;
                 }
-                record::MMAP..=record::EXIT
-                | record::FORK
-                | record::MMAP2
-                | record::LOST_SAMPLES => {
-                    let time = self.events[0].attributes.trailer(body).time_ns;
+                kind::MMAP..=kind::EXIT | kind::FORK | kind::MMAP2 | kind::LOST_SAMPLES => {
+                    let time = self.events[0].attributes.trailer_time_ns(body);
                     latest_ns = time.unwrap_or(latest_ns);
                     order.push((latest_ns, at));
                 }
-                record::SAMPLE => {
+                kind::SAMPLE => {
                     let time = self.event(body).attributes.sample_time_ns(body);
                     latest_ns = time.unwrap_or(latest_ns);
                     order.push((latest_ns, at));
@@ -213,15 +240,6 @@ impl<'a> PerfData<'a> {
         }
         order.sort_by_key(|(time_ns, _)| *time_ns);
         Ok(order)
-    }
-
-    /// Type, misc and body of the record at `at`.
-    fn record(&self, at: usize) -> Option<(u32, u16, &'a [u8])> {
-        let mut bytes = Bytes(self.bytes.get(at..)?);
-        let (type_, misc) = (bytes.u32().ok()?, bytes.u16().ok()?);
-        let length = u64::from(bytes.u16().ok()?);
-        let body = bytes.take(length.checked_sub(RECORD_HEADER_BYTES as u64)?);
-        Some((type_, misc, body.ok()?))
     }
 
     /// The event that a sample is of.
@@ -262,7 +280,10 @@ impl<'a> PerfData<'a> {
             machine,
             ghz: description.as_deref().and_then(features::ghz),
             events: self.events.iter().map(|event| event.name.clone()).collect(),
-            rate_hz: self.events[0].attributes.rate_hz(),
+            rate_hz: match &self.events[0] {
+                event if event.is_by_frequency() => event.attributes.sample_period as f64,
+                _ => 0.0,
+            },
             notes,
         }
     }
@@ -270,13 +291,13 @@ impl<'a> PerfData<'a> {
     /// Hands out all records in order of time.
     pub fn records(
         &self,
-        each: &mut dyn FnMut(Record) -> Result<(), Error>,
+        each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
         error: impl Fn(String) -> Error,
     ) -> Result<(), Error> {
         for (time_ns, at) in &self.order {
             let what = self
                 .what(*at)
-                .map_err(|TooShort| error(damaged(*at, "a record cut short")))?;
+                .map_err(|Malformed| error(damaged(*at, "a record cut short")))?;
             if let Some(what) = what {
                 each(Record {
                     time_ns: *time_ns,
@@ -288,78 +309,20 @@ impl<'a> PerfData<'a> {
     }
 
     /// What the record at `at` says.
-    fn what(&self, at: usize) -> Result<Option<What>, TooShort> {
-        let (type_, misc, body) = self.record(at).ok_or(TooShort)?;
-        let mut bytes = Bytes(body);
-        Ok(Some(match type_ {
-            record::SAMPLE => {
-                let event = self.event(body);
-                if !event.attributes.has_addresses() {
-                    return Ok(None);
-                }
-                What::Sample(event.attributes.sample(body, misc, event.kind)?)
-            }
-            record::MMAP | record::MMAP2 => What::Map(self.map(type_, misc, body)?),
-            record::COMM => {
-                let (pid, tid) = (bytes.u32()?, bytes.u32()?);
-                What::Name {
-                    pid,
-                    tid,
-                    name: features::text_of(bytes.0),
-                    exec: misc & MISC_EXEC != 0,
-                }
-            }
-            record::FORK | record::EXIT => {
-                let (pid, parent_pid, tid) = (bytes.u32()?, bytes.u32()?, bytes.u32()?);
-                if type_ == record::EXIT {
-                    What::Exit { pid, tid }
-                } else {
-                    What::Fork {
-                        pid,
-                        tid,
-                        parent_pid,
-                    }
-                }
-            }
-            record::LOST => {
-                bytes.u64()?;
-                What::Lost(bytes.u64()?)
-            }
-            record::LOST_SAMPLES => What::Lost(bytes.u64()?),
-            _ => return Ok(None),
-        }))
-    }
-
-    fn map(&self, type_: u32, misc: u16, body: &[u8]) -> Result<Map, TooShort> {
-        let mut bytes = Bytes(body);
-        let (pid, _) = (bytes.u32()?, bytes.u32()?);
-        let mut map = Map {
-            pid,
-            address: bytes.u64()?,
-            length: bytes.u64()?,
-            file_offset: bytes.u64()?,
-            ..Map::default()
-        };
-        if type_ == record::MMAP2 {
-            let identity = bytes.take(24)?;
-            if misc & MISC_MAP_BUILD_ID != 0 {
-                let length = usize::from(identity[0]).min(20);
-                map.build_id = features::hexadecimal(&identity[4..4 + length]);
-            }
-            map.protection = bytes.u32()?;
-            bytes.u32()?;
-        } else {
-            map.protection = if misc & MISC_DATA != 0 {
-                WRITABLE
-            } else {
-                EXECUTABLE
-            };
+    fn what(&self, at: usize) -> Result<Option<What<'a>>, Malformed> {
+        let (Header { kind, misc }, body) = header::split(&self.bytes[at..])?;
+        if kind == kind::SAMPLE {
+            let event = self.event(body);
+            let sample = event.has_addresses().then(|| event.sample(body, misc));
+            return Ok(sample.transpose()?.map(What::Sample));
         }
-        map.path = features::text_of(bytes.0);
-        if let (true, Some(build_id)) = (map.build_id.is_empty(), self.build_ids.get(&map.path)) {
-            map.build_id.clone_from(build_id);
+        let mut sideband = Sideband::parse(kind, misc, body)?;
+        if let Some(Sideband::Map(map)) = &mut sideband
+            && map.build_id.is_empty()
+        {
+            map.build_id = self.build_ids.get(map.path).copied().unwrap_or_default();
         }
-        Ok(map)
+        Ok(sideband.map(What::Sideband))
     }
 }
 
@@ -395,17 +358,13 @@ fn find_events(bytes: &[u8], features: &FxHashMap<usize, &[u8]>) -> Result<Event
         let (attribute, _) = entry.split_at(entry_bytes - 16);
         let at = entry.as_ptr() as usize - bytes.as_ptr() as usize;
         let attributes = Attributes::parse(attribute)
-            .map_err(|TooShort| damaged(at, "an event's attributes"))?;
+            .map_err(|Malformed| damaged(at, "an event's attributes"))?;
         let ids = section(bytes, at + entry_bytes - 16, "an event's numbers")?;
         for id in ids.chunks_exact(8) {
             by_id.insert(Bytes(id).u64().unwrap_or(0), events.len());
         }
         let name = names.next().unwrap_or_else(|| "event".to_owned());
-        events.push(NamedEvent {
-            kind: attributes.kind(&name),
-            attributes,
-            name,
-        });
+        events.push(NamedEvent::new(name, attributes));
     }
     Ok((events, by_id))
 }

@@ -11,10 +11,12 @@
 //! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
 //! the instruction is the chain's first. Comments and empty lines are skipped.
 
-use super::{About, EventKind, Map, Record, Sample, What};
-use crate::Error;
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::{BuildId, DataSource, Map, Sideband};
 use rustc_hash::FxHashMap;
+
+use super::{About, EventKind, Record, Sample, What};
+use crate::Error;
 
 /// From here on the kernel's addresses.
 const KERNEL: u64 = 1 << 63;
@@ -87,7 +89,7 @@ impl<'a> PerfScript<'a> {
     /// Hands out all records in order of time, which perf prints them in.
     pub fn records(
         &self,
-        each: &mut dyn FnMut(Record) -> Result<(), Error>,
+        each: &mut dyn FnMut(Record<'_>) -> Result<(), Error>,
         error: impl Fn(String) -> Error,
     ) -> Result<(), Error> {
         // A sample waits for its call chain, whose first line has the instruction.
@@ -110,11 +112,13 @@ impl<'a> PerfScript<'a> {
                 Line::Record(other) => {
                     waiting.take().map(record).map_or(Ok(()), &mut *each)?;
                     // The name is looked at again: it is another thread's, or another name.
-                    match &other.what {
-                        What::Name { pid, tid, .. }
-                        | What::Fork { pid, tid, .. }
-                        | What::Exit { pid, tid } => drop(names.remove(&(*pid, *tid))),
-                        What::Map(_) | What::Lost(_) | What::Sample(_) => {}
+                    if let What::Sideband(
+                        Sideband::Name { pid, tid, .. }
+                        | Sideband::Fork { pid, tid, .. }
+                        | Sideband::Exit { pid, tid },
+                    ) = other.what
+                    {
+                        names.remove(&(pid, tid));
                     }
                     each(other)?;
                 }
@@ -130,12 +134,12 @@ impl<'a> PerfScript<'a> {
                         .map_or(Ok(()), &mut *each)?;
                     let Sample { pid, tid, .. } = sample;
                     if !name.is_empty() && names.insert((pid, tid), name) != Some(name) {
-                        let what = What::Name {
+                        let what = What::Sideband(Sideband::Name {
                             pid,
                             tid,
-                            name: name.to_owned(),
+                            name: name.as_bytes(),
                             exec: false,
-                        };
+                        });
                         each(Record { time_ns, what })?;
                     }
                 }
@@ -151,7 +155,7 @@ enum Line<'a> {
     Skipped,
     /// Of a call chain.
     Chain(u64),
-    Record(Record),
+    Record(Record<'a>),
     Sample {
         time_ns: u64,
         /// Of the thread; empty: not printed.
@@ -176,10 +180,10 @@ impl<'a> Line<'a> {
             });
         };
         if let Some(record) = head.rest.strip_prefix("PERF_RECORD_") {
-            return Ok(match what(record) {
-                Some(what) => Self::Record(Record {
+            return Ok(match sideband(record) {
+                Some(sideband) => Self::Record(Record {
                     time_ns: head.time_ns,
-                    what,
+                    what: What::Sideband(sideband),
                 }),
                 None => Self::Skipped,
             });
@@ -280,7 +284,7 @@ impl<'a> Head<'a> {
                 ip,
                 address,
                 event: EventKind::named(event),
-                data_src,
+                data_src: DataSource(data_src),
                 latency_cycles: weight as u32,
                 period,
             },
@@ -314,7 +318,7 @@ fn seconds(word: &str) -> Option<u64> {
 }
 
 /// What stands behind `PERF_RECORD_`.
-fn what(record: &str) -> Option<What> {
+fn sideband(record: &str) -> Option<Sideband<'_>> {
     let threads = |text: &str, between: char| -> Option<(u32, u32)> {
         let (pid, tid) = text.split_once(between)?;
         Some((
@@ -338,14 +342,16 @@ fn what(record: &str) -> Option<What> {
                 .and_then(|rest| rest.strip_suffix('>'));
             let (permissions, path) = rest.split_once(' ')?;
             let bit = |letter, bit| if permissions.contains(letter) { bit } else { 0 };
-            Some(What::Map(Map {
+            Some(Sideband::Map(Map {
                 pid,
                 address: hexadecimal(address)?,
                 length: hexadecimal(length)?,
                 file_offset,
                 protection: bit('r', 1) | bit('w', 2) | bit('x', 4),
-                path: path.trim_end().to_owned(),
-                build_id: build_id.unwrap_or_default().to_owned(),
+                path: path.trim_end().as_bytes(),
+                build_id: build_id
+                    .and_then(BuildId::from_hexadecimal)
+                    .unwrap_or_default(),
             }))
         }
         "COMM" => {
@@ -355,10 +361,10 @@ fn what(record: &str) -> Option<What> {
             };
             let (name, whose) = rest.rsplit_once(':')?;
             let (pid, tid) = threads(whose, '/')?;
-            Some(What::Name {
+            Some(Sideband::Name {
                 pid,
                 tid,
-                name: name.to_owned(),
+                name: name.as_bytes(),
                 exec,
             })
         }
@@ -367,9 +373,9 @@ fn what(record: &str) -> Option<What> {
             let (pid, tid) = threads(whose, ':')?;
             let (parent_pid, _) = threads(parent.trim_end().strip_suffix(')')?, ':')?;
             Some(if kind == "EXIT" {
-                What::Exit { pid, tid }
+                Sideband::Exit { pid, tid }
             } else {
-                What::Fork {
+                Sideband::Fork {
                     pid,
                     tid,
                     parent_pid,
@@ -378,7 +384,9 @@ fn what(record: &str) -> Option<What> {
         }
         "LOST" | "LOST_SAMPLES" => {
             let lost = rest.split_whitespace().last()?;
-            Some(What::Lost(lost.parse().ok()?))
+            Some(Sideband::Lost {
+                records: lost.parse().ok()?,
+            })
         }
         _ => None,
     }

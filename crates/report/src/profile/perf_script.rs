@@ -4,7 +4,8 @@
 
 use std::io::{self, Write};
 
-use nearpage_recording::data_src::{self, level_number};
+use nearpage_perf_abi::DataSource;
+use nearpage_perf_abi::data_src::{Operation, level_number};
 use nearpage_recording::{AccessKind, Level, Recording};
 
 use super::Writer;
@@ -40,13 +41,12 @@ impl Writer for PerfScript {
             (thread.pid, thread.tid, thread.name.as_str())
         });
         let name = if name.is_empty() { "unknown" } else { name };
-        let (event, op) = match access.kind {
-            AccessKind::Store => ("stores", "STORE"),
-            AccessKind::Load | AccessKind::Fetch => ("loads", "LOAD"),
+        let (event, op, operation) = match access.kind {
+            AccessKind::Store => ("stores", "STORE", Operation::Store),
+            AccessKind::Load | AccessKind::Fetch => ("loads", "LOAD", Operation::Load),
         };
         let (number, remote) = match access.level {
-            // "Not available."
-            Level::Unknown => (0xf, false),
+            Level::Unknown => (level_number::NOT_AVAILABLE, false),
             Level::L1 => (level_number::L1, false),
             Level::L2 => (level_number::L2, false),
             Level::L3 => (level_number::L3, false),
@@ -55,7 +55,8 @@ impl Writer for PerfScript {
             Level::RemoteMemory => (level_number::RAM, true),
             Level::RemoteCache => (level_number::ANY_CACHE, true),
         };
-        let data_src = data_src::encode(access.kind == AccessKind::Store, number, remote);
+        let data_src = DataSource::new(operation).served_by(number);
+        let data_src = data_src.on_other_node(remote).0;
         let period = access.weight.round().max(1.0) as u64;
         let latency_ns = (access.cost_ns / access.weight.max(f32::MIN_POSITIVE)).round() as u32;
         let (seconds, ns) = (

@@ -4,37 +4,26 @@ use proptest::prelude::*;
 use super::*;
 use crate::architecture::GENERAL_REGISTERS;
 use crate::discovery::Members;
-use crate::record::tests::{record, trailer};
+use crate::record::tests::{record, sideband};
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn fork(time_ns: u64, pid: u32, tid: u32, parent: u32) -> Vec<u8> {
-    let body = [
-        words(&[pid, parent, tid, parent, 0, 0]),
-        trailer(parent, parent, time_ns, 0),
-    ];
-    record(7, 0, &body.concat())
+fn fork(time_ns: u64, pid: u32, tid: u32, parent_pid: u32) -> Vec<u8> {
+    let fork = Sideband::Fork {
+        pid,
+        tid,
+        parent_pid,
+    };
+    sideband(parent_pid, parent_pid, time_ns, fork)
 }
 
 fn exit(time_ns: u64, pid: u32, tid: u32) -> Vec<u8> {
-    record(
-        4,
-        0,
-        &[
-            words(&[pid, pid, tid, pid, 0, 0]),
-            trailer(pid, tid, time_ns, 0),
-        ]
-        .concat(),
-    )
+    sideband(pid, tid, time_ns, Sideband::Exit { pid, tid })
 }
 
 fn sample(time_ns: u64, pid: u32, tid: u32, user: bool) -> Vec<u8> {
     let tids = u64::from(pid) | u64::from(tid) << 32;
     let mut body: Vec<u8> = [0, 0x1234, tids, time_ns, 1, 1000, 2]
         .iter()
-        .flat_map(|word: &u64| word.to_ne_bytes())
+        .flat_map(|word: &u64| word.to_le_bytes())
         .collect();
     body.extend([0; 8 * GENERAL_REGISTERS]);
     record(9, if user { 2 } else { 1 }, &body)
@@ -318,9 +307,9 @@ fn samples_of_threads_that_take_turns_stand_for_more() {
 #[test]
 fn losses_beyond_counting_stay_at_the_end_of_the_scale() {
     let mut follower = Follower::new(Side::Before, Identifiers::default());
-    let body = [vec![0xff; 16], trailer(10, 10, 1, 0)].concat();
-    follower.follow(&record(2, 0, &body));
-    follower.follow(&record(2, 0, &body));
+    let lost = sideband(10, 10, 1, Sideband::Lost { records: u64::MAX });
+    follower.follow(&lost);
+    follower.follow(&lost);
     assert_eq!(follower.records.lost, u64::MAX);
 }
 
@@ -349,13 +338,13 @@ fn happen(follower: &mut Follower, time_ns: u64, kind: u8, pid: u32, tid: u32) {
         0 => follower.follow(&fork(time_ns, pid, tid, 1 + tid % 3)),
         1 => follower.follow(&exit(time_ns, pid, tid)),
         2 | 3 => {
-            let body = [
-                words(&[pid, tid]),
-                b"name\0\0\0\0".to_vec(),
-                trailer(pid, tid, time_ns, 0),
-            ];
-            let exec = u16::from(kind == 2) << 13;
-            follower.follow(&record(3, exec, &body.concat()));
+            let name = Sideband::Name {
+                pid,
+                tid,
+                name: b"name",
+                exec: kind == 2,
+            };
+            follower.follow(&sideband(pid, tid, time_ns, name));
         }
         4 => follower.weigh([(tid, time_ns as f32)].into_iter().collect()),
         5 => follower.include([pid]),

@@ -5,11 +5,12 @@ use std::io;
 use std::path::Path;
 
 use nearpage_machine::CpuId;
+use nearpage_perf_abi::{Attributes, flag, sample_type as st};
 use nearpage_recording::AccessKind;
 
-use super::devices::{Config, Device};
+use super::devices::Device;
 use super::sample::{Form, IBS_SAMPLE, PRECISE_SAMPLE};
-use crate::perf_event::{Attributes, PerfEvent, Scope, flag};
+use crate::perf_event::{PerfEvent, Scope, device_attributes};
 
 /// Loads quicker than this many cycles are left out, where nothing else is asked for: they were
 /// served by the core's own caches, which placement does not change. (perf mem has the same.)
@@ -105,7 +106,7 @@ impl MemoryEvent {
 
     /// Does it come after so many events, whatever time they take?
     pub fn fixed_period(&self) -> bool {
-        self.attributes.flags & flag::FREQUENCY == 0
+        self.attributes.flags & flag::FREQ == 0
     }
 
     /// Opens it, after its leader where it has one; the flags are added to both.
@@ -171,17 +172,17 @@ fn precise(
             name += &latency;
             terms += &latency;
             if let Some(terms) = device.events.get("mem-loads-aux") {
-                leader = Some(attributes(device, device.config(terms)?));
+                leader = Some(device_attributes(device.kind, device.config(terms)?));
             }
         }
-        let mut attributes = attributes(device, device.config(&terms)?);
+        let mut attributes = device_attributes(device.kind, device.config(&terms)?);
         attributes.sample_type = PRECISE_SAMPLE;
         // The instruction itself, not one after it, where the hardware can tell (2).
         let precision = device
             .caps
             .get("max_precise")
             .map_or(2, |most| 2.min(*most));
-        attributes.flags |= precision << flag::PRECISE_SHIFT;
+        attributes.flags |= precision << flag::PRECISE_IP_SHIFT;
         set_pace(&mut attributes, pace);
         events.push(MemoryEvent {
             name: name + "/",
@@ -203,7 +204,7 @@ fn ibs(device: &Device, pace: Pace) -> Result<MemoryEvent, String> {
     // The hardware takes the kernel's ops too; newer kernels can drop those.
     terms.extend(has("swfilt").then_some("swfilt"));
     let terms = terms.join(",");
-    let mut attributes = attributes(device, device.config(&terms)?);
+    let mut attributes = device_attributes(device.kind, device.config(&terms)?);
     if !has("swfilt") {
         attributes.flags &= !(flag::EXCLUDE_KERNEL | flag::EXCLUDE_HV);
     }
@@ -238,7 +239,7 @@ fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, Stri
         terms.push("event_filter=0x20");
     }
     let terms = terms.join(",");
-    let mut attributes = attributes(device, device.config(&terms)?);
+    let mut attributes = device_attributes(device.kind, device.config(&terms)?);
     attributes.sample_type = PRECISE_SAMPLE & !AUX_HAS_NONE;
     let least = device.caps.get("min_interval").copied().unwrap_or(1);
     attributes.sample_period = match pace {
@@ -256,19 +257,12 @@ fn spe(device: &Device, event: PmuEvent, pace: Pace) -> Result<MemoryEvent, Stri
 }
 
 /// What the packets have, and the kernel's records need not.
-const AUX_HAS_NONE: u64 = {
-    use crate::perf_event::sample_type as st;
-    st::ADDR | st::WEIGHT | st::DATA_SRC
-};
-
-fn attributes(device: &Device, config: Config) -> Attributes {
-    Attributes::of_device(device.kind, config)
-}
+const AUX_HAS_NONE: u64 = st::ADDR | st::WEIGHT | st::DATA_SRC;
 
 fn set_pace(attributes: &mut Attributes, pace: Pace) {
     match pace {
         Pace::Rate(rate_hz) => {
-            attributes.flags |= flag::FREQUENCY;
+            attributes.flags |= flag::FREQ;
             attributes.sample_period = rate_hz.round() as u64;
         }
         Pace::Period(period) => attributes.sample_period = period,
@@ -278,6 +272,10 @@ fn set_pace(attributes: &mut Attributes, pace: Pace) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    fn configuration(attributes: &Attributes) -> [u64; 3] {
+        [attributes.config, attributes.config1, attributes.config2]
+    }
     use crate::pmu::devices::tests::sys;
 
     type Files = &'static [(&'static str, &'static str)];
@@ -375,12 +373,12 @@ pub(crate) mod tests {
     }
 
     /// Name, type, configuration, period or rate.
-    fn shape(event: &MemoryEvent) -> (&str, u32, Config, u64) {
+    fn shape(event: &MemoryEvent) -> (&str, u32, [u64; 3], u64) {
         let attributes = &event.attributes;
         (
             &event.name,
-            attributes.kind(),
-            attributes.configuration(),
+            attributes.kind,
+            configuration(attributes),
             attributes.sample_period,
         )
     }
@@ -398,8 +396,8 @@ pub(crate) mod tests {
         assert_eq!(shape(stores), ("cpu/mem-stores/", 4, [0x82d0, 0, 0], 251));
         for event in [loads, stores] {
             let flags = event.attributes.flags;
-            assert_eq!(flags >> flag::PRECISE_SHIFT & 3, 2);
-            assert!(flags & flag::FREQUENCY != 0 && flags & flag::EXCLUDE_KERNEL != 0);
+            assert_eq!(flags >> flag::PRECISE_IP_SHIFT & 3, 2);
+            assert!(flags & flag::FREQ != 0 && flags & flag::EXCLUDE_KERNEL != 0);
             assert!(event.leader.is_none() && event.on(CpuId(99)) && !event.packets);
             assert_eq!(event.attributes.sample_type, PRECISE_SAMPLE);
         }
@@ -411,11 +409,11 @@ pub(crate) mod tests {
     fn loads_are_led_by_their_auxiliary_event_where_there_is_one() {
         let found = events(SAPPHIRE_RAPIDS, Pace::Period(2003)).unwrap();
         let leader = found[0].leader.unwrap();
-        assert_eq!(leader.configuration(), [0x8203, 0, 0]);
+        assert_eq!(configuration(&leader), [0x8203, 0, 0]);
         // It counts and does not sample.
         assert_eq!((leader.sample_period, leader.sample_type), (0, 0));
         assert_eq!(found[0].attributes.sample_period, 2003);
-        assert_eq!(found[0].attributes.flags & flag::FREQUENCY, 0);
+        assert_eq!(found[0].attributes.flags & flag::FREQ, 0);
         assert_eq!((found[0].files(), found[1].files()), (2, 1));
         assert!(found[1].leader.is_none());
     }
@@ -483,7 +481,7 @@ pub(crate) mod tests {
         );
         assert!(spe.packets && spe.on(CpuId(79)) && !spe.on(CpuId(80)));
         // The driver takes no frequency.
-        assert_eq!(spe.attributes.flags & flag::FREQUENCY, 0);
+        assert_eq!(spe.attributes.flags & flag::FREQ, 0);
         let found = events(NEOVERSE, Pace::Period(10)).unwrap();
         assert_eq!(found[0].attributes.sample_period, 1024);
     }
@@ -504,7 +502,7 @@ pub(crate) mod tests {
             spe.name,
             "arm_spe_0/jitter,load_filter,store_filter,event_filter=0x20/"
         );
-        assert_eq!(spe.attributes.configuration()[1], 0x20);
+        assert_eq!(configuration(&spe.attributes)[1], 0x20);
         // Quick ones too.
         assert_eq!(found(SKYLAKE)[0].name, "cpu/mem-loads,ldlat=3/");
         assert_eq!(found(ZEN_3)[0].name, "ibs_op/cnt_ctl/");

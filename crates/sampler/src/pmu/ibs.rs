@@ -8,10 +8,10 @@
 //! (arch/x86/events/amd/ibs.c; fields: arch/x86/include/asm/amd/ibs.h, AMD's Processor Programming
 //! Reference.) Decoded here and not by the kernel, whose own decoding came late (about Linux 6.1).
 
+use nearpage_perf_abi::{Malformed, u32_at, u64_at};
 use nearpage_recording::{AccessKind, Level};
 
 use super::sample::Observation;
-use crate::record::{Malformed, u32_at, u64_at};
 
 /// Data sources have five bits (`IBS_CAPS_ZEN4`).
 const CAPS_EXTENDED_SOURCES: u32 = 1 << 11;

@@ -6,16 +6,15 @@
 //! ibs       id:u64 ip:u64 pid:u32 tid:u32 time:u64 cpu:u32 -:u32 period:u64 size:u32 raw:[u8; size]
 //! ```
 //!
-//! in the order of `perf_event_open(2)`, native byte order. The lower half of the weight is the
+//! in the order of `perf_event_open(2)`, little-endian. The lower half of the weight is the
 //! latency in cycles, whether the event asked for PERF_SAMPLE_WEIGHT or PERF_SAMPLE_WEIGHT_STRUCT.
 //! Arm SPE writes packets instead, which [`super::spe`] turns into precise samples.
 
 use nearpage_machine::CpuId;
-use nearpage_recording::{AccessKind, Level, data_src};
+use nearpage_perf_abi::{DataSource, Malformed, fixed_offset, sample_type as st, u32_at, u64_at};
+use nearpage_recording::{AccessKind, Level};
 
 use super::ibs;
-use crate::perf_event::sample_type as st;
-use crate::record::{Malformed, u32_at, u64_at};
 
 /// How a hardware event's samples are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,35 +70,40 @@ pub(crate) struct MemorySample {
 
 /// Decodes a sample's `body`, the bytes after the record's header.
 pub(crate) fn decode(form: Form, body: &[u8], user: bool) -> Result<MemorySample, Malformed> {
-    let ip = u64_at(body, 8)?;
+    const fn precise(field: u64) -> usize {
+        fixed_offset(PRECISE_SAMPLE, field)
+    }
+    const RAW_SIZE: usize = fixed_offset(IBS_SAMPLE, st::RAW);
+    let ip = u64_at(body, const { precise(st::IP) })?;
     match form {
         Form::Precise(kind) => {
-            let (weight, data_src) = (u64_at(body, 56)?, u64_at(body, 64)?);
-            let observation = match u64_at(body, 32)? {
+            let weight = u64_at(body, const { precise(st::WEIGHT) })?;
+            let source = DataSource(u64_at(body, const { precise(st::DATA_SRC) })?);
+            let observation = match u64_at(body, const { precise(st::ADDR) })? {
                 0 => Observation::NoAddress,
                 address => Observation::Access {
                     ip,
                     address,
-                    kind: data_src::kind(data_src).unwrap_or(kind),
-                    level: data_src::level(data_src),
+                    kind: source.operation().map_or(kind, AccessKind::from),
+                    level: source.level().into(),
                     latency_cycles: weight as u32,
                 },
             };
             Ok(MemorySample {
-                cpu: CpuId(u32_at(body, 40)?),
-                period: u64_at(body, 48)?,
+                cpu: CpuId(u32_at(body, const { precise(st::CPU) })?),
+                period: u64_at(body, const { precise(st::PERIOD) })?,
                 user,
-                tlb_miss: data_src::tlb_miss(data_src),
+                tlb_miss: source.tlb_miss(),
                 observation,
             })
         }
         Form::Ibs => {
-            let size = u32_at(body, 48)? as usize;
-            let raw = body.get(52..).and_then(|rest| rest.get(..size));
+            let size = u32_at(body, RAW_SIZE)? as usize;
+            let raw = body.get(RAW_SIZE + 4..).and_then(|rest| rest.get(..size));
             let raw = raw.ok_or(Malformed)?;
             Ok(MemorySample {
-                cpu: CpuId(u32_at(body, 32)?),
-                period: u64_at(body, 40)?,
+                cpu: CpuId(u32_at(body, const { fixed_offset(IBS_SAMPLE, st::CPU) })?),
+                period: u64_at(body, const { fixed_offset(IBS_SAMPLE, st::PERIOD) })?,
                 user,
                 tlb_miss: ibs::tlb_miss(raw)?,
                 observation: ibs::observe(raw, ip)?,
@@ -141,7 +145,7 @@ impl Precise {
         ];
         let mut body = [0; Self::BYTES];
         for (bytes, word) in body.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
+            bytes.copy_from_slice(&word.to_le_bytes());
         }
         body
     }
@@ -150,9 +154,9 @@ impl Precise {
 /// Two numbers, one after the other in memory.
 fn pair(first: u32, second: u32) -> u64 {
     let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&first.to_ne_bytes());
-    bytes[4..].copy_from_slice(&second.to_ne_bytes());
-    u64::from_ne_bytes(bytes)
+    bytes[..4].copy_from_slice(&first.to_le_bytes());
+    bytes[4..].copy_from_slice(&second.to_le_bytes());
+    u64::from_le_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -165,8 +169,8 @@ pub(crate) mod tests {
     /// The body of a sample of IBS around `raw`.
     pub(crate) fn ibs_body(id: u64, raw: &[u8]) -> Vec<u8> {
         let words = [id, 0x40_1000, pair(12, 13), 99, pair(3, 0), 4000];
-        let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        body.extend((raw.len() as u32).to_ne_bytes());
+        let mut body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        body.extend((raw.len() as u32).to_le_bytes());
         body.extend(raw);
         body
     }

@@ -22,10 +22,11 @@
 
 use std::ops::Range;
 
-use nearpage_recording::data_src::{self, level_number};
+use nearpage_perf_abi::data_src::{Operation as Access, level_number};
+use nearpage_perf_abi::{AuxStretch, DataSource, Sideband, header};
 
 use super::sample::Precise;
-use crate::record::{self, AuxStretch, Body, Identifiers};
+use crate::record::{self, Body, Identifiers};
 
 /// One sampled operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ mod event {
 
 impl Operation {
     /// `data_src` of a load or store.
-    fn data_src(&self, operation: u8) -> u64 {
+    fn data_src(&self, operation: u8) -> DataSource {
         use level_number::{L1, L3, RAM};
         let has = |bits| self.events & bits != 0;
         let remote = has(event::REMOTE);
@@ -69,11 +70,17 @@ impl Operation {
         } else {
             0
         };
-        let tlb = match has(event::TLB_ACCESS | event::TLB_WALK) {
-            true => data_src::encode_tlb(has(event::TLB_WALK)),
-            false => 0,
+        let access = match operation & 1 {
+            0 => Access::Load,
+            _ => Access::Store,
         };
-        data_src::encode(operation & 1 != 0, number, remote) | tlb
+        let source = DataSource::new(access)
+            .served_by(number)
+            .on_other_node(remote);
+        match has(event::TLB_ACCESS | event::TLB_WALK) {
+            true => source.with_tlb_miss(has(event::TLB_WALK)),
+            false => source,
+        }
     }
 }
 
@@ -186,11 +193,11 @@ pub(crate) fn append_samples(
     let (mut at, mut bad, mut packets) = (new.start, 0, Vec::new());
     while at < new.end {
         // Whoever reads the records counts those that are none.
-        let Ok(length) = record::length(&records[at..new.end]) else {
+        let Ok(length) = header::record_bytes(&records[at..new.end]) else {
             break;
         };
         if let Ok(record) = record::parse(&records[at..at + length], &identifiers)
-            && let Body::Aux(stretch) = record.body
+            && let Body::Sideband(Sideband::Aux(stretch)) = record.body
         {
             let origin = record.origin;
             packets.clear();
@@ -209,9 +216,9 @@ pub(crate) fn append_samples(
                     cpu: origin.cpu.0,
                     period,
                     latency_cycles: operation.latency_cycles,
-                    data_src: operation.data_src(memory),
+                    data_src: operation.data_src(memory).0,
                 };
-                record::append_user_sample(records, &sample.body());
+                header::append_user_sample(records, &sample.body());
             });
         }
         at += length;
@@ -221,12 +228,12 @@ pub(crate) fn append_samples(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use nearpage_machine::CpuId;
     use nearpage_recording::{AccessKind, Level};
     use proptest::prelude::*;
 
     use super::*;
     use crate::pmu::sample::{Form, Observation};
-    use crate::record::tests::{record, trailer};
 
     const ADDRESS: u64 = 0xffff_8012_3456;
 
@@ -336,7 +343,7 @@ pub(crate) mod tests {
                 ..Operation::default()
             };
             assert_eq!(
-                data_src::level(operation.data_src(0)),
+                Level::from(operation.data_src(0).level()),
                 expected,
                 "{events:#x}"
             );
@@ -346,13 +353,19 @@ pub(crate) mod tests {
     #[test]
     fn stretches_become_samples_of_their_thread() {
         let aux_area = [vec![0; 64], load(0x0e, 40, 0), load(0x30e, 300, 1)].concat();
-        let body = |offset: u64, size: u64, flags: u64| {
-            let words = [offset, size, flags];
-            let words = words.iter().flat_map(|word| word.to_ne_bytes());
-            [words.collect(), trailer(12, 13, 99, 3)].concat()
+        let origin = record::Origin {
+            cpu: CpuId(3),
+            ..record::Origin::new(12, 13, 99)
         };
-        let mut records = record(11, 0, &body(64, 128, 0));
-        records.extend(record(11, 0, &body(0, 0, 1)));
+        let mut records = Vec::new();
+        for (offset, bytes, incomplete) in [(64, 128, false), (0, 0, true)] {
+            let stretch = AuxStretch {
+                offset,
+                bytes,
+                incomplete,
+            };
+            origin.append(Sideband::Aux(stretch), &mut records);
+        }
         let new = 0..records.len();
         let end = new.end;
         let mut stretches = Vec::new();
@@ -370,7 +383,7 @@ pub(crate) mod tests {
         let mut seen = Vec::new();
         let mut rest = &records[end..];
         while !rest.is_empty() {
-            let (one, later) = rest.split_at(record::length(rest).unwrap());
+            let (one, later) = rest.split_at(header::record_bytes(rest).unwrap());
             rest = later;
             let read = record::parse(one, &identifiers).unwrap();
             assert_eq!((read.origin.pid, read.origin.tid), (12, 13));

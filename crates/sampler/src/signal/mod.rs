@@ -287,6 +287,8 @@ fn read(path: &Path, text: &mut Vec<u8>) -> bool {
 mod tests {
     use nearpage_wire::samples::{HEADER_BYTES, MAGIC, SLOT_BYTES, offset, slot};
 
+    use nearpage_perf_abi::{Sideband, header};
+
     use super::*;
     use crate::record::{self, Body, Identifiers};
 
@@ -332,7 +334,7 @@ mod tests {
     fn told(mut bytes: &[u8]) -> Vec<String> {
         let mut told = Vec::new();
         while !bytes.is_empty() {
-            let (one, rest) = bytes.split_at(record::length(bytes).unwrap());
+            let (one, rest) = bytes.split_at(header::record_bytes(bytes).unwrap());
             bytes = rest;
             let record = record::parse(one, &Identifiers::default()).unwrap();
             let (tid, time_ns) = (record.origin.tid, record.origin.time_ns);
@@ -342,11 +344,13 @@ mod tests {
                     assert_eq!((sample.ip, sample.period_ns), (0x1010, 4_000_000));
                     "sample".to_owned()
                 }
-                Body::Fork { parent_pid, .. } => format!("fork of {parent_pid}"),
-                Body::Name { exec: true, .. } => "exec".to_owned(),
-                Body::Exit { .. } => "exit".to_owned(),
-                Body::Lost { records } => format!("lost {records}"),
-                Body::Map(map) => format!("map {:#x}", map.address),
+                Body::Sideband(Sideband::Fork { parent_pid, .. }) => {
+                    format!("fork of {parent_pid}")
+                }
+                Body::Sideband(Sideband::Name { exec: true, .. }) => "exec".to_owned(),
+                Body::Sideband(Sideband::Exit { .. }) => "exit".to_owned(),
+                Body::Sideband(Sideband::Lost { records }) => format!("lost {records}"),
+                Body::Sideband(Sideband::Map(map)) => format!("map {:#x}", map.address),
                 other => panic!("{other:?}"),
             };
             told.push(format!("{tid} {time_ns} {what}"));

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_perf_abi::{Map, Sideband, header};
 use nearpage_wire::samples::{Header, Kind, Slot};
 use rustc_hash::FxHashMap;
 
 use crate::processes::Mapping;
-use crate::record::{self, RecordOf};
+use crate::record::Origin;
 
 /// What is known of a process while its ring is read.
 #[derive(Debug)]
@@ -24,28 +25,24 @@ impl Process {
     /// `exec` (or the command itself).
     pub fn begin(header: &Header, known: bool, out: &mut Vec<u8>) -> Self {
         let (pid, start_ns) = (header.pid, header.start_ns);
+        let origin = Origin::new(pid, pid, start_ns);
         if !known {
-            record::append_of(
-                out,
+            let fork = Sideband::Fork {
                 pid,
-                pid,
-                start_ns,
-                RecordOf::Fork {
-                    parent_pid: header.parent_pid,
-                },
-            );
+                tid: pid,
+                parent_pid: header.parent_pid,
+            };
+            origin.append(fork, out);
         }
         if !header.forked {
             let name = name(pid);
-            record::append_of(
-                out,
+            let exec = Sideband::Name {
                 pid,
-                pid,
-                start_ns,
-                RecordOf::Exec {
-                    name: name.as_bytes(),
-                },
-            );
+                tid: pid,
+                name: name.as_bytes(),
+                exec: true,
+            };
+            origin.append(exec, out);
         }
         Self {
             pid,
@@ -72,14 +69,20 @@ impl Process {
     /// Appends what a slot says; returns how many samples the program blocked before it.
     pub fn append(&mut self, slot: &Slot, out: &mut Vec<u8>) -> u64 {
         let (pid, tid, time_ns) = (self.pid, slot.tid, slot.time_ns.max(self.start_ns));
+        let origin = Origin::new(pid, tid, time_ns);
         let new = self.threads.insert(tid, ()).is_none();
         match slot.kind {
             Kind::ThreadBegins | Kind::Sample if new => {
-                record::append_of(out, pid, tid, time_ns, RecordOf::Fork { parent_pid: pid });
+                let fork = Sideband::Fork {
+                    pid,
+                    tid,
+                    parent_pid: pid,
+                };
+                origin.append(fork, out);
             }
             Kind::ThreadEnds => {
                 self.threads.remove(&tid);
-                record::append_of(out, pid, tid, time_ns, RecordOf::Exit);
+                origin.append(Sideband::Exit { pid, tid }, out);
                 return 0;
             }
             _ => {}
@@ -89,7 +92,7 @@ impl Process {
         }
         if slot.missed > 0 {
             let records = slot.missed.into();
-            record::append_of(out, pid, tid, time_ns, RecordOf::Lost { records });
+            origin.append(Sideband::Lost { records }, out);
         }
         append_sample(out, pid, time_ns, slot);
         slot.missed.into()
@@ -101,14 +104,16 @@ impl Process {
             if self.mapped.get(&mapping.begin) == Some(&mapping) {
                 continue;
             }
-            let map = RecordOf::Map {
+            let map = Map {
+                pid: self.pid,
                 address: mapping.begin,
                 length: mapping.end - mapping.begin,
                 file_offset: mapping.file_offset,
                 protection: mapping.protection,
                 path: mapping.path.as_bytes(),
+                ..Map::default()
             };
-            record::append_of(out, self.pid, self.pid, time_ns, map);
+            Origin::new(self.pid, self.pid, time_ns).append(Sideband::Map(map), out);
             self.mapped.insert(mapping.begin, mapping);
         }
     }
@@ -119,7 +124,8 @@ impl Process {
         threads.sort_unstable();
         for tid in threads {
             if !(replaced && tid == self.pid) {
-                record::append_of(out, self.pid, tid, time_ns, RecordOf::Exit);
+                let exit = Sideband::Exit { pid: self.pid, tid };
+                Origin::new(self.pid, tid, time_ns).append(exit, out);
             }
         }
     }
@@ -142,8 +148,8 @@ fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
         .iter()
         .chain(&slot.registers)
         .chain([&slot.thread_pointer]);
-    let body: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
-    record::append_user_sample(out, &body);
+    let body: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+    header::append_user_sample(out, &body);
 }
 
 /// The name of a process, as far as it still runs.

@@ -8,9 +8,7 @@
 //!
 //! `mem_lvl_num`, `mem_remote` and `mem_hops` say it better where a kernel (4.14 and later) fills
 //! them in; `mem_lvl` is a bit for each level that may have served the access. Snoops are
-//! not kept, and of TLBs it is only looked whether they missed: an access has no room for them.
-
-use crate::{AccessKind, Level};
+//! not decoded, and of the TLBs only whether they missed.
 
 /// Values of the fields above.
 const OP_LOAD: u64 = 0x02;
@@ -27,7 +25,7 @@ const TLB_HIT: u64 = 0x02;
 const TLB_MISS: u64 = 0x04;
 const TLB_WALKER: u64 = 0x20;
 
-/// `mem_lvl_num`, of those that say where the data was.
+/// Values of `mem_lvl_num` (`PERF_MEM_LVLNUM_…`).
 #[expect(missing_docs, reason = "names of the kernel's header")]
 pub mod level_number {
     pub const L1: u64 = 0x1;
@@ -42,64 +40,112 @@ pub mod level_number {
     pub const LINE_FILL_BUFFER: u64 = 0xc;
     pub const RAM: u64 = 0xd;
     pub const PERSISTENT: u64 = 0xe;
+    pub const NOT_AVAILABLE: u64 = 0xf;
 }
 
 /// `mem_hops`: another core of the same node.
 const HOPS_SAME_NODE: u64 = 1;
 
-/// A load or store served by `number`, as [`level`] and [`kind`] read it.
-pub fn encode(store: bool, number: u64, remote: bool) -> u64 {
-    let op = if store { OP_STORE } else { OP_LOAD };
-    op | number << 33 | u64::from(remote) << 37
+/// What an instruction did to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A load or a prefetch.
+    Load,
+    /// A store, or a load and a store.
+    Store,
+    /// An instruction fetch.
+    Fetch,
 }
 
-/// Did no TLB have the page? `None` where the source does not say.
-pub fn tlb_miss(data_src: u64) -> Option<bool> {
-    match data_src >> 26 & 0x7f {
-        tlb if tlb & TLB_NOT_AVAILABLE != 0 => None,
-        tlb if tlb & TLB_MISS != 0 => Some(true),
-        tlb if tlb & TLB_HIT != 0 => Some(false),
-        _ => None,
+/// Where the data was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "levels of the memory hierarchy")]
+pub enum Level {
+    Unknown,
+    L1,
+    L2,
+    /// The node's last-level cache, or a cache of another core of the node.
+    L3,
+    LineFillBuffer,
+    LocalMemory,
+    RemoteMemory,
+    RemoteCache,
+}
+
+/// A `data_src` as a sample has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataSource(pub u64);
+
+impl DataSource {
+    /// An access of unknown origin.
+    pub fn new(operation: Operation) -> Self {
+        let op = match operation {
+            Operation::Load => OP_LOAD,
+            Operation::Store => OP_STORE,
+            Operation::Fetch => OP_FETCH,
+        };
+        Self(op)
     }
-}
 
-/// `mem_dtlb` of an access for which a page table was walked, or was not.
-pub fn encode_tlb(walked: bool) -> u64 {
-    let result = if walked { TLB_MISS } else { TLB_HIT };
-    (TLB_WALKER | result) << 26
-}
-
-/// What kind of access it was; `None` where the source does not say.
-pub fn kind(data_src: u64) -> Option<AccessKind> {
-    match data_src & 0x1f {
-        op if op & OP_STORE != 0 => Some(AccessKind::Store),
-        op if op & (OP_LOAD | OP_PREFETCH) != 0 => Some(AccessKind::Load),
-        op if op & OP_FETCH != 0 => Some(AccessKind::Fetch),
-        _ => None,
+    /// The data was at this level. `number` is the level's `mem_lvl_num`, so that a source can be
+    /// more precise than a [`Level`].
+    pub fn served_by(self, number: u64) -> Self {
+        Self(self.0 | number << 33)
     }
-}
 
-/// What served it.
-pub fn level(data_src: u64) -> Level {
-    use level_number::*;
-    let levels = data_src >> 5 & 0x3fff;
-    if levels & LEVEL_MISS != 0 && levels & LEVEL_HIT == 0 {
-        // Not there; where, it does not say.
-        return Level::Unknown;
+    /// The data was on another node, if `remote`.
+    pub fn on_other_node(self, remote: bool) -> Self {
+        Self(self.0 | u64::from(remote) << 37)
     }
-    let remote = data_src >> 37 & 1 != 0;
-    let cache = match (remote, data_src >> 43 & 7) {
-        (false, _) | (true, HOPS_SAME_NODE) => Level::L3,
-        (true, _) => Level::RemoteCache,
-    };
-    match data_src >> 33 & 0xf {
-        L1 => Level::L1,
-        L2 | L2_MISS_HANDLING => Level::L2,
-        L3 | ANY_CACHE => cache,
-        LINE_FILL_BUFFER => Level::LineFillBuffer,
-        L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL if remote => Level::RemoteMemory,
-        L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL => Level::LocalMemory,
-        _ => by_bits(levels),
+
+    /// A page table was walked for the access, or a TLB had the page.
+    pub fn with_tlb_miss(self, missed: bool) -> Self {
+        let result = if missed { TLB_MISS } else { TLB_HIT };
+        Self(self.0 | (TLB_WALKER | result) << 26)
+    }
+
+    /// Did no TLB have the page? `None` where the source does not say.
+    pub fn tlb_miss(self) -> Option<bool> {
+        match self.0 >> 26 & 0x7f {
+            tlb if tlb & TLB_NOT_AVAILABLE != 0 => None,
+            tlb if tlb & TLB_MISS != 0 => Some(true),
+            tlb if tlb & TLB_HIT != 0 => Some(false),
+            _ => None,
+        }
+    }
+
+    /// What the access did; `None` where the source does not say.
+    pub fn operation(self) -> Option<Operation> {
+        match self.0 & 0x1f {
+            op if op & OP_STORE != 0 => Some(Operation::Store),
+            op if op & (OP_LOAD | OP_PREFETCH) != 0 => Some(Operation::Load),
+            op if op & OP_FETCH != 0 => Some(Operation::Fetch),
+            _ => None,
+        }
+    }
+
+    /// What served the access.
+    pub fn level(self) -> Level {
+        use level_number::*;
+        let levels = self.0 >> 5 & 0x3fff;
+        if levels & LEVEL_MISS != 0 && levels & LEVEL_HIT == 0 {
+            // Not there; where, it does not say.
+            return Level::Unknown;
+        }
+        let remote = self.0 >> 37 & 1 != 0;
+        let cache = match (remote, self.0 >> 43 & 7) {
+            (false, _) | (true, HOPS_SAME_NODE) => Level::L3,
+            (true, _) => Level::RemoteCache,
+        };
+        match self.0 >> 33 & 0xf {
+            L1 => Level::L1,
+            L2 | L2_MISS_HANDLING => Level::L2,
+            L3 | ANY_CACHE => cache,
+            LINE_FILL_BUFFER => Level::LineFillBuffer,
+            L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL if remote => Level::RemoteMemory,
+            L4 | MEMORY_SIDE_CACHE | RAM | PERSISTENT | CXL => Level::LocalMemory,
+            _ => by_bits(levels),
+        }
     }
 }
 
@@ -131,8 +177,12 @@ mod tests {
             (0x118_6810_0242, Level::LineFillBuffer),
             (0x508_0022, Level::Unknown),
         ] {
-            assert_eq!(level(data_src), expected, "{data_src:#x}");
-            assert_eq!(kind(data_src), Some(AccessKind::Load), "{data_src:#x}");
+            assert_eq!(DataSource(data_src).level(), expected, "{data_src:#x}");
+            assert_eq!(
+                DataSource(data_src).operation(),
+                Some(Operation::Load),
+                "{data_src:#x}"
+            );
         }
     }
 
@@ -145,10 +195,10 @@ mod tests {
             (0x118_6810_0242, Some(false)),
             (0x508_0022, None),
             (0, None),
-            (encode_tlb(true), Some(true)),
-            (encode_tlb(false), Some(false)),
+            (DataSource(0).with_tlb_miss(true).0, Some(true)),
+            (DataSource(0).with_tlb_miss(false).0, Some(false)),
         ] {
-            assert_eq!(tlb_miss(data_src), expected, "{data_src:#x}");
+            assert_eq!(DataSource(data_src).tlb_miss(), expected, "{data_src:#x}");
         }
     }
 
@@ -178,7 +228,7 @@ mod tests {
             (0xa, 0, 0, Level::Unknown),
         ] {
             let data_src = fields(OP_LOAD, 0, number, remote, hops);
-            assert_eq!(level(data_src), expected, "{data_src:#x}");
+            assert_eq!(DataSource(data_src).level(), expected, "{data_src:#x}");
         }
         for (bits, expected) in [
             (0x08, Level::L1),
@@ -195,9 +245,9 @@ mod tests {
             (0x2000, Level::Unknown),
         ] {
             let hit = fields(OP_LOAD, bits | LEVEL_HIT, 0, 0, 0);
-            assert_eq!(level(hit), expected, "{hit:#x}");
+            assert_eq!(DataSource(hit).level(), expected, "{hit:#x}");
             let miss = fields(OP_STORE, bits | LEVEL_MISS, 0, 0, 0);
-            assert_eq!(level(miss), Level::Unknown, "{miss:#x}");
+            assert_eq!(DataSource(miss).level(), Level::Unknown, "{miss:#x}");
         }
     }
 
@@ -206,14 +256,19 @@ mod tests {
         for (op, expected) in [
             (0x01, None),
             (0x00, None),
-            (0x02, Some(AccessKind::Load)),
-            (0x04, Some(AccessKind::Store)),
-            (0x06, Some(AccessKind::Store)),
-            (0x08, Some(AccessKind::Load)),
-            (0x10, Some(AccessKind::Fetch)),
+            (0x02, Some(Operation::Load)),
+            (0x04, Some(Operation::Store)),
+            (0x06, Some(Operation::Store)),
+            (0x08, Some(Operation::Load)),
+            (0x10, Some(Operation::Fetch)),
         ] {
-            assert_eq!(kind(op | 0xffff << 5), expected, "{op}");
+            assert_eq!(DataSource(op | 0xffff << 5).operation(), expected, "{op}");
         }
-        assert_eq!(kind(encode(true, 1, false)), Some(AccessKind::Store));
+        for operation in [Operation::Load, Operation::Store, Operation::Fetch] {
+            let source = DataSource::new(operation).served_by(level_number::RAM);
+            assert_eq!(source.operation(), Some(operation));
+            assert_eq!(source.level(), Level::LocalMemory);
+            assert_eq!(source.on_other_node(true).level(), Level::RemoteMemory);
+        }
     }
 }

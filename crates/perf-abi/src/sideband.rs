@@ -1,0 +1,362 @@
+//! Records that are no samples: mappings, names, beginnings and ends of threads, losses.
+
+use std::fmt;
+
+use crate::header::{self, Header, kind, misc};
+use crate::{Malformed, u32_at, u64_at};
+
+/// Flags of `PERF_RECORD_AUX`.
+const AUX_TRUNCATED: u64 = 1;
+const AUX_COLLISION: u64 = 1 << 3;
+
+/// `PROT_READ | PROT_EXEC` and `PROT_READ | PROT_WRITE`, for records that do not have it.
+const EXECUTABLE: u32 = 5;
+const WRITABLE: u32 = 3;
+
+/// The kernel's paths are no longer.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// What a record says that is no sample, as far as it is of use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "process and thread ids")]
+pub enum Sideband<'a> {
+    /// Something was mapped (`MMAP`, `MMAP2`).
+    Map(Map<'a>),
+    /// A thread's name (`COMM`).
+    Name {
+        pid: u32,
+        tid: u32,
+        name: &'a [u8],
+        /// The process began another program.
+        exec: bool,
+    },
+    /// A thread began, in a process of its own if the parent is another.
+    Fork { pid: u32, tid: u32, parent_pid: u32 },
+    /// A thread ended.
+    Exit { pid: u32, tid: u32 },
+    /// Records found no room in the ring (`LOST`, `LOST_SAMPLES`).
+    Lost {
+        /// How many.
+        records: u64,
+    },
+    /// The kernel stopped an event for the rest of a tick because it came too often.
+    Throttle,
+    /// New data in the AUX area.
+    Aux(AuxStretch),
+}
+
+/// A mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Map<'a> {
+    /// Process.
+    pub pid: u32,
+    /// Where it begins.
+    pub address: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// Where in the file it begins.
+    pub file_offset: u64,
+    /// `PROT_…` bits.
+    pub protection: u32,
+    /// The file's path, or a name such as `[heap]`.
+    pub path: &'a [u8],
+    /// Empty where the record has none.
+    pub build_id: BuildId,
+}
+
+/// A stretch of the AUX area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuxStretch {
+    /// Counted from the area's first use; the area is a ring.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Samples were lost: the area was full, or one came before the last was written.
+    pub incomplete: bool,
+}
+
+/// A module's build id, of which the kernel writes at most 20 bytes. Displays in hexadecimal.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct BuildId {
+    bytes: [u8; Self::BYTES_MAX],
+    length: u8,
+}
+
+impl BuildId {
+    const BYTES_MAX: usize = 20;
+
+    /// The first 20 of `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut id = Self::default();
+        for (to, from) in id.bytes.iter_mut().zip(bytes) {
+            *to = *from;
+            id.length += 1;
+        }
+        id
+    }
+
+    /// Of hexadecimal digits, two a byte; `None` for anything else.
+    pub fn from_hexadecimal(text: &str) -> Option<Self> {
+        let mut bytes = [0; Self::BYTES_MAX];
+        let (digits, []) = text.as_bytes().as_chunks::<2>() else {
+            return None;
+        };
+        let bytes = bytes.get_mut(..digits.len())?;
+        for (byte, digits) in bytes.iter_mut().zip(digits) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+        }
+        Some(Self::new(bytes))
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// Is there none?
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<'a> Sideband<'a> {
+    /// Parses a record's body; what trails it is not looked at. `None`: a record of another type.
+    pub fn parse(kind: u32, misc: u16, body: &'a [u8]) -> Result<Option<Self>, Malformed> {
+        Ok(Some(match kind {
+            kind::MMAP | kind::MMAP2 => Self::Map(parse_map(kind, misc, body)?),
+            kind::COMM => Self::Name {
+                pid: u32_at(body, 0)?,
+                tid: u32_at(body, 4)?,
+                name: text(body, 8)?,
+                exec: misc & misc::COMM_EXEC != 0,
+            },
+            kind::FORK => Self::Fork {
+                pid: u32_at(body, 0)?,
+                parent_pid: u32_at(body, 4)?,
+                tid: u32_at(body, 8)?,
+            },
+            kind::EXIT => Self::Exit {
+                pid: u32_at(body, 0)?,
+                tid: u32_at(body, 8)?,
+            },
+            kind::LOST => Self::Lost {
+                records: u64_at(body, 8)?,
+            },
+            kind::LOST_SAMPLES => Self::Lost {
+                records: u64_at(body, 0)?,
+            },
+            kind::THROTTLE => Self::Throttle,
+            kind::AUX => Self::Aux(AuxStretch {
+                offset: u64_at(body, 0)?,
+                bytes: u64_at(body, 8)?,
+                incomplete: u64_at(body, 16)? & (AUX_TRUNCATED | AUX_COLLISION) != 0,
+            }),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Appends the record as the kernel would have written it, `trailer` at its end.
+    pub fn append(&self, records: &mut Vec<u8>, trailer: &[u8]) {
+        let (kind, misc) = match self {
+            Self::Map(map) if map.build_id.is_empty() => (kind::MMAP2, 0),
+            Self::Map(_) => (kind::MMAP2, misc::MMAP_BUILD_ID),
+            Self::Name { exec: true, .. } => (kind::COMM, misc::COMM_EXEC),
+            Self::Name { .. } => (kind::COMM, 0),
+            Self::Fork { .. } => (kind::FORK, 0),
+            Self::Exit { .. } => (kind::EXIT, 0),
+            Self::Lost { .. } => (kind::LOST, 0),
+            Self::Throttle => (kind::THROTTLE, 0),
+            Self::Aux(_) => (kind::AUX, 0),
+        };
+        header::append_with(records, Header { kind, misc }, |body| {
+            self.append_body(body);
+            body.extend(trailer);
+        });
+    }
+
+    fn append_body(&self, body: &mut Vec<u8>) {
+        match *self {
+            Self::Map(map) => {
+                append_halves(body, &[map.pid, map.pid]);
+                append_words(body, &[map.address, map.length, map.file_offset]);
+                // In place of device, inode and generation.
+                body.extend([map.build_id.length, 0, 0, 0]);
+                body.extend(map.build_id.bytes);
+                append_halves(body, &[map.protection, 0]);
+                append_text(body, map.path);
+            }
+            Self::Name { pid, tid, name, .. } => {
+                append_halves(body, &[pid, tid]);
+                append_text(body, name);
+            }
+            Self::Fork {
+                pid,
+                tid,
+                parent_pid,
+            } => append_halves(body, &[pid, parent_pid, tid, parent_pid, 0, 0]),
+            Self::Exit { pid, tid } => append_halves(body, &[pid, pid, tid, pid, 0, 0]),
+            Self::Lost { records } => append_words(body, &[0, records]),
+            Self::Throttle => append_words(body, &[0; 3]),
+            Self::Aux(stretch) => {
+                let flags = if stretch.incomplete { AUX_TRUNCATED } else { 0 };
+                append_words(body, &[stretch.offset, stretch.bytes, flags]);
+            }
+        }
+    }
+}
+
+fn parse_map(kind: u32, misc: u16, body: &[u8]) -> Result<Map<'_>, Malformed> {
+    let mut map = Map {
+        pid: u32_at(body, 0)?,
+        address: u64_at(body, 8)?,
+        length: u64_at(body, 16)?,
+        file_offset: u64_at(body, 24)?,
+        ..Map::default()
+    };
+    if kind == kind::MMAP2 {
+        let identity = body.get(32..56).ok_or(Malformed)?;
+        if misc & misc::MMAP_BUILD_ID != 0 {
+            let length = usize::from(identity[0]).min(BuildId::BYTES_MAX);
+            map.build_id = BuildId::new(&identity[4..4 + length]);
+        }
+        map.protection = u32_at(body, 56)?;
+        map.path = text(body, 64)?;
+    } else {
+        map.protection = match misc & misc::MMAP_DATA {
+            0 => EXECUTABLE,
+            _ => WRITABLE,
+        };
+        map.path = text(body, 32)?;
+    }
+    Ok(map)
+}
+
+/// Bytes from `offset` up to the first zero.
+fn text(body: &[u8], offset: usize) -> Result<&[u8], Malformed> {
+    let text = body.get(offset..).ok_or(Malformed)?;
+    Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
+}
+
+fn append_halves(body: &mut Vec<u8>, halves: &[u32]) {
+    body.extend(halves.iter().flat_map(|half| half.to_le_bytes()));
+}
+
+fn append_words(body: &mut Vec<u8>, words: &[u64]) {
+    body.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}
+
+/// Appends text, a zero at least after it, up to a multiple of eight bytes.
+fn append_text(body: &mut Vec<u8>, text: &[u8]) {
+    let text = &text[..text.len().min(TEXT_BYTES_MAX)];
+    body.extend(text);
+    body.resize(body.len() + 8 - text.len() % 8, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn appended_records_are_read_as_they_were() {
+        let name = |name, exec| Sideband::Name {
+            pid: 12,
+            tid: 13,
+            name,
+            exec,
+        };
+        let map = Map {
+            pid: 12,
+            address: 1 << 40,
+            length: 2,
+            file_offset: 3,
+            protection: 5,
+            path: b"/usr/lib/libx.so",
+            build_id: BuildId::default(),
+        };
+        for sideband in [
+            Sideband::Fork {
+                pid: 12,
+                tid: 13,
+                parent_pid: 9,
+            },
+            Sideband::Exit { pid: 12, tid: 13 },
+            Sideband::Lost { records: 1 << 40 },
+            Sideband::Throttle,
+            Sideband::Aux(AuxStretch {
+                offset: 1 << 33,
+                bytes: 64,
+                incomplete: true,
+            }),
+            name(b"a", true),
+            name(b"seven b", false),
+            name(b"eight by", true),
+            Sideband::Map(map),
+            Sideband::Map(Map {
+                build_id: BuildId::new(&[0xde, 0xad]),
+                ..map
+            }),
+        ] {
+            let mut record = Vec::new();
+            sideband.append(&mut record, &[7; 16]);
+            assert_eq!(record.len() % 8, 0);
+            assert_eq!(header::record_bytes(&record), Ok(record.len()));
+            let (header, body) = header::split(&record).unwrap();
+            let read = Sideband::parse(header.kind, header.misc, body);
+            assert_eq!(read, Ok(Some(sideband)));
+        }
+    }
+
+    /// Records of kernels before 3.16, and of `perf record --no-buildid-mmap`.
+    #[test]
+    fn older_mappings_have_their_protection_from_misc() {
+        let mut body = Vec::new();
+        append_halves(&mut body, &[12, 13]);
+        append_words(&mut body, &[0x1000, 0x2000, 0x3000]);
+        append_text(&mut body, b"/bin/x");
+        for (misc, protection) in [(0, EXECUTABLE), (misc::MMAP_DATA, WRITABLE)] {
+            let Ok(Some(Sideband::Map(map))) = Sideband::parse(kind::MMAP, misc, &body) else {
+                panic!("{misc}")
+            };
+            assert_eq!((map.path, map.protection), (&b"/bin/x"[..], protection));
+        }
+    }
+
+    #[test]
+    fn build_ids_are_hexadecimal() {
+        let id = BuildId::from_hexadecimal("dEad00").unwrap();
+        assert_eq!(id.as_bytes(), [0xde, 0xad, 0]);
+        assert_eq!(id.to_string(), "dead00");
+        for text in ["a", "zz", &"00".repeat(21)] {
+            assert_eq!(BuildId::from_hexadecimal(text), None, "{text}");
+        }
+        assert_eq!(BuildId::new(&[1; 30]).as_bytes(), [1; 20]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_malformed(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            kind in 0u32..16,
+            misc in any::<u16>(),
+        ) {
+            let _ = (Sideband::parse(kind, misc, &bytes), header::split(&bytes));
+        }
+    }
+}
