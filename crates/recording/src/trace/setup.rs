@@ -420,9 +420,7 @@ impl Tracing {
 }
 
 /// What misses depend on: page and line, caches, TLBs.
-fn caches_and_tlbs(
-    setup: &Setup<'_>,
-) -> (([u32; 2], [Cache; 3]), (Option<Cache>, [Option<Tlb>; 3])) {
+fn caches_and_tlbs(setup: &Setup<'_>) -> impl PartialEq + use<> {
     (
         (
             [setup.page_bytes, setup.line_bytes],
