@@ -120,7 +120,7 @@ fn sources() -> Vec<Finding> {
         };
         Finding::new(probed.subject, state, found, probed.remedy)
     };
-    let preload = preload_works(PreloadLibrary::find());
+    let preload = preload_works(PreloadLibrary::find()).map_err(nearpage_sampler::NoPreload);
     nearpage_sampler::probe(&preload, Path::new("/proc"))
         .into_iter()
         .map(as_finding)

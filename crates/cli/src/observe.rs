@@ -15,8 +15,8 @@ use nearpage_recording::{
     Source, ThreadPinning, elf::ElfFile, folder,
 };
 use nearpage_sampler::{
-    Choice, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State, Summary, Target,
-    UNMEASURED_RATE_HZ, Wanted, calibrate, calibrate_signal, choose_source,
+    Choice, NoPreload, Options, PmuOptions, Sampler, SignalLosses, Sink, SourceWish, State,
+    Summary, Target, UNMEASURED_RATE_HZ, Wanted, calibrate, calibrate_signal, choose_source,
 };
 
 use crate::launch::PreloadLibrary;
@@ -213,7 +213,7 @@ pub fn observe(wish: &Wish) -> anyhow::Result<Observed> {
     options.source = wish.source;
     options.pmu = wish.pmu;
     options.wanted = wish.wanted.clone();
-    options.preload = program.preload.clone();
+    options.preload = program.preload.clone().map_err(NoPreload);
     let calibration = match wish.source {
         SourceWish::Signal => calibrate_signal(),
         _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
