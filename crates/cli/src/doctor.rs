@@ -135,7 +135,7 @@ fn sources() -> Vec<Finding> {
     };
     let preload = PreloadLibrary::find()
         .map(drop)
-        .map_err(|_| PRELOAD_MISSING.to_owned());
+        .map_err(|_| nearpage_sampler::NoPreload(PRELOAD_MISSING.to_owned()));
     nearpage_sampler::probe(&preload, Path::new("/proc"))
         .into_iter()
         .map(as_finding)

@@ -82,7 +82,7 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
         return Err(Usage("--quick goes with --measure or --calibrate".to_owned()).into());
     }
     if arguments.calibrate {
-        return calibrate(arguments.quick, arguments.json);
+        return calibrate(&arguments);
     }
     // Before a minute of measuring, not after it.
     if let Some(output) = &arguments.output {
@@ -146,7 +146,8 @@ fn measure(quick: bool) -> anyhow::Result<Machine> {
 }
 
 /// Prints what placement and samples cost here.
-fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
+fn calibrate(arguments: &arguments::Machine) -> anyhow::Result<ExitCode> {
+    let quick = arguments.quick;
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
     let sys = Path::new(SYS);
     let measurement = Measurement::new(Machine::local(sys)?, effort, sys)?;
@@ -161,7 +162,7 @@ fn calibrate(quick: bool, as_json: bool) -> anyhow::Result<ExitCode> {
     let samples = calibrate_samples();
     let cost_ns = samples.as_ref().ok().and_then(|found| found.sample_cost_ns);
     let rate_hz = samples.as_ref().ok().map(|found| found.default_rate_hz());
-    if as_json {
+    if arguments.json {
         json::print(&CalibrationOutput {
             version: json::VERSION,
             placing: PlacingCalibration {

@@ -18,8 +18,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
 pub(crate) use self::address_space::{EXECUTABLE, is_anonymous};
+use self::areas::Areas;
 use self::call_sites::CallSites;
-use self::images::Image;
+use self::images::{Counters, Image};
 use self::modules::Modules;
 use self::statics::Touched;
 use self::threads::Threads;
@@ -116,44 +117,29 @@ pub(crate) fn assemble(
         false => None,
     };
     statics::objects(&modules, &active, touched.as_ref(), &mut objects);
-    areas::objects(
-        &spaces,
-        &modules,
-        &threads,
-        &logged,
-        &events,
+    let areas = Areas {
+        spaces: &spaces,
+        modules: &modules,
+        threads: &threads,
+        logged: &logged,
         attached,
-        &mut objects,
-    );
+    };
+    areas.objects(&events, &mut objects);
 
     let mut first_touches = log.first_touches.clone();
     first_touches.sort_by_key(|touch| touch.time_ns);
     let mut notes = modules.notes().to_vec();
     notes.append(&mut damage.notes);
-    if log.torn {
-        notes.push("the recorder was killed or had no more room while it wrote: the last block of its log is torn and left out".into());
-    }
-    let totals = |value: fn(&Image) -> u64| images.iter().map(value).fold(0, u64::saturating_add);
-    let dropped = totals(|image| image.counters.dropped);
-    if dropped > 0 {
-        notes.push(format!(
-            "{} of the allocation log dropped (log off, full, or no room for a sample)",
-            several(dropped, "record")
-        ));
-    }
-    let large_unlogged = totals(|image| image.counters.large_unlogged);
-    if large_unlogged > 0 {
-        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
-    }
+    notes.extend(losses(log, &images));
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));
         notes.extend(unlogged(&events, image_logs, &spaces, &active));
     }
     Ok(Assembled {
-        allocations: totals(|image| image.counters.allocations),
-        small_unlogged: totals(|image| image.counters.small_unlogged),
-        stacks_omitted: totals(|image| image.counters.stacks_omitted),
+        allocations: total(&images, |counters| counters.allocations),
+        small_unlogged: total(&images, |counters| counters.small_unlogged),
+        stacks_omitted: total(&images, |counters| counters.stacks_omitted),
         damaged_blocks: log.damaged_blocks + damage.blocks,
         lost: log.lost,
         marks: marks(&images),
@@ -167,6 +153,32 @@ pub(crate) fn assemble(
             first_touches,
         },
     })
+}
+
+/// A counter of all images together.
+fn total(images: &[Image], counter: fn(&Counters) -> u64) -> u64 {
+    let counters = images.iter().map(|image| counter(&image.counters));
+    counters.fold(0, u64::saturating_add)
+}
+
+/// What is missing from the logs, in words.
+fn losses(log: &LogReader, images: &[Image]) -> Vec<String> {
+    let mut notes = Vec::new();
+    if log.torn {
+        notes.push("the recorder was killed or had no more room while it wrote: the last block of its log is torn and left out".into());
+    }
+    let dropped = total(images, |counters| counters.dropped);
+    if dropped > 0 {
+        notes.push(format!(
+            "{} of the allocation log dropped (log off, full, or no room for a sample)",
+            several(dropped, "record")
+        ));
+    }
+    let large_unlogged = total(images, |counters| counters.large_unlogged);
+    if large_unlogged > 0 {
+        notes.push(format!("no record of about {} of {LARGE_ALLOCATION_BYTES} bytes and more, made and freed at so high a rate that they were sampled; --all-allocations logs each", several(large_unlogged, "allocation")));
+    }
+    notes
 }
 
 /// The pages that were accessed.

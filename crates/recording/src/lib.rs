@@ -35,6 +35,7 @@ pub mod fuzz;
 pub mod import;
 mod jit;
 pub mod log;
+mod metadata;
 mod recording;
 mod storage;
 mod symbols;
@@ -45,11 +46,11 @@ pub use access::{Access, AccessBatch, AccessKind, Level, Resolution, Source};
 pub use error::Error;
 
 pub use log::{Finished, LogWriter};
+pub use metadata::{Attached, Metadata, RateChange, Status, ThreadPinning};
 pub use recording::{ChunkReader, ColumnSelection, Recording};
 pub use storage::TablesWriter;
 pub use symbols::Symbols;
 pub use tables::{
-    Attached, CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Metadata, Module, ModuleId,
-    ModuleMapping, Object, ObjectId, ObjectKind, RateChange, SampleCounts, Status, Tables, Thread,
-    ThreadIndex, ThreadPinning,
+    CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Module, ModuleId, ModuleMapping, Object,
+    ObjectId, ObjectKind, SampleCounts, Tables, Thread, ThreadIndex,
 };

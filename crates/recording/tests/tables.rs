@@ -25,6 +25,39 @@ const TABLES: [&str; 8] = [
     "first_touches.parquet",
 ];
 
+/// A main thread and a worker.
+fn threads() -> Vec<Thread> {
+    let thread = Thread {
+        pid: 1,
+        tid: 1,
+        name: "main".into(),
+        born_ns: 0,
+        died_ns: u64::MAX,
+        order: 0,
+        start: None,
+        start_function: String::new(),
+        team_index: 0,
+        team: "openmp".into(),
+        cpus: vec![(CpuId(0), 7), (CpuId(3), 1)],
+        counts: SampleCounts {
+            samples: 10,
+            accesses: 8,
+            compute: 1,
+            undecoded: 1,
+            kernel: 2,
+            lost: 0,
+        },
+    };
+    let worker = Thread {
+        order: 1,
+        start: Some((ModuleId(0), 0x99)),
+        died_ns: 800,
+        cpus: vec![],
+        ..thread.clone()
+    };
+    vec![thread, worker]
+}
+
 fn tables() -> Tables {
     let frame = |offset: u64, inlined: bool| Frame {
         module: (offset != 7).then_some(ModuleId(0)),
@@ -59,34 +92,6 @@ fn tables() -> Tables {
         module_offset: 0x4000,
         ..object.clone()
     };
-    let thread = Thread {
-        pid: 1,
-        tid: 1,
-        name: "main".into(),
-        born_ns: 0,
-        died_ns: u64::MAX,
-        order: 0,
-        start: None,
-        start_function: String::new(),
-        team_index: 0,
-        team: "openmp".into(),
-        cpus: vec![(CpuId(0), 7), (CpuId(3), 1)],
-        counts: SampleCounts {
-            samples: 10,
-            accesses: 8,
-            compute: 1,
-            undecoded: 1,
-            kernel: 2,
-            lost: 0,
-        },
-    };
-    let worker = Thread {
-        order: 1,
-        start: Some((ModuleId(0), 0x99)),
-        died_ns: 800,
-        cpus: vec![],
-        ..thread.clone()
-    };
     let mapping = ModuleMapping {
         pid: 1,
         address: 0x40_0000,
@@ -98,7 +103,7 @@ fn tables() -> Tables {
     };
     Tables {
         objects: vec![object, symbol],
-        threads: vec![thread, worker],
+        threads: threads(),
         modules: vec![Module {
             path: "/usr/bin/program".into(),
             build_id: "abcd".into(),

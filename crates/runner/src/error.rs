@@ -64,8 +64,8 @@ pub enum Error {
     #[error("the recording is incomplete")]
     Incomplete(#[source] nearpage_recording::Error),
 
-    #[error("{0}")]
-    MachineNotTraceable(String),
+    #[error(transparent)]
+    MachineNotTraceable(nearpage_recording::trace::TracingError),
     #[error("{option} goes with a program: of a whole system, the guest's CPUs are what is traced")]
     NotForGuests { option: &'static str },
     #[error("{}: guests for x86-64 can be traced (qemu-system-x86_64), others not", .0.display())]

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use nearpage_recording::{Access, Event, SampleCounts};
@@ -72,7 +73,8 @@ impl Sink for Tally {
     }
 }
 
-fn main() {
+/// What the command line and the environment ask for, and how many places to print.
+fn options(folder: &Path) -> (Options, usize) {
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let mut option =
         |name: &str, default: f64| match arguments.iter().position(|argument| argument == name) {
@@ -97,18 +99,23 @@ fn main() {
     let max_overhead = option("--max-overhead", 0.0);
     let mut options = Options::new(arguments);
     options.max_overhead = (max_overhead > 0.0).then_some(max_overhead / 100.0);
-    let folder = std::env::temp_dir().join(format!("samples-{}", std::process::id()));
     if let Some(library) = std::env::var_os("NEARPAGE_PRELOAD_LIBRARY") {
-        std::fs::create_dir(&folder).expect("a new folder");
+        std::fs::create_dir(folder).expect("a new folder");
         options.source = SourceWish::Signal;
         options.preload = Ok(());
-        options.samples_folder.clone_from(&folder);
+        options.samples_folder = folder.to_owned();
         options.environment.push(("LD_PRELOAD".into(), library));
     }
     options.rate_hz = (rate_hz > 0.0).then_some(rate_hz);
     options.fault_period = fault_period;
     options.after = Duration::from_secs_f64(after);
     options.duration = (duration > 0.0).then(|| Duration::from_secs_f64(duration));
+    (options, top)
+}
+
+fn main() {
+    let folder = std::env::temp_dir().join(format!("samples-{}", std::process::id()));
+    let (options, top) = options(&folder);
     let file = |variable| {
         std::env::var_os(variable)
             .map(|path| BufWriter::new(File::create(path).expect("a new file")))

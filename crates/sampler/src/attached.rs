@@ -59,28 +59,7 @@ impl Attached {
         rings: &mut Vec<CpuRing>,
     ) -> Result<(Self, Discovery), Error> {
         let mut members = found.members(&processes);
-        let coverage = match &found {
-            Found::All => Coverage::All,
-            Found::Cgroup(_, true) => Coverage::Cgroup,
-            Found::Processes(_) | Found::Cgroup(..) => {
-                let threads = members
-                    .iter()
-                    .map(|pid| processes.threads(*pid).len())
-                    .sum();
-                let room = Room {
-                    files: open_files_limit().saturating_sub(OTHER_FILES + cpus.len() as u64),
-                    files_per_thread: opening.files(&cpus),
-                    machine_wide: opening.machine_wide(cpus[0]).is_ok(),
-                };
-                coverage(threads, &room).ok_or_else(|| {
-                    Error::Options(format!(
-                        "{} open files are allowed, and a thread takes {}: raise ulimit -n",
-                        open_files_limit(),
-                        room.files_per_thread
-                    ))
-                })?
-            }
-        };
+        let coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
         let mut attached = Self {
             processes: processes.clone(),
             cpus,
@@ -406,6 +385,34 @@ impl Attached {
             )
         })
     }
+}
+
+/// How the threads of `members` can be covered.
+fn coverage_of(
+    found: &Found,
+    members: &[u32],
+    processes: &Processes,
+    opening: &Opening,
+    cpus: &[CpuId],
+) -> Result<Coverage, Error> {
+    match found {
+        Found::All => return Ok(Coverage::All),
+        Found::Cgroup(_, true) => return Ok(Coverage::Cgroup),
+        Found::Processes(_) | Found::Cgroup(..) => {}
+    }
+    let threads = members.iter().map(|pid| processes.threads(*pid).len());
+    let room = Room {
+        files: open_files_limit().saturating_sub(OTHER_FILES + cpus.len() as u64),
+        files_per_thread: opening.files(cpus),
+        machine_wide: opening.machine_wide(cpus[0]).is_ok(),
+    };
+    coverage(threads.sum(), &room).ok_or_else(|| {
+        Error::Options(format!(
+            "{} open files are allowed, and a thread takes {}: raise ulimit -n",
+            open_files_limit(),
+            room.files_per_thread
+        ))
+    })
 }
 
 /// Births that records tell of: by thread, when and of whom.

@@ -11,7 +11,7 @@ use nearpage_perf_abi::{event, flag, header};
 use nearpage_recording::Source;
 
 use crate::architecture::{REGISTER_MASK, chase};
-use crate::error::{Error, Refusal};
+use crate::error::{Error, Refusal, UnknownSide};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
@@ -41,14 +41,14 @@ impl fmt::Display for Side {
 }
 
 impl FromStr for Side {
-    type Err = String;
+    type Err = UnknownSide;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownSide> {
         match text {
             "before" => Ok(Side::Before),
             "at" => Ok(Side::At),
             "block" => Ok(Side::Block),
-            _ => Err(format!("{text}: expected `before`, `at` or `block`")),
+            _ => Err(UnknownSide(text.to_owned())),
         }
     }
 }

@@ -105,6 +105,16 @@ pub enum Error {
     Wait(#[source] io::Error),
 }
 
+/// Why the preload library will not be in the command, and what helps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoPreload(pub String);
+
+/// The text names no [`Side`](crate::Side).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: expected `before`, `at` or `block`")]
+pub struct UnknownSide(pub String);
+
 /// A refused `perf_event_open`, explained.
 #[derive(Debug)]
 pub struct Refusal {

@@ -14,7 +14,7 @@ use crate::filter::Filter;
 use crate::lookaside::Lookaside;
 use crate::merge::{Unread, Window};
 use crate::pmu::{Frequencies, PmuEvent};
-use crate::processes::{Mapping, Processes};
+use crate::processes::Mapping;
 use crate::record::{self, Body, Identifiers, Record};
 use crate::thread_pointer::ThreadPointers;
 use crate::threads::Threads;
@@ -292,20 +292,6 @@ impl Follower {
         }
     }
 
-    /// Do records of a process count?
-    fn admits(&self, pid: u32) -> bool {
-        let admits = |discovery: &Discovery| discovery.admits(pid);
-        self.discovery.as_ref().is_none_or(admits)
-    }
-
-    /// Does a process count, after it was met?
-    fn meet_admitted(&mut self, pid: u32) -> bool {
-        self.admits(pid) && {
-            self.meet(pid);
-            self.admits(pid)
-        }
-    }
-
     /// Does a record count? Meets the process that it is of.
     fn counts(&mut self, sideband: &Sideband<'_>) -> bool {
         match *sideband {
@@ -328,102 +314,6 @@ impl Follower {
     pub fn weigh(&mut self, weights: FxHashMap<u32, f32>) {
         self.lookaside.clear();
         self.weights = weights;
-    }
-
-    /// Further processes are meant.
-    pub fn include(&mut self, pids: impl IntoIterator<Item = u32>) {
-        self.lookaside.clear();
-        if let Some(discovery) = &mut self.discovery {
-            discovery.include(pids);
-        }
-    }
-
-    /// Processes of which records came since the last call, where there were some before.
-    pub fn take_seen(&mut self) -> Vec<u32> {
-        // Whose samples come from now on is to be told again.
-        self.lookaside.clear();
-        let seen = self.discovery.as_mut().map(Discovery::take_seen);
-        seen.unwrap_or_default()
-    }
-
-    /// A process that was running already: its threads, and what it has mapped, all of which was
-    /// there before.
-    pub fn meet(&mut self, pid: u32) {
-        let Some(mut discovery) = self.discovery.take() else {
-            return;
-        };
-        let found = discovery.meet(pid, |mapping, build_id| {
-            self.map(0, pid, &mapping, build_id)
-        });
-        self.discovery = Some(discovery);
-        for thread in found {
-            self.found(0, pid, thread.tid, thread.name);
-        }
-    }
-
-    /// A thread was found running, unless it is known.
-    pub fn found(&mut self, time_ns: u64, pid: u32, tid: u32, name: String) {
-        let known = self.threads.find(tid);
-        if known.is_some_and(|thread| self.threads.pid(thread) == pid) {
-            return;
-        }
-        let thread = self.begin(time_ns, pid, tid, pid);
-        self.events.push(Event::Name {
-            time_ns,
-            pid,
-            thread,
-            name,
-            exec: false,
-        });
-    }
-
-    /// All threads that there were at `time_ns`, and the processes they are of; the others have ended.
-    pub fn only(&mut self, time_ns: u64, threads: &[(u32, u32)], processes: &Processes) {
-        let there: FxHashMap<u32, u32> = threads.iter().copied().collect();
-        let live: Vec<u32> = self.threads.live().collect();
-        for tid in live {
-            let thread = self.threads.find(tid);
-            let pid = thread.map_or(0, |thread| self.threads.pid(thread));
-            if there.get(&tid) != Some(&pid) {
-                self.end(time_ns, pid, tid);
-            }
-        }
-        for (tid, pid) in threads {
-            if self.threads.find(*tid).is_none() {
-                let name = processes.name(*pid, *tid).unwrap_or_default();
-                self.found(time_ns, *pid, *tid, name);
-            }
-        }
-    }
-
-    /// What a process had mapped at `time_ns`, by address. All records up to then have been followed.
-    pub fn mapped_now(&mut self, time_ns: u64, pid: u32, all: &[Mapping]) {
-        let Some(mut discovery) = self.discovery.take() else {
-            return;
-        };
-        let mut gone = Vec::new();
-        let mut new = Vec::new();
-        discovery.now(
-            pid,
-            all,
-            |mapping, build_id| new.push((mapping, build_id.to_vec())),
-            |range| gone.push(range),
-        );
-        for range in gone {
-            let length = range.end - range.start;
-            self.spaces.of(pid).map(range.start, length, 0, None);
-            self.filter.unmap(pid, &range);
-            self.events.push(Event::Unmap {
-                time_ns,
-                pid,
-                address: range.start,
-                length,
-            });
-        }
-        for (mapping, build_id) in new {
-            self.map(time_ns, pid, &mapping, &build_id);
-        }
-        self.discovery = Some(discovery);
     }
 
     fn map_record(&mut self, time_ns: u64, map: &Map<'_>) {
@@ -546,6 +436,7 @@ impl UndecodedCounts {
     }
 }
 
+mod running;
 mod samples;
 #[cfg(test)]
 mod tests;

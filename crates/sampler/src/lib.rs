@@ -143,7 +143,7 @@ mod x86_64;
 pub use calibrate::{
     Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,
 };
-pub use error::{Error, Refusal, paranoid_level};
+pub use error::{Error, NoPreload, Refusal, UnknownSide, paranoid_level};
 pub use filter::Wanted;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;

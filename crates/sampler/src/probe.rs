@@ -5,7 +5,7 @@ use std::path::Path;
 use nearpage_perf_abi::{event, flag};
 
 use crate::calibrate::{calibrate, page_bytes};
-use crate::error::{Refusal, paranoid_level};
+use crate::error::{NoPreload, Refusal, paranoid_level};
 use crate::perf_event::{PerfEvent, Scope, software_attributes};
 use crate::ring::Ring;
 use crate::sampler::{Options, choose_source};
@@ -50,7 +50,7 @@ impl Finding {
 
 /// Tries each thing the sampler uses. `preload`: [`Options::preload`]; `proc_root` is `/proc` but in
 /// tests.
-pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
+pub fn probe(preload: &Result<(), NoPreload>, proc_root: &Path) -> Vec<Finding> {
     let source = |subject, wish| source(subject, wish, preload, proc_root);
     let open = |counted, kernel: bool| {
         let mut attributes = software_attributes(counted);
@@ -98,7 +98,7 @@ pub fn probe(preload: &Result<(), String>, proc_root: &Path) -> Vec<Finding> {
 fn source(
     subject: &'static str,
     wish: SourceWish,
-    preload: &Result<(), String>,
+    preload: &Result<(), NoPreload>,
     proc_root: &Path,
 ) -> Finding {
     let mut options = Options::new(Vec::<std::ffi::OsString>::new());

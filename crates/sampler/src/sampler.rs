@@ -1,113 +1,32 @@
 //! The sampler: events of the target's threads on every CPU, one ring per CPU, drained until the
 //! target ends.
 
-use std::ffi::OsString;
+mod options;
+mod start;
+
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use nearpage_machine::CpuId;
 use nearpage_recording::Source;
 
+pub use self::options::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options};
+pub use self::start::choose_source;
 use crate::attached::Attached;
-use crate::calibrate::{
-    Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
-};
-use crate::cpus::online_cpus;
+use crate::calibrate::Calibration;
 use crate::error::Error;
-use crate::filter::{Filter, Wanted};
-use crate::follower::{Follower, Hardware, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
-use crate::found::Found;
-use crate::governor::Governor;
+use crate::follower::{Follower, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
 use crate::merge::{Unread, Window};
-use crate::opening::{CpuRing, Opening};
+use crate::opening::CpuRing;
 use crate::overhead::{Overhead, RateChange, Turns};
 use crate::page_nodes;
-use crate::perf_event::Scope;
-use crate::pmu::{Frequencies, PmuOptions};
 use crate::processes::Processes;
-use crate::signal::{self, SignalLosses, Signals};
-use crate::source::{Choice, Facts, Pmu, Reach, SourceWish, choose, errno};
-use crate::target::Target;
+use crate::signal::{SignalLosses, Signals};
+use crate::source::Choice;
 use crate::threads::SampledThread;
-
-/// One page fault in so many is recorded, where nothing else is asked for. A prime, so as not to
-/// be in step with the program's loops. What page faults cost is mostly that they are counted at all
-/// (`benches/tracking_cost`), so a longer period would gain little.
-pub const DEFAULT_FAULT_PERIOD: u64 = 61;
-
-/// The kernel samples the clock at most this often (`perf_swevent_hrtimer`).
-pub const MAX_RATE_HZ: f64 = 100_000.0;
-
-/// The governor does not go below, so that it hears of cheaper times.
-const RATE_MIN_HZ: f64 = 10.0;
-
-/// What to record, and how.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Whom to observe.
-    pub target: Target,
-    /// Variables added to the environment of a command.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Where accesses come from.
-    pub source: SourceWish,
-    /// What to sample where that is the PMU.
-    pub pmu: PmuOptions,
-    /// Which accesses to keep.
-    pub wanted: Wanted,
-    /// Whether the preload library will be in the command, which the signal source needs; where it
-    /// won't, why and what helps, for the user.
-    pub preload: Result<(), String>,
-    /// Where it puts its samples: a folder, by its absolute path.
-    pub samples_folder: PathBuf,
-    /// Samples per second of every thread's CPU time; `None`:
-    /// [as many as cost little](Calibration::default_rate_hz).
-    pub rate_hz: Option<f64>,
-    /// The share of the program's time that sampling may take: the rate is lowered to keep it.
-    /// `None`: it stays as it is.
-    pub max_overhead: Option<f64>,
-    /// Time after the start of the command, or after attaching, when sampling begins.
-    pub after: Duration,
-    /// How long sampling lasts; `None`: to the end.
-    pub duration: Option<Duration>,
-    /// One page fault in so many becomes a first touch; 0: none.
-    pub fault_period: u64,
-    /// Ask the kernel on which node sampled pages are. Of use on more than one node only.
-    pub page_nodes: bool,
-    /// Where the sampled instruction is and what samples cost; `None`: measure it at the start.
-    pub calibration: Option<Calibration>,
-    /// `/sys`, but in tests.
-    pub sys_root: PathBuf,
-    /// `/proc`, but in tests.
-    pub proc_root: PathBuf,
-}
-
-impl Options {
-    /// The defaults, for a target (or a command).
-    pub fn new(target: impl Into<Target>) -> Self {
-        Self {
-            target: target.into(),
-            environment: Vec::new(),
-            source: SourceWish::default(),
-            pmu: PmuOptions::default(),
-            wanted: Wanted::default(),
-            preload: Err("it needs the preload library inside the command".to_owned()),
-            samples_folder: PathBuf::new(),
-            rate_hz: None,
-            max_overhead: None,
-            after: Duration::ZERO,
-            duration: None,
-            fault_period: DEFAULT_FAULT_PERIOD,
-            page_nodes: false,
-            calibration: None,
-            sys_root: "/sys".into(),
-            proc_root: "/proc".into(),
-        }
-    }
-}
 
 /// How a recording stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,175 +113,7 @@ pub(crate) const ACCESSES_AT_ONCE: usize = 256;
 /// How long an interrupted command may take to end before it is left alone.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What was opened for a target.
-struct Opened {
-    observed: Observed,
-    rings: Vec<CpuRing>,
-    window: Window,
-    follower: Follower,
-    notes: Vec<String>,
-    deferred: bool,
-    period_ns: u64,
-}
-
 impl Sampler {
-    /// Starts the command, or attaches to what is running, and samples it.
-    ///
-    /// # Errors
-    /// Where the target is not there or may not be observed, where no source works, or where the
-    /// kernel refuses; nothing has been started or changed then.
-    pub fn start(options: &Options) -> Result<Self, Error> {
-        if let Some(rate_hz) = options.rate_hz
-            && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
-        {
-            return Err(Error::Options(format!(
-                "a rate of {rate_hz} Hz: expected 1 to {MAX_RATE_HZ}"
-            )));
-        }
-        let cpus = online_cpus(&options.sys_root)?;
-        let processes = Processes::new(&options.proc_root);
-        let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
-        raise_open_files_limit(found.is_some());
-        if let Some(found) = &mut found {
-            let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
-            found.try_cgroup(&opening, cpus[0]);
-        }
-        let reach = reach(found.as_ref());
-        let calibrated = match (options.calibration, options.source) {
-            (Some(calibration), _) => Ok(calibration),
-            (None, SourceWish::Signal) => calibrate_signal(),
-            (None, _) => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
-        };
-        let rate_hz = rate_hz(options, &calibrated);
-        let mut facts = facts(options, rate_hz, reach)?;
-        let mut choice = choose(options.source, &facts)?;
-        let side = |calibrated: &Result<Calibration, Error>| match calibrated {
-            Ok(calibration) => calibration.side,
-            Err(_) => Calibration::default().side,
-        };
-        let interrupts = Interrupts::take();
-        let begin_ns = now_ns();
-        let mut open = |source| {
-            let opening = Opening::new(options, source, rate_hz)?;
-            let side = side(&calibrated);
-            match &options.target {
-                Target::Command(command) => {
-                    let mut environment = options.environment.clone();
-                    let signals = source == Source::Signal;
-                    if signals {
-                        let slots = signal::slots(rate_hz, cpus.len());
-                        let folder = &options.samples_folder;
-                        environment.extend(signal::environment(folder, rate_hz, slots));
-                    }
-                    let ignored: Vec<_> = interrupts.ignored_before().collect();
-                    let child = Child::waiting(command, &environment, &ignored)?;
-                    let cpus = if signals { &[] } else { cpus.as_slice() };
-                    Opened::command(child, opening, cpus, side)
-                }
-                target => {
-                    // Looked for anew where it was tried once before.
-                    let found = match found.take() {
-                        Some(found) => found,
-                        None => {
-                            let found = Found::of(target, &processes, &options.proc_root)?;
-                            let mut found = found.expect("no command");
-                            found.try_cgroup(&opening, cpus[0]);
-                            found
-                        }
-                    };
-                    Opened::attached(found, opening, processes.clone(), &cpus, side)
-                }
-            }
-        };
-        let opened = match open(choice.source) {
-            // Since it was tried, someone else took the PMU or its memory.
-            Err(Error::PmuRefused { event, source }) => {
-                if let Pmu::Listed { opened, .. } = &mut facts.pmu {
-                    *opened = Err((event, errno(&source)));
-                }
-                choice = choose(options.source, &facts)?;
-                open(choice.source)?
-            }
-            opened => opened?,
-        };
-        let calibration = match choice.source {
-            Source::Clock => calibrated?,
-            _ => calibrated.unwrap_or_default(),
-        };
-        let Opened {
-            mut observed,
-            rings,
-            window,
-            mut follower,
-            mut notes,
-            deferred,
-            period_ns,
-        } = opened;
-        if choice.source == Source::Pmu {
-            let frequencies = Frequencies::read(&options.sys_root, &options.proc_root, &cpus);
-            notes.extend(frequencies.note());
-            follower.hardware = Hardware {
-                frequencies,
-                min_latency_cycles: options.pmu.min_latency_cycles(),
-                event: options.pmu.event,
-            };
-        }
-        follower.filter = Filter::new(options.wanted.clone());
-        match &mut observed {
-            Observed::Command(child) => {
-                let pid = child.pid as u32;
-                follower.begin(begin_ns, pid, pid, std::process::id());
-                child.go()?;
-            }
-            Observed::Attached(attached) => attached.introduce(&mut follower),
-        }
-        let enable_at_ns = deferred.then(|| begin_ns + nanoseconds(options.after));
-        let disable_at_ns = options
-            .duration
-            .map(|duration| begin_ns + nanoseconds(options.after) + nanoseconds(duration));
-        let signals = match &observed {
-            Observed::Command(child) if choice.source == Source::Signal => {
-                let folder = &options.samples_folder;
-                let mut signals = Signals::new(folder, &options.proc_root, period_ns);
-                signals.know(child.pid as u32);
-                signals.wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
-                Some(signals)
-            }
-            _ => None,
-        };
-        let overhead = options.max_overhead.map(|share| {
-            // Perf events can pause, and not come more often than the threads inherited them.
-            let most_hz = match choice.source {
-                Source::Signal => MAX_RATE_HZ,
-                _ => rate_hz,
-            };
-            let governor = Governor::new(share, rate_hz, RATE_MIN_HZ.min(rate_hz)..=most_hz);
-            Overhead::new(governor, choice.source, &calibration, begin_ns)
-        });
-        Ok(Self {
-            overhead,
-            turns: Turns::new(begin_ns),
-            wanted: enable_at_ns.is_none(),
-            observed,
-            rings,
-            signals,
-            window,
-            follower,
-            interrupts,
-            calibration,
-            choice,
-            notes,
-            page_nodes: options.page_nodes,
-            page_bytes: page_bytes(),
-            period_ns,
-            begin_ns,
-            enable_at_ns,
-            disable_at_ns,
-            round_ns: 0,
-            give_up_at_ns: None,
-        })
-    }
-
     /// The command's process; `None` where none was started.
     pub fn pid(&self) -> Option<u32> {
         match &self.observed {
@@ -683,125 +434,6 @@ impl Sampler {
             page_nodes::look_up(accesses, pid, self.page_bytes);
         }
         follower.hand_over(sink).map_err(Error::Sink)
-    }
-}
-
-impl Opened {
-    /// Events of a command's process on all CPUs; its threads and children inherit them.
-    fn command(
-        child: Child,
-        mut opening: Opening,
-        cpus: &[CpuId],
-        side: Side,
-    ) -> Result<Self, Error> {
-        let mut rings = Vec::new();
-        for cpu in cpus {
-            opening.open(&mut rings, *cpu, Scope::ProcessOn(child.pid, *cpu), 0)?;
-        }
-        Ok(Self {
-            observed: Observed::Command(child),
-            rings,
-            window: Window::default(),
-            follower: Follower::new(side, opening.identifiers),
-            notes: opening.notes,
-            deferred: opening.deferred,
-            period_ns: opening.period_ns,
-        })
-    }
-
-    fn attached(
-        found: Found,
-        opening: Opening,
-        processes: Processes,
-        cpus: &[CpuId],
-        side: Side,
-    ) -> Result<Self, Error> {
-        let (mut rings, mut window) = (Vec::new(), Window::default());
-        let cpus = cpus.to_vec();
-        let (mut attached, discovery) =
-            Attached::attach(found, opening, processes, cpus, &mut window, &mut rings)?;
-        let period_ns = attached.period_ns();
-        let mut follower = Follower::new(side, attached.identifiers().clone());
-        follower.discovery = Some(discovery);
-        Ok(Self {
-            notes: attached.notes(),
-            deferred: attached.deferred(),
-            observed: Observed::Attached(attached),
-            rings,
-            window,
-            follower,
-            period_ns,
-        })
-    }
-}
-
-/// Which source [`Sampler::start`] will take with `options`, as far as can be told before there is
-/// a command.
-///
-/// # Errors
-/// [`Error::NoSource`] where the one asked for does not work, or none does; where a target that
-/// should be running is not there or can't be observed, what is wrong with it.
-pub fn choose_source(options: &Options) -> Result<Choice, Error> {
-    let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
-    let processes = Processes::new(&options.proc_root);
-    let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
-    if let Some(found) = &mut found {
-        let cpus = online_cpus(&options.sys_root)?;
-        let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
-        found.try_cgroup(&opening, cpus[0]);
-    }
-    choose(
-        options.source,
-        &facts(options, rate_hz, reach(found.as_ref()))?,
-    )
-}
-
-fn reach(found: Option<&Found>) -> Reach {
-    match found {
-        Some(found) if found.machine_wide() => Reach::Machine,
-        _ => Reach::Processes,
-    }
-}
-
-fn facts(options: &Options, rate_hz: f64, reach: Reach) -> Result<Facts, Error> {
-    Facts::probe(
-        &options.pmu,
-        &options.preload,
-        rate_hz,
-        reach,
-        &options.sys_root,
-        &options.proc_root,
-    )
-}
-
-fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
-    options.rate_hz.unwrap_or(match calibrated {
-        Ok(calibration) => calibration.default_rate_hz(),
-        Err(_) => UNMEASURED_RATE_HZ,
-    })
-}
-
-/// Two descriptors per CPU are more than the usual limit on large machines. Where each of many
-/// threads takes as many, the limit itself is raised if that is allowed (no child inherits it).
-fn raise_open_files_limit(attached: bool) {
-    const WANTED: u64 = 65_536;
-    // SAFETY: zero is a valid rlimit; the calls read or write one.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
-            return;
-        }
-        if attached && limit.rlim_max < WANTED {
-            let raised = libc::rlimit {
-                rlim_cur: WANTED,
-                rlim_max: WANTED,
-            };
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
-                return;
-            }
-        }
-        limit.rlim_cur = limit.rlim_max.min(WANTED).max(limit.rlim_cur);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
     }
 }
 

@@ -68,117 +68,13 @@ pub(super) struct AddressSpaces {
 impl AddressSpaces {
     /// From events sorted by time.
     pub(super) fn new(events: &[Event]) -> Self {
-        let mut spaces = Self::default();
-        let mut live: FxHashMap<u32, BTreeMap<u64, Region>> = FxHashMap::default();
-        let mut threads_alive: FxHashMap<u32, u32> = FxHashMap::default();
-        let mut process_of: FxHashMap<ThreadIndex, u32> = FxHashMap::default();
-        let mut texts: FxHashMap<String, Arc<str>> = FxHashMap::default();
-        let mut intern = |text: &str| {
-            texts.get(text).cloned().unwrap_or_else(|| {
-                let interned: Arc<str> = Arc::from(text);
-                texts.insert(text.to_owned(), interned.clone());
-                interned
-            })
-        };
+        let mut replay = Replay::default();
         for event in events {
-            match event {
-                Event::Map {
-                    time_ns,
-                    pid,
-                    address,
-                    length,
-                    file_offset,
-                    protection,
-                    path,
-                    build_id,
-                } => {
-                    let region = Region {
-                        pid: *pid,
-                        start: *address,
-                        end: address.saturating_add(*length),
-                        born_ns: *time_ns,
-                        died_ns: u64::MAX,
-                        file_offset: *file_offset,
-                        protection: *protection,
-                        path: intern(path),
-                        build_id: intern(build_id),
-                    };
-                    if region.start < region.end {
-                        spaces.map(live.entry(*pid).or_default(), region);
-                    }
-                }
-                Event::Unmap {
-                    time_ns,
-                    pid,
-                    address,
-                    length,
-                } => {
-                    let end = address.saturating_add(*length);
-                    if let Some(live) = live.get_mut(pid)
-                        && *address < end
-                    {
-                        spaces.cut(live, *address..end, *time_ns);
-                    }
-                }
-                Event::Name {
-                    time_ns,
-                    pid,
-                    thread,
-                    exec,
-                    ..
-                } => {
-                    if process_of.insert(*thread, *pid).is_none() {
-                        *threads_alive.entry(*pid).or_default() += 1;
-                    }
-                    if *exec {
-                        spaces.clear(&mut live, *pid, *time_ns);
-                        threads_alive.insert(*pid, 1);
-                        process_of.retain(|other, process| *process != *pid || other == thread);
-                    }
-                }
-                Event::Fork {
-                    time_ns,
-                    pid,
-                    thread,
-                    parent_pid,
-                    ..
-                } => {
-                    process_of.insert(*thread, *pid);
-                    *threads_alive.entry(*pid).or_default() += 1;
-                    if pid != parent_pid {
-                        let copy = |region: &Region| Region {
-                            pid: *pid,
-                            born_ns: *time_ns,
-                            ..region.clone()
-                        };
-                        let copied = live.get(parent_pid).into_iter().flatten();
-                        let copied = copied
-                            .map(|(start, region)| (*start, copy(region)))
-                            .collect();
-                        spaces.clear(&mut live, *pid, *time_ns);
-                        live.insert(*pid, copied);
-                        spaces.forks.push(Fork {
-                            time_ns: *time_ns,
-                            parent_pid: *parent_pid,
-                            pid: *pid,
-                        });
-                    }
-                }
-                Event::Exit { time_ns, thread } => {
-                    if let Some(pid) = process_of.remove(thread) {
-                        let alive = threads_alive.entry(pid).or_default();
-                        *alive = alive.saturating_sub(1);
-                        if *alive == 0 {
-                            spaces.clear(&mut live, pid, *time_ns);
-                        }
-                    }
-                }
-                Event::FirstTouch { .. } | Event::Counts { .. } | Event::Lost { .. } => {}
-            }
+            replay.take(event);
         }
-        spaces
-            .regions
-            .extend(live.into_values().flat_map(BTreeMap::into_values));
+        let live = replay.live.into_values();
+        let mut spaces = replay.spaces;
+        spaces.regions.extend(live.flat_map(BTreeMap::into_values));
         spaces
     }
 
@@ -257,5 +153,136 @@ impl AddressSpaces {
             died_ns: time_ns,
             ..region
         }));
+    }
+}
+
+/// The state of all processes while events are replayed.
+#[derive(Default)]
+struct Replay {
+    spaces: AddressSpaces,
+    /// What is mapped, by process and address.
+    live: FxHashMap<u32, BTreeMap<u64, Region>>,
+    threads_alive: FxHashMap<u32, u32>,
+    process_of: FxHashMap<ThreadIndex, u32>,
+    /// Each path and build id once.
+    texts: FxHashMap<String, Arc<str>>,
+}
+
+impl Replay {
+    fn take(&mut self, event: &Event) {
+        match *event {
+            Event::Map {
+                time_ns,
+                pid,
+                address,
+                length,
+                file_offset,
+                protection,
+                ref path,
+                ref build_id,
+            } => {
+                let region = Region {
+                    pid,
+                    start: address,
+                    end: address.saturating_add(length),
+                    born_ns: time_ns,
+                    died_ns: u64::MAX,
+                    file_offset,
+                    protection,
+                    path: self.interned(path),
+                    build_id: self.interned(build_id),
+                };
+                if region.start < region.end {
+                    let live = self.live.entry(pid).or_default();
+                    self.spaces.map(live, region);
+                }
+            }
+            Event::Unmap {
+                time_ns,
+                pid,
+                address,
+                length,
+            } => {
+                let end = address.saturating_add(length);
+                if let Some(live) = self.live.get_mut(&pid)
+                    && address < end
+                {
+                    self.spaces.cut(live, address..end, time_ns);
+                }
+            }
+            Event::Name {
+                time_ns,
+                pid,
+                thread,
+                exec,
+                ..
+            } => self.name(time_ns, pid, thread, exec),
+            Event::Fork {
+                time_ns,
+                pid,
+                thread,
+                parent_pid,
+                ..
+            } => {
+                self.process_of.insert(thread, pid);
+                *self.threads_alive.entry(pid).or_default() += 1;
+                if pid != parent_pid {
+                    self.copy(Fork {
+                        time_ns,
+                        parent_pid,
+                        pid,
+                    });
+                }
+            }
+            Event::Exit { time_ns, thread } => self.exit(time_ns, thread),
+            Event::FirstTouch { .. } | Event::Counts { .. } | Event::Lost { .. } => {}
+        }
+    }
+
+    fn name(&mut self, time_ns: u64, pid: u32, thread: ThreadIndex, exec: bool) {
+        if self.process_of.insert(thread, pid).is_none() {
+            *self.threads_alive.entry(pid).or_default() += 1;
+        }
+        if exec {
+            self.spaces.clear(&mut self.live, pid, time_ns);
+            self.threads_alive.insert(pid, 1);
+            self.process_of
+                .retain(|other, process| *process != pid || *other == thread);
+        }
+    }
+
+    /// The child has what the parent has mapped.
+    fn copy(&mut self, fork: Fork) {
+        let copy = |region: &Region| Region {
+            pid: fork.pid,
+            born_ns: fork.time_ns,
+            ..region.clone()
+        };
+        let parents = self.live.get(&fork.parent_pid).into_iter().flatten();
+        let copied = parents
+            .map(|(start, region)| (*start, copy(region)))
+            .collect();
+        self.spaces.clear(&mut self.live, fork.pid, fork.time_ns);
+        self.live.insert(fork.pid, copied);
+        self.spaces.forks.push(fork);
+    }
+
+    fn exit(&mut self, time_ns: u64, thread: ThreadIndex) {
+        let Some(pid) = self.process_of.remove(&thread) else {
+            return;
+        };
+        let alive = self.threads_alive.entry(pid).or_default();
+        *alive = alive.saturating_sub(1);
+        if *alive == 0 {
+            self.spaces.clear(&mut self.live, pid, time_ns);
+        }
+    }
+
+    fn interned(&mut self, text: &str) -> Arc<str> {
+        self.texts.get(text).cloned().unwrap_or_else(|| {
+            let interned: Arc<str> = Arc::from(text);
+            self.texts.insert(text.to_owned(), interned.clone());
+            interned
+        })
     }
 }

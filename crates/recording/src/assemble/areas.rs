@@ -20,120 +20,162 @@ const MAIN_STACK_BYTES: u64 = 8 << 20;
 /// The kernel maps the vDSO at most this far above the main stack (a page middle directory).
 const VDSO_GAP_BYTES: u64 = 2 << 20;
 
-/// Appends heap areas, file mappings, code, and stacks. `logged`: processes with the preload
-/// library, whose anonymous memory is the allocator's unless it is known to be something else;
-/// without it, each anonymous mapping is an object of its own.
-pub(super) fn objects(
-    spaces: &AddressSpaces,
-    modules: &Modules,
-    threads: &Threads,
-    logged: &FxHashSet<u32>,
-    events: &[Event],
-    attached: bool,
-    objects: &mut Vec<Object>,
-) {
-    let has_stack: FxHashSet<u32> = objects
-        .iter()
-        .filter(|object| object.kind == ObjectKind::Stack)
-        .map(|object| object.pid)
-        .collect();
-    let own_mappings: FxHashSet<(u32, u64)> = objects
-        .iter()
-        .filter(|object| object.kind == ObjectKind::Mapping)
-        .map(|object| (object.pid, object.address))
-        .collect();
-    let module_paths: FxHashSet<(u32, &str)> = spaces
-        .regions
-        .iter()
-        .filter(|region| region.executable())
-        .map(|region| (region.pid, &*region.path))
-        .collect();
-    let thread_stacks = thread_stacks(events, logged);
-    let mut heap: BTreeMap<(u32, u64, &str), Vec<&Region>> = BTreeMap::new();
+/// What objects are made from.
+pub(super) struct Areas<'a> {
+    pub spaces: &'a AddressSpaces,
+    pub modules: &'a Modules,
+    pub threads: &'a Threads,
+    /// Processes with the preload library, whose anonymous memory is the allocator's unless it is
+    /// known to be something else; without it, each anonymous mapping is an object of its own.
+    pub logged: &'a FxHashSet<u32>,
+    /// Of programs that were running already.
+    pub attached: bool,
+}
 
-    for region in spaces
-        .regions
-        .iter()
-        .filter(|region| region.born_ns < region.died_ns)
-    {
-        let (kind, name) = if &*region.path == Object::BRK_HEAP {
-            let died_ns = spaces.end(region.pid, region.born_ns);
-            heap.entry((region.pid, died_ns, Object::BRK_HEAP))
-                .or_default()
-                .push(region);
-            continue;
-        } else if attached && region.anonymous() && region.protection & ACCESSIBLE == 0 {
-            // An allocator's reserve.
-            continue;
-        } else if region.path.starts_with("[stack") {
-            (ObjectKind::Stack, format!("stack of {}", region.pid))
-        } else if region.executable() {
-            let generated = region.anonymous();
-            if !generated && (&*region.path != "[vdso]" && modules_have_code(modules, region)) {
-                continue;
-            }
-            (
-                ObjectKind::Code,
-                if generated {
-                    crate::jit::OBJECT
-                } else {
-                    file_name(&region.path)
+/// What becomes of a region.
+enum Use {
+    /// It is, or is part of, an object that is known already, or nobody accesses it.
+    None,
+    Object(Object),
+    /// Memory of the allocator's, by its name.
+    Heap(&'static str),
+}
+
+impl Areas<'_> {
+    /// Appends heap areas, file mappings, code, and stacks.
+    pub fn objects(&self, events: &[Event], objects: &mut Vec<Object>) {
+        let is_of = |kind| move |object: &&Object| object.kind == kind;
+        let stacks = objects.iter().filter(is_of(ObjectKind::Stack));
+        let with_stack: FxHashSet<u32> = stacks.map(|object| object.pid).collect();
+        let mappings = objects.iter().filter(is_of(ObjectKind::Mapping));
+        let own_mappings = mappings
+            .map(|object| (object.pid, object.address))
+            .collect();
+        let module_paths = self.module_paths();
+        let thread_stacks = thread_stacks(events, self.logged);
+        let mut heap: BTreeMap<(u32, u64, &str), Vec<&Region>> = BTreeMap::new();
+        let regions = self.spaces.regions.iter();
+        for region in regions.filter(|region| region.born_ns < region.died_ns) {
+            match self.use_of(region, &thread_stacks, &module_paths, &own_mappings) {
+                Use::None => {}
+                Use::Object(object) => objects.push(object),
+                Use::Heap(name) => {
+                    let died_ns = self.spaces.end(region.pid, region.born_ns);
+                    let regions = heap.entry((region.pid, died_ns, name));
+                    regions.or_default().push(region);
                 }
-                .to_owned(),
-            )
-        } else if region.anonymous() {
-            let stack = thread_stacks.get(&(region.pid, region.start));
-            let created = |(fork_ns, _): &&(u64, ThreadIndex)| {
-                (region.born_ns..region.died_ns).contains(fork_ns)
+            }
+        }
+        for ((pid, died_ns, name), regions) in heap {
+            // Of a program that was running already, the heap as a whole is all there is to know.
+            let kind = match self.attached && !self.logged.contains(&pid) {
+                true => ObjectKind::Mapping,
+                false => ObjectKind::HeapArea,
             };
-            if let Some((_, thread)) = stack.filter(created) {
-                objects.push(thread_stack(region, *thread, threads));
-                continue;
-            }
-            if logged.contains(&region.pid) {
-                let died_ns = spaces.end(region.pid, region.born_ns);
-                heap.entry((region.pid, died_ns, "allocator"))
-                    .or_default()
-                    .push(region);
-                continue;
-            }
-            (ObjectKind::Mapping, anonymous_name(region, attached))
-        } else if region.path.starts_with('[') {
-            (ObjectKind::Code, region.path.to_string())
-        } else if module_paths.contains(&(region.pid, &*region.path))
+            heap_areas(kind, name, regions, died_ns, objects);
+        }
+        self.unreported_stacks(with_stack, objects);
+    }
+
+    /// Files of which something is executable, by process.
+    fn module_paths(&self) -> FxHashSet<(u32, &str)> {
+        let executable = self
+            .spaces
+            .regions
+            .iter()
+            .filter(|region| region.executable());
+        executable
+            .map(|region| (region.pid, &*region.path))
+            .collect()
+    }
+
+    fn use_of(
+        &self,
+        region: &Region,
+        thread_stacks: &ThreadStacks,
+        module_paths: &FxHashSet<(u32, &str)>,
+        own_mappings: &FxHashSet<(u32, u64)>,
+    ) -> Use {
+        if &*region.path == Object::BRK_HEAP {
+            return Use::Heap(Object::BRK_HEAP);
+        }
+        if self.attached && region.anonymous() && region.protection & ACCESSIBLE == 0 {
+            // An allocator's reserve.
+            return Use::None;
+        }
+        if region.path.starts_with("[stack") {
+            return Use::Object(self.main_stack(region));
+        }
+        if region.executable() {
+            return self.code(region);
+        }
+        if region.anonymous() {
+            return self.anonymous(region, thread_stacks);
+        }
+        if region.path.starts_with('[') {
+            return Use::Object(object(region, ObjectKind::Code, region.path.to_string()));
+        }
+        if module_paths.contains(&(region.pid, &*region.path))
             || own_mappings.contains(&(region.pid, region.start))
         {
-            continue;
-        } else {
-            (ObjectKind::Mapping, region.path.to_string())
-        };
-        let mut object = object(region, kind, name);
-        if kind == ObjectKind::Stack {
-            object.thread = threads.find(region.pid, region.pid, region.born_ns);
-            grow_down(&mut object);
+            return Use::None;
         }
-        objects.push(object);
+        Use::Object(object(region, ObjectKind::Mapping, region.path.to_string()))
     }
-    for ((pid, died_ns, name), regions) in heap {
-        // Of a program that was running already, the heap as a whole is all there is to know.
-        let kind = match attached && !logged.contains(&pid) {
-            true => ObjectKind::Mapping,
-            false => ObjectKind::HeapArea,
+
+    /// The kernel reports a main stack as long as it is at the start; it grows down from there.
+    fn main_stack(&self, region: &Region) -> Object {
+        let size_bytes = (region.end - region.start)
+            .max(MAIN_STACK_BYTES)
+            .min(region.end);
+        Object {
+            address: region.end - size_bytes,
+            size_bytes,
+            thread: self.threads.find(region.pid, region.pid, region.born_ns),
+            ..object(
+                region,
+                ObjectKind::Stack,
+                format!("stack of {}", region.pid),
+            )
+        }
+    }
+
+    fn code(&self, region: &Region) -> Use {
+        let generated = region.anonymous();
+        if !generated && (&*region.path != "[vdso]" && modules_have_code(self.modules, region)) {
+            return Use::None;
+        }
+        let name = match generated {
+            true => crate::jit::OBJECT,
+            false => file_name(&region.path),
         };
-        heap_areas(kind, name, regions, died_ns, objects);
+        Use::Object(object(region, ObjectKind::Code, name.to_owned()))
     }
-    let with_stack: FxHashSet<u32> = spaces
-        .regions
-        .iter()
-        .filter(|region| region.path.starts_with("[stack"))
-        .map(|region| region.pid)
-        .chain(has_stack)
-        .collect();
-    let vdso = spaces
-        .regions
-        .iter()
-        .filter(|region| &*region.path == "[vdso]" && !with_stack.contains(&region.pid));
-    objects.extend(vdso.map(|region| stack_below_vdso(region, threads)));
+
+    fn anonymous(&self, region: &Region, thread_stacks: &ThreadStacks) -> Use {
+        let life = region.born_ns..region.died_ns;
+        let stack = thread_stacks.get(&(region.pid, region.start));
+        if let Some((_, thread)) = stack.filter(|(fork_ns, _)| life.contains(fork_ns)) {
+            return Use::Object(thread_stack(region, *thread, self.threads));
+        }
+        if self.logged.contains(&region.pid) {
+            return Use::Heap("allocator");
+        }
+        let name = anonymous_name(region, self.attached);
+        Use::Object(object(region, ObjectKind::Mapping, name))
+    }
+
+    /// Appends main stacks of processes that have none so far (`with_stack` have one).
+    fn unreported_stacks(&self, mut with_stack: FxHashSet<u32>, objects: &mut Vec<Object>) {
+        let regions = self.spaces.regions.iter();
+        let reported = regions
+            .clone()
+            .filter(|region| region.path.starts_with("[stack"));
+        with_stack.extend(reported.map(|region| region.pid));
+        let vdso =
+            regions.filter(|region| &*region.path == "[vdso]" && !with_stack.contains(&region.pid));
+        objects.extend(vdso.map(|region| stack_below_vdso(region, self.threads)));
+    }
 }
 
 /// `PROT_READ` and `PROT_WRITE`.
@@ -203,13 +245,6 @@ fn heap_areas(
     objects.extend(area);
 }
 
-/// The kernel reports a main stack as long as it is at the start; it grows down from there.
-fn grow_down(stack: &mut Object) {
-    let end = stack.address + stack.size_bytes;
-    stack.size_bytes = stack.size_bytes.max(MAIN_STACK_BYTES).min(end);
-    stack.address = end - stack.size_bytes;
-}
-
 /// Where nothing reported the main stack: it ends just below the vDSO.
 fn stack_below_vdso(vdso: &Region, threads: &Threads) -> Object {
     let size_bytes = (MAIN_STACK_BYTES + VDSO_GAP_BYTES).min(vdso.start);
@@ -221,13 +256,12 @@ fn stack_below_vdso(vdso: &Region, threads: &Threads) -> Object {
     }
 }
 
+/// When threads began, and which, by process and address of their stacks.
+type ThreadStacks = FxHashMap<(u32, u64), (u64, ThreadIndex)>;
+
 /// The last anonymous mapping that a process made before it created a thread is that thread's
-/// stack: by (process, address), and when the thread began, for processes without the preload
-/// library.
-fn thread_stacks(
-    events: &[Event],
-    logged: &FxHashSet<u32>,
-) -> FxHashMap<(u32, u64), (u64, ThreadIndex)> {
+/// stack: when the thread began, for processes without the preload library.
+fn thread_stacks(events: &[Event], logged: &FxHashSet<u32>) -> ThreadStacks {
     let mut last: FxHashMap<u32, u64> = FxHashMap::default();
     let mut stacks = FxHashMap::default();
     for event in events {

@@ -75,6 +75,19 @@ pub(super) struct Counters {
     pub dropped: u64,
 }
 
+impl Counters {
+    fn of(record: Record<'_>) -> Self {
+        Self {
+            time_ns: record.word(0),
+            allocations: record.word(1),
+            small_unlogged: record.word(3),
+            large_unlogged: record.word(9),
+            stacks_omitted: record.word(6),
+            dropped: record.word(7).saturating_add(record.word(8)),
+        }
+    }
+}
+
 /// Reads all logs, by time, and finds for each image which one it was forked from. Processes that
 /// were forked, logged nothing and made accesses (`active`) get an image without steps, since they
 /// use their parent's objects.
@@ -211,24 +224,16 @@ impl Image {
                 stack: record.word(3)..record.word(4),
                 tls: record.word(5)..record.word(6),
             }),
-            // The kernel's own record of a thread's end is the one that counts.
-            Kind::ThreadExit => {}
             Kind::Mark => self.marks.push(Mark {
                 time_ns,
                 pid: self.pid,
                 begin: record.argument == 1,
             }),
             Kind::Counters if time_ns >= self.counters.time_ns => {
-                self.counters = Counters {
-                    time_ns,
-                    allocations: record.word(1),
-                    small_unlogged: record.word(3),
-                    large_unlogged: record.word(9),
-                    stacks_omitted: record.word(6),
-                    dropped: record.word(7).saturating_add(record.word(8)),
-                };
+                self.counters = Counters::of(record);
             }
-            Kind::Counters => {}
+            // Counters of before; of a thread's end, the kernel's own record counts.
+            Kind::Counters | Kind::ThreadExit => {}
         }
     }
 }

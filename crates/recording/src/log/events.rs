@@ -15,6 +15,10 @@ const LOST: u8 = 7;
 const UNMAP: u8 = 8;
 
 /// Appends `event` to `out`.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one arm for each kind of event, field by field, as `decode` has them"
+)]
 pub(super) fn encode(event: &Event, out: &mut Vec<u8>) {
     let mut out = Encoder(out);
     match event {

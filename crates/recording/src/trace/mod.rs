@@ -28,7 +28,7 @@ use nearpage_wire::tracer_setup::Setup;
 use serde::{Deserialize, Serialize};
 
 pub use self::pages::{PageLookup, PagePlace, PageRow, PageTable, Touch};
-pub use self::setup::{TraceOptions, TracedMove};
+pub use self::setup::{TraceMismatch, TraceOptions, TracedMove, TracingError};
 pub use self::statistics::{
     ChainShare, HotPages, ModeMisses, READ_MOSTLY_WRITES_MAX, ReadChains, ReadMostly,
     SegmentMisses, SystemStatistics, TraceStatistics,

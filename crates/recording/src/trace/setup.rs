@@ -59,175 +59,303 @@ impl Default for TraceOptions {
     }
 }
 
-impl Tracing {
-    /// What to tell the tracer so that it traces for `machine`, which `--machine` named `argument`;
-    /// and what had to be assumed, in words.
-    ///
-    /// # Errors
-    /// Why that machine can't be traced for, in words.
-    pub fn new(
-        machine: &Machine,
-        argument: &str,
-        options: &TraceOptions,
-    ) -> Result<(Self, Vec<String>), String> {
-        // What the recording says of latencies and ways between nodes is read with it.
-        machine
-            .timing()
-            .map_err(|fault| format!("{}: {fault}", machine.name))?;
-        let mut assumed = Vec::new();
-        let cpus = machine.cpus();
-        let cpus = cpus.as_slice();
-        let node_of = |cpu| machine.node_of(cpu).and_then(|node| machine.position(node));
+/// Why a machine can't be traced for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TracingError {
+    /// The machine's latencies or links make no sense.
+    #[error("{machine}: {fault}")]
+    Timing {
+        /// Its name.
+        machine: String,
+        /// What is wrong with them, in words.
+        fault: String,
+    },
+    /// The machine has no such cache.
+    #[error(
+        "{machine}: the machine has no {cache}, so misses can't be told from hits; describe its caches in a \
+         machine file (`nearpage machine --machine {argument} --toml` prints one to begin with)"
+    )]
+    NoCache {
+        /// The machine's name.
+        machine: String,
+        /// What is missing, in words.
+        cache: &'static str,
+        /// What `--machine` named it.
+        argument: String,
+    },
+    /// A thread is to move to a CPU that the machine does not have.
+    #[error("thread {thread} is to move to CPU {cpu}, which {machine} has not")]
+    NoCpu {
+        /// The machine's name.
+        machine: String,
+        /// Order of creation.
+        thread: u32,
+        /// Where the thread is to move.
+        cpu: CpuId,
+    },
+    /// The tracer does not simulate such pages, caches or TLBs.
+    #[error("{machine}: {cause}")]
+    Setup {
+        /// The machine's name.
+        machine: String,
+        /// What the tracer expects, in words.
+        cause: String,
+    },
+}
+
+/// Why a trace does not serve a machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceMismatch {
+    /// Nothing could be traced for the machine.
+    #[error(transparent)]
+    Machine(#[from] TracingError),
+    /// The recording's setup is damaged.
+    #[error("the recording does not say what it was made for: {0}")]
+    NoSetup(String),
+    /// Other caches or TLBs.
+    #[error("recorded for {recorded}; {machine} has {found}")]
+    Caches {
+        /// The machine's name.
+        machine: String,
+        /// Those of the trace, in words.
+        recorded: String,
+        /// Those of the machine, in words.
+        found: String,
+    },
+    /// Fewer CPUs than the trace's threads use.
+    #[error("recorded on {}; {machine} has {found}", several(*recorded as u64, "CPU"))]
+    CpuCount {
+        /// The machine's name.
+        machine: String,
+        /// CPUs that were recorded on.
+        recorded: usize,
+        /// CPUs of the machine.
+        found: usize,
+    },
+    /// A CPU with a number that the machine does not have.
+    #[error("recorded on CPU {cpu}, which {machine} has not")]
+    Cpu {
+        /// The machine's name.
+        machine: String,
+        /// The CPU.
+        cpu: CpuId,
+    },
+    /// Other CPUs share last-level caches.
+    #[error("recorded with other CPUs at each last-level cache than {machine} has")]
+    Sharing {
+        /// The machine's name.
+        machine: String,
+    },
+}
+
+/// The positions of CPUs, nodes and threads on a machine, as the setup's text has them.
+struct Layout {
+    cpus: Vec<CpuId>,
+    cpu_nodes: String,
+    thread_cpus: String,
+    thread_moves: String,
+}
+
+impl Layout {
+    fn new(machine: &Machine, options: &TraceOptions) -> Result<Self, TracingError> {
+        let cpus = machine.cpus().as_slice().to_vec();
         let placement = match options.threads {
             ThreadPlacement::None => ThreadPlacement::Compact,
             placement => placement,
         };
         let position_of = |cpu: &CpuId| cpus.iter().position(|other| other == cpu);
-        let positions: Vec<String> = thread_cpus(machine, cpus.len(), placement, None)
-            .iter()
-            .filter_map(position_of)
-            .map(|position| position.to_string())
-            .collect();
-        let nodes: Vec<String> = cpus
-            .iter()
-            .map(|cpu| node_of(*cpu).unwrap_or_default().to_string())
-            .collect();
-        let (nodes, positions) = (nodes.join(" "), positions.join(" "));
-        let moves: Vec<String> = options
-            .moves
-            .iter()
-            .map(|step| {
-                let position = position_of(&step.cpu).ok_or_else(|| {
-                    format!(
-                        "thread {} is to move to CPU {}, which {} has not",
-                        step.thread, step.cpu, machine.name
-                    )
-                })?;
-                Ok(format!("{} {} {position}", step.thread, step.instructions))
-            })
-            .collect::<Result<_, String>>()?;
-        let moves = moves.join(" ");
+        let positions = thread_cpus(machine, cpus.len(), placement, None);
+        let positions = positions.iter().filter_map(position_of);
+        let node_of = |cpu| machine.node_of(cpu).and_then(|node| machine.position(node));
+        let nodes = cpus.iter().map(|cpu| node_of(*cpu).unwrap_or_default());
+        let moves = options.moves.iter().map(|step| {
+            let (thread, cpu) = (step.thread, step.cpu);
+            let position = position_of(&cpu).ok_or_else(|| TracingError::NoCpu {
+                machine: machine.name.clone(),
+                thread,
+                cpu,
+            })?;
+            Ok(format!("{thread} {} {position}", step.instructions))
+        });
+        Ok(Self {
+            cpu_nodes: joined(nodes),
+            thread_cpus: joined(positions),
+            thread_moves: moves.collect::<Result<Vec<_>, _>>()?.join(" "),
+            cpus,
+        })
+    }
+}
 
+fn joined(numbers: impl Iterator<Item = usize>) -> String {
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    numbers.join(" ")
+}
+
+/// A machine's caches, as far as the tracer has them.
+struct Caches<'a> {
+    l1_fetch: &'a nearpage_machine::Cache,
+    l1_data: &'a nearpage_machine::Cache,
+    l2: &'a nearpage_machine::Cache,
+    l3: Option<&'a nearpage_machine::Cache>,
+}
+
+impl<'a> Caches<'a> {
+    fn find(machine: &'a Machine, argument: &str) -> Result<Self, TracingError> {
         let find = |level: u8, kind: CacheKind| {
             let fits = |cache: &&nearpage_machine::Cache| {
                 cache.level == level && (cache.kind == kind || cache.kind == CacheKind::Unified)
             };
             machine.caches.iter().find(fits)
         };
-        let without = |what: &str| {
-            format!(
-                "{}: the machine has no {what}, so misses can't be told from hits; describe its caches in a \
-                 machine file (`nearpage machine --machine {argument} --toml` prints one to begin with)",
-                machine.name
-            )
+        let without = |cache| TracingError::NoCache {
+            machine: machine.name.clone(),
+            cache,
+            argument: argument.to_owned(),
         };
-        let l1_data = find(1, CacheKind::Data).ok_or_else(|| {
-            without(if machine.caches.is_empty() {
-                "caches"
-            } else {
-                "first-level data cache"
-            })
-        })?;
-        let l1_fetch = find(1, CacheKind::Instruction)
-            .ok_or_else(|| without("first-level instruction cache"))?;
-        let l2 = find(2, CacheKind::Data).ok_or_else(|| without("second-level cache"))?;
-        let l3 = find(3, CacheKind::Data);
-        let line_bytes = l1_data.line_bytes;
-        let mut cache = |cache: &nearpage_machine::Cache, name: &str| {
-            if cache.associativity == 0 {
-                assumed.push(format!("{WAYS_ASSUMED} ways of the {name}"));
-            }
-            Cache {
-                bytes: cache.size_bytes,
-                ways: if cache.associativity == 0 {
-                    WAYS_ASSUMED
-                } else {
-                    cache.associativity
-                },
-            }
+        let first = match machine.caches.is_empty() {
+            true => "caches",
+            false => "first-level data cache",
         };
-        let (l1_fetch_told, l1_data_told) = (
-            cache(l1_fetch, "first-level instruction cache"),
-            cache(l1_data, "first-level data cache"),
-        );
-        let l2_told = cache(l2, "second-level cache");
-        let l3_told = l3.map(|l3| {
-            let told = cache(l3, "last-level cache");
-            // One to a node, as large as all that its CPUs have together.
-            let most = machine
-                .nodes
-                .iter()
-                .map(|node| node.cpus.len() as u64)
-                .max();
-            let share = u64::from(l3.shared_by_cpus).max(1);
-            let set_bytes = u64::from(line_bytes) * u64::from(told.ways);
-            let bytes = told.bytes * most.unwrap_or(1) / share / set_bytes * set_bytes;
-            Cache {
-                bytes: bytes.max(set_bytes),
-                ..told
-            }
-        });
-        let line_sizes = [Some(l1_fetch), Some(l2), l3];
-        if line_sizes
+        Ok(Self {
+            l1_data: find(1, CacheKind::Data).ok_or_else(|| without(first))?,
+            l1_fetch: find(1, CacheKind::Instruction)
+                .ok_or_else(|| without("first-level instruction cache"))?,
+            l2: find(2, CacheKind::Data).ok_or_else(|| without("second-level cache"))?,
+            l3: find(3, CacheKind::Data),
+        })
+    }
+
+    /// The last-level cache of a node: one, as large as all that its CPUs have together.
+    fn l3_of_node(&self, machine: &Machine) -> Option<Cache> {
+        let l3 = self.l3?;
+        let traced = traced_cache(l3);
+        let cpus = machine.nodes.iter().map(|node| node.cpus.len() as u64);
+        let most = cpus.max().unwrap_or(1);
+        let share = u64::from(l3.shared_by_cpus).max(1);
+        let set_bytes = u64::from(self.l1_data.line_bytes) * u64::from(traced.ways);
+        let bytes = traced.bytes * most / share / set_bytes * set_bytes;
+        Some(Cache {
+            bytes: bytes.max(set_bytes),
+            ..traced
+        })
+    }
+
+    /// What had to be assumed of them, in words.
+    fn assumptions(&self, machine: &Machine) -> Vec<String> {
+        let named = [
+            (Some(self.l1_fetch), "first-level instruction cache"),
+            (Some(self.l1_data), "first-level data cache"),
+            (Some(self.l2), "second-level cache"),
+            (self.l3, "last-level cache"),
+        ];
+        let known = named
             .into_iter()
-            .flatten()
-            .any(|cache| cache.line_bytes != line_bytes)
-        {
+            .filter_map(|(cache, name)| Some((cache?, name)));
+        let without_ways = known.clone().filter(|(cache, _)| cache.associativity == 0);
+        let mut assumed: Vec<String> = without_ways
+            .map(|(_, name)| format!("{WAYS_ASSUMED} ways of the {name}"))
+            .collect();
+        let line_bytes = self.l1_data.line_bytes;
+        let mut caches = known.map(|(cache, _)| cache);
+        if caches.any(|cache| cache.line_bytes != line_bytes) {
             assumed.push(format!("lines of {line_bytes} bytes in all caches"));
         }
-        if l2.shared_by_cpus > 1 {
+        if self.l2.shared_by_cpus > 1 {
             assumed.push(format!(
                 "a second-level cache for each CPU (here {} share one)",
-                l2.shared_by_cpus
+                self.l2.shared_by_cpus
             ));
         }
-        if let Some(l3) = l3
-            && machine
-                .nodes
-                .iter()
-                .any(|node| !node.cpus.is_empty() && node.cpus.len() != l3.shared_by_cpus as usize)
-        {
+        let is_shared_otherwise = |l3: &nearpage_machine::Cache| {
+            let mut counts = machine.nodes.iter().map(|node| node.cpus.len());
+            counts.any(|cpus| cpus != 0 && cpus != l3.shared_by_cpus as usize)
+        };
+        if self.l3.is_some_and(is_shared_otherwise) {
             assumed.push("one last-level cache for each node".to_owned());
         }
+        assumed
+    }
+}
 
-        let level_one = |kind| {
-            machine
-                .tlbs
-                .iter()
-                .find(|tlb| tlb.level == 1 && tlb.kind == kind)
+fn traced_cache(cache: &nearpage_machine::Cache) -> Cache {
+    Cache {
+        bytes: cache.size_bytes,
+        ways: match cache.associativity {
+            0 => WAYS_ASSUMED,
+            ways => ways,
+        },
+    }
+}
+
+/// A machine's TLBs: of data (or of all), of instructions alone, of the second level.
+struct Tlbs {
+    data: Option<Tlb>,
+    fetch: Option<Tlb>,
+    second: Option<Tlb>,
+}
+
+impl Tlbs {
+    fn find(machine: &Machine) -> Self {
+        let find = |fits: &dyn Fn(&nearpage_machine::Tlb) -> bool| {
+            machine.tlbs.iter().find(|tlb| fits(tlb)).map(|tlb| Tlb {
+                entries: tlb.entries,
+                ways: match tlb.associativity {
+                    0 => tlb.entries,
+                    ways => ways,
+                },
+                reserved: tlb.reserved,
+            })
         };
-        let told = |tlb: &nearpage_machine::Tlb| Tlb {
-            entries: tlb.entries,
-            ways: if tlb.associativity == 0 {
-                tlb.entries
-            } else {
-                tlb.associativity
-            },
-            reserved: tlb.reserved,
-        };
-        let data = level_one(CacheKind::Unified).or_else(|| level_one(CacheKind::Data));
-        if data.is_none() {
+        let first = |kind| find(&|tlb| tlb.level == 1 && tlb.kind == kind);
+        Self {
+            data: first(CacheKind::Unified).or_else(|| first(CacheKind::Data)),
+            fetch: first(CacheKind::Instruction),
+            second: find(&|tlb| tlb.level == 2 && tlb.kind != CacheKind::Instruction),
+        }
+    }
+}
+
+impl Tracing {
+    /// What to tell the tracer so that it traces for `machine`, which `--machine` named `argument`;
+    /// and what had to be assumed, in words.
+    ///
+    /// # Errors
+    /// Why that machine can't be traced for.
+    pub fn new(
+        machine: &Machine,
+        argument: &str,
+        options: &TraceOptions,
+    ) -> Result<(Self, Vec<String>), TracingError> {
+        // What the recording says of latencies and ways between nodes is read with it.
+        machine.timing().map_err(|fault| TracingError::Timing {
+            machine: machine.name.clone(),
+            fault: fault.to_string(),
+        })?;
+        let layout = Layout::new(machine, options)?;
+        let caches = Caches::find(machine, argument)?;
+        let tlbs = Tlbs::find(machine);
+        let mut assumed = caches.assumptions(machine);
+        if tlbs.data.is_none() {
             assumed.push("a TLB of 64 entries".to_owned());
         }
-        let second = machine
-            .tlbs
-            .iter()
-            .find(|tlb| tlb.level == 2 && tlb.kind != CacheKind::Instruction);
-        let refused = |error: SetupError<'_>| format!("{}: {error}", machine.name);
+        let refused = |error: SetupError<'_>| TracingError::Setup {
+            machine: machine.name.clone(),
+            cause: error.to_string(),
+        };
         let setup = Setup {
             page_bytes: u32::try_from(machine.page_bytes)
                 .map_err(|_| refused(SetupError::page_bytes(machine.page_bytes)))?,
-            line_bytes,
-            l1_fetch: l1_fetch_told,
-            l1_data: l1_data_told,
-            l2: l2_told,
-            l3: l3_told,
-            tlb: data.map_or(TLB_ASSUMED, told),
-            tlb_fetch: level_one(CacheKind::Instruction).map(told),
-            tlb_second: second.map(told),
-            cpu_nodes: Positions(&nodes),
-            thread_cpus: Positions(&positions),
-            thread_moves: Moves(&moves),
+            line_bytes: caches.l1_data.line_bytes,
+            l1_fetch: traced_cache(caches.l1_fetch),
+            l1_data: traced_cache(caches.l1_data),
+            l2: traced_cache(caches.l2),
+            l3: caches.l3_of_node(machine),
+            tlb: tlbs.data.unwrap_or(TLB_ASSUMED),
+            tlb_fetch: tlbs.fetch,
+            tlb_second: tlbs.second,
+            cpu_nodes: Positions(&layout.cpu_nodes),
+            thread_cpus: Positions(&layout.thread_cpus),
+            thread_moves: Moves(&layout.thread_moves),
             quantum: options.quantum_instructions,
             sample_period: options.sample_every,
             keep_hits: options.keep_hits,
@@ -238,7 +366,7 @@ impl Tracing {
         let tracing = Self {
             machine: argument.to_owned(),
             setup: setup.to_string(),
-            cpus: cpus.to_vec(),
+            cpus: layout.cpus,
             ..Self::default()
         };
         Ok((tracing, assumed))
@@ -248,62 +376,61 @@ impl Tracing {
     /// threads share them; nothing else of the machine matters.
     ///
     /// # Errors
-    /// What differs, in words.
-    pub fn serves(&self, machine: &Machine) -> Result<(), String> {
-        let recorded = Setup::parse(&self.setup)
-            .map_err(|error| format!("the recording does not say what it was made for: {error}"))?;
+    /// What differs.
+    pub fn serves(&self, machine: &Machine) -> Result<(), TraceMismatch> {
+        let parse =
+            |setup| Setup::parse(setup).map_err(|error| TraceMismatch::NoSetup(error.to_string()));
+        let recorded = parse(&self.setup)?;
         let options = TraceOptions {
             quantum_instructions: recorded.quantum,
             ..TraceOptions::default()
         };
         let (other, _) = Self::new(machine, &machine.name, &options)?;
-        let asked = Setup::parse(&other.setup).map_err(|error| error.to_string())?;
-        let caches = |setup: &Setup| {
-            (
-                (
-                    setup.page_bytes,
-                    setup.line_bytes,
-                    setup.l1_fetch,
-                    setup.l1_data,
-                    setup.l2,
-                ),
-                (setup.l3, setup.tlb, setup.tlb_fetch, setup.tlb_second),
-            )
-        };
-        if caches(&recorded) != caches(&asked) {
-            return Err(format!(
-                "recorded for {}; {} has {}",
-                geometry(&recorded),
-                machine.name,
-                geometry(&asked)
-            ));
+        let asked = parse(&other.setup)?;
+        let name = || machine.name.clone();
+        if caches_and_tlbs(&recorded) != caches_and_tlbs(&asked) {
+            return Err(TraceMismatch::Caches {
+                machine: name(),
+                recorded: geometry(&recorded),
+                found: geometry(&asked),
+            });
         }
         let moved_to = recorded.thread_moves.iter().map(|step| step.cpu);
         let used: Vec<usize> = recorded.thread_cpus.iter().chain(moved_to).collect();
         let cpus = |setup: &Setup| setup.cpu_nodes.iter().count();
         if used.iter().any(|position| *position >= cpus(&asked)) {
-            return Err(format!(
-                "recorded on {}; {} has {}",
-                several(cpus(&recorded) as u64, "CPU"),
-                machine.name,
-                cpus(&asked)
-            ));
+            return Err(TraceMismatch::CpuCount {
+                machine: name(),
+                recorded: cpus(&recorded),
+                found: cpus(&asked),
+            });
         }
         let mut recorded_on = used.iter().filter_map(|position| self.cpus.get(*position));
         if let Some(cpu) = recorded_on.find(|cpu| machine.node_of(**cpu).is_none()) {
-            return Err(format!(
-                "recorded on CPU {cpu}, which {} has not",
-                machine.name
-            ));
+            return Err(TraceMismatch::Cpu {
+                machine: name(),
+                cpu: *cpu,
+            });
         }
         if recorded.l3.is_some() && recorded.cpu_nodes != asked.cpu_nodes {
-            return Err(format!(
-                "recorded with other CPUs at each last-level cache than {} has",
-                machine.name
-            ));
+            return Err(TraceMismatch::Sharing { machine: name() });
         }
         Ok(())
     }
+}
+
+/// What misses depend on: page and line, caches, TLBs.
+fn caches_and_tlbs(setup: &Setup<'_>) -> impl PartialEq + use<> {
+    (
+        (
+            [setup.page_bytes, setup.line_bytes],
+            [setup.l1_fetch, setup.l1_data, setup.l2],
+        ),
+        (
+            setup.l3,
+            [Some(setup.tlb), setup.tlb_fetch, setup.tlb_second],
+        ),
+    )
 }
 
 /// Caches and TLBs in a line, for people.
@@ -325,97 +452,4 @@ fn geometry(setup: &Setup) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use nearpage_machine::preset;
-
-    #[test]
-    fn a_machine_becomes_what_the_tracer_is_told() {
-        let flash = preset("flash-8").unwrap();
-        let (tracing, assumed) = Tracing::new(&flash, "flash-8", &TraceOptions::default()).unwrap();
-        assert_eq!(assumed, [] as [&str; 0]);
-        let setup = Setup::parse(&tracing.setup).unwrap();
-        assert_eq!(
-            setup.l2,
-            Cache {
-                bytes: 512 << 10,
-                ways: 2
-            }
-        );
-        assert_eq!(
-            setup.tlb,
-            Tlb {
-                entries: 64,
-                ways: 64,
-                reserved: 8
-            }
-        );
-        assert_eq!(setup.cpu_nodes.0, "0 1 2 3 4 5 6 7");
-        assert_eq!(setup.thread_cpus.0, "0 1 2 3 4 5 6 7");
-    }
-
-    #[test]
-    fn a_trace_serves_machines_with_its_caches() {
-        let flash = preset("flash-8").unwrap();
-        let (tracing, _) = Tracing::new(&flash, "flash-8", &TraceOptions::default()).unwrap();
-        assert_eq!(tracing.serves(&flash), Ok(()));
-        let mut other = preset("now-8").unwrap();
-        assert_eq!(tracing.serves(&other), Ok(()), "latencies don't matter");
-        other.caches[2].size_bytes *= 2;
-        let difference = tracing.serves(&other).unwrap_err();
-        assert!(
-            difference.contains("512 KiB") && difference.contains("1024 KiB"),
-            "{difference}"
-        );
-        let mut fewer = preset("flash-8").unwrap();
-        fewer.nodes.truncate(4);
-        assert!(tracing.serves(&fewer).unwrap_err().contains("8 CPUs"));
-        // As many, with other numbers: threads of the trace would have no CPU there.
-        let mut others = preset("flash-8").unwrap();
-        others.nodes[3].cpus = vec![CpuId(13)];
-        assert_eq!(
-            tracing.serves(&others).unwrap_err(),
-            "recorded on CPU 3, which flash-8 has not"
-        );
-    }
-
-    #[test]
-    fn a_machine_without_caches_is_refused() {
-        let machine = preset("opteron-4").unwrap();
-        let error = Tracing::new(&machine, "opteron-4", &TraceOptions::default()).unwrap_err();
-        assert!(
-            error.contains("opteron-4: the machine has no caches"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn what_of_a_machine_cannot_be_traced_for_is_told_with_what_could() {
-        let refused = |change: fn(&mut Machine)| {
-            let mut flash = preset("flash-8").unwrap();
-            change(&mut flash);
-            Tracing::new(&flash, "flash.toml", &TraceOptions::default()).unwrap_err()
-        };
-        assert_eq!(
-            refused(|flash| flash.caches[2].associativity = 3),
-            "flash-8: l2 is 524288 bytes, 3-way, in lines of 64 bytes; expected 1 to 64 ways, at most 68719476736 bytes, \
-             and bytes ÷ line ÷ ways a power of two"
-        );
-        assert_eq!(
-            refused(|flash| flash.page_bytes = 1 << 32),
-            "flash-8: page_bytes is 4294967296; expected a power of two from 512 to 1073741824"
-        );
-    }
-
-    #[test]
-    fn a_machine_whose_nodes_are_not_all_linked_is_refused_before_it_is_traced_for() {
-        let text = preset("flash-8").unwrap().to_toml()
-            + "[[link]]\nnodes = [0, 1]\nbandwidth_bytes_per_s = 1e9\n";
-        let machine = Machine::from_toml(&text, "parted.toml").unwrap();
-        let error = Tracing::new(&machine, "parted.toml", &TraceOptions::default()).unwrap_err();
-        assert!(
-            error.contains("no way over the links from node 0 to node 2"),
-            "{error}"
-        );
-    }
-}
+mod tests;

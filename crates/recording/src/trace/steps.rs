@@ -233,6 +233,10 @@ impl ThreadSteps {
     }
 
     /// Decodes the next frame; a damaged one is left out, as it was counted. `false`: there is none.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the loop that replaying spends its time in: one arm for each kind of record, on borrows of single fields"
+    )]
     fn decode(&mut self, batch: &mut StepBatch) -> Result<bool, Error> {
         let traced = &*self.traced;
         let file = &traced.images.files[self.image];

@@ -178,7 +178,7 @@ fn sampling_options(
     sampling.wanted = options.wanted.clone();
     sampling.preload = match &program.without_library {
         None => Ok(()),
-        Some(reason) => Err(reason.clone()),
+        Some(reason) => Err(nearpage_sampler::NoPreload(reason.clone())),
     };
     let calibration = match options.source {
         SourceWish::Signal => calibrate_signal(),

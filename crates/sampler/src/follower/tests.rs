@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::architecture::GENERAL_REGISTERS;
 use crate::discovery::Members;
+use crate::processes::Processes;
 use crate::record::tests::{record, sideband};
 
 fn fork(time_ns: u64, pid: u32, tid: u32, parent_pid: u32) -> Vec<u8> {
@@ -167,27 +168,33 @@ fn only_what_is_wanted_is_kept() {
     assert_eq!(followed(range, PmuEvent::DtlbMiss), (1, 5));
 }
 
-/// A process that `/proc` knows, met by its records.
-#[test]
-fn what_was_running_is_met_when_its_records_come() {
-    use crate::discovery::{Discovery, Members};
+/// Process 10, which has two threads and a heap, and a thread of the kernel.
+fn running_process() -> tempfile::TempDir {
     let proc_root = tempfile::tempdir().unwrap();
-    let write = |path: &str, text: &str| {
+    for (path, text) in [
+        (
+            "10/stat",
+            "10 (app) S 1 10 10 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
+        ),
+        ("10/task/10/comm", "app\n"),
+        ("10/task/11/comm", "worker\n"),
+        ("10/maps", "1000-3000 rw-p 00000000 00:00 0 [heap]\n"),
+        (
+            "2/stat",
+            "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
+        ),
+    ] {
         let path = proc_root.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
-    };
-    write(
-        "10/stat",
-        "10 (app) S 1 10 10 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
-    );
-    write("10/task/10/comm", "app\n");
-    write("10/task/11/comm", "worker\n");
-    write("10/maps", "1000-3000 rw-p 00000000 00:00 0 [heap]\n");
-    write(
-        "2/stat",
-        "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 3\n",
-    );
+    }
+    proc_root
+}
+
+/// A process that `/proc` knows, met by its records.
+#[test]
+fn what_was_running_is_met_when_its_records_come() {
+    let proc_root = running_process();
     let following = |members| {
         let mut follower = Follower::new(Side::Before, Identifiers::default());
         let processes = Processes::new(proc_root.path());

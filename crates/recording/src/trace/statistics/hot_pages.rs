@@ -36,10 +36,15 @@ impl PageCounters {
     }
 
     #[inline]
-    pub fn count(&mut self, page: u32, cache_miss: bool, tlb_miss: bool) {
-        let (cache, tlb) = &mut self.pages[page as usize];
-        *cache = cache.saturating_add(cache_miss.into());
-        *tlb = tlb.saturating_add(tlb_miss.into());
+    pub fn cache_miss(&mut self, page: u32) {
+        let (cache, _) = &mut self.pages[page as usize];
+        *cache = cache.saturating_add(1);
+    }
+
+    #[inline]
+    pub fn tlb_miss(&mut self, page: u32) {
+        let (_, tlb) = &mut self.pages[page as usize];
+        *tlb = tlb.saturating_add(1);
     }
 
     pub fn finish(mut self) -> HotPages {
@@ -86,10 +91,10 @@ mod tests {
         // Ten of thirty pages are used; the first has 91 of 100 cache misses and no TLB miss.
         for page in 0..10 {
             for _ in 0..if page == 0 { 91 } else { 1 } {
-                counters.count(page, true, false);
+                counters.cache_miss(page);
             }
             if page > 0 {
-                counters.count(page, false, true);
+                counters.tlb_miss(page);
             }
         }
         let found = counters.finish();
@@ -108,8 +113,8 @@ mod tests {
         fn cache_misses_find_the_hottest(counts in prop::collection::vec((0u32..50, 0u32..50), 1..300)) {
             let mut counters = PageCounters::new(counts.len());
             for (page, (cache, tlb)) in counts.iter().enumerate() {
-                (0..*cache).for_each(|_| counters.count(page as u32, true, false));
-                (0..*tlb).for_each(|_| counters.count(page as u32, false, true));
+                (0..*cache).for_each(|_| counters.cache_miss(page as u32));
+                (0..*tlb).for_each(|_| counters.tlb_miss(page as u32));
             }
             let HotPages { by_cache_misses, by_tlb_misses, .. } = counters.finish();
             for (best, other) in by_cache_misses.iter().zip(&by_tlb_misses) {

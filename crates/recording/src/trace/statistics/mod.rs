@@ -70,14 +70,17 @@ impl Recording {
         let mut of_code_or_data = vec![[false; 2]; traced.pages.len()];
         traced.in_order(&marked, |reference| {
             let page = reference.page.0;
-            statistics.tlb_misses += u64::from(reference.tlb_miss);
-            pages.count(page, reference.cache_miss, reference.tlb_miss);
+            if reference.tlb_miss {
+                statistics.tlb_misses += 1;
+                pages.tlb_miss(page);
+            }
             if let Some(system) = &mut system {
                 system.count(reference);
             }
             if !reference.cache_miss {
                 return;
             }
+            pages.cache_miss(page);
             let write = match reference.kind {
                 AccessKind::Fetch => {
                     statistics.fetch_misses += 1;

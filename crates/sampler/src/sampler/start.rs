@@ -1,0 +1,366 @@
+//! How a recording starts: the target is found, a source chosen, its events opened.
+
+use std::ops::Range;
+
+use nearpage_machine::CpuId;
+use nearpage_recording::Source;
+
+use super::{MAX_RATE_HZ, Observed, Options, Sampler, nanoseconds, now_ns};
+use crate::attached::Attached;
+use crate::calibrate::{
+    Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
+};
+use crate::cpus::online_cpus;
+use crate::error::Error;
+use crate::filter::Filter;
+use crate::follower::{Follower, Hardware};
+use crate::found::Found;
+use crate::governor::Governor;
+use crate::interrupts::Interrupts;
+use crate::launch::Child;
+use crate::merge::Window;
+use crate::opening::{CpuRing, Opening};
+use crate::overhead::{Overhead, Turns};
+use crate::perf_event::Scope;
+use crate::pmu::Frequencies;
+use crate::processes::Processes;
+use crate::signal::{self, Signals};
+use crate::source::{Choice, Facts, Pmu, Reach, SourceWish, choose, errno};
+use crate::target::Target;
+
+/// The governor does not go below, so that it hears of cheaper times.
+const RATE_MIN_HZ: f64 = 10.0;
+
+/// What was opened for a target.
+struct Opened {
+    observed: Observed,
+    rings: Vec<CpuRing>,
+    window: Window,
+    follower: Follower,
+    notes: Vec<String>,
+    deferred: bool,
+    period_ns: u64,
+}
+
+/// What is known before anything is started.
+struct Starting<'a> {
+    options: &'a Options,
+    cpus: Vec<CpuId>,
+    processes: Processes,
+    /// The running target; `None` for a command, and where opening its events was tried once.
+    found: Option<Found>,
+    calibrated: Result<Calibration, Error>,
+    rate_hz: f64,
+    facts: Facts,
+    choice: Choice,
+    interrupts: Interrupts,
+    begin_ns: u64,
+}
+
+impl Sampler {
+    /// Starts the command, or attaches to what is running, and samples it.
+    ///
+    /// # Errors
+    /// Where the target is not there or may not be observed, where no source works, or where the
+    /// kernel refuses; nothing has been started or changed then.
+    pub fn start(options: &Options) -> Result<Self, Error> {
+        let mut starting = Starting::new(options)?;
+        let mut opened = starting.open()?;
+        let source = starting.choice.source;
+        if source == Source::Pmu {
+            starting.know_hardware(&mut opened);
+        }
+        opened.follower.filter = Filter::new(options.wanted.clone());
+        starting.begin(&mut opened)?;
+
+        let (rate_hz, begin_ns) = (starting.rate_hz, starting.begin_ns);
+        let first_ns = begin_ns + nanoseconds(options.after);
+        let enable_at_ns = opened.deferred.then_some(first_ns);
+        let last_ns = |duration| first_ns + nanoseconds(duration);
+        let disable_at_ns = options.duration.map(last_ns);
+        let wanted_ns = enable_at_ns.unwrap_or(0)..disable_at_ns.unwrap_or(u64::MAX);
+        let signals = starting.signals(&opened, wanted_ns);
+        let calibration = match source {
+            Source::Clock => starting.calibrated?,
+            _ => starting.calibrated.unwrap_or_default(),
+        };
+        let overhead = options.max_overhead.map(|share| {
+            // Perf events can pause, and not come more often than the threads inherited them.
+            let most_hz = match source {
+                Source::Signal => MAX_RATE_HZ,
+                _ => rate_hz,
+            };
+            let governor = Governor::new(share, rate_hz, RATE_MIN_HZ.min(rate_hz)..=most_hz);
+            Overhead::new(governor, source, &calibration, begin_ns)
+        });
+        Ok(Self {
+            overhead,
+            turns: Turns::new(begin_ns),
+            wanted: enable_at_ns.is_none(),
+            observed: opened.observed,
+            rings: opened.rings,
+            signals,
+            window: opened.window,
+            follower: opened.follower,
+            interrupts: starting.interrupts,
+            calibration,
+            choice: starting.choice,
+            notes: opened.notes,
+            page_nodes: options.page_nodes,
+            page_bytes: page_bytes(),
+            period_ns: opened.period_ns,
+            begin_ns,
+            enable_at_ns,
+            disable_at_ns,
+            round_ns: 0,
+            give_up_at_ns: None,
+        })
+    }
+}
+
+impl<'a> Starting<'a> {
+    /// Looks for the target, measures this machine, and chooses a source.
+    fn new(options: &'a Options) -> Result<Self, Error> {
+        if let Some(rate_hz) = options.rate_hz
+            && !(1.0..=MAX_RATE_HZ).contains(&rate_hz)
+        {
+            return Err(Error::Options(format!(
+                "a rate of {rate_hz} Hz: expected 1 to {MAX_RATE_HZ}"
+            )));
+        }
+        let cpus = online_cpus(&options.sys_root)?;
+        let processes = Processes::new(&options.proc_root);
+        let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+        raise_open_files_limit(found.is_some());
+        if let Some(found) = &mut found {
+            let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
+            found.try_cgroup(&opening, cpus[0]);
+        }
+        let reach = reach(found.as_ref());
+        let calibrated = match (options.calibration, options.source) {
+            (Some(calibration), _) => Ok(calibration),
+            (None, SourceWish::Signal) => calibrate_signal(),
+            (None, _) => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+        };
+        let rate_hz = rate_hz(options, &calibrated);
+        let facts = facts(options, rate_hz, reach)?;
+        Ok(Self {
+            choice: choose(options.source, &facts)?,
+            options,
+            cpus,
+            processes,
+            found,
+            calibrated,
+            rate_hz,
+            facts,
+            interrupts: Interrupts::take(),
+            begin_ns: now_ns(),
+        })
+    }
+
+    /// Opens the events of the chosen source, or of the next one where the PMU is refused.
+    fn open(&mut self) -> Result<Opened, Error> {
+        match self.open_source() {
+            // Since it was tried, someone else took the PMU or its memory.
+            Err(Error::PmuRefused { event, source }) => {
+                if let Pmu::Listed { opened, .. } = &mut self.facts.pmu {
+                    *opened = Err((event, errno(&source)));
+                }
+                self.choice = choose(self.options.source, &self.facts)?;
+                self.open_source()
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_source(&mut self) -> Result<Opened, Error> {
+        let (options, source) = (self.options, self.choice.source);
+        let opening = Opening::new(options, source, self.rate_hz)?;
+        let side = match &self.calibrated {
+            Ok(calibration) => calibration.side,
+            Err(_) => Calibration::default().side,
+        };
+        let Target::Command(command) = &options.target else {
+            let found = match self.found.take() {
+                Some(found) => found,
+                None => {
+                    let found = Found::of(&options.target, &self.processes, &options.proc_root)?;
+                    let mut found = found.expect("no command");
+                    found.try_cgroup(&opening, self.cpus[0]);
+                    found
+                }
+            };
+            return Opened::attached(found, opening, self.processes.clone(), &self.cpus, side);
+        };
+        let mut environment = options.environment.clone();
+        let mut cpus = self.cpus.as_slice();
+        if source == Source::Signal {
+            let slots = signal::slots(self.rate_hz, cpus.len());
+            let folder = &options.samples_folder;
+            environment.extend(signal::environment(folder, self.rate_hz, slots));
+            cpus = &[];
+        }
+        let ignored: Vec<_> = self.interrupts.ignored_before().collect();
+        let child = Child::waiting(command, &environment, &ignored)?;
+        Opened::command(child, opening, cpus, side)
+    }
+
+    fn know_hardware(&self, opened: &mut Opened) {
+        let options = self.options;
+        let frequencies = Frequencies::read(&options.sys_root, &options.proc_root, &self.cpus);
+        opened.notes.extend(frequencies.note());
+        opened.follower.hardware = Hardware {
+            frequencies,
+            min_latency_cycles: options.pmu.min_latency_cycles(),
+            event: options.pmu.event,
+        };
+    }
+
+    /// Lets the command go, or tells the follower who was running already.
+    fn begin(&self, opened: &mut Opened) -> Result<(), Error> {
+        match &mut opened.observed {
+            Observed::Command(child) => {
+                let pid = child.pid as u32;
+                let own_pid = std::process::id();
+                opened.follower.begin(self.begin_ns, pid, pid, own_pid);
+                child.go()?;
+            }
+            Observed::Attached(attached) => attached.introduce(&mut opened.follower),
+        }
+        Ok(())
+    }
+
+    /// The samples that a command takes itself, with that source.
+    fn signals(&self, opened: &Opened, wanted_ns: Range<u64>) -> Option<Signals> {
+        match &opened.observed {
+            Observed::Command(child) if self.choice.source == Source::Signal => {
+                let options = self.options;
+                let folder = &options.samples_folder;
+                let mut signals = Signals::new(folder, &options.proc_root, opened.period_ns);
+                signals.know(child.pid as u32);
+                signals.wanted_ns = wanted_ns;
+                Some(signals)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Opened {
+    /// Events of a command's process on all CPUs; its threads and children inherit them.
+    fn command(
+        child: Child,
+        mut opening: Opening,
+        cpus: &[CpuId],
+        side: Side,
+    ) -> Result<Self, Error> {
+        let mut rings = Vec::new();
+        for cpu in cpus {
+            opening.open(&mut rings, *cpu, Scope::ProcessOn(child.pid, *cpu), 0)?;
+        }
+        Ok(Self {
+            observed: Observed::Command(child),
+            rings,
+            window: Window::default(),
+            follower: Follower::new(side, opening.identifiers),
+            notes: opening.notes,
+            deferred: opening.deferred,
+            period_ns: opening.period_ns,
+        })
+    }
+
+    fn attached(
+        found: Found,
+        opening: Opening,
+        processes: Processes,
+        cpus: &[CpuId],
+        side: Side,
+    ) -> Result<Self, Error> {
+        let (mut rings, mut window) = (Vec::new(), Window::default());
+        let cpus = cpus.to_vec();
+        let (mut attached, discovery) =
+            Attached::attach(found, opening, processes, cpus, &mut window, &mut rings)?;
+        let period_ns = attached.period_ns();
+        let mut follower = Follower::new(side, attached.identifiers().clone());
+        follower.discovery = Some(discovery);
+        Ok(Self {
+            notes: attached.notes(),
+            deferred: attached.deferred(),
+            observed: Observed::Attached(attached),
+            rings,
+            window,
+            follower,
+            period_ns,
+        })
+    }
+}
+
+/// Which source [`Sampler::start`] will take with `options`, as far as can be told before there is
+/// a command.
+///
+/// # Errors
+/// [`Error::NoSource`] where the one asked for does not work, or none does; where a target that
+/// should be running is not there or can't be observed, what is wrong with it.
+pub fn choose_source(options: &Options) -> Result<Choice, Error> {
+    let rate_hz = rate_hz(options, &options.calibration.ok_or(()));
+    let processes = Processes::new(&options.proc_root);
+    let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
+    if let Some(found) = &mut found {
+        let cpus = online_cpus(&options.sys_root)?;
+        let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
+        found.try_cgroup(&opening, cpus[0]);
+    }
+    choose(
+        options.source,
+        &facts(options, rate_hz, reach(found.as_ref()))?,
+    )
+}
+
+fn reach(found: Option<&Found>) -> Reach {
+    match found {
+        Some(found) if found.machine_wide() => Reach::Machine,
+        _ => Reach::Processes,
+    }
+}
+
+fn facts(options: &Options, rate_hz: f64, reach: Reach) -> Result<Facts, Error> {
+    Facts::probe(
+        &options.pmu,
+        &options.preload,
+        rate_hz,
+        reach,
+        &options.sys_root,
+        &options.proc_root,
+    )
+}
+
+fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
+    options.rate_hz.unwrap_or(match calibrated {
+        Ok(calibration) => calibration.default_rate_hz(),
+        Err(_) => UNMEASURED_RATE_HZ,
+    })
+}
+
+/// Two descriptors per CPU are more than the usual limit on large machines. Where each of many
+/// threads takes as many, the limit itself is raised if that is allowed (no child inherits it).
+fn raise_open_files_limit(attached: bool) {
+    const WANTED: u64 = 65_536;
+    // SAFETY: zero is a valid rlimit; the calls read or write one.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return;
+        }
+        if attached && limit.rlim_max < WANTED {
+            let raised = libc::rlimit {
+                rlim_cur: WANTED,
+                rlim_max: WANTED,
+            };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
+                return;
+            }
+        }
+        limit.rlim_cur = limit.rlim_max.min(WANTED).max(limit.rlim_cur);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+    }
+}
