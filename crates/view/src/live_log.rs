@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use nearpage_live::{Entry, Head, treated};
+use nearpage_live::{Entry, Head, Interval, treated};
 use nearpage_report::MovementsOutput;
 use nearpage_simulator::{Movement, MovementKind, Movements, PageExtent};
 use rustc_hash::FxHashMap;
@@ -90,6 +90,37 @@ struct Decided {
     interleave: u64,
     replicate: u64,
     collapse: u64,
+}
+
+/// Accesses of an interval, and pages that had moved when they were seen.
+struct Seen {
+    local: u64,
+    remote: u64,
+    moved: u64,
+    /// Accesses by the node whose memory served them.
+    served: Vec<u64>,
+}
+
+impl Seen {
+    /// What the page shows of the latest interval.
+    fn latest(&self, entry: &Entry) -> Value {
+        let interval = &entry.interval;
+        let all = self.local + self.remote;
+        let processes = entry.processes.iter().map(|process| {
+            let mut value = json!(process);
+            value["treated"] = json!(treated(process));
+            value
+        });
+        json!({
+            "time_unix_ms": entry.time_unix_ms,
+            "interval_ns": interval.end_ns.saturating_sub(interval.begin_ns),
+            "samples": interval.observations.len(),
+            "local_share": (all > 0).then(|| self.local as f64 / all as f64),
+            "served": self.served,
+            "moves_ns": interval.move_ns,
+            "processes": processes.collect::<Vec<Value>>(),
+        })
+    }
 }
 
 /// Is a file, to judge by how it begins, a log of `nearpage live`?
@@ -231,35 +262,59 @@ impl Followed {
 
     fn add(&mut self, entry: &Entry) {
         let interval = &entry.interval;
-        let nodes = self.head.nodes.len();
         self.intervals += 1;
         let begin_ns = *self.begin_ns.get_or_insert(interval.begin_ns);
         self.end_ns = interval.end_ns.saturating_sub(begin_ns);
         for number in &interval.forgotten {
             self.numbers.remove(number);
         }
-        let (mut local, mut remote) = (0, 0);
-        let mut served = vec![0u64; nodes];
-        let mut moved = 0;
+        let seen = self.observe(interval, begin_ns);
+        let copies = self.count_decisions(entry);
+        let mut part = vec![seen.local, seen.remote, seen.moved, copies, 0];
+        part.extend(&seen.served);
+        self.parts.push_back(part);
+        if self.parts.len() > INTERVALS_MAX {
+            self.parts.pop_front();
+        }
+        self.latest = seen.latest(entry);
+        if !entry.actions.is_empty() || !entry.thread_moves.is_empty() {
+            self.decisions = self.reasons(entry);
+        }
+    }
+
+    /// Takes down where an interval's pages were seen. The log says what a page's number stands for before the
+    /// first access that it matters for.
+    fn observe(&mut self, interval: &Interval, begin_ns: u64) -> Seen {
+        let mut all = Seen {
+            local: 0,
+            remote: 0,
+            moved: 0,
+            served: vec![0; self.head.nodes.len()],
+        };
         let mut placed = interval.placed.iter().peekable();
         for (at, seen) in interval.observations.iter().enumerate() {
             while let Some(one) = placed.next_if(|one| one.after <= at) {
                 self.numbers.insert(one.page, (one.process, one.number));
             }
             match seen.node == seen.home {
-                true => local += 1,
-                false => remote += 1,
+                true => all.local += 1,
+                false => all.remote += 1,
             }
-            if let Some(sum) = served.get_mut(usize::from(seen.home)) {
+            if let Some(sum) = all.served.get_mut(usize::from(seen.home)) {
                 *sum += 1;
             }
             let time_ns =
                 (interval.begin_ns.saturating_sub(begin_ns)).saturating_add(seen.after_ns);
-            moved += u64::from(self.see(seen.page, seen.home, time_ns));
+            all.moved += u64::from(self.see(seen.page, seen.home, time_ns));
         }
         for one in placed {
             self.numbers.insert(one.page, (one.process, one.number));
         }
+        all
+    }
+
+    /// Counts an interval's decisions by kind; how many of them are for copies.
+    fn count_decisions(&mut self, entry: &Entry) -> u64 {
         let mut copies = 0;
         for action in &entry.actions {
             let kind = match &*action.kind {
@@ -284,48 +339,30 @@ impl Followed {
                 homes.decided = shown_as;
             }
         }
-        let mut part = vec![local, remote, moved, copies, 0];
-        part.extend(&served);
-        self.parts.push_back(part);
-        if self.parts.len() > INTERVALS_MAX {
-            self.parts.pop_front();
-        }
-        let processes = entry.processes.iter().map(|process| {
-            let mut value = json!(process);
-            value["treated"] = json!(treated(process));
-            value
-        });
-        let share = |of: u64| (local + remote > 0).then(|| of as f64 / (local + remote) as f64);
-        self.latest = json!({
-            "time_unix_ms": entry.time_unix_ms,
-            "interval_ns": interval.end_ns.saturating_sub(interval.begin_ns),
-            "samples": interval.observations.len(),
-            "local_share": share(local),
-            "served": served,
-            "moves_ns": interval.move_ns,
-            "processes": processes.collect::<Vec<Value>>(),
-        });
-        if !entry.actions.is_empty() || !entry.thread_moves.is_empty() {
-            let page = |number: u32| {
-                let key = self.numbers.get(&number);
-                key.map(|(process, page)| {
-                    json!([
-                        process,
-                        format!("{:#x}", page.saturating_mul(self.page_bytes()))
-                    ])
-                })
-            };
-            let actions = entry.actions.iter().take(DECISIONS_MAX);
-            self.decisions = json!({
-                "interval": self.intervals,
-                "pages": entry.actions.len(),
-                "such_as": actions.map(|action| json!({
-                    "page": page(action.page), "kind": action.kind, "node": action.node,
-                    "rule": action.rule, "counts": action.counts, "stores": action.writes,
-                })).collect::<Vec<Value>>(),
-                "threads": entry.thread_moves,
-            });
-        }
+        copies
+    }
+
+    /// An interval's decisions, and the reasons of the first of them.
+    fn reasons(&self, entry: &Entry) -> Value {
+        let page = |number: u32| {
+            let key = self.numbers.get(&number);
+            key.map(|(process, page)| {
+                json!([
+                    process,
+                    format!("{:#x}", page.saturating_mul(self.page_bytes()))
+                ])
+            })
+        };
+        let actions = entry.actions.iter().take(DECISIONS_MAX);
+        json!({
+            "interval": self.intervals,
+            "pages": entry.actions.len(),
+            "such_as": actions.map(|action| json!({
+                "page": page(action.page), "kind": action.kind, "node": action.node,
+                "rule": action.rule, "counts": action.counts, "stores": action.writes,
+            })).collect::<Vec<Value>>(),
+            "threads": entry.thread_moves,
+        })
     }
 
     /// A page is seen at a node; did it move since it was seen last?
@@ -453,159 +490,4 @@ impl Followed {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    const HEAD: &str = r#"{"nearpage_live":1,"policy":"migrate","parameters":[],"nodes":[0,1],"memory_nodes":3,"pages":8,"page_bytes":4096,"seed":1,"source":"clock","estimated":[]}"#;
-
-    /// An interval of a second in which pages of process 0 were seen, by number, with the nodes of their
-    /// users and of themselves.
-    fn entry(second: u64, placed: &str, seen: &[(u32, u16, u16)], actions: &str) -> String {
-        let begin = second * 1_000_000_000;
-        let observations: Vec<Value> = seen
-            .iter()
-            .enumerate()
-            .map(|(at, (page, node, home))| json!([at, page, node, home, 7, 0, 0]))
-            .collect();
-        format!(
-            r#"{{"interval":{{"begin_ns":{begin},"end_ns":{},"accesses_per_thousand":1000,"instructions":0,"free_per_10000":5000,"full":[false,false],"forgotten":[],"observations":{},"placed":[{placed}],"threads":[],"move_ns":0}},"actions":[{actions}],"thread_moves":[],"processes":[],"time_unix_ms":5}}"#,
-            begin + 1_000_000_000,
-            Value::from(observations),
-        )
-    }
-
-    fn placed(after: usize, page: u32, number: u64) -> String {
-        json!({ "after": after, "page": page, "process": 0, "number": number }).to_string()
-    }
-
-    fn log(lines: &[&str]) -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-        for line in lines {
-            writeln!(file, "{line}").expect("written");
-        }
-        file
-    }
-
-    #[test]
-    fn pages_move_when_they_are_seen_elsewhere() {
-        let places = [placed(0, 0, 0x10), placed(0, 1, 0x11)].join(",");
-        let action = r#"{"page":0,"kind":"interleave","node":1,"rule":"hot","counts":[0,3],"writes":2,"migrations":0}"#;
-        let first = entry(4, &places, &[(0, 1, 0), (0, 1, 0), (1, 0, 0)], action);
-        // Number 1 stands for another page from the second access on.
-        let second = entry(5, &placed(1, 1, 0x99), &[(0, 1, 1), (1, 1, 1)], "");
-        let file = log(&[HEAD, &first, &second]);
-        assert!(is_log(file.path()));
-        let log = LiveLog::open(file.path()).expect("a log");
-        let value = log.answer(None);
-        assert_eq!(value["intervals"], 2);
-        assert_eq!(value["decided"]["interleave"], 1);
-        assert_eq!(
-            value["decisions"]["such_as"][0]["page"],
-            json!([0, "0x10000"])
-        );
-        assert_eq!(value["latest"]["local_share"], 1.0);
-        let result = &value["result"];
-        assert_eq!(result["time_ns"], 2_000_000_000u64);
-        assert_eq!(result["controller_load"], json!([3, 2]));
-        let parts = json!([[1, 2, 0, 0, 0, 3, 0], [2, 0, 1, 0, 0, 0, 2]]);
-        assert_eq!(result["timeline"]["parts"], parts);
-        assert_eq!(
-            result["movements"],
-            json!({
-                "page_bytes": 4096,
-                "kept": [[1_000_000_000u64, 0, "interleave", 0, 1]],
-                "beyond": 0,
-                "extents": [
-                    { "process": 0, "address": "0x10000", "first": "00", "last": "10" },
-                    { "process": 0, "address": "0x99000", "first": "1", "last": "1" },
-                ],
-                "pages_beyond": 0,
-            })
-        );
-    }
-
-    #[test]
-    fn a_log_is_followed_line_by_line() {
-        let one = entry(0, &placed(0, 0, 1), &[(0, 0, 0)], "");
-        let two = entry(1, "", &[(0, 0, 0)], "");
-        let mut file = log(&[HEAD, &one]);
-        let log = LiveLog::open(file.path()).expect("a log");
-        assert_eq!(log.answer(None)["intervals"], 1);
-        // Half a line is none yet.
-        write!(file, "{}", &two[..50]).expect("written");
-        assert_eq!(log.answer(Some(1)), json!({ "intervals": 1 }));
-        writeln!(file, "{}", &two[50..]).expect("written");
-        let value = log.answer(Some(1));
-        assert_eq!(
-            value["result"]["timeline"]["parts"]
-                .as_array()
-                .map(Vec::len),
-            Some(2)
-        );
-        writeln!(file, "{{}}").expect("written");
-        let value = log.answer(Some(2));
-        assert_eq!(value["intervals"], 2);
-        assert!(
-            value["problem"]
-                .as_str()
-                .is_some_and(|why| why.starts_with("line 4: ")),
-            "{value}"
-        );
-        file.as_file().set_len(10).expect("cut");
-        assert_eq!(log.answer(Some(2))["intervals"], 2);
-    }
-
-    #[test]
-    fn no_number_is_too_great() {
-        let head = HEAD.replace("4096", &u64::MAX.to_string());
-        let places = [placed(0, 7, u64::MAX), placed(0, u32::MAX, 0)].join(",");
-        let action =
-            r#"{"page":7,"kind":"none","node":9,"rule":"","counts":[],"writes":0,"migrations":0}"#;
-        let most = u16::MAX;
-        let line = entry(
-            1 << 33,
-            &places,
-            &[(7, most, most), (u32::MAX, 0, 1), (3, 1, 1)],
-            action,
-        );
-        let file = log(&[&head, &line]);
-        let value = LiveLog::open(file.path()).expect("a log").answer(None);
-        assert_eq!(value["problem"], Value::Null, "{value}");
-        assert_eq!(value["result"]["controller_load"], json!([0, 2]));
-        let such_as = &value["decisions"]["such_as"][0];
-        assert_eq!(such_as["page"][1], "0xffffffffffffffff");
-    }
-
-    #[test]
-    fn what_became_shorter_or_is_none_is_said() {
-        let one = entry(0, "", &[], "");
-        let file = log(&[HEAD, &one]);
-        let log_ = LiveLog::open(file.path()).expect("a log");
-        file.as_file().set_len(10).expect("cut");
-        assert_eq!(
-            log_.answer(None)["problem"],
-            "it became shorter while it was followed"
-        );
-        let none = log(&[r#"{"nearpage_live":"x"}"#]);
-        let error = LiveLog::open(none.path()).expect_err("refused").to_string();
-        assert!(
-            error.contains("not a log of `nearpage live`: its first line: "),
-            "{error}"
-        );
-        // In one line, whatever is in the file.
-        let odd = HEAD.replace("page_bytes", "page\\n\\u001b[31mbytes");
-        let error = LiveLog::open(log(&[&odd]).path())
-            .expect_err("refused")
-            .to_string();
-        assert!(error.contains("`page  [31mbytes`"), "{error}");
-        // An interval takes memory for each of the nodes that the first line names.
-        let many = HEAD.replace("[0,1]", &format!("[0{}]", ",1".repeat(64)));
-        let error = LiveLog::open(log(&[&many]).path())
-            .expect_err("refused")
-            .to_string();
-        let end = "its first line: expected at most 64 nodes, found 65";
-        assert!(error.ends_with(end), "{error}");
-    }
-}
+mod tests;

@@ -1,0 +1,161 @@
+use std::fs;
+use std::time::UNIX_EPOCH;
+
+use nearpage_machine::{CpuId, preset};
+use nearpage_recording::{
+    Access, AccessKind, Level, Metadata, Object, ObjectKind, Resolution, SampleCounts, Source,
+    Status, Tables, Thread, ThreadIndex,
+};
+
+use super::*;
+use crate::picture::{Frame, Picture};
+use crate::point::By;
+
+const ROWS: u64 = 1 << 18;
+const CHUNKS: u64 = 6;
+const ADDRESS: u64 = 0x7f00_0000_0000;
+const BYTES: u64 = 1 << 24;
+
+/// Two threads; the second one's half of an object begins in its middle.
+fn address(number: u64) -> u64 {
+    let half = number % 2 * (BYTES / 2);
+    ADDRESS + half + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (BYTES / 2)
+}
+
+fn write(folder: &Path) {
+    let thread = |order: u32| Thread {
+        pid: 1,
+        tid: order,
+        name: String::new(),
+        born_ns: 0,
+        died_ns: u64::MAX,
+        order,
+        start: None,
+        start_function: String::new(),
+        team_index: order,
+        team: "main".to_owned(),
+        cpus: vec![],
+        counts: SampleCounts::default(),
+    };
+    let tables = Tables {
+        objects: vec![Object {
+            kind: ObjectKind::Heap,
+            name: String::new(),
+            pid: 1,
+            address: ADDRESS,
+            size_bytes: BYTES,
+            born_ns: 0,
+            died_ns: u64::MAX,
+            weight: 1.0,
+            call_site: None,
+            thread: None,
+            order: 0,
+            module: None,
+            module_offset: 0,
+        }],
+        threads: vec![thread(0), thread(1)],
+        ..Tables::default()
+    };
+    let metadata = Metadata {
+        status: Status::Complete,
+        begin_ns: 1,
+        end_ns: CHUNKS * ROWS * 1000,
+        rate_hz: 1.0,
+        ..Metadata::begun(Source::Clock, UNIX_EPOCH, Vec::new())
+    };
+    let machine = preset("opteron-4").expect("a preset");
+    Recording::write(folder, &metadata, &machine, &tables, |writer| {
+        (0..CHUNKS).try_for_each(|chunk| {
+            let mut batch = AccessBatch::default();
+            for number in chunk * ROWS..(chunk + 1) * ROWS {
+                batch.push(Access {
+                    time_ns: 1 + number * 1000,
+                    thread: ThreadIndex((number % 2) as u32),
+                    cpu: CpuId(0),
+                    address: address(number),
+                    instruction: 0,
+                    kind: AccessKind::Load,
+                    level: Level::Unknown,
+                    resolution: Resolution::Exact,
+                    distance_bytes: 0,
+                    weight: 1.0,
+                    cost_ns: 1.0,
+                    page_node: None,
+                });
+            }
+            writer.accesses(&batch)
+        })
+    })
+    .expect("a temporary folder");
+}
+
+fn open(folder: &Path) -> Opened {
+    Opened::sampled(folder, 0, ROWS).expect("a recording")
+}
+
+/// Accesses of the object's second half in the second half of the time, by thread.
+fn quarter(opened: &Opened) -> Vec<f64> {
+    let stage = opened.stage();
+    let asked = Frame {
+        place_from: BYTES / 2,
+        place_to: BYTES,
+        from_ns: CHUNKS * ROWS * 500,
+        to_ns: CHUNKS * ROWS * 1000,
+        columns: 10,
+        rows: 10,
+    };
+    let picture = Picture::new(opened.sources(&stage), By::Thread, None, &asked).expect("read");
+    picture.totals
+}
+
+#[test]
+fn a_sample_first_then_all_then_at_once() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path().join("r");
+    write(&folder);
+    let first = open(&folder);
+    let share = first.stage().share;
+    assert!((share - 1.0 / CHUNKS as f64).abs() < 1e-4, "{share}");
+    let sampled = quarter(&first)[1];
+    let all = (CHUNKS * ROWS / 4) as f64;
+    assert!(
+        (sampled - share * all).abs() <= 0.02 * share * all,
+        "{sampled} of {all}: all of the time, both threads"
+    );
+
+    first.read_all().expect("room");
+    assert_eq!((first.stage().share, first.stage().store_share), (1.0, 1.0));
+    assert_eq!(quarter(&first), [0.0, all]);
+    assert!(folder.join("view/index.bin").exists());
+    assert_eq!(first.stage().missing, Vec::<String>::new());
+
+    let second = open(&folder);
+    assert!(second.stage().share < 1.0);
+    assert_eq!(
+        second.stage().store_share,
+        1.0,
+        "its pictures are whole at once"
+    );
+    assert_eq!(quarter(&second), [0.0, all]);
+
+    // What was cut short or is of another recording is made again.
+    let index = fs::read(folder.join("view/index.bin")).expect("an index");
+    fs::write(folder.join("view/index.bin"), &index[..index.len() - 1]).expect("written");
+    assert!(open(&folder).stage().store_share < 1.0);
+    fs::write(folder.join("view/index.bin"), &index).expect("written");
+    fs::write(folder.join("view/points.bin"), b"short").expect("written");
+    assert!(open(&folder).stage().store_share < 1.0);
+}
+
+#[test]
+fn without_room_beside_the_recording_pictures_go_with_the_process() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path().join("r");
+    write(&folder);
+    fs::write(folder.join("view"), "in the way").expect("written");
+    let opened = open(&folder);
+    opened.read_all().expect("room elsewhere");
+    assert_eq!(quarter(&opened)[1], (CHUNKS * ROWS / 4) as f64);
+    let missing = opened.stage().missing.join(" ");
+    assert!(missing.contains("can't be written to"), "{missing}");
+}
