@@ -25,6 +25,9 @@ use crate::{analysis, plan, terminal};
 
 /// The machine predicted for where this one has a single node and none was chosen.
 const MACHINE_DEFAULT: &str = "opteron-4";
+/// Verdicts where nothing was run placed.
+const NOWHERE_TO_PLACE: &str = "this machine has one memory node: there is nothing to place here";
+const NOTHING_TO_PLACE: &str = "no object is worth placing: nothing to compare";
 /// Medians of three and more runs that differ by less are equal.
 const NOISE_OF_MEDIANS: f64 = 0.02;
 /// Single runs of one program differ by so much on busy machines.
@@ -96,10 +99,8 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     drop(own_output);
 
     let verdict = match &comparison {
-        None if !can_place => {
-            "this machine has one memory node: there is nothing to place here".to_owned()
-        }
-        None => "no object is worth placing: nothing to compare".to_owned(),
+        None if !can_place => NOWHERE_TO_PLACE.to_owned(),
+        None => NOTHING_TO_PLACE.to_owned(),
         Some(comparison) => comparison.verdict(arguments.runs),
     };
     let loses = comparison
@@ -130,17 +131,20 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         text.push_str(&comparison.to_text());
         text.push('\n');
     }
-    let _ = writeln!(text, "{verdict}");
-    let _ = writeln!(
-        text,
-        "The plan is in {}",
-        printable(&output.join("plan.toml").to_string_lossy())
-    );
-    if kept.is_some() && !loses {
-        let _ = writeln!(text, "`nearpage run -- COMMAND` uses it from now on");
-    }
+    text.push_str(&ending(&verdict, &output, kept.is_some() && !loses));
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What came of it, and where the plan is.
+fn ending(verdict: &str, output: &Path, is_kept: bool) -> String {
+    let file = output.join("plan.toml");
+    let file = printable(&file.to_string_lossy());
+    let kept = match is_kept {
+        true => "`nearpage run -- COMMAND` uses it from now on\n",
+        false => "",
+    };
+    format!("{verdict}\nThe plan is in {file}\n{kept}")
 }
 
 /// Decides for each program that was recorded, and writes the plans.

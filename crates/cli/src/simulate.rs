@@ -1,5 +1,7 @@
 //! `nearpage simulate`: full recordings' misses, replayed on a machine under policies.
 
+mod plans;
+
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,14 +10,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, Timing, duration, several};
 use nearpage_online::{Initial, Parameter};
-use nearpage_plan::{Layout, Plan};
-use nearpage_planner::replay::homes::{self, Homes};
-use nearpage_planner::replay::process::Processes;
 use nearpage_planner::replay::trace::Replayed;
-use nearpage_planner::{Analysis, Planner, recorded_layout};
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
 use nearpage_report::{
@@ -25,11 +22,12 @@ use nearpage_simulator::{
     Error, Job, NUMBERS, Outcome, PlanHomes, Policy, Programs, Schedule, Trace, simulate,
 };
 
-use crate::arguments::{Deciding, Only, Simulate};
+use crate::arguments::{Only, Simulate};
 use crate::progress::Progress;
 use crate::record::quoted;
 use crate::whole_file::WholeFile;
-use crate::{Usage, analysis, terminal};
+use crate::{Usage, terminal};
+use plans::Plans;
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     let mut jobs = jobs(&arguments)?;
@@ -96,26 +94,17 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         .collect();
     let outcomes = replayed(trace, &machine, &jobs, &folders)?;
     let mut notes = notes(&recordings, &machine.timing()?.assumed, &outcomes);
-    notes.extend(arguments.only.map(|only| {
-        let (whose, other) = match only {
-            Only::Kernel => ("the kernel", "programs"),
-            Only::User => ("programs", "the kernel"),
-        };
-        format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
-    }));
+    notes.extend(arguments.only.map(only_note));
     notes.extend(left_out);
     notes.extend(planned);
     notes.extend(slower_than_first_touch(&outcomes));
     notes.extend(elsewhere.iter().map(elsewhere_note));
     notes.extend(processes_note(trace, &outcomes).filter(|_| arguments.schedule.is_none()));
-    notes.extend(together.as_ref().map(|together| {
-        format!(
-            "{} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
-             counts; they share {} of files.",
-            folders.len(),
-            several(together.shared_pages() as u64, "page")
-        )
-    }));
+    notes.extend(
+        together
+            .as_ref()
+            .map(|programs| together_note(programs, folders.len())),
+    );
     let simulation = Simulation {
         machine: &machine.name,
         recordings: &folders,
@@ -175,6 +164,24 @@ fn replayed(
     })
 }
 
+/// Whose misses count.
+fn only_note(only: Only) -> String {
+    let (whose, other) = match only {
+        Only::Kernel => ("the kernel", "programs"),
+        Only::User => ("programs", "the kernel"),
+    };
+    format!("Misses of {whose} alone (--only): {other} compute, and miss nothing.")
+}
+
+/// What time counts of programs that run at once, and what they share.
+fn together_note(together: &Programs, programs: usize) -> String {
+    format!(
+        "{programs} programs at once: where some mark a phase, the time from the first one's begin to the last one's end \
+         counts; they share {} of files.",
+        several(together.shared_pages() as u64, "page")
+    )
+}
+
 /// Several processes take turns on the CPUs where they were traced.
 fn processes_note(trace: &dyn Trace, outcomes: &[Outcome]) -> Option<String> {
     let threads = outcomes.first().map_or(0, |outcome| outcome.threads.len());
@@ -186,85 +193,6 @@ fn processes_note(trace: &dyn Trace, outcomes: &[Outcome]) -> Option<String> {
             processes.len()
         )
     })
-}
-
-/// Looks for plans in recordings, and collects what has to be known of them.
-struct Plans<'a> {
-    deciding: &'a Deciding,
-    recordings: &'a [Recording],
-    traces: &'a [Replayed],
-    /// By recording, for all plans.
-    processes: Vec<OnceCell<Processes<'a>>>,
-    machine: &'a Machine,
-    notes: Vec<String>,
-    elsewhere: Vec<ThreadsElsewhere>,
-}
-
-impl Plans<'_> {
-    /// Where the plan of a policy's name has pages, by recording: of several programs, it need not be for all.
-    fn find(&mut self, name: &str) -> anyhow::Result<Vec<PlanHomes>> {
-        let wanted = name.strip_prefix(PLAN).unwrap_or(name);
-        let file = Path::new(wanted);
-        let planned_by = match nearpage_planner::Policy::from_name(wanted) {
-            Some(policy) => PlannedBy::Policy(policy),
-            None if matches!(file.try_exists(), Ok(false)) => {
-                bail!("{name}: there is no file `{wanted}`, and no policy of that name that plans")
-            }
-            None => PlannedBy::File(Box::new(Plan::read(file)?)),
-        };
-        if let PlannedBy::File(plan) = &planned_by {
-            let warning = plan.predicted.and_then(|predicted| predicted.warning());
-            self.notes
-                .extend(warning.map(|warning| format!("{name}: when it was made: {warning}.")));
-        }
-        let mut found = Vec::new();
-        let mut refused = None;
-        for number in 0..self.recordings.len() {
-            match self.find_in(number, name, &planned_by) {
-                Ok(homes) => found.push(Some(homes)),
-                Err(error) => {
-                    found.push(None);
-                    refused.get_or_insert(error);
-                }
-            }
-        }
-        match refused.filter(|_| found.iter().all(Option::is_none)) {
-            Some(error) => Err(error),
-            None => Ok(found.into_iter().map(Option::unwrap_or_default).collect()),
-        }
-    }
-
-    fn find_in(
-        &mut self,
-        number: usize,
-        name: &str,
-        planned_by: &PlannedBy,
-    ) -> anyhow::Result<PlanHomes> {
-        let (recording, trace) = (&self.recordings[number], &self.traces[number].trace);
-        let machine = self.machine;
-        let processes =
-            self.processes[number].get_or_init(|| Processes::of(recording, trace, machine));
-        let homes =
-            match planned_by {
-                PlannedBy::Policy(policy) => {
-                    let (homes, notes) =
-                        planned_for(*policy, self.deciding, recording, processes, machine)?;
-                    self.notes
-                        .extend(notes.into_iter().map(|note| format!("{name}: {note}.")));
-                    homes
-                }
-                PlannedBy::File(plan) => {
-                    let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
-                    let homes = homes::of_file(file, plan, processes)?;
-                    self.elsewhere.extend(plan.threads.and_then(|layout| {
-                        threads_elsewhere(name, layout, recording, trace, machine)
-                    }));
-                    homes
-                }
-            };
-        self.notes.extend(homes.notes(name));
-        Ok(homes.plan)
-    }
 }
 
 /// Every parameter with its default and range, for the help.
@@ -308,26 +236,6 @@ pub fn parameters() -> String {
     text
 }
 
-/// Where the pages go under the plan that `nearpage plan` decides of the recording itself, and what has to be known of it.
-fn planned_for(
-    policy: nearpage_planner::Policy,
-    deciding: &Deciding,
-    recording: &Recording,
-    processes: &Processes,
-    machine: &Machine,
-) -> anyhow::Result<(Homes, Vec<String>)> {
-    let Analysis { attribution, .. } = analysis::read(&recording.folder, Operations::Both)?;
-    let planner = Planner::new(recording, &attribution, machine, deciding.threads());
-    let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
-    let decided = planner.decide(&[policy], &deciding.parameters())?;
-    let mut notes = Vec::new();
-    for one in &decided {
-        notes.extend(one.notes.iter().chain(&one.warnings).cloned());
-    }
-    let plans: Vec<Plan> = decided.into_iter().map(|one| one.plan).collect();
-    Ok((Homes::of(&plans, processes)?, notes))
-}
-
 /// What takes more time than first touch, where both were simulated: that, and what to do instead.
 fn slower_than_first_touch(outcomes: &[Outcome]) -> Vec<String> {
     let touch = outcomes.iter().find(|one| one.policy == "first-touch");
@@ -347,33 +255,6 @@ fn slower_than_first_touch(outcomes: &[Outcome]) -> Vec<String> {
     plans.filter(slower).map(say).collect()
 }
 
-/// What is to be known of a plan for threads that run in a layout, if they were traced in another.
-fn threads_elsewhere(
-    policy: &str,
-    planned: Layout,
-    recording: &Recording,
-    trace: &nearpage_recording::trace::Trace,
-    machine: &Machine,
-) -> Option<ThreadsElsewhere> {
-    let threads = &recording.tables.threads;
-    let mut cpus = vec![Vec::new(); threads.len()];
-    for traced in trace.threads() {
-        if let Some(cpus) = cpus.get_mut(traced.thread.0 as usize) {
-            cpus.push((traced.cpu, 1.0));
-        }
-    }
-    // Where both layouts are the same on the machine, the planned one is what they ran in.
-    let recorded = recorded_layout(threads, machine, Some(planned), |thread| {
-        cpus.get(thread.0 as usize).map_or(&[], Vec::as_slice)
-    });
-    (recorded != Some(planned)).then(|| ThreadsElsewhere {
-        policy: policy.to_owned(),
-        recording: recording.folder.display().to_string(),
-        planned: planned.as_str(),
-        recorded: recorded.map(Layout::as_str),
-    })
-}
-
 fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
     let ran = plan.recorded.unwrap_or("neither compact nor scatter");
     format!(
@@ -381,14 +262,6 @@ fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
          placed.",
         plan.policy, plan.planned, plan.recording
     )
-}
-
-/// What `plan:` is followed by.
-enum PlannedBy {
-    /// A policy, of the very recording.
-    Policy(nearpage_planner::Policy),
-    /// A file.
-    File(Box<Plan>),
 }
 
 /// What the name of a plan's policy begins with, before its file.
@@ -559,135 +432,4 @@ fn notes(recordings: &[Recording], assumed: &[String], outcomes: &[Outcome]) -> 
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-    use nearpage_machine::preset;
-
-    use super::*;
-    use crate::arguments::Arguments;
-
-    fn typed(policy: &str, set: &[&str]) -> anyhow::Result<Vec<Job>> {
-        jobs(&Simulate {
-            recordings: vec!["r".into()],
-            machine: None,
-            deciding: Deciding::default(),
-            policy: policy.split_terminator(',').map(str::to_owned).collect(),
-            set: set.iter().map(|&text| text.to_owned()).collect(),
-            initial: None,
-            only: None,
-            schedule: None,
-            json: false,
-            movements: 0,
-            html: None,
-        })
-    }
-
-    #[test]
-    fn parameters_go_to_the_policies_that_have_them() {
-        let jobs = typed("first-touch,migrate", &["trigger=64", "slice_ns=5"]).expect("jobs");
-        assert!(
-            !jobs[0]
-                .parameters()
-                .iter()
-                .any(|(name, _)| *name == "trigger")
-        );
-        assert!(jobs[1].parameters().contains(&("trigger", "64".to_owned())));
-        assert!(
-            jobs.iter()
-                .all(|job| job.parameters().contains(&("slice_ns", "5".to_owned())))
-        );
-    }
-
-    #[test]
-    fn without_a_named_policy_those_are_run_that_make_sense() {
-        let mut jobs = typed("", &["trigger=64"]).expect("jobs");
-        let names = |jobs: &[Job]| -> Vec<String> {
-            let names = jobs.iter().map(|job| job.policy.name().to_owned());
-            names.collect()
-        };
-        let help = Arguments::command()
-            .find_subcommand_mut("simulate")
-            .expect("subcommand")
-            .render_long_help()
-            .to_string();
-        let words: Vec<&str> = help.split_whitespace().collect();
-        let said = format!(
-            "[default: {}, as far as they make sense",
-            names(&jobs).join(", ")
-        );
-        assert!(words.join(" ").contains(&said), "{help}");
-        let flash = preset("flash-8").expect("preset");
-        let timing = flash.timing().expect("timing");
-        assert_eq!(leave_out_senseless(&mut jobs, &timing), None);
-        assert_eq!(jobs.len(), DEFAULT_POLICIES.len());
-        let mut one = flash;
-        for node in &mut one.nodes[1..] {
-            node.memory_bytes = Some(0);
-        }
-        let timing = one.timing().expect("timing");
-        assert_eq!(
-            leave_out_senseless(&mut jobs, &timing).expect("note"),
-            "Left out, as they make no sense on this machine: migrate, replicate, migrate-replicate: its memory is on \
-             one node, and no page could go elsewhere."
-        );
-        assert_eq!(names(&jobs), ["round-robin", "first-touch", "post-facto"]);
-    }
-
-    #[test]
-    fn help_lists_every_parameter_once_for_a_family() {
-        let text = parameters();
-        for line in [
-            "migrate, replicate, migrate-replicate:",
-            "  trigger=128 (1 to 65534): misses of a node that make a page hot",
-            "out-u, out-w, in-w, out-u-local, out-w-local:",
-            "  maptu=50 (0 to 1000000000000): memory accesses per microsecond above which an application is managed",
-            "  scan_size_mb=256 (1 to 1000000): megabytes unmapped by a scan",
-            "  memory_pages=none (1 to any): pages of memory in all",
-        ] {
-            assert_eq!(
-                text.lines().filter(|other| *other == line).count(),
-                1,
-                "{line}\n{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn mistakes_are_usage_errors_of_one_line() {
-        for (policy, set, message) in [
-            ("best", "", "no policy `best`; there are first-touch, "),
-            ("plan:", "", "no policy `plan:`; there are first-touch, "),
-            ("migrate", "trigger", "--set trigger: expected KEY=VALUE"),
-            (
-                "migrate",
-                "trigger=0",
-                "--set trigger=0: expected a whole number from 1 to 65534",
-            ),
-            (
-                "out-w",
-                "factor=-1",
-                "--set factor=-1: expected a number from 0 to 63",
-            ),
-            (
-                "kernel-balancing",
-                "source=cache",
-                "--set source=cache: none of these policies has a parameter `source`",
-            ),
-            (
-                "migrate",
-                "source=asked",
-                "--set source=asked: expected one of cache, ",
-            ),
-            (
-                "first-touch",
-                "trigger=1",
-                "--set trigger=1: none of these policies has a parameter `trigger`",
-            ),
-        ] {
-            let set: Vec<&str> = if set.is_empty() { vec![] } else { vec![set] };
-            let error = typed(policy, &set).expect_err(message);
-            assert!(error.is::<Usage>(), "{error}");
-            assert!(error.to_string().starts_with(message), "{error}");
-        }
-    }
-}
+mod tests;

@@ -269,7 +269,12 @@ impl Comparison<'_> {
                 name(row),
             );
         }
-        let _ = writeln!(text, "\n{}", rows[0].threads.words());
+        text + &self.legend(rows, simulated, notes)
+    }
+
+    /// What the tables' figures are of, and what has to be known of them.
+    fn legend(&self, rows: &[Row], simulated: Option<&Simulated>, notes: &[String]) -> String {
+        let mut text = format!("\n{}\n", rows[0].threads.words());
         text.push_str("recorded: of the run's own. predicted: of the reference's, under first touch and the plan.\n");
         if let Some(simulated) = simulated {
             let _ = writeln!(

@@ -108,6 +108,10 @@ fn palette() -> String {
     )
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one picture of a page, from its top to its bottom"
+)]
 fn chart(page: &mut String, outcomes: &[Outcome]) {
     let total = |outcome: &Outcome| outcome.split.total_ns();
     let base = total(&outcomes[0]);

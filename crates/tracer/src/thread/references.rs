@@ -357,6 +357,10 @@ impl Thread {
 
     /// What L1 could not serve.
     #[inline]
+    #[expect(
+        clippy::fn_params_excessive_bools,
+        reason = "private and with one caller; `Miss` names them at once"
+    )]
     fn miss(&mut self, line: u64, store: bool, fetch: bool) {
         let process = self.process;
         let alone = (self.stop, process.lockstep.joined());

@@ -1,0 +1,155 @@
+//! Plans in recordings: where they put pages, and what has to be known of them.
+
+use std::cell::OnceCell;
+use std::path::Path;
+
+use anyhow::bail;
+use nearpage_attribution::Operations;
+use nearpage_machine::Machine;
+use nearpage_plan::{Layout, Plan};
+use nearpage_planner::replay::homes::{self, Homes};
+use nearpage_planner::replay::process::Processes;
+use nearpage_planner::replay::trace::Replayed;
+use nearpage_planner::{Analysis, Planner, recorded_layout};
+use nearpage_recording::Recording;
+use nearpage_report::ThreadsElsewhere;
+use nearpage_simulator::PlanHomes;
+
+use super::PLAN;
+use crate::analysis;
+use crate::arguments::Deciding;
+use crate::progress::Progress;
+
+/// Looks for plans in recordings, and collects what has to be known of them.
+pub struct Plans<'a> {
+    pub deciding: &'a Deciding,
+    pub recordings: &'a [Recording],
+    pub traces: &'a [Replayed],
+    /// By recording, for all plans.
+    pub processes: Vec<OnceCell<Processes<'a>>>,
+    pub machine: &'a Machine,
+    pub notes: Vec<String>,
+    pub elsewhere: Vec<ThreadsElsewhere>,
+}
+
+impl Plans<'_> {
+    /// Where the plan of a policy's name has pages, by recording: of several programs, it need not be for all.
+    pub fn find(&mut self, name: &str) -> anyhow::Result<Vec<PlanHomes>> {
+        let wanted = name.strip_prefix(PLAN).unwrap_or(name);
+        let file = Path::new(wanted);
+        let planned_by = match nearpage_planner::Policy::from_name(wanted) {
+            Some(policy) => PlannedBy::Policy(policy),
+            None if matches!(file.try_exists(), Ok(false)) => {
+                bail!("{name}: there is no file `{wanted}`, and no policy of that name that plans")
+            }
+            None => PlannedBy::File(Box::new(Plan::read(file)?)),
+        };
+        if let PlannedBy::File(plan) = &planned_by {
+            let warning = plan.predicted.and_then(|predicted| predicted.warning());
+            self.notes
+                .extend(warning.map(|warning| format!("{name}: when it was made: {warning}.")));
+        }
+        let mut found = Vec::new();
+        let mut refused = None;
+        for number in 0..self.recordings.len() {
+            match self.find_in(number, name, &planned_by) {
+                Ok(homes) => found.push(Some(homes)),
+                Err(error) => {
+                    found.push(None);
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        match refused.filter(|_| found.iter().all(Option::is_none)) {
+            Some(error) => Err(error),
+            None => Ok(found.into_iter().map(Option::unwrap_or_default).collect()),
+        }
+    }
+
+    fn find_in(
+        &mut self,
+        number: usize,
+        name: &str,
+        planned_by: &PlannedBy,
+    ) -> anyhow::Result<PlanHomes> {
+        let (recording, trace) = (&self.recordings[number], &self.traces[number].trace);
+        let machine = self.machine;
+        let processes =
+            self.processes[number].get_or_init(|| Processes::of(recording, trace, machine));
+        let homes =
+            match planned_by {
+                PlannedBy::Policy(policy) => {
+                    let (homes, notes) =
+                        planned_for(*policy, self.deciding, recording, processes, machine)?;
+                    self.notes
+                        .extend(notes.into_iter().map(|note| format!("{name}: {note}.")));
+                    homes
+                }
+                PlannedBy::File(plan) => {
+                    let file = Path::new(name.strip_prefix(PLAN).unwrap_or(name));
+                    let homes = homes::of_file(file, plan, processes)?;
+                    self.elsewhere.extend(plan.threads.and_then(|layout| {
+                        threads_elsewhere(name, layout, recording, trace, machine)
+                    }));
+                    homes
+                }
+            };
+        self.notes.extend(homes.notes(name));
+        Ok(homes.plan)
+    }
+}
+
+/// Where the pages go under the plan that `nearpage plan` decides of the recording itself, and what has to be known of it.
+fn planned_for(
+    policy: nearpage_planner::Policy,
+    deciding: &Deciding,
+    recording: &Recording,
+    processes: &Processes,
+    machine: &Machine,
+) -> anyhow::Result<(Homes, Vec<String>)> {
+    let Analysis { attribution, .. } = analysis::read(&recording.folder, Operations::Both)?;
+    let planner = Planner::new(recording, &attribution, machine, deciding.threads());
+    let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
+    let decided = planner.decide(&[policy], &deciding.parameters())?;
+    let mut notes = Vec::new();
+    for one in &decided {
+        notes.extend(one.notes.iter().chain(&one.warnings).cloned());
+    }
+    let plans: Vec<Plan> = decided.into_iter().map(|one| one.plan).collect();
+    Ok((Homes::of(&plans, processes)?, notes))
+}
+
+/// What is to be known of a plan for threads that run in a layout, if they were traced in another.
+fn threads_elsewhere(
+    policy: &str,
+    planned: Layout,
+    recording: &Recording,
+    trace: &nearpage_recording::trace::Trace,
+    machine: &Machine,
+) -> Option<ThreadsElsewhere> {
+    let threads = &recording.tables.threads;
+    let mut cpus = vec![Vec::new(); threads.len()];
+    for traced in trace.threads() {
+        if let Some(cpus) = cpus.get_mut(traced.thread.0 as usize) {
+            cpus.push((traced.cpu, 1.0));
+        }
+    }
+    // Where both layouts are the same on the machine, the planned one is what they ran in.
+    let recorded = recorded_layout(threads, machine, Some(planned), |thread| {
+        cpus.get(thread.0 as usize).map_or(&[], Vec::as_slice)
+    });
+    (recorded != Some(planned)).then(|| ThreadsElsewhere {
+        policy: policy.to_owned(),
+        recording: recording.folder.display().to_string(),
+        planned: planned.as_str(),
+        recorded: recorded.map(Layout::as_str),
+    })
+}
+
+/// What `plan:` is followed by.
+enum PlannedBy {
+    /// A policy, of the very recording.
+    Policy(nearpage_planner::Policy),
+    /// A file.
+    File(Box<Plan>),
+}
