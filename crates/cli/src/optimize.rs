@@ -53,11 +53,10 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let programs = ProgramImage::load_command(&arguments.command, &search)?;
     let here = crate::machine::read("local")?;
     let can_place = here.nodes_with_memory().len() > 1;
-    let machine_name = match arguments.machine.as_str() {
+    let machine = crate::machine::read(match arguments.machine.as_str() {
         "local" if !can_place => MACHINE_DEFAULT,
         chosen => chosen,
-    };
-    let machine = crate::machine::read(machine_name)?;
+    })?;
     let output = arguments
         .output
         .clone()
@@ -103,9 +102,8 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
         None => NOTHING_TO_PLACE.to_owned(),
         Some(comparison) => comparison.verdict(arguments.runs),
     };
-    let loses = comparison
-        .as_ref()
-        .is_some_and(|comparison| comparison.loses(arguments.runs));
+    let loses = |comparison: &Comparison| comparison.loses(arguments.runs);
+    let loses = comparison.as_ref().is_some_and(loses);
     if let (true, Some(kept)) = (loses, &kept) {
         Store::of_user()
             .context("the kept plan's folder went away")?

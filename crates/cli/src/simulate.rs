@@ -30,13 +30,7 @@ use crate::{Usage, terminal};
 use plans::Plans;
 
 pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
-    let mut jobs = jobs(&arguments)?;
-    if let Some(path) = &arguments.schedule {
-        let schedule = Arc::new(schedule(path)?);
-        for job in &mut jobs {
-            job.schedule = schedule.clone();
-        }
-    }
+    let mut jobs = scheduled(jobs(&arguments)?, &arguments)?;
     let (recordings, mut traces) = read(&arguments)?;
     if let [trace] = traces.as_mut_slice()
         && jobs.len() > 1
@@ -113,14 +107,31 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
         notes: &notes,
         threads_elsewhere: &elsewhere,
     };
+    print(&arguments, &simulation)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Jobs on the schedule that is asked for.
+fn scheduled(mut jobs: Vec<Job>, arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
+    if let Some(path) = &arguments.schedule {
+        let schedule = Arc::new(schedule(path)?);
+        for job in &mut jobs {
+            job.schedule = schedule.clone();
+        }
+    }
+    Ok(jobs)
+}
+
+/// Prints the results, and writes the page that is asked for.
+fn print(arguments: &Simulate, simulation: &Simulation) -> anyhow::Result<()> {
     terminal::print(&match arguments.json {
-        true => simulation_json(&simulation),
-        false => simulation_text(&simulation, terminal::width()),
+        true => simulation_json(simulation),
+        false => simulation_text(simulation, terminal::width()),
     })?;
     if let Some(path) = &arguments.html {
-        WholeFile::write(path, simulation_html(&simulation).as_bytes())?;
+        WholeFile::write(path, simulation_html(simulation).as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Opens the recordings with their traces, of which those misses count that are asked for.
