@@ -401,6 +401,9 @@ impl<'a> PageTable<'a> {
         if kind == ActionKind::Replicate {
             self.counts.replicated += 1;
             self.pages[page as usize].copies |= 1 << node;
+            if let Some(stale) = self.stale.get_mut(page as usize) {
+                *stale &= !(1 << node);
+            }
             self.log.note(page, MovementKind::Replicate, home, node);
             return true;
         }

@@ -11,6 +11,7 @@ use crate::{
 mod miss_times;
 mod movements;
 mod moving;
+mod pages;
 mod plans;
 mod policies;
 mod properties;

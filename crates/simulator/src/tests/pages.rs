@@ -1,0 +1,34 @@
+//! The page table by itself.
+
+use nearpage_online::{Action, ActionKind, Initial, Reason};
+
+use super::*;
+use crate::figures::Figures;
+use crate::options::Options;
+use crate::pages::PageTable;
+
+/// A copy that a policy asked for can come between a store, which took the reader's copy away, and the reader's next
+/// load, which would fetch a fresh one.
+#[test]
+fn a_node_that_has_a_copy_again_gets_no_second_one() {
+    let machine = machine(2, CLOCK);
+    let timing = machine.timing().expect("timing");
+    let figures = Figures::new(&machine, &timing, &Options::default());
+    let trace = trace(1, Vec::new());
+    let mut pages = PageTable::new(&trace, &figures, Initial::FirstTouch, None, None, true);
+    pages.keep_stale();
+    pages.find(0, 0, 0, &figures).expect("a page");
+    let replicate = Action {
+        page: 0,
+        kind: ActionKind::Replicate,
+        node: 1,
+        reason: Reason::rule("asked"),
+    };
+    assert!(pages.apply(&replicate, 0, &figures));
+    pages.collapse_to(0, 0, 0);
+    assert!(pages.is_stale(0, 1));
+    assert!(pages.apply(&replicate, 0, &figures));
+    assert!(!pages.is_stale(0, 1));
+    pages.check();
+    assert_eq!(pages.counts.pages_max, 2);
+}
