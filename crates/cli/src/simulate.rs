@@ -5,13 +5,13 @@ mod plans;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
-use nearpage_machine::{Machine, Timing, duration, several};
+use anyhow::bail;
+use nearpage_machine::{Machine, Timing, several};
 use nearpage_online::{Initial, Parameter};
+use nearpage_plan::slower_than_first_touch;
 use nearpage_planner::replay::trace::Replayed;
 use nearpage_recording::Recording;
 use nearpage_recording::trace::{TraceOptions, Tracing};
@@ -91,7 +91,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
     notes.extend(arguments.only.map(only_note));
     notes.extend(left_out);
     notes.extend(planned);
-    notes.extend(slower_than_first_touch(&outcomes));
+    notes.extend(slower_plans(&outcomes));
     notes.extend(elsewhere.iter().map(elsewhere_note));
     notes.extend(processes_note(trace, &outcomes).filter(|_| arguments.schedule.is_none()));
     notes.extend(
@@ -114,7 +114,7 @@ pub fn main(arguments: Simulate) -> anyhow::Result<ExitCode> {
 /// Jobs on the schedule that is asked for.
 fn scheduled(mut jobs: Vec<Job>, arguments: &Simulate) -> anyhow::Result<Vec<Job>> {
     if let Some(path) = &arguments.schedule {
-        let schedule = Arc::new(schedule(path)?);
+        let schedule = Arc::new(Schedule::read(path)?);
         for job in &mut jobs {
             job.schedule = schedule.clone();
         }
@@ -247,23 +247,15 @@ pub fn parameters() -> String {
     text
 }
 
-/// What takes more time than first touch, where both were simulated: that, and what to do instead.
-fn slower_than_first_touch(outcomes: &[Outcome]) -> Vec<String> {
+/// Plans that take more time than first touch, where both were simulated, with what to do instead.
+fn slower_plans(outcomes: &[Outcome]) -> Vec<String> {
     let touch = outcomes.iter().find(|one| one.policy == "first-touch");
     let plans = outcomes.iter().filter(|one| one.policy.starts_with(PLAN));
-    let slower = |plan: &&Outcome| touch.is_some_and(|touch| plan.time_ns > 1.0005 * touch.time_ns);
-    let say = |plan: &Outcome| {
-        let touch_ns = touch.map_or(0.0, |touch| touch.time_ns);
-        format!(
-            "{}: slower than first touch: {} instead of {} ({:.1} % more); run without the plan, or make one with \
-             `nearpage plan --policy auto`.",
-            plan.policy,
-            duration(plan.time_ns),
-            duration(touch_ns),
-            100.0 * (plan.time_ns / touch_ns - 1.0)
-        )
+    let slower = |plan: &Outcome| {
+        let slower = slower_than_first_touch([touch?.time_ns, plan.time_ns])?;
+        Some(format!("{}: {slower}.", plan.policy))
     };
-    plans.filter(slower).map(say).collect()
+    plans.filter_map(slower).collect()
 }
 
 fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
@@ -277,13 +269,6 @@ fn elsewhere_note(plan: &ThreadsElsewhere) -> String {
 
 /// What the name of a plan's policy begins with, before its file.
 const PLAN: &str = "plan:";
-
-/// Reads a schedule.
-pub fn schedule(path: &Path) -> anyhow::Result<Schedule> {
-    let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("{file}: cannot be read"))?;
-    Ok(Schedule::from_toml(&text, &file)?)
-}
 
 /// Refuses a recording that was made for other caches, with the command that makes one.
 fn serves(recording: &Recording, machine: &Machine, named: &str) -> anyhow::Result<()> {

@@ -3,6 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
+/// What was expected of a text, in words, with an example.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SyntaxError(pub(crate) String);
+
 /// Why there is no plan, or why it can't be used here.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]

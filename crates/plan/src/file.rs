@@ -346,6 +346,21 @@ pub struct Predicted {
 /// Shares of local accesses, and times in relation, that differ by less are the same to a reader.
 const NO_DIFFERENCE: f64 = 0.0005;
 
+/// What to do instead of running a plan that does worse than first touch.
+const INSTEAD: &str = "run without the plan, or make one with `nearpage plan --policy auto`";
+
+/// That a plan takes longer than first touch, with what to do instead; none where it does not.
+pub fn slower_than_first_touch([first_touch_ns, planned_ns]: [f64; 2]) -> Option<String> {
+    (planned_ns > first_touch_ns * (1.0 + NO_DIFFERENCE)).then(|| {
+        format!(
+            "slower than first touch: {} instead of {} ({:.1} % more); {INSTEAD}",
+            duration(planned_ns),
+            duration(first_touch_ns),
+            100.0 * (planned_ns / first_touch_ns - 1.0),
+        )
+    })
+}
+
 impl Predicted {
     /// Both times, first touch's first.
     pub fn times_ns(&self) -> Option<[f64; 2]> {
@@ -354,8 +369,7 @@ impl Predicted {
 
     /// Is the plan predicted to be slower than first touch? None where no time was predicted.
     pub fn is_slower(&self) -> Option<bool> {
-        let [before_ns, after_ns] = self.times_ns()?;
-        Some(after_ns > before_ns * (1.0 + NO_DIFFERENCE))
+        Some(slower_than_first_touch(self.times_ns()?).is_some())
     }
 
     /// Are fewer accesses predicted to be local than under first touch?
@@ -370,21 +384,16 @@ impl Predicted {
             let [before, after] = [self.local_before, self.local_after].map(|share| 100.0 * share);
             format!("{after:.0} % of the accesses are local instead of {before:.0} %")
         };
-        let instead = "run without the plan, or make one with `nearpage plan --policy auto`";
-        match (self.times_ns(), self.is_slower()) {
-            (Some([before_ns, after_ns]), Some(true)) => Some(format!(
-                "this plan is predicted to be slower than first touch: {} instead of {} ({:.1} % more); {instead}",
-                duration(after_ns),
-                duration(before_ns),
-                100.0 * (after_ns / before_ns - 1.0),
-            )),
-            (Some(_), _) if self.is_less_local() => Some(format!(
+        let times_ns = self.times_ns();
+        match times_ns.and_then(slower_than_first_touch) {
+            Some(slower) => Some(format!("this plan is predicted to be {slower}")),
+            None if times_ns.is_some() && self.is_less_local() => Some(format!(
                 "this plan makes fewer accesses local than first touch ({}); the time is predicted not to grow, as they \
                  are spread over more memory controllers",
                 shares()
             )),
-            (None, _) if self.is_less_local() => Some(format!(
-                "this plan is predicted to do worse than first touch: {}; {instead}",
+            None if self.is_less_local() => Some(format!(
+                "this plan is predicted to do worse than first touch: {}; {INSTEAD}",
                 shares()
             )),
             _ => None,

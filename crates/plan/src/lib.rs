@@ -44,11 +44,11 @@ mod target;
 mod toml_form;
 mod translate;
 
-pub use error::Error;
+pub use error::{Error, SyntaxError};
 pub use evaluate::{Allocation, Evaluated, ModuleName, Origin, PlacedPages, ProcessRules};
 pub use file::{
     BuildId, CallSiteFrame, Decision, Effect, Layout, Live, NodeWeights, Owner, PageRun, Phase,
-    Placement, Plan, Predicted, Program, Start, Subject, Team,
+    Placement, Plan, Predicted, Program, Start, Subject, Team, slower_than_first_touch,
 };
 pub use libraries::SearchPaths;
 pub use module::{ModuleImage, Symbol};

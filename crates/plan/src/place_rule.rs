@@ -4,7 +4,7 @@ use std::fmt;
 
 use nearpage_machine::NodeId;
 
-use crate::size::{parse_size, print_size};
+use crate::size::{bytes_of, print_size};
 use crate::{CallSiteFrame, Error, Placement, Subject};
 
 /// What may be said of the rest, in words.
@@ -72,7 +72,7 @@ impl PlaceRule {
             }
         };
         let subject = subject.map_err(fault)?;
-        let placement = Placement::parse_among(placement, known).map_err(fault)?;
+        let placement = Placement::among(placement, known).map_err(fault)?;
         if matches!(placement, Placement::Runs(_)) {
             return Err(fault(
                 "`runs` can only stand in a plan file, with the runs".to_owned(),
@@ -243,7 +243,7 @@ pub(crate) fn parse_bounds(text: &str) -> Result<(u64, u64), String> {
             })?;
         let end = size.find(['<', '>']).unwrap_or(size.len());
         let (size, next) = size.split_at(end);
-        let size = parse_size(size.trim())?;
+        let size = bytes_of(size.trim())?;
         let empty = || format!("`{text}` leaves no size");
         match operator {
             ">=" => least = least.max(size),

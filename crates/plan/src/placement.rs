@@ -5,7 +5,8 @@ use std::fmt;
 
 use nearpage_machine::{NodeId, NodeList};
 
-use crate::size::{parse_size, print_size};
+use crate::error::SyntaxError;
+use crate::size::{bytes_of, print_size};
 use crate::{NodeWeights, Owner, PageRun, Placement};
 
 /// Most pages in a row that one weight gives to a node; the kernel's own weights are bytes.
@@ -17,8 +18,12 @@ impl Placement {
     /// number. `runs` yields no runs: they stand beside it in the plan file.
     ///
     /// # Errors
-    /// What was expected, in words, with an example.
-    pub fn parse_among(text: &str, known: &[NodeId]) -> Result<Self, String> {
+    /// What was expected.
+    pub fn parse_among(text: &str, known: &[NodeId]) -> Result<Self, SyntaxError> {
+        Self::among(text, known).map_err(SyntaxError)
+    }
+
+    pub(crate) fn among(text: &str, known: &[NodeId]) -> Result<Self, String> {
         let (pattern, team) = match text.split_once('@') {
             Some((_, "")) => return Err("expected the name of a team after `@`".to_owned()),
             Some((pattern, team)) => (pattern, team.to_owned()),
@@ -35,7 +40,7 @@ impl Placement {
         }
         match (keyword, argument) {
             ("block", None) => Ok(Self::Block { team }),
-            ("block-cyclic", Some(size)) => match parse_size(size)? {
+            ("block-cyclic", Some(size)) => match bytes_of(size)? {
                 0 => Err("a piece of `block-cyclic` has at least one byte".to_owned()),
                 block_bytes => Ok(Self::BlockCyclic { block_bytes, team }),
             },
@@ -161,8 +166,12 @@ impl PageRun {
     /// Reads `0+128 thread:0`: first page, number of pages, owner.
     ///
     /// # Errors
-    /// What was expected, in words, with an example.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// What was expected.
+    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
+        Self::read(text).map_err(SyntaxError)
+    }
+
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
                 "`{text}` is not a run of pages; expected first page, number of pages and owner, \
@@ -173,7 +182,7 @@ impl PageRun {
         let (first_page, pages) = pages.split_once('+').ok_or_else(expected)?;
         let first_page: u64 = first_page.parse().map_err(|_| expected())?;
         let pages: u64 = pages.parse().map_err(|_| expected())?;
-        match Placement::parse_among(owner.trim_start(), &[])? {
+        match Placement::among(owner.trim_start(), &[])? {
             Placement::Whole(owner) if pages > 0 && first_page.checked_add(pages).is_some() => {
                 Ok(Self {
                     first_page,
@@ -266,7 +275,7 @@ pub(crate) mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Placement, String> {
-        Placement::parse_among(text, &[])
+        Placement::among(text, &[])
     }
 
     #[test]
@@ -309,7 +318,7 @@ pub(crate) mod tests {
     #[test]
     fn numactl_lists_are_relative_to_the_machine() {
         let known = [0, 1, 4].map(NodeId);
-        let among = |text| Placement::parse_among(text, &known).map(|p| p.to_string());
+        let among = |text| Placement::among(text, &known).map(|p| p.to_string());
         assert_eq!(among("interleave:!0"), Ok("interleave:1,4".to_owned()));
         assert_eq!(among("interleave:+1-2"), Ok("interleave:1,4".to_owned()));
         assert_eq!(among("node:4"), Ok("node:4".to_owned()));

@@ -1,13 +1,19 @@
 //! Sizes as people write them: `4096`, `64K`, `20M`, `2.5M`, `1G`; units are powers of 1024.
 
+use crate::error::SyntaxError;
+
 const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
 
 /// Reads a size in bytes. `K`, `KB` and `KiB` all mean 1024, and so on up to `T`; case does not
 /// matter; a fraction is rounded to the nearest byte.
 ///
 /// # Errors
-/// What was expected, in words.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+/// What was expected.
+pub fn parse_size(text: &str) -> Result<u64, SyntaxError> {
+    bytes_of(text).map_err(SyntaxError)
+}
+
+pub(crate) fn bytes_of(text: &str) -> Result<u64, String> {
     let expected =
         || format!("`{text}` is not a size; expected bytes or a unit, as in `4096`, `64K`, `2.5M`");
     let digits = text

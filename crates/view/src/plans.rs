@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use nearpage_machine::NodeId;
+use nearpage_machine::{NodeId, ThreadPlacement};
 use nearpage_plan::{Placement, Plan, Subject, Team};
 use nearpage_planner::{
     DecidedPlan, Error, Input, Parameters, Planner, Policy, decide, predict, traffic,
@@ -71,6 +71,8 @@ struct Flows {
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
     decided: DecidedPlan,
+    /// Threads are taken to run so; none: as recorded.
+    layout: Option<ThreadPlacement>,
     origin: String,
     may_be_decided_afresh: bool,
     misfits: Vec<String>,
@@ -89,19 +91,7 @@ pub(crate) fn answer(
     };
     let recording = &opened.recording;
     let machine = session.target.as_ref().unwrap_or(&recording.machine);
-    let found = (!request.afresh)
-        .then(|| file(session, recording))
-        .flatten();
-    let (found, unreadable) = match found {
-        Some(Ok(found)) => (Some(found), None),
-        Some(Err(error)) => (None, Some(error.to_string())),
-        None => (None, None),
-    };
-    let layout = session.threads.or_else(|| {
-        let planned = found.as_ref().and_then(|(_, plan)| plan.threads);
-        planned.map(Into::into)
-    });
-    let planner = Planner::new(recording, &stage.attribution, machine, layout);
+    let planner = |layout| Planner::new(recording, &stage.attribution, machine, layout);
     let known = match request.afresh {
         true => &stage.decided,
         false => &stage.plan,
@@ -109,11 +99,12 @@ pub(crate) fn answer(
     let shown = match known.get() {
         Some(shown) => shown.clone(),
         None => {
-            let mut shown = shown(session, &planner, recording, found).map_err(refused)?;
-            shown.misfits.extend(unreadable);
+            let found = (!request.afresh).then(|| file(session, recording));
+            let shown = shown(session, planner, recording, found.flatten()).map_err(refused)?;
             known.get_or_init(|| shown).clone()
         }
     };
+    let planner = planner(shown.layout);
     let mut decided = shown.decided;
     if !request.placements.is_empty() {
         let programs = planner.programs().map_err(refused)?;
@@ -174,21 +165,31 @@ fn file(
     Some(Plan::read(&path).map(|plan| (path, plan)))
 }
 
-/// Predicts what the plan of a file does, or decides.
-fn shown(
+/// Predicts what the plan of a file does; decides where there is none, or none that can be read.
+fn shown<'a>(
     session: &Session,
-    planner: &Planner,
+    planner: impl Fn(Option<ThreadPlacement>) -> Planner<'a>,
     recording: &Recording,
-    file: Option<(PathBuf, Plan)>,
+    file: Option<Result<(PathBuf, Plan), nearpage_plan::Error>>,
 ) -> Result<Shown, Error> {
+    let (file, unreadable) = match file.transpose() {
+        Ok(file) => (file, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let layout = session.threads.or_else(|| {
+        let planned = file.as_ref().and_then(|(_, plan)| plan.threads);
+        planned.map(Into::into)
+    });
+    let planner = planner(layout);
     let Some((path, plan)) = file else {
         let policy = Policy::default();
         let decided = planner.decide(&[policy], &session.parameters)?;
         return Ok(Shown {
             decided: decided.into_iter().next().expect("a plan for each program"),
             origin: format!("policy {}", policy.as_str()),
+            layout,
             may_be_decided_afresh: false,
-            misfits: Vec::new(),
+            misfits: unreadable.into_iter().collect(),
         });
     };
     let misfits = misfits(&plan, &planner.programs()?[0], recording);
@@ -197,6 +198,7 @@ fn shown(
     Ok(Shown {
         decided,
         origin: path.display().to_string(),
+        layout,
         may_be_decided_afresh: session.plan.is_none(),
         misfits,
     })
@@ -264,7 +266,8 @@ fn edit(
     let known = input.machine.node_ids();
     for (&object, text) in placements {
         let refuse = |what: String| Answer::error(400, what);
-        let placement = Placement::parse_among(text, &known).map_err(refuse)?;
+        let placement =
+            Placement::parse_among(text, &known).map_err(|error| refuse(error.to_string()))?;
         let Some(predicted) = before.objects.get(object) else {
             return Err(refuse(format!("the prediction has no object {object}")));
         };

@@ -89,15 +89,15 @@ impl ObjectTable {
 
     fn placement(&self) -> Result<Placement, Fault> {
         let at = self.placement.span().start;
-        let placement = Placement::parse_among(self.placement.get_ref(), &[])
-            .map_err(|message| (at, message))?;
+        let placement =
+            Placement::among(self.placement.get_ref(), &[]).map_err(|message| (at, message))?;
         match (placement, &self.runs) {
             (Placement::Runs(_), None) => fault(
                 at,
                 "`placement = \"runs\"` needs `runs = [\"0+128 thread:0\"]`",
             ),
             (Placement::Runs(_), Some(texts)) => {
-                let runs = parse_each(texts, PageRun::parse)?;
+                let runs = parse_each(texts, PageRun::read)?;
                 if !ascend(runs.iter().map(|run| (run.first_page, run.pages))) {
                     return fault(at, "`runs` overlap or are not in ascending order");
                 }
