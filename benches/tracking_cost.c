@@ -1,7 +1,7 @@
 /* tracking_cost [PAIRS]: what page-fault samples and mapping records cost programs that do nothing
  * but fault and map. The same work with and without the event in turn, a millisecond each, CPU
  * time of this thread; median and quartiles of the ratios. Events as the sampler opens them
- * (crates/sampler/src/sampler.rs), but for this thread alone. */
+ * (crates/sampler/src/opening.rs), but for this thread alone. */
 #define _GNU_SOURCE
 #include <linux/perf_event.h>
 #include <malloc.h>

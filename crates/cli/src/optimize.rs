@@ -152,13 +152,8 @@ fn decided(
     machine: &Machine,
     output: &Path,
 ) -> anyhow::Result<Vec<DecidedPlan>> {
-    let Analysis {
-        recording,
-        attribution,
-        ..
-    } = analysis;
     let deciding = &arguments.deciding;
-    let planner = Planner::new(recording, attribution, machine, deciding.threads());
+    let planner = Planner::of(analysis, machine, deciding.threads());
     let mut plans = planner.decide(&[arguments.policy.policy()], &deciding.parameters())?;
     plan::write(&mut plans, &output.join("plan.toml"), 1)?;
     Ok(plans)

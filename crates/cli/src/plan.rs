@@ -106,14 +106,12 @@ fn decided(
     machine: &Machine,
     policies: &[Policy],
 ) -> anyhow::Result<Vec<DecidedPlan>> {
-    let Analysis {
-        recording,
-        attribution,
-        ..
-    } = analysis;
     let deciding = &arguments.deciding;
-    let planner = Planner::new(recording, attribution, machine, deciding.threads());
-    let _progress = Progress::new(format!("deciding for {}", recording.folder.display()));
+    let planner = Planner::of(analysis, machine, deciding.threads());
+    let _progress = Progress::new(format!(
+        "deciding for {}",
+        analysis.recording.folder.display()
+    ));
     Ok(planner.decide(policies, &deciding.parameters())?)
 }
 

@@ -53,7 +53,7 @@ pub fn decide(policy: Policy, input: &Input, parameters: &Parameters) -> Plan {
 }
 
 /// The plan that [`Model`] finds best; by pattern where nothing can be predicted.
-pub(crate) fn by_model(input: &Input, parameters: &Parameters) -> Plan {
+fn by_model(input: &Input, parameters: &Parameters) -> Plan {
     let Some(mut model) = Model::new(input, parameters) else {
         let plan = decide(Policy::Object, input, parameters);
         return Plan {

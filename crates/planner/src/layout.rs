@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nearpage_attribution::Attribution;
 use nearpage_machine::{CpuId, CpuList, Machine, NodeId, ThreadPlacement, thread_cpus};
 use nearpage_plan::Layout;
-use nearpage_recording::{Thread, ThreadIndex, ThreadPinning};
+use nearpage_recording::{Recording, Thread, ThreadIndex, ThreadPinning};
 
 /// Share of a thread's accesses that come from the node where a layout has it. A thread that is pinned has
 /// nearly all of them there: the rest is what it did before.
@@ -98,8 +98,18 @@ pub fn thread_nodes(
     nodes
 }
 
+/// Does the machine have the CPUs that the recording's threads ran on, on the same nodes?
+pub(crate) fn has_recorded_cpus(
+    recording: &Recording,
+    attribution: &Attribution,
+    machine: &Machine,
+) -> bool {
+    let mut cpus = attribution.threads.iter().flat_map(|thread| &thread.cpus);
+    cpus.all(|&(cpu, _)| machine.node_of(cpu) == recording.machine.node_of(cpu))
+}
+
 /// The layout that threads were pinned in by [`ThreadPinning`], if by one.
-pub fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
+pub(crate) fn pinned_layout(pinning: ThreadPinning) -> Option<Layout> {
     match pinning {
         ThreadPinning::Compact => Some(Layout::Compact),
         ThreadPinning::Scatter => Some(Layout::Scatter),

@@ -30,6 +30,7 @@ mod making;
 mod object;
 mod parameters;
 mod place;
+mod planner;
 mod prediction;
 mod programs;
 mod quality;
@@ -43,12 +44,13 @@ pub use analysis::Analysis;
 pub use context::Input;
 pub use decide::decide;
 pub use decided::{
-    DecidedPlan, Judged, Layout, PhaseDecisions, PhaseObject, PlanTime, Planner, Threads, VERSION,
+    DecidedPlan, Judged, Layout, PhaseDecisions, PhaseObject, PlanTime, Threads, VERSION,
 };
 pub use error::Error;
 pub use first_touch::FirstTouchBasis;
-pub use layout::{pinned_layout, recorded_layout, thread_nodes};
+pub use layout::{recorded_layout, thread_nodes};
 pub use parameters::{LONGER, Parameters, Policy};
+pub use planner::Planner;
 pub use prediction::{ObjectPrediction, Outcome, Prediction, predict};
 pub use quality::{Quality, quality};
 pub use traffic::{Traffic, traffic};

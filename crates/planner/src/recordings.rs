@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use crate::analysis::Analysis;
 use crate::context::Input;
-use crate::decided::{DecidedPlan, Judged, Planner};
+use crate::decided::{DecidedPlan, Judged};
 use crate::error::Error;
-use crate::layout::{pinned_layout, recorded_layout};
+use crate::layout::{has_recorded_cpus, pinned_layout, recorded_layout};
 use crate::parameters::{Parameters, Policy};
+use crate::planner::Planner;
 use crate::replay::Replays;
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
@@ -93,14 +94,11 @@ pub fn choose(
             machine.name
         )));
     }
-    let planners = analyses.iter().map(
-        |Analysis {
-             recording,
-             attribution,
-             ..
-         }| { Planner::new(recording, attribution, machine, Some(ThreadPlacement::None)) },
-    );
-    let planners: Vec<Planner> = planners.collect();
+    let as_recorded = Some(ThreadPlacement::None);
+    let planners = analyses.iter();
+    let planners: Vec<Planner> = planners
+        .map(|analysis| Planner::of(analysis, machine, as_recorded))
+        .collect();
     let mut programs: Vec<Input> = Vec::new();
     for (analysis, planner) in analyses.iter().zip(&planners) {
         programs.push(only_program(analysis, planner, machine)?);
@@ -266,13 +264,7 @@ fn only_program<'a>(
             names.join(", ")
         )));
     }
-    let used = analysis
-        .attribution
-        .threads
-        .iter()
-        .flat_map(|thread| &thread.cpus);
-    let differs = |cpu| recording.machine.node_of(cpu) != machine.node_of(cpu);
-    if used.map(|used| used.0).any(differs) {
+    if !has_recorded_cpus(recording, &analysis.attribution, machine) {
         return Err(incomparable(format!(
             "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
              --source full --machine {}",

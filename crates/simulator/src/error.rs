@@ -22,6 +22,11 @@ pub enum Error {
     NoSuchCpu(CpuId),
     #[error("the trace names page {page}, but has {}: it is damaged", several(*pages as u64, "page"))]
     NoSuchPage { page: u32, pages: usize },
+    #[error("{path}: cannot be read")]
+    Unreadable {
+        path: String,
+        source: std::io::Error,
+    },
     #[error("{file}: {message}")]
     Schedule { file: String, message: String },
     #[error("simulated time goes beyond the two and a half hours that can be counted")]

@@ -1,6 +1,8 @@
 //! Which thread runs on which CPU, and when: the schedule file of `nearpage simulate`
 //! (`docs/formats.md`).
 
+use std::path::Path;
+
 use nearpage_machine::{CpuId, several};
 use nearpage_recording::ThreadIndex;
 use serde::Deserialize;
@@ -75,6 +77,18 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// Reads a schedule file.
+    ///
+    /// # Errors
+    /// What cannot be read, or is no schedule, with its line.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::from_toml(&text, &file),
+            Err(source) => Err(Error::Unreadable { path: file, source }),
+        }
+    }
+
     /// Reads a schedule file's text; `file` is what messages call it.
     ///
     /// # Errors

@@ -127,17 +127,7 @@ struct Row {
 
 impl Comparison<'_> {
     fn planner<'b>(&'b self, analysis: &'b Analysis) -> Planner<'b> {
-        let Analysis {
-            recording,
-            attribution,
-            ..
-        } = analysis;
-        Planner::new(
-            recording,
-            attribution,
-            self.machine,
-            self.deciding.threads(),
-        )
+        Planner::of(analysis, self.machine, self.deciding.threads())
     }
 
     /// Plans of a recording, and what they do to the reference.
@@ -156,9 +146,9 @@ impl Comparison<'_> {
             plans: Vec::new(),
         };
         let ours = own.programs()?;
-        let decided = {
+        let plans = {
             let _progress = Progress::new(format!("deciding for {}", folder.display()));
-            own.decide(&[self.policy], &self.deciding.parameters())?
+            own.plans(self.policy, &self.deciding.parameters())?
         };
         for expected in reference.programs()? {
             let is_same = |input: &nearpage_planner::Input| {
@@ -168,9 +158,8 @@ impl Comparison<'_> {
                 continue;
             };
             row.quality.add(&quality(&expected, &ours[at], self.policy));
-            let plan = decided[at].plan.clone();
-            row.add(&predict(&plan, &expected));
-            row.plans.push(plan);
+            row.add(&predict(&plans[at], &expected));
+            row.plans.push(plans[at].clone());
         }
         if row.plans.is_empty() {
             bail!(

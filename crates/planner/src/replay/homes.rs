@@ -279,7 +279,7 @@ impl Homes {
 }
 
 /// What `auto` goes by where a plan has it look after the program.
-pub fn auto_parameters(live: &Live) -> Result<AutoParameters, Error> {
+fn auto_parameters(live: &Live) -> Result<AutoParameters, Error> {
     let mut parameters = AutoParameters::default();
     for (name, value) in &live.parameters {
         if !parameters.set(name, &value.to_string())? {

@@ -1,18 +1,16 @@
 //! Threads that go on on other CPUs while they are traced.
 
-use std::fs;
 use std::path::Path;
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_recording::trace::TracedMove;
 use nearpage_simulator::{Schedule, Scheduler, ThreadMove};
 
-use crate::error::{Error, IoContext};
+use crate::error::Error;
 
 /// A schedule's moves, in instructions.
 pub(super) fn moves(path: &Path, machine: &Machine) -> Result<Vec<TracedMove>, Error> {
-    let text = fs::read_to_string(path).at(path, "cannot be read")?;
-    let schedule = Schedule::from_toml(&text, &path.display().to_string())?;
+    let schedule = Schedule::read(path)?;
     if schedule.scheduler != Scheduler::Pinned {
         return Err(Error::ScheduleNotPinned(path.to_owned()));
     }
@@ -34,6 +32,8 @@ pub(super) fn moves(path: &Path, machine: &Machine) -> Result<Vec<TracedMove>, E
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn read(text: &str) -> Result<Vec<TracedMove>, Error> {

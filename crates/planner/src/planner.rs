@@ -1,0 +1,364 @@
+//! The one entry: a recording and a machine, and what is decided for its programs, or predicted of a plan that there
+//! is already.
+//!
+//! Every command that shows a plan asks here, and gets a [`DecidedPlan`]: the same question has one answer, whoever asks
+//! it.
+
+use std::collections::BTreeSet;
+
+use nearpage_attribution::{Attribution, Names};
+use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
+use nearpage_plan::{Plan, Predicted, Program};
+use nearpage_recording::Recording;
+
+use crate::analysis::Analysis;
+use crate::auto::{Model, Times};
+use crate::context::Input;
+use crate::decide::decide;
+use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads, VERSION};
+use crate::error::Error;
+use crate::layout::{has_recorded_cpus, thread_nodes};
+use crate::parameters::{Parameters, Policy};
+use crate::prediction::{Prediction, predict};
+use crate::programs::Programs;
+use crate::replay::{Replays, is_stripped};
+
+/// One recording on one machine: decides for its programs, and predicts what plans do.
+pub struct Planner<'a> {
+    recording: &'a Recording,
+    attribution: &'a Attribution,
+    names: Names<'a>,
+    machine: &'a Machine,
+    assumed: Option<Assumed>,
+    nodes: Vec<NodeId>,
+    threads: Threads,
+    /// Threads run where they were traced, so that a replay tells their time.
+    is_as_recorded: bool,
+}
+
+impl<'a> Planner<'a> {
+    /// `threads`: the layout to assume; none: threads stay where they were recorded if the machine has the recorded
+    /// nodes, and are laid out compactly otherwise.
+    pub fn new(
+        recording: &'a Recording,
+        attribution: &'a Attribution,
+        machine: &'a Machine,
+        threads: Option<ThreadPlacement>,
+    ) -> Self {
+        let (placement, why) = match threads {
+            Some(asked) => (asked, None),
+            None if recording.machine.node_ids() == machine.node_ids()
+                && has_recorded_cpus(recording, attribution, machine) =>
+            {
+                (ThreadPlacement::None, None)
+            }
+            None => {
+                let why = format!("recorded on other nodes than those of {}", machine.name);
+                (ThreadPlacement::Compact, Some(why))
+            }
+        };
+        let of = |placement| {
+            let threads = &recording.tables.threads;
+            thread_nodes(attribution, threads, machine, placement, None)
+        };
+        let nodes = of(placement);
+        let ran = |thread: usize| {
+            let totals = attribution.threads.get(thread);
+            totals.is_some_and(|totals| !totals.cpus.is_empty())
+        };
+        let is_as_recorded = placement == ThreadPlacement::None || {
+            let recorded = of(ThreadPlacement::None);
+            (0..nodes.len()).all(|at| !ran(at) || nodes[at] == recorded[at])
+        };
+        let used = (0..nodes.len()).filter(|&at| ran(at));
+        let used: BTreeSet<NodeId> = used.map(|at| nodes[at]).collect();
+        let with_cpus = machine.nodes.iter().filter(|node| !node.cpus.is_empty());
+        Self {
+            recording,
+            attribution,
+            names: Names::new(&recording.tables, &attribution.objects),
+            machine,
+            assumed: machine.with_assumed_bandwidth(),
+            threads: Threads {
+                layout: match placement {
+                    ThreadPlacement::None => Layout::AsRecorded,
+                    ThreadPlacement::Compact => Layout::Compact,
+                    ThreadPlacement::Scatter => Layout::Scatter,
+                },
+                why,
+                threads: (0..nodes.len()).filter(|&at| ran(at)).count(),
+                nodes_used: used.len(),
+                nodes: with_cpus.count(),
+            },
+            nodes,
+            is_as_recorded,
+        }
+    }
+
+    /// The same of an analysis.
+    pub fn of(
+        analysis: &'a Analysis,
+        machine: &'a Machine,
+        threads: Option<ThreadPlacement>,
+    ) -> Self {
+        Self::new(&analysis.recording, &analysis.attribution, machine, threads)
+    }
+
+    /// The node of each thread, by [`nearpage_recording::ThreadIndex`].
+    pub fn thread_nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    /// Where threads are taken to run.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+
+    /// What decisions are made from: an input for each executable that bears some of the cost, the costliest first;
+    /// of several processes of one executable, the busiest speaks for all.
+    ///
+    /// # Errors
+    /// [`Error::NoThreads`].
+    pub fn programs(&self) -> Result<Vec<Input<'_>>, Error> {
+        let programs = Programs {
+            attribution: self.attribution,
+            tables: &self.recording.tables,
+            metadata: &self.recording.metadata,
+        };
+        let found = programs.find();
+        if found.is_empty() {
+            return Err(Error::NoThreads(self.recording.folder.clone()));
+        }
+        let input = |(pid, program): (u32, Program)| Input {
+            attribution: self.attribution,
+            tables: &self.recording.tables,
+            names: &self.names,
+            machine: self.machine,
+            thread_nodes: &self.nodes,
+            pid,
+            program,
+            page_bytes: self.machine.page_bytes,
+        };
+        Ok(found.into_iter().map(input).collect())
+    }
+
+    /// The machine with what had to be assumed of it, on which times are predicted.
+    fn modelled(&self) -> &Machine {
+        let assumed = self.assumed.as_ref();
+        assumed.map_or(self.machine, |assumed| &assumed.machine)
+    }
+
+    /// The judge that replays the recording, where it has a trace that can be replayed with threads where they are taken
+    /// to run.
+    pub(crate) fn replays(&self, longer: f64) -> Result<Option<Replays<'_>>, Error> {
+        match self.is_as_recorded && self.machine.nodes_with_memory().len() > 1 {
+            true => Replays::of(self.recording, self.modelled(), longer),
+            false => Ok(None),
+        }
+    }
+
+    /// Decides by each policy for each program of the recording, the costliest first.
+    ///
+    /// # Errors
+    /// A recording without threads, or that cannot be read.
+    pub fn decide(
+        &self,
+        policies: &[Policy],
+        parameters: &Parameters,
+    ) -> Result<Vec<DecidedPlan>, Error> {
+        let programs = self.programs()?;
+        // What one policy has replayed is known to the others.
+        let mut replays = self.replays(parameters.longer)?;
+        let mut decided = Vec::new();
+        for (&policy, input) in policies
+            .iter()
+            .flat_map(|one| programs.iter().map(move |input| (one, input)))
+        {
+            let limit_ns = f64::INFINITY;
+            let one = self.decide_within(limit_ns, policy, input, parameters, replays.as_mut())?;
+            decided.extend(one);
+        }
+        Ok(decided)
+    }
+
+    /// The plans alone by one policy, without what they do, for each of [`Self::programs`].
+    ///
+    /// # Errors
+    /// A recording without threads, or that cannot be read.
+    pub fn plans(&self, policy: Policy, parameters: &Parameters) -> Result<Vec<Plan>, Error> {
+        let mut replays = match policy {
+            Policy::Auto => self.replays(parameters.longer)?,
+            _ => None,
+        };
+        let programs = self.programs()?;
+        let plan = |input| plan_within(f64::INFINITY, policy, input, parameters, replays.as_mut());
+        let plans: Vec<Option<Plan>> = programs.iter().map(plan).collect::<Result<_, _>>()?;
+        Ok(plans.into_iter().flatten().collect())
+    }
+
+    /// Decides for one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
+    pub(crate) fn decide_within(
+        &self,
+        limit_ns: f64,
+        policy: Policy,
+        input: &Input,
+        parameters: &Parameters,
+        mut replays: Option<&mut Replays<'_>>,
+    ) -> Result<Option<DecidedPlan>, Error> {
+        let plan = plan_within(limit_ns, policy, input, parameters, replays.as_deref_mut())?;
+        let Some(plan) = plan else { return Ok(None) };
+        let is_replayed = replays.is_some();
+        let mut decided = self.predicted(plan, input, parameters, replays)?;
+        let program = &input.program.executable;
+        if parameters.phases && is_stripped(self.recording, &input.program) {
+            decided.notes.push(format!(
+                "{program} is stripped: no phase is seen that begins with a function of its own; one with its symbols \
+                 shows them"
+            ));
+        }
+        if parameters.live && policy == Policy::Auto && !is_replayed {
+            decided.notes.push(format!(
+                "--live: {} cannot be replayed on {}, so that nothing is known of what online migration is worth",
+                self.recording.folder.display(),
+                self.machine.name
+            ));
+        }
+        Ok(Some(decided))
+    }
+
+    /// Predicts what a plan does, one that was read from a file or changed by hand: for the first program that it is
+    /// for, or for the costliest one where it is for none of the recording.
+    ///
+    /// # Errors
+    /// A recording without threads or that cannot be read; a plan that means what the machine does not have.
+    pub fn predict(&self, plan: Plan, parameters: &Parameters) -> Result<DecidedPlan, Error> {
+        let programs = self.programs()?;
+        let is_for = |input: &&Input| input.program.executable == plan.program.executable;
+        let input = programs.iter().find(is_for).unwrap_or(&programs[0]);
+        let mut replays = self.replays(parameters.longer)?;
+        self.predicted(plan, input, parameters, replays.as_mut())
+    }
+
+    fn predicted(
+        &self,
+        mut plan: Plan,
+        input: &Input,
+        parameters: &Parameters,
+        replays: Option<&mut Replays<'_>>,
+    ) -> Result<DecidedPlan, Error> {
+        let prediction = predict(&plan, input);
+        let times = match replays {
+            Some(replays) => Some((Judged::Replay, replays.times(&plan)?)),
+            None => Model::new(input, parameters).map(|model| (Judged::Model, model.times(&plan))),
+        };
+        let time = times.map(|(by, [recorded, scaled]): (_, [Times; 2])| PlanTime {
+            by,
+            first_touch_ns: recorded.first_touch_ns,
+            planned_ns: recorded.planned_ns,
+            runtime_scale: parameters.longer,
+            scaled_first_touch_ns: scaled.first_touch_ns,
+            scaled_planned_ns: scaled.planned_ns,
+        });
+        note_effects(&mut plan, &prediction);
+        let predicted = Predicted {
+            local_before: prediction.first_touch.local_share,
+            local_after: prediction.planned.local_share,
+            first_touch_ns: time.map(|time| time.scaled_first_touch_ns),
+            planned_ns: time.map(|time| time.scaled_planned_ns),
+        };
+        plan.predicted = (prediction.accesses > 0.0).then_some(predicted);
+        let warning = plan.predicted.and_then(|predicted| predicted.warning());
+        let changes_something =
+            !plan.decisions.is_empty() || !plan.phases.is_empty() || plan.live.is_some();
+        Ok(DecidedPlan {
+            version: VERSION,
+            file: None,
+            program: input.program.executable.clone(),
+            machine: self.machine.name.clone(),
+            policy: plan.policy.clone(),
+            threads: self.threads.clone(),
+            assumed: self
+                .assumed
+                .as_ref()
+                .filter(|_| time.is_some())
+                .map(|assumed| assumed.words.clone()),
+            time,
+            online_migration: plan.live.as_ref().map(|live| live.parameters.clone()),
+            phases: plan.phases.iter().map(PhaseDecisions::from).collect(),
+            warnings: warning.filter(|_| changes_something).into_iter().collect(),
+            notes: self.notes(),
+            prediction,
+            plan,
+        })
+    }
+
+    /// What has to be known of where threads run.
+    fn notes(&self) -> Vec<String> {
+        let Threads {
+            layout,
+            threads,
+            nodes_used,
+            nodes,
+            ..
+        } = self.threads;
+        if nodes_used >= nodes.min(threads) || layout == Layout::Scatter {
+            return Vec::new();
+        }
+        let are_traced = self.recording.metadata.tracing.is_some() && self.is_as_recorded;
+        let on = match nodes_used {
+            1 => "one node, where every access can be local".to_owned(),
+            several => format!("{several} of {nodes} nodes"),
+        };
+        vec![match are_traced {
+            true => format!(
+                "all {threads} threads were traced on {on}; `nearpage record --source full --threads scatter` spreads them \
+                 over all {nodes}"
+            ),
+            false => format!(
+                "all {threads} threads are taken to run on {on}; `--threads scatter` plans for threads spread over all \
+                 {nodes}"
+            ),
+        }]
+    }
+}
+
+/// Makes the plan of one program; none where replays show that it takes longer than `limit_ns` under all simple rules.
+fn plan_within(
+    limit_ns: f64,
+    policy: Policy,
+    input: &Input,
+    parameters: &Parameters,
+    replays: Option<&mut Replays<'_>>,
+) -> Result<Option<Plan>, Error> {
+    match (policy, replays) {
+        (Policy::Auto, Some(replays)) => replays.decide(limit_ns, input, parameters),
+        _ => Ok(Some(decide(policy, input, parameters))),
+    }
+}
+
+/// Sets what decisions are expected to do to what is predicted of their objects, so that the plan's file says what
+/// every command prints.
+fn note_effects(plan: &mut Plan, prediction: &Prediction) {
+    let mut of_decision: Vec<Vec<usize>> = vec![Vec::new(); plan.decisions.len()];
+    for (number, object) in prediction.objects.iter().enumerate() {
+        for &at in &object.decisions {
+            of_decision[at].push(number);
+        }
+    }
+    for (decision, objects) in plan.decisions.iter_mut().zip(of_decision) {
+        let objects = || objects.iter().map(|&number| &prediction.objects[number]);
+        let accesses: f64 = objects().map(|object| object.accesses).sum();
+        if accesses <= 0.0 {
+            continue;
+        }
+        let mean = |share: fn(&crate::ObjectPrediction) -> f64| {
+            objects()
+                .map(|object| share(object) * object.accesses)
+                .sum::<f64>()
+                / accesses
+        };
+        let is_known = objects().all(|object| !object.first_touch_assumed);
+        decision.effect.local_before = is_known.then(|| mean(|one| one.first_touch.local_share));
+        decision.effect.local_after = mean(|one| one.planned.local_share);
+    }
+}
