@@ -7,6 +7,7 @@
 //!   mapping and page by page.
 //!
 //! - [`Browser`]: a real Chromium, for the page.
+//! - [`chaos`]: real programs under nearpage while things go wrong around them.
 //!
 //! It deliberately knows nothing of nearpage's crates: tests see what a user sees. Only the page's
 //! tests make up a recording, whose pattern they then look for.
@@ -28,6 +29,7 @@
 
 mod browser;
 mod case;
+pub mod chaos;
 mod guest;
 mod inspection;
 pub mod numa_maps;

@@ -64,6 +64,27 @@ fn compile(case: &Case, name: &str, source: &str, options: &[&str]) -> std::path
 }
 
 #[test]
+fn a_recording_outlives_the_reader_of_what_it_says() {
+    let case = Case::new("closed_pipe");
+    let unheard = |arguments: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command.args(arguments).args(["--", "sh", "-c"]);
+        command.arg("sleep 0.1; sort -S 1M </etc/services >sorted; exit 3");
+        let mut nearpage = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop((nearpage.stdout.take(), nearpage.stderr.take()));
+        nearpage.wait().unwrap().code()
+    };
+    assert_eq!(unheard(&["record", "-o", "r"]), Some(3));
+    case.nearpage(["report", "r"]).success();
+    assert_eq!(unheard(&["run", "--place", "heap>=4K=interleave"]), Some(3));
+    assert_eq!(unheard(&["live", "--interval", "0.1"]), Some(3));
+}
+
+#[test]
 fn what_cannot_be_printed_is_said_in_a_line() {
     let case = Case::new("full_output");
     let into = |output: &str, words: &str| {

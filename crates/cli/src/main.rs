@@ -80,6 +80,10 @@ fn tell(said: &clap::Error) -> anyhow::Result<ExitCode> {
 }
 
 fn run_command(command: Command) -> anyhow::Result<ExitCode> {
+    use Command::{Live, Optimize, Record, Run};
+    if matches!(command, Record(_) | Run(_) | Optimize(_) | Live(_)) {
+        signals::survive_closed_pipes();
+    }
     match command {
         Command::Record(arguments) => record::main(arguments),
         Command::Report(arguments) => report::main(arguments),

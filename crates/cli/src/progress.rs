@@ -1,6 +1,6 @@
 //! A line on standard error for what takes longer than two seconds, where people are watching.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, spawn};
@@ -36,16 +36,13 @@ impl Progress {
             let mut shown = false;
             while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
                 let doing = printable(&current.lock().expect("nobody panics holding it"));
-                eprint!(
-                    "\r\x1b[Knearpage: {doing}, {} s",
-                    started.elapsed().as_secs()
-                );
-                let _ = std::io::stderr().flush();
+                let seconds = started.elapsed().as_secs();
+                let _ = write!(stderr(), "\r\x1b[Knearpage: {doing}, {seconds} s");
                 shown = true;
                 wait = Duration::from_secs(1);
             }
             if shown {
-                eprint!("\r\x1b[K");
+                let _ = write!(stderr(), "\r\x1b[K");
             }
         });
         Self {

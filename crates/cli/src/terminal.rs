@@ -36,9 +36,9 @@ pub fn colour() -> bool {
 }
 
 /// Says a line on standard error, where it can't mix with results. Names in it, of files, programs and machines, may
-/// have any character, and move no cursor.
+/// have any character, and move no cursor. Whether anybody reads it or not.
 pub fn say(line: &str) {
-    eprintln!("nearpage: {}", printable(line));
+    let _ = writeln!(std::io::stderr(), "nearpage: {}", printable(line));
 }
 
 /// Prints all of a text on standard output, which an error names.

@@ -41,16 +41,26 @@ pub fn restore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, action) };
 }
 
-/// Has writes beyond `ulimit -f` fail, as those to a full disk do, where they would end this process. By a handler:
-/// unlike an ignored signal, commands do not inherit it. To be called before there are threads.
+/// Has writes beyond `ulimit -f` fail, as those to a full disk do, where they would end this process.
 pub fn survive_file_size_limit() {
+    survive(libc::SIGXFSZ);
+}
+
+/// Has writes to closed pipes fail, for commands that observe: whoever no longer reads what they say does not end the
+/// recording, or leave anything behind.
+pub fn survive_closed_pipes() {
+    survive(libc::SIGPIPE);
+}
+
+/// By a handler: unlike an ignored signal, commands do not inherit it.
+fn survive(signal: libc::c_int) {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: sets a disposition before any other thread exists; the handler does nothing.
+    // SAFETY: sets a disposition; the handler does nothing.
     unsafe {
         // What was ignored stays so, for commands too.
-        if libc::signal(libc::SIGXFSZ, handler) == libc::SIG_IGN {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        if libc::signal(signal, handler) == libc::SIG_IGN {
+            libc::signal(signal, libc::SIG_IGN);
         }
     }
 }

@@ -1,0 +1,153 @@
+//! What is drawn.
+
+use std::fmt;
+
+use super::programs::Program;
+use super::random::Random;
+use super::surroundings::Surroundings;
+
+/// Who observes or places the program: the words between `nearpage` and the program's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observer {
+    /// The subcommand and its options; `OUT` stands for a folder to write.
+    pub words: &'static [&'static str],
+    /// It is attached to the program, which runs already.
+    pub attaches: bool,
+}
+
+const fn launching(words: &'static [&'static str]) -> Observer {
+    Observer {
+        words,
+        attaches: false,
+    }
+}
+
+const OBSERVERS: [Observer; 10] = [
+    launching(&["record", "-o", "OUT"]),
+    launching(&["record", "--rate", "2999", "-o", "OUT"]),
+    launching(&["record", "--source", "signal", "-o", "OUT"]),
+    launching(&[
+        "record",
+        "--all-allocations",
+        "--threads",
+        "scatter",
+        "-o",
+        "OUT",
+    ]),
+    launching(&["record", "--json", "-q", "--for", "0.2", "-o", "OUT"]),
+    launching(&["run", "--place", "heap>=64K=interleave"]),
+    launching(&[
+        "run",
+        "--place",
+        "rest=interleave",
+        "--place",
+        "mapping>=64K=block",
+        "--threads",
+        "compact",
+    ]),
+    launching(&[
+        "run",
+        "--place",
+        "heap>=4K=block",
+        "--mechanism",
+        "touch",
+        "--replicate",
+        "code",
+    ]),
+    launching(&["live", "-q", "--interval", "0.1", "--policy", "auto"]),
+    Observer {
+        words: &["record", "--rate", "997", "-o", "OUT", "-p"],
+        attaches: true,
+    },
+];
+
+/// What happens to the observer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// Nothing.
+    Nothing,
+    /// A signal after so many milliseconds.
+    Signal(&'static str, u64),
+    /// It stops after so many milliseconds, for so many.
+    Pause(u64, u64),
+    /// The folder that it writes has room for so many KiB.
+    FullDisk(u64),
+    /// It begins with these streams closed.
+    ClosedStreams(&'static str),
+    /// Nobody reads what it says.
+    BrokenPipe,
+    /// The folder for temporary files is gone.
+    NoTemporaryFolder,
+}
+
+impl Mishap {
+    fn draw(random: &mut Random) -> Self {
+        match random.below(12) {
+            0..=3 => {
+                let signal = random.of(&["KILL", "KILL", "TERM", "INT", "HUP", "QUIT"]);
+                Self::Signal(signal, 1 + random.below(400))
+            }
+            4 | 5 => Self::Pause(1 + random.below(200), 50 + random.below(400)),
+            6 => Self::FullDisk(8 << random.below(9)),
+            7 => {
+                Self::ClosedStreams(random.of(&["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"]))
+            }
+            8 => Self::BrokenPipe,
+            9 => Self::NoTemporaryFolder,
+            _ => Self::Nothing,
+        }
+    }
+}
+
+/// One thing that is tried.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Its number after the seed.
+    pub number: u64,
+    /// The program.
+    pub program: &'static Program,
+    /// What it is wrapped in.
+    pub surroundings: Surroundings,
+    /// Who observes it.
+    pub observer: Observer,
+    /// What goes wrong.
+    pub mishap: Mishap,
+}
+
+impl Event {
+    /// Does nearpage pass what happens to it on to the program? Who launched it is sent what is meant for both.
+    pub fn reaches_program(&self) -> bool {
+        let is_passed_on = matches!(self.mishap, Mishap::Signal("TERM" | "HUP" | "INT", _));
+        is_passed_on && !self.observer.attaches
+    }
+
+    /// The event of this number.
+    pub fn draw(seed: u64, number: u64, programs: &[&'static Program]) -> Self {
+        let mut random = Random::new(seed, number);
+        Self {
+            number,
+            program: random.of(programs),
+            surroundings: Surroundings::draw(&mut random),
+            observer: random.of(&OBSERVERS),
+            mishap: Mishap::draw(&mut random),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let observer = self.observer.words.join(" ");
+        write!(f, "{}{}; {observer}", self.program.name, self.surroundings)?;
+        match &self.mishap {
+            Mishap::Nothing => Ok(()),
+            Mishap::Signal(signal, after_ms) => write!(f, "; SIG{signal} after {after_ms} ms"),
+            Mishap::Pause(after_ms, for_ms) => {
+                write!(f, "; stopped after {after_ms} ms for {for_ms} ms")
+            }
+            Mishap::FullDisk(kib) => write!(f, "; a disk of {kib} KiB"),
+            Mishap::ClosedStreams(streams) => write!(f, "; {streams}"),
+            Mishap::BrokenPipe => write!(f, "; nobody reads what it says"),
+            Mishap::NoTemporaryFolder => write!(f, "; no folder for temporary files"),
+        }
+    }
+}

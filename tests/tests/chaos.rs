@@ -1,0 +1,25 @@
+//! Real programs under nearpage while things go wrong around them; `tests/chaos` goes on where this ends.
+
+use nearpage_tests::chaos::{Event, Harness, available};
+use nearpage_tests::{Case, nearpage_path};
+
+/// Whoever changes it tests something else: the events are drawn from it.
+const SEED: u64 = 20_261_125;
+
+#[test]
+fn programs_do_not_notice_what_happens_to_their_observer() {
+    let case = Case::new("chaos");
+    let programs = available();
+    assert!(
+        programs.len() >= 25,
+        "only {} programs are installed",
+        programs.len()
+    );
+    let harness = Harness::new(&nearpage_path(), case.folder()).unwrap();
+    let events = (0..100).map(|number| Event::draw(SEED, number, &programs));
+    let harms: Vec<String> = events
+        .filter_map(|event| harness.run(&event).unwrap())
+        .map(|harm| harm.to_string())
+        .collect();
+    assert!(harms.is_empty(), "{}", harms.join("\n"));
+}
