@@ -84,6 +84,14 @@ pub fn is_own_module(file_name: &[u8]) -> bool {
     file_name.starts_with(b"libnearpage")
 }
 
+/// Is anonymous memory with this protection what the preload library keeps? It may be written and is not said to be
+/// readable, as nobody else's.
+pub fn is_own_memory(protection: u32) -> bool {
+    const READ_WRITE_EXECUTE: u32 = 7;
+    const WRITE: u32 = 2;
+    protection & READ_WRITE_EXECUTE == WRITE
+}
+
 /// Is this the name of a function or object as a compiler of C++ or Rust encodes it? A demangler takes others for the
 /// encoding of a type: an array `n` in C would be `__int128`.
 pub fn is_mangled(name: &str) -> bool {
