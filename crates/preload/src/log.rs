@@ -340,28 +340,28 @@ impl Segments {
     }
 
     fn complain(&self, cause: Cause) {
-        let path = core::str::from_utf8(self.path.as_bytes())
-            .unwrap_or("?")
-            .trim_end_matches('\0');
+        let pid = self.pid;
         match cause {
-            Cause::Bound => message::line(format_args!(
-                "the allocation log of process {} has reached {} MiB and ends here; raise it with {}",
-                self.pid,
+            Cause::Bound => message::ends_log(format_args!(
+                "the allocation log of process {pid} has reached {} MiB and ends here; raise it with {}",
                 self.bytes_max >> 20,
                 nearpage_wire::LOG_BYTES_MAX_VARIABLE
             )),
-            Cause::Segment(Errno(number)) => message::line(format_args!(
-                "cannot make {path} (error {number}{}): allocations of process {} are no longer logged",
+            Cause::Segment(Errno(number)) => message::ends_log(format_args!(
+                "allocations of process {pid} are not logged{}: its log cannot grow (error {number}{})",
+                if self.sequence > 0 { " any more" } else { "" },
                 match number {
-                    2 => ", no such folder",
-                    13 => ", permission denied",
-                    23 | 24 => ", too many open files",
-                    27 => ", file size limit",
-                    28 => ", disk full",
-                    122 => ", disk quota",
+                    2 =>
+                        ", no such folder: the process is in another root or mount namespace, or the recorder has ended",
+                    13 =>
+                        ", permission denied: have the user who owns that folder start the program",
+                    23 | 24 => ", too many open files: raise ulimit -n",
+                    27 => ", file size limit: raise ulimit -f",
+                    28 => ", disk full: record to another disk with -o",
+                    30 => ", read-only file system: record to another one with -o",
+                    122 => ", disk quota: record to another disk with -o",
                     _ => "",
                 },
-                self.pid
             )),
         }
     }

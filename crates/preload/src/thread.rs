@@ -81,6 +81,8 @@ pub struct Thread {
     pub used: crate::signal::Used,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
+    /// [`crate::launch`]: its memory; 0: none yet.
+    pub scratch: usize,
     /// [`crate::signal`]: the ring was not there yet to say that it begins.
     pub begin_unsaid: AtomicBool,
 }

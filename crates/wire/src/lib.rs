@@ -22,15 +22,20 @@
 pub mod allocation_log;
 pub mod checksum;
 pub mod compact_plan;
+pub mod messages;
 pub mod pieces;
 pub mod replicas;
 pub mod samples;
+pub mod sanitizer;
 pub mod trace;
 pub mod tracer_setup;
 
 /// Environment variable: folder that the preload library writes allocation-log segments to.
 /// Absent: nothing is logged.
 pub const LOG_DIRECTORY_VARIABLE: &str = "NEARPAGE_LOG";
+/// Environment variable: path of the file that takes what the preload library has to say to people
+/// ([`messages`]). Absent: it says nothing.
+pub const MESSAGES_VARIABLE: &str = "NEARPAGE_MESSAGES";
 /// Environment variable: path of a compact plan. Absent: nothing is placed.
 pub const PLAN_VARIABLE: &str = "NEARPAGE_PLAN";
 /// Environment variable: path of a file to which each process appends its placement summary.

@@ -123,6 +123,19 @@ macro_rules! announce {
 
 pub(super) use {announce, enter};
 
+/// Argument `number` of a function that is announced, below 6, from the place that its entry passed.
+///
+/// # Safety
+/// `at` is that of an `announce!` entry that has not returned.
+pub(super) unsafe fn argument(at: usize, number: usize) -> usize {
+    let place = match cfg!(target_arch = "x86_64") {
+        true => at - 8 * (number + 1),
+        false => at - 64 + 8 * number,
+    };
+    // SAFETY: the stub keeps the registers there.
+    unsafe { *(place as *const usize) }
+}
+
 /// The caller of a hook, from the place that its entry passed.
 pub(super) fn caller(at: usize) -> Caller {
     // SAFETY: the entry stubs pass the address of the return address, or of the frame record.

@@ -20,7 +20,7 @@ use crate::left_out::LeftOut;
 use crate::log::Log;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread, Token};
-use crate::{environment, loader, message, place, real, signal, sys};
+use crate::{deepbind, environment, launch, loader, message, place, real, replicas, signal, sys};
 
 pub use allocations::Mapping;
 pub use filter::{FILTER, Filter};
@@ -43,6 +43,8 @@ mod phase {
     pub const STARTING: u32 = 1;
     pub const ACTIVE: u32 = 2;
     pub const OFF: u32 = 3;
+    /// The program has a filter of system calls: none are made any more.
+    pub const FILTERED: u32 = 4;
 }
 
 /// The observer of one process.
@@ -133,7 +135,7 @@ impl Tracker {
                     place::thread_started(0, thread.order, thread.tid);
                 }
             }
-            phase::OFF => thread.countdown = i64::MAX,
+            phase::OFF | phase::FILTERED => thread.countdown = i64::MAX,
             _ => {}
         }
         if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
@@ -159,6 +161,7 @@ impl Tracker {
             thread.countdown = thread
                 .countdown
                 .saturating_add(core::mem::take(&mut thread.countdown_aside));
+            deepbind::modules_changed();
             place::modules_changed();
         }
         Some(Observed {
@@ -172,7 +175,9 @@ impl Tracker {
         let Some(request) = Request::of_environment() else {
             return false;
         };
-        message::remember_standard_error();
+        message::start();
+        message::is_of(sys::getpid());
+        launch::start();
         signal::start();
         self.start_as(thread, &request)
     }
@@ -185,7 +190,7 @@ impl Tracker {
             .sites
             .reserve(now, if roomy { SITES_BYTES } else { SITES_BYTES / 16 })
         {
-            message::line(format_args!(
+            message::ends_log(format_args!(
                 "no memory for call sites: this process is not observed"
             ));
             return false;
@@ -206,7 +211,7 @@ impl Tracker {
             if self.log.open(directory, now, request.bytes_max) {
                 self.logs.store(1, Ordering::Relaxed);
             } else {
-                message::line(format_args!(
+                message::ends_log(format_args!(
                     "{} is not an absolute path: allocations are not logged",
                     nearpage_wire::LOG_DIRECTORY_VARIABLE
                 ));
@@ -215,7 +220,7 @@ impl Tracker {
                 .store(request.small_sample_bytes, Ordering::Relaxed);
             self.sites.allow(request.unwinding_ns);
             if !self.logs_every_allocation() && !self.alive.reserve(roomy) {
-                message::line(format_args!(
+                message::ends_log(format_args!(
                     "no memory to remember objects: this process is not observed"
                 ));
                 return false;
@@ -313,6 +318,39 @@ impl Tracker {
             signal::finish(observed.thread);
             place::finish();
         }
+    }
+
+    /// Is this process observed?
+    pub fn is_active(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == phase::ACTIVE
+    }
+
+    /// Has the program a filter of system calls, so that none must be made?
+    pub fn is_filtered(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == phase::FILTERED
+    }
+
+    /// The program is about to install a filter of system calls. Whatever still needs any is done now.
+    pub fn filter_is_installed(&self, at: usize) {
+        let _left_out = LeftOut::begin();
+        let Some(observed) = self.observe(at) else {
+            return;
+        };
+        message::ends_log(format_args!(
+            "process {} restricts its system calls (seccomp): what it allocates from then on is not logged, sampled \
+             from inside or placed, nor what programs that it executes allocate",
+            sys::getpid()
+        ));
+        if self.finished.swap(1, Ordering::Relaxed) == 0 {
+            self.record_counters(observed.thread);
+            signal::stop(observed.thread);
+            place::finish();
+        }
+        place::rest::stop();
+        replicas::stop();
+        self.phase.store(phase::FILTERED, Ordering::Release);
+        FILTER.narrow(usize::MAX);
+        observed.thread.countdown = i64::MAX;
     }
 
     /// The process is about to become another program, unless that fails.

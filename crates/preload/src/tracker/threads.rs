@@ -9,7 +9,7 @@ use super::{TRACKER, Tracker, phase};
 use crate::left_out::LeftOut;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread};
-use crate::{bounds, large, place, real, signal, sys};
+use crate::{bounds, large, launch, message, place, real, signal, sys};
 
 /// `MADV_WIPEONFORK`.
 const ADVICE_WIPE_ON_FORK: usize = 18;
@@ -76,7 +76,9 @@ impl Tracker {
         for counter in self.shards.iter().flat_map(|shard| &shard.0) {
             counter.store(0, Ordering::Relaxed);
         }
-        self.pid.store(sys::getpid(), Ordering::Relaxed);
+        let pid = sys::getpid();
+        self.pid.store(pid, Ordering::Relaxed);
+        message::is_of(pid);
         thread.tid = sys::gettid();
         thread.random = 0;
         thread.block = 0;
@@ -166,7 +168,7 @@ impl Tracker {
         let Some((thread, _token)) = Thread::enter() else {
             return;
         };
-        if self.is_forked() || thread.stage != Stage::Unknown {
+        if !self.is_active() || self.is_forked() || thread.stage != Stage::Unknown {
             return;
         }
         thread.tid = sys::gettid();
@@ -189,7 +191,7 @@ impl Tracker {
         let Some((thread, _token)) = Thread::enter() else {
             return false;
         };
-        if thread.stage != Stage::Running {
+        if thread.stage != Stage::Running || !self.is_active() {
             return false;
         }
         thread.destructor_rounds += 1;
@@ -203,6 +205,7 @@ impl Tracker {
         signal::thread_ends(thread);
         self.log.release(thread);
         large::release(thread);
+        launch::thread_ends(thread);
         thread.stage = Stage::Ended;
         thread.countdown = i64::MAX;
         false

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_machine::Machine;
-use nearpage_recording::{Attached, Finished, LogWriter, SampleCounts, Source, ThreadPinning};
+use nearpage_recording::{
+    Attached, Finished, LogWriter, Messages, SampleCounts, Source, ThreadPinning, Unsampled,
+};
 use nearpage_sampler::{
     Choice, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target, Wanted, calibrate,
     calibrate_signal, choose_source,
@@ -27,6 +29,7 @@ use crate::command::command_status;
 use crate::environment::{Environment, SmallAllocations, allocation_log};
 use crate::error::{Error, IoContext};
 use crate::libraries::PreloadLibrary;
+use crate::messages;
 use crate::output::OutputFolder;
 
 /// What to record, and how.
@@ -159,12 +162,12 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
 
     let mut sink = LogSink::new(log, say);
     let summary = sampler.run(&mut sink)?;
-    let mut log = sink.into_log()?;
+    let (mut log, unsampled) = sink.into_log()?;
     let is_attached = attached.is_some();
     log.metadata_mut().attached = attached;
     // The sampler may have taken another source than was chosen before: someone else took the PMU meanwhile.
     metadata::set_source(log.metadata_mut(), &sampling, &choice);
-    finish(log, &summary, notes, is_attached)
+    finish(log, &summary, &unsampled, notes, is_attached)
 }
 
 /// What the sampler is told of the source and the rate, and which source it will take.
@@ -217,6 +220,7 @@ fn preload(
     sampling.samples_folder.clone_from(&folder);
     let environment = &mut sampling.environment;
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    environment.push(messages::make_file(&folder)?);
     environment.extend(allocation_log(folder, small));
     Ok(())
 }
@@ -225,6 +229,7 @@ fn preload(
 fn finish(
     mut log: LogWriter,
     summary: &Summary,
+    unsampled: &Unsampled,
     mut notes: Vec<String>,
     attached: bool,
 ) -> Result<Observed, Error> {
@@ -234,7 +239,9 @@ fn finish(
             notes.push(note.clone());
         }
     }
-    notes.extend(warnings(summary, &counts));
+    notes.extend(warnings(summary, &counts, unsampled));
+    let said = Messages::read(&log.allocation_log_folder()).lines;
+    notes.extend(said);
     let metadata = log.metadata_mut();
     metadata.begin_ns = summary.begin_ns;
     metadata.rates = metadata::rates(summary);
