@@ -84,15 +84,15 @@ impl Log {
         }
     }
 
-    /// Switches the log on. Segments are made in `directory` when they are first needed, `bytes_max`
+    /// Switches the log of process `pid` on. Segments are made in `directory` when they are first needed, `bytes_max`
     /// bytes of them in all. False when the folder's name is unusable.
-    pub fn open(&self, directory: &[u8], start_ns: u64, bytes_max: u64) -> bool {
+    pub fn open(&self, directory: &[u8], pid: u32, start_ns: u64, bytes_max: u64) -> bool {
         let Some(_lock) = self.lock() else {
             return false;
         };
         // SAFETY: under the lock.
         let segments = unsafe { &mut *self.segments.get() };
-        segments.pid = sys::getpid();
+        segments.pid = pid;
         segments.start_ns = start_ns;
         segments.bytes_max = bytes_max;
         segments.directory.clear();
@@ -170,7 +170,7 @@ impl Log {
             Ok(block) => {
                 // SAFETY: a fresh block of a mapped segment. The magic goes last.
                 unsafe {
-                    *((block + 4) as *mut u32) = thread.tid;
+                    *((block + 4) as *mut u32) = thread.number;
                     (*(block as *const AtomicU32))
                         .store(u32::from_le_bytes(BLOCK_MAGIC), Ordering::Release);
                 }
@@ -206,12 +206,12 @@ impl Log {
         close(block);
     }
 
-    /// In a forked child: the parent's blocks and segments are not ours to write.
-    pub fn forked_child(&self, start_ns: u64) {
+    /// In the forked child `pid`: the parent's blocks and segments are not ours to write.
+    pub fn forked_child(&self, pid: u32, start_ns: u64) {
         self.lock.store(0, Ordering::Release);
         // SAFETY: the child has one thread.
         let segments = unsafe { &mut *self.segments.get() };
-        segments.pid = sys::getpid();
+        segments.pid = pid;
         segments.start_ns = start_ns;
         segments.sequence = 0;
         segments.bytes = 0;

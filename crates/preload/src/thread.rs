@@ -49,6 +49,8 @@ pub struct Thread {
     pub block_used: u32,
     /// Its id.
     pub tid: u32,
+    /// Its id as the log has it: the recorder's, where the process has a PID namespace of its own.
+    pub number: u32,
     /// State of its random generator.
     pub random: u64,
     /// Lowest and highest address of its stack; 0 while unknown.

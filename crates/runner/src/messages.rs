@@ -1,6 +1,5 @@
 //! The file in which the preload library leaves what it has to say ([`nearpage_wire::messages`]).
 
-use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -10,13 +9,22 @@ use std::path::{Path, PathBuf};
 use nearpage_recording::Messages;
 use nearpage_wire::messages::{FILE_BYTES, MAGIC};
 
-use crate::error::{Error, IoContext};
+use crate::Environment;
 
-/// Makes the file in `folder`, which is given by its absolute path. Returns the variable that names it to the library.
-pub(crate) fn make_file(folder: &Path) -> Result<(OsString, OsString), Error> {
+/// Makes the file in `folder`, which is given by its absolute path, and names it to the library in `environment`.
+///
+/// # Errors
+/// A note: without the file the library has nobody to tell.
+pub(crate) fn add_file(folder: &Path, environment: &mut Environment) -> Result<(), String> {
     let path = folder.join(Messages::FILE);
-    make(&path).at(&path, "can't be made")?;
-    Ok((nearpage_wire::MESSAGES_VARIABLE.into(), path.into()))
+    make(&path).map_err(|error| {
+        let path = path.display();
+        format!(
+            "{path}: can't be made ({error}): what the preload library has to say will be missing"
+        )
+    })?;
+    environment.push((nearpage_wire::MESSAGES_VARIABLE.into(), path.into()));
+    Ok(())
 }
 
 fn make(path: &PathBuf) -> io::Result<()> {
@@ -37,10 +45,16 @@ mod tests {
     #[test]
     fn the_file_has_all_its_space_and_is_nobody_elses() {
         let folder = tempfile::tempdir().unwrap();
-        let (name, path) = make_file(folder.path()).unwrap();
+        let mut environment = Environment::new();
+        add_file(folder.path(), &mut environment).unwrap();
+        let (name, path) = &environment[0];
         assert_eq!(name, nearpage_wire::MESSAGES_VARIABLE);
         assert_eq!(std::fs::read(path).unwrap().len(), FILE_BYTES);
         assert_eq!(Messages::read(folder.path()), Messages::default());
-        assert!(make_file(folder.path()).is_err());
+        let note = add_file(folder.path(), &mut environment).unwrap_err();
+        assert!(
+            note.contains("File exists") && environment.len() == 1,
+            "{note}"
+        );
     }
 }

@@ -150,7 +150,9 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
         }
         None => {
             environment.push(("LD_PRELOAD".into(), library.ld_preload()));
-            environment.push(messages::make_file(messages.path())?);
+            if let Err(note) = messages::add_file(messages.path(), &mut environment) {
+                ran.warn(note, say);
+            }
         }
     }
     let live = plans.iter().find_map(|plan| plan.live.as_ref());

@@ -66,6 +66,17 @@ pub fn readlink(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
+/// The numbers of this process and thread where `/proc` was mounted: in a PID namespace of the process's own they differ
+/// from what it takes for its numbers, unless it has a `/proc` of its own, too.
+pub fn outside_numbers() -> Option<[u32; 2]> {
+    let mut buffer = [0; 64];
+    let length = readlink(b"/proc/thread-self\0", &mut buffer).ok()?;
+    // PID/task/TID
+    let mut parts = buffer.get(..length)?.split(|byte| *byte == b'/');
+    let number = |digits: &[u8]| core::str::from_utf8(digits).ok()?.parse().ok();
+    Some([number(parts.next()?)?, number(parts.nth(1)?)?])
+}
+
 /// Closes a descriptor that this library opened.
 pub fn close(fd: usize) {
     // SAFETY: no memory is involved.

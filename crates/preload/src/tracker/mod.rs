@@ -63,6 +63,8 @@ pub struct Tracker {
     same_process: AtomicUsize,
     allocator: [AtomicUsize; 2],
     pid: AtomicU32,
+    /// 1: a PID namespace of its own, as seen where `/proc` was mounted.
+    has_outside_numbers: AtomicU32,
     finished: AtomicU32,
     unwinder_sought: AtomicU32,
     shards: [Shard; SHARDS],
@@ -94,6 +96,7 @@ impl Tracker {
             same_process: AtomicUsize::new(0),
             allocator: [const { AtomicUsize::new(0) }; 2],
             pid: AtomicU32::new(0),
+            has_outside_numbers: AtomicU32::new(0),
             finished: AtomicU32::new(0),
             unwinder_sought: AtomicU32::new(0),
             shards: [const { Shard([const { AtomicU64::new(0) }; 6]) }; SHARDS],
@@ -176,7 +179,6 @@ impl Tracker {
             return false;
         };
         message::start();
-        message::is_of(sys::getpid());
         launch::start();
         signal::start();
         self.start_as(thread, &request)
@@ -184,6 +186,7 @@ impl Tracker {
 
     fn start_as(&self, thread: &mut Thread, request: &Request<'_>) -> bool {
         let now = sys::clock_ns();
+        let number = self.identify();
         let roomy = sys::resource_limit(RESOURCE_ADDRESS_SPACE)
             .is_ok_and(|bytes| bytes >= ROOMY_ADDRESS_SPACE_BYTES);
         if !self
@@ -195,7 +198,6 @@ impl Tracker {
             ));
             return false;
         }
-        self.pid.store(sys::getpid(), Ordering::Relaxed);
         self.watch_forks();
         self.static_tls_bytes
             .store(loader::static_tls_bytes(), Ordering::Relaxed);
@@ -208,7 +210,7 @@ impl Tracker {
             self.exit_key.store(key, Ordering::Relaxed);
         }
         if let Some(directory) = request.directory {
-            if self.log.open(directory, now, request.bytes_max) {
+            if self.log.open(directory, number, now, request.bytes_max) {
                 self.logs.store(1, Ordering::Relaxed);
             } else {
                 message::ends_log(format_args!(

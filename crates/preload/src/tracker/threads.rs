@@ -58,6 +58,26 @@ impl Tracker {
         word != 0 && unsafe { (*(word as *const AtomicU32)).load(Ordering::Relaxed) } == 0
     }
 
+    /// Learns the number of this process; returns it as the log has it.
+    pub(super) fn identify(&self) -> u32 {
+        let pid = sys::getpid();
+        self.pid.store(pid, Ordering::Relaxed);
+        let number = sys::outside_numbers().map_or(pid, |[pid, _]| pid);
+        let differs = u32::from(number != pid);
+        self.has_outside_numbers.store(differs, Ordering::Relaxed);
+        message::is_of(number);
+        number
+    }
+
+    fn identify_thread(&self, thread: &mut Thread) {
+        thread.tid = sys::gettid();
+        let outside = match self.has_outside_numbers.load(Ordering::Relaxed) {
+            0 => None,
+            _ => sys::outside_numbers(),
+        };
+        thread.number = outside.map_or(thread.tid, |[_, tid]| tid);
+    }
+
     /// This process is a child just forked. Its log is another one.
     pub fn forked_child(&self, thread: &mut Thread) {
         let _left_out = LeftOut::begin();
@@ -69,17 +89,15 @@ impl Tracker {
             // SAFETY: as in `is_forked`.
             unsafe { (*(word as *const AtomicU32)).store(1, Ordering::Relaxed) };
         }
-        self.log.forked_child(sys::clock_ns());
+        let number = self.identify();
+        self.log.forked_child(number, sys::clock_ns());
         self.sites.forget();
         SAMPLE_HEAP.forked_child();
         self.finished.store(0, Ordering::Relaxed);
         for counter in self.shards.iter().flat_map(|shard| &shard.0) {
             counter.store(0, Ordering::Relaxed);
         }
-        let pid = sys::getpid();
-        self.pid.store(pid, Ordering::Relaxed);
-        message::is_of(pid);
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.random = 0;
         thread.block = 0;
         thread.start_routine = 0;
@@ -95,7 +113,7 @@ impl Tracker {
     /// Meets a thread that no hook of `pthread_create` announced: the main one, or one made by a
     /// bare `clone`.
     pub(super) fn meet(&self, thread: &mut Thread) {
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.order = self.threads_created.fetch_add(1, Ordering::Relaxed);
         if thread.tid == sys::getpid() {
@@ -142,7 +160,7 @@ impl Tracker {
             start_routine,
             argument,
             order,
-            creator: observed.thread.tid,
+            creator: observed.thread.number,
             // SAFETY: the caller's promise.
             stack: unsafe { bounds::stack_of_attributes(attributes) },
             resumes_rest: false,
@@ -171,7 +189,7 @@ impl Tracker {
         if !self.is_active() || self.is_forked() || thread.stage != Stage::Unknown {
             return;
         }
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.stack = bounds::thread_stack(birth.stack, thread.local_storage);
         place::rest::stack_begins(|page_bytes| {
@@ -200,7 +218,7 @@ impl Tracker {
         }
         self.record(
             thread,
-            &[head(Kind::ThreadExit, 2, 0, thread.tid), sys::clock_ns()],
+            &[head(Kind::ThreadExit, 2, 0, thread.number), sys::clock_ns()],
         );
         signal::thread_ends(thread);
         self.log.release(thread);

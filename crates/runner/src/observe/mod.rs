@@ -134,7 +134,13 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     let (output, log) = output.begin(metadata, &machine)?;
     add_timing_and_environment(&mut sampling, options, &machine);
     if let Some(library) = &program.library {
-        preload(&mut sampling, library, &log, options.small_allocations)?;
+        preload(
+            &mut sampling,
+            library,
+            &log,
+            options.small_allocations,
+            &mut notes,
+        )?;
     }
 
     let sampler = match Sampler::start(&sampling) {
@@ -212,6 +218,7 @@ fn preload(
     library: &PreloadLibrary,
     log: &LogWriter,
     small: SmallAllocations,
+    notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let folder = log
         .allocation_log_folder()
@@ -220,7 +227,7 @@ fn preload(
     sampling.samples_folder.clone_from(&folder);
     let environment = &mut sampling.environment;
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
-    environment.push(messages::make_file(&folder)?);
+    notes.extend(messages::add_file(&folder, environment).err());
     environment.extend(allocation_log(folder, small));
     Ok(())
 }

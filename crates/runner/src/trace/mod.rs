@@ -109,7 +109,8 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
                 folders.logs,
                 request.small_allocations,
                 env::var_os(WAIT_POLICY).is_some(),
-            )?,
+                &mut log.metadata_mut().notes,
+            ),
         ),
     };
 
@@ -272,10 +273,10 @@ fn environment(
     logs: PathBuf,
     small: SmallAllocations,
     has_wait_policy: bool,
-) -> Result<Environment, Error> {
-    let messages = messages::make_file(&logs)?;
-    let mut environment = allocation_log(logs, small);
-    environment.push(messages);
+    notes: &mut Vec<String>,
+) -> Environment {
+    let mut environment = allocation_log(logs.clone(), small);
+    notes.extend(messages::add_file(&logs, &mut environment).err());
     // Time in the emulator is not the program's, and which stacks are unwound must not depend on it.
     environment.push((
         nearpage_wire::UNWINDING_VARIABLE.into(),
@@ -285,7 +286,7 @@ fn environment(
     if !has_wait_policy {
         environment.push((WAIT_POLICY.into(), "passive".into()));
     }
-    Ok(environment)
+    environment
 }
 
 /// `FILE,setup=SETUP,out=FOLDER`; QEMU wants commas twice.

@@ -66,7 +66,12 @@ fn emulated_programs_wait_passively_unless_they_were_told_how() {
     let of = |has_wait_policy| {
         let folder = tempfile::tempdir().unwrap();
         let logs = folder.path().to_owned();
-        let made = environment(logs, SmallAllocations::Sampled, has_wait_policy).unwrap();
+        let made = environment(
+            logs,
+            SmallAllocations::Sampled,
+            has_wait_policy,
+            &mut Vec::new(),
+        );
         let names = made
             .into_iter()
             .map(|(name, _)| name.into_string().unwrap());
