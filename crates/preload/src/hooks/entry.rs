@@ -123,17 +123,19 @@ macro_rules! announce {
 
 pub(super) use {announce, enter};
 
-/// Argument `number` of a function that is announced, below 6, from the place that its entry passed.
+/// Where argument `number` of a function that is announced is, from the place that its entry passed: what is there when
+/// the stub goes on is what the function gets.
 ///
 /// # Safety
-/// `at` is that of an `announce!` entry that has not returned.
-pub(super) unsafe fn argument(at: usize, number: usize) -> usize {
-    let place = match cfg!(target_arch = "x86_64") {
-        true => at - 8 * (number + 1),
-        false => at - 64 + 8 * number,
+/// `at` is that of an `announce!` entry that has not returned, and the function has so many arguments.
+pub(super) unsafe fn argument(at: usize, number: usize) -> *mut usize {
+    let place = match (cfg!(target_arch = "x86_64"), number) {
+        (true, 0..6) => at - 8 * (number + 1),
+        (true, _) => at + 8 * (number - 5),
+        (false, 0..8) => at - 64 + 8 * number,
+        (false, _) => at + 8 * (number - 8),
     };
-    // SAFETY: the stub keeps the registers there.
-    unsafe { *(place as *const usize) }
+    place as *mut usize
 }
 
 /// The caller of a hook, from the place that its entry passed.

@@ -37,7 +37,7 @@ extern "C" fn note_loading(at: usize, function: Function) -> usize {
     };
     if let Some(mut observed) = TRACKER.observe(at) {
         // SAFETY: the entry stub keeps the arguments there.
-        deepbind::loading(unsafe { argument(at, flags) });
+        deepbind::loading(unsafe { *argument(at, flags) });
         TRACKER.loading(&mut observed, at);
     }
     real::entry(function)
@@ -52,24 +52,32 @@ extern "C" fn note_lookup(at: usize, function: Function) -> usize {
     real::entry(function)
 }
 
-/// The functions with any number of arguments take the process's own environment, or one behind all of these.
+/// The functions with any number of arguments: one takes an environment behind all of these, the others the process's own.
 extern "C" fn note_replacing(at: usize, function: Function) -> usize {
-    // SAFETY: the entry stub keeps the arguments there; the first is a path.
-    let path = unsafe { argument(at, 0) } as *const c_char;
-    let program = match function {
-        Function::execlp => Program::Name(path),
-        _ => Program::Path(path),
-    };
     replacing(at);
-    // SAFETY: the caller's path is terminated.
-    unsafe { launch::adjust_own(&program) };
+    // SAFETY: the entry stub keeps the arguments there. The first is a path, the others are strings up to a null pointer.
+    unsafe {
+        let path = *argument(at, 0) as *const c_char;
+        match function {
+            Function::execle => {
+                let mut number = 1;
+                while *argument(at, number) != 0 {
+                    number += 1;
+                }
+                let given = argument(at, number + 1).cast::<*const *const c_char>();
+                *given = launch::environment(&Program::Path(path), *given);
+            }
+            Function::execlp => launch::adjust_own(&Program::Name(path)),
+            _ => launch::adjust_own(&Program::Path(path)),
+        }
+    }
     real::entry(function)
 }
 
 /// `prctl`, which may install a filter of system calls.
 extern "C" fn note_control(at: usize, function: Function) -> usize {
     // SAFETY: the entry stub keeps the arguments there.
-    let [option, mode, filter] = [0, 1, 2].map(|number| unsafe { argument(at, number) });
+    let [option, mode, filter] = [0, 1, 2].map(|number| unsafe { *argument(at, number) });
     if option as u32 as usize == seccomp::PRCTL_OPTION
         && seccomp::is_installed_by_prctl(mode, filter)
     {
@@ -81,7 +89,8 @@ extern "C" fn note_control(at: usize, function: Function) -> usize {
 /// `syscall`, which may do the same.
 extern "C" fn note_system_call(at: usize, function: Function) -> usize {
     // SAFETY: the entry stub keeps the arguments there.
-    let [number, first, second, third] = [0, 1, 2, 3].map(|number| unsafe { argument(at, number) });
+    let [number, first, second, third] =
+        [0, 1, 2, 3].map(|number| unsafe { *argument(at, number) });
     if seccomp::is_installed_by(number, [first, second, third]) {
         TRACKER.filter_is_installed(at);
     }

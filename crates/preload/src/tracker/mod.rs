@@ -338,6 +338,10 @@ impl Tracker {
         let Some(observed) = self.observe(at) else {
             return;
         };
+        // The child of a vfork filters its own calls in its parent's memory.
+        if self.pid.load(Ordering::Relaxed) != sys::getpid() {
+            return;
+        }
         message::ends_log(format_args!(
             "process {} restricts its system calls (seccomp): what it allocates from then on is not logged, sampled \
              from inside or placed, nor what programs that it executes allocate",

@@ -143,6 +143,8 @@ fn programs_with_another_environment_are_observed() {
         "fexecve",
         "null",
         "execl",
+        "execle",
+        "execle-long",
         "execlp",
         "posix_spawn",
         "posix_spawnp",

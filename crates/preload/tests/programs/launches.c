@@ -26,6 +26,10 @@ static void child(const char *how, char *program) {
         execve(program, words, NULL);
     else if (!strcmp(how, "execl"))
         execl(program, program, "10", "10000", (char *)NULL);
+    else if (!strcmp(how, "execle"))
+        execle(program, program, "10", "10000", (char *)NULL, variables);
+    else if (!strcmp(how, "execle-long"))
+        execle(program, program, "10", "10000", "3", "4", "5", "6", "7", "8", "9", (char *)NULL, variables);
     else if (!strcmp(how, "execlp"))
         execlp(name, name, "10", "10000", (char *)NULL);
     else {
