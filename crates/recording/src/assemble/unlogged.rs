@@ -32,6 +32,8 @@ struct Image {
     /// What was mapped first.
     program: Option<String>,
     has_library: bool,
+    /// The process, or the one that it was forked from, has said why.
+    is_explained: bool,
     /// It is its parent's yet: of what it was forked with a trace tells again, and after a `vfork` what it allocates is
     /// in no log.
     is_forked: bool,
@@ -47,7 +49,7 @@ impl Evidence<'_> {
         let mut is_used = false;
         for event in events {
             unsampled.event(event);
-            Self::follow(event, &mut images);
+            self.follow(event, &mut images);
             if let Event::Map {
                 time_ns, pid, path, ..
             } = event
@@ -68,7 +70,7 @@ impl Evidence<'_> {
             false => NoLog::OtherUser,
         };
         for (pid, image) in &images {
-            if !self.active.contains(pid) || self.messages.explained.contains(pid) {
+            if !self.active.contains(pid) || image.is_explained || self.explains(*pid) {
                 continue;
             }
             let has_log = self.image_logs.iter().any(|log| log.pid == *pid);
@@ -94,20 +96,18 @@ impl Evidence<'_> {
         notes.chain(unsampled.note()).collect()
     }
 
-    fn follow(event: &Event, images: &mut FxHashMap<u32, Image>) {
+    fn follow(&self, event: &Event, images: &mut FxHashMap<u32, Image>) {
         match event {
             Event::Fork {
                 pid, parent_pid, ..
             } if parent_pid != pid => {
                 let parent = images.get(parent_pid).cloned().unwrap_or_default();
-                let is_forked = true;
-                images.insert(
-                    *pid,
-                    Image {
-                        is_forked,
-                        ..parent
-                    },
-                );
+                let image = Image {
+                    is_forked: true,
+                    is_explained: parent.is_explained || self.explains(*parent_pid),
+                    ..parent
+                };
+                images.insert(*pid, image);
             }
             Event::Fork { pid, .. } => {
                 images.entry(*pid).or_default();
@@ -115,7 +115,11 @@ impl Evidence<'_> {
             Event::Name {
                 pid, exec: true, ..
             } => {
-                images.insert(*pid, Image::default());
+                let image = images.entry(*pid).or_default();
+                *image = Image {
+                    is_explained: image.is_explained,
+                    ..Image::default()
+                };
             }
             Event::Map { pid, path, .. } => {
                 let image = images.entry(*pid).or_default();
@@ -127,6 +131,10 @@ impl Evidence<'_> {
             }
             _ => {}
         }
+    }
+
+    fn explains(&self, pid: u32) -> bool {
+        self.messages.explained.contains(&pid)
     }
 
     /// Is there a log of the program that the process ran at `time_ns`?
@@ -156,4 +164,110 @@ fn note(reason: NoLog, pids: &BTreeSet<u32>) -> String {
         several(pids.len() as u64, "process"),
         listed.join(", "),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ThreadIndex;
+
+    const LIBRARY: &str = "/usr/lib/libnearpage_preload.so";
+
+    fn exec(time_ns: u64, pid: u32) -> Event {
+        Event::Name {
+            time_ns,
+            pid,
+            thread: ThreadIndex(0),
+            name: "program".to_owned(),
+            exec: true,
+        }
+    }
+
+    fn map(time_ns: u64, pid: u32, path: &str) -> Event {
+        Event::Map {
+            time_ns,
+            pid,
+            address: 0x1000 * time_ns,
+            length: 0x1000,
+            file_offset: 0,
+            protection: 5,
+            path: path.to_owned(),
+            build_id: String::new(),
+        }
+    }
+
+    fn fork(time_ns: u64, pid: u32, parent_pid: u32) -> Event {
+        Event::Fork {
+            time_ns,
+            pid,
+            tid: pid,
+            thread: ThreadIndex(0),
+            parent_pid,
+        }
+    }
+
+    /// Process 1 has the library and a log, and forks 2, which executes `program`, if any.
+    fn said(program: Option<&[&str]>, explained: &[u32]) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("alloc-1-4-0.log"), "").unwrap();
+        let mut events = vec![
+            exec(1, 1),
+            map(2, 1, "/bin/sh"),
+            map(3, 1, LIBRARY),
+            fork(10, 2, 1),
+        ];
+        if let Some(mapped) = program {
+            events.push(exec(11, 2));
+            events.extend((12..).zip(mapped).map(|(at, path)| map(at, 2, path)));
+        }
+        let evidence = Evidence {
+            image_logs: &crate::allocation_log::find(folder.path()).unwrap(),
+            spaces: &AddressSpaces::new(&events),
+            active: &FxHashSet::from_iter([1, 2]),
+            messages: &Messages {
+                explained: explained.to_vec(),
+                ..Messages::default()
+            },
+        };
+        evidence.notes(&events)
+    }
+
+    #[test]
+    fn a_process_without_a_log_is_named_with_its_reason() {
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        let note = |reason: NoLog| {
+            vec![format!(
+                "no heap objects are known of 1 process (2): {reason}"
+            )]
+        };
+        assert_eq!(said(Some(&[own, LIBRARY]), &[]), note(NoLog::OtherUser));
+        assert_eq!(
+            said(Some(&[own, "/lib/libc.so.6"]), &[]),
+            note(NoLog::OtherEnvironment)
+        );
+        assert_eq!(
+            said(Some(&["/no/such/program"]), &[]),
+            note(NoLog::UnknownProgram)
+        );
+        // Of its parent's program, it has what that had.
+        assert_eq!(said(None, &[]), [""; 0]);
+        let unsampled = said(Some(&[]), &[]);
+        assert!(
+            unsampled[0].starts_with("no samples of program (2): "),
+            "{unsampled:?}"
+        );
+        assert_eq!(unsampled.len(), 1);
+    }
+
+    #[test]
+    fn what_the_library_has_said_of_a_process_holds_for_its_children() {
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        for explained in [1, 2] {
+            assert_eq!(said(Some(&[own]), &[explained]), [""; 0]);
+            assert_eq!(said(Some(&[own, LIBRARY]), &[explained]), [""; 0]);
+        }
+        assert_eq!(said(Some(&[own]), &[3]).len(), 1);
+    }
 }
