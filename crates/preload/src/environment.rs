@@ -12,26 +12,43 @@ pub fn is_ready() -> bool {
     !unsafe { (&raw const environ).read_volatile() }.is_null()
 }
 
-/// The value of the environment variable `name`, without its terminator; `None` when it is unset.
+/// All of it, `NAME=VALUE` each, without terminators, which follow.
 ///
 /// The bytes belong to the environment: copy what must outlive a `setenv` of the program.
-pub fn variable(name: &str) -> Option<&'static [u8]> {
+pub fn all() -> impl Iterator<Item = &'static [u8]> {
     // SAFETY: the C library keeps `environ` a null-terminated array of terminated strings. Read
-    // while the process starts, or by a thread just forked: nothing else changes it then.
-    unsafe {
-        let mut entry = (&raw const environ).read_volatile();
-        while !entry.is_null() && !(*entry).is_null() {
-            let text = CStr::from_ptr(*entry).to_bytes();
-            if let Some(value) = text
-                .strip_prefix(name.as_bytes())
-                .and_then(|rest| rest.strip_prefix(b"="))
-            {
-                return Some(value);
+    // while the process starts or executes a program, or by a thread just forked: nothing else changes it then.
+    let mut entry = unsafe { (&raw const environ).read_volatile() };
+    core::iter::from_fn(move || {
+        // SAFETY: as above; the entry after the last one is null.
+        unsafe {
+            if entry.is_null() || (*entry).is_null() {
+                return None;
             }
+            let text = CStr::from_ptr(*entry).to_bytes();
             entry = entry.add(1);
+            Some(text)
         }
-    }
-    None
+    })
+}
+
+/// The array that the C library has of it.
+pub fn own() -> *const *const c_char {
+    // SAFETY: as in `all`.
+    unsafe { (&raw const environ).read_volatile() }
+}
+
+/// The value of the environment variable `name`, without its terminator; `None` when it is unset.
+pub fn variable(name: &str) -> Option<&'static [u8]> {
+    all().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+/// The value of the environment variable `name` as the path of a file, with its terminator; `None` when it is no
+/// absolute path.
+pub fn path(name: &str) -> Option<&'static [u8]> {
+    let value = variable(name).filter(|value| value.starts_with(b"/"))?;
+    // SAFETY: the value is followed by its terminator.
+    Some(unsafe { CStr::from_ptr(value.as_ptr().cast()) }.to_bytes_with_nul())
 }
 
 /// Is the library to do nothing?
@@ -64,6 +81,13 @@ mod tests {
         assert_eq!(variable("PATH"), Some(path.as_bytes()));
         assert_eq!(variable("PAT"), None);
         assert_eq!(number("PATH"), None);
+        assert_eq!(
+            super::path("PATH"),
+            path.starts_with('/')
+                .then(|| [path.as_bytes(), b"\0"].concat())
+                .as_deref()
+        );
+        assert_eq!(super::path("NEARPAGE_NO_SUCH_VARIABLE"), None);
         assert_eq!(number("NEARPAGE_NO_SUCH_VARIABLE"), None);
     }
 }

@@ -10,7 +10,8 @@
 //!
 //! It deliberately does not decide anything, use the standard library, allocate on the heap of the
 //! program for itself (a thread's birth record excepted), wait for a lock that the program can
-//! hold, unwind, or end the program. Whatever fails inside switches it off with one line.
+//! hold, unwind, or end the program. Whatever fails inside switches it off with one line, which it leaves for
+//! the recorder ([`message`]).
 //!
 //! `operator new` and `delete` are not hooked: those of the C++ runtimes call `malloc` and `free`,
 //! and stacks are unwound through them; a program that brings its own gets its own. Of an allocator
@@ -24,7 +25,8 @@
 //! # Reading order
 //! `hooks` (the exported functions) → `tracker` (what happens then) → `log`, `call_site`,
 //! `sampling`, `sample_heap` and `large` (how it is written down) → `place` (plans) → `signal` (samples of
-//! its own). Below them: `thread`
+//! its own). What keeps the program unharmed: `launch` (programs that it executes), `seccomp` (filters of system
+//! calls), `deepbind` (libraries that pass the hooks by). Below them: `thread`
 //! (thread-local state), `real` and `loader` (the functions behind), `sys`, `message`,
 //! `environment`.
 //!
@@ -39,10 +41,12 @@
 pub mod bounds;
 pub mod call_site;
 pub use nearpage_wire::checksum;
+pub mod deepbind;
 pub mod environment;
 #[cfg(not(test))]
 pub mod hooks;
 pub mod large;
+pub mod launch;
 pub mod left_out;
 pub mod loader;
 pub mod log;
@@ -56,6 +60,7 @@ pub mod regions;
 pub mod replicas;
 pub mod sample_heap;
 pub mod sampling;
+pub mod seccomp;
 pub mod signal;
 pub mod sys;
 pub mod thread;
@@ -67,7 +72,7 @@ pub mod tracker;
 unsafe extern "C" {}
 
 /// Nothing here panics on purpose; if something does, the thread must not go on in an unknown
-/// state, nor unwind into C: the process ends as by `abort`, with one line.
+/// state, nor unwind into C: the process ends as by `abort`, and leaves one line.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(information: &core::panic::PanicInfo<'_>) -> ! {

@@ -339,6 +339,33 @@ pub fn each_call(code: usize, page_bytes: usize, mut visit: impl FnMut(&CStr, Ca
     });
 }
 
+/// Visits those words of every module but this library's, with the range of the module.
+pub fn each_call_of_others(page_bytes: usize, mut visit: impl FnMut(&CStr, CallSlot, [usize; 2])) {
+    each_module(|module| {
+        if !module.contains(&raw const OWN_IMAGE as usize) {
+            let range = module.range();
+            module.each_call(|name, address| {
+                let is_sealed = module.is_sealed(address, page_bytes);
+                visit(name, CallSlot { address, is_sealed }, range);
+            });
+        }
+        true
+    });
+}
+
+/// This library's own definition of `name`.
+pub fn own(name: &CStr) -> Option<usize> {
+    let mut found = None;
+    each_module(|module| {
+        let is_own = module.contains(&raw const OWN_IMAGE as usize);
+        if is_own {
+            found = module.symbol(name);
+        }
+        !is_own
+    });
+    found
+}
+
 /// Does the module that holds `address` define `name`?
 pub fn defines(address: usize, name: &CStr) -> bool {
     let mut answer = false;

@@ -84,15 +84,15 @@ impl Log {
         }
     }
 
-    /// Switches the log on. Segments are made in `directory` when they are first needed, `bytes_max`
+    /// Switches the log of process `pid` on. Segments are made in `directory` when they are first needed, `bytes_max`
     /// bytes of them in all. False when the folder's name is unusable.
-    pub fn open(&self, directory: &[u8], start_ns: u64, bytes_max: u64) -> bool {
+    pub fn open(&self, directory: &[u8], pid: u32, start_ns: u64, bytes_max: u64) -> bool {
         let Some(_lock) = self.lock() else {
             return false;
         };
         // SAFETY: under the lock.
         let segments = unsafe { &mut *self.segments.get() };
-        segments.pid = sys::getpid();
+        segments.pid = pid;
         segments.start_ns = start_ns;
         segments.bytes_max = bytes_max;
         segments.directory.clear();
@@ -170,7 +170,7 @@ impl Log {
             Ok(block) => {
                 // SAFETY: a fresh block of a mapped segment. The magic goes last.
                 unsafe {
-                    *((block + 4) as *mut u32) = thread.tid;
+                    *((block + 4) as *mut u32) = thread.number;
                     (*(block as *const AtomicU32))
                         .store(u32::from_le_bytes(BLOCK_MAGIC), Ordering::Release);
                 }
@@ -206,12 +206,12 @@ impl Log {
         close(block);
     }
 
-    /// In a forked child: the parent's blocks and segments are not ours to write.
-    pub fn forked_child(&self, start_ns: u64) {
+    /// In the forked child `pid`: the parent's blocks and segments are not ours to write.
+    pub fn forked_child(&self, pid: u32, start_ns: u64) {
         self.lock.store(0, Ordering::Release);
         // SAFETY: the child has one thread.
         let segments = unsafe { &mut *self.segments.get() };
-        segments.pid = sys::getpid();
+        segments.pid = pid;
         segments.start_ns = start_ns;
         segments.sequence = 0;
         segments.bytes = 0;
@@ -340,28 +340,28 @@ impl Segments {
     }
 
     fn complain(&self, cause: Cause) {
-        let path = core::str::from_utf8(self.path.as_bytes())
-            .unwrap_or("?")
-            .trim_end_matches('\0');
+        let pid = self.pid;
         match cause {
-            Cause::Bound => message::line(format_args!(
-                "the allocation log of process {} has reached {} MiB and ends here; raise it with {}",
-                self.pid,
+            Cause::Bound => message::ends_log(format_args!(
+                "the allocation log of process {pid} has reached {} MiB and ends here; raise it with {}",
                 self.bytes_max >> 20,
                 nearpage_wire::LOG_BYTES_MAX_VARIABLE
             )),
-            Cause::Segment(Errno(number)) => message::line(format_args!(
-                "cannot make {path} (error {number}{}): allocations of process {} are no longer logged",
+            Cause::Segment(Errno(number)) => message::ends_log(format_args!(
+                "allocations of process {pid} are not logged{}: its log cannot grow (error {number}{})",
+                if self.sequence > 0 { " any more" } else { "" },
                 match number {
-                    2 => ", no such folder",
-                    13 => ", permission denied",
-                    23 | 24 => ", too many open files",
-                    27 => ", file size limit",
-                    28 => ", disk full",
-                    122 => ", disk quota",
+                    2 =>
+                        ", no such folder: the process is in another root or mount namespace, or the recorder has ended",
+                    13 =>
+                        ", permission denied: have the user who owns that folder start the program",
+                    23 | 24 => ", too many open files: raise ulimit -n",
+                    27 => ", file size limit: raise ulimit -f",
+                    28 => ", disk full: record to another disk with -o",
+                    30 => ", read-only file system: record to another one with -o",
+                    122 => ", disk quota: record to another disk with -o",
                     _ => "",
                 },
-                self.pid
             )),
         }
     }

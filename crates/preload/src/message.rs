@@ -1,12 +1,13 @@
-//! The one line on standard error that the library may write.
+//! What the library has to say to people: lines for the recorder ([`nearpage_wire::messages`]).
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::sys;
+use nearpage_wire::messages::{
+    COUNT_OFFSET, FILE_BYTES, LINES_MAX, SLOT_BYTES, TEXT_BYTES_MAX, TEXT_OFFSET,
+};
 
-/// Longest line, in bytes; the rest is cut.
-const LINE_BYTES_MAX: usize = 512;
+use crate::{environment, sys};
 
 /// Text in a fixed buffer, cut when it is full.
 pub struct Text<const BYTES: usize> {
@@ -73,35 +74,66 @@ impl<const BYTES: usize> Write for Text<BYTES> {
     }
 }
 
-/// What standard error was when the process began; 0: unknown.
-static STANDARD_ERROR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Where the file of lines is mapped; 0: nobody wants to be told.
+static FILE: AtomicUsize = AtomicUsize::new(0);
 
-/// Remembers which file standard error is. A daemon closes it, and the number may then be a file
-/// of the program's, into which nothing must be written.
-pub fn remember_standard_error() {
-    let identity = sys::identity(2).unwrap_or([u64::MAX; 2]);
-    for (slot, value) in STANDARD_ERROR.iter().zip(identity) {
-        slot.store(value, Ordering::Relaxed);
+/// The process.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// This process is `pid`, which it may have become by a fork.
+pub fn is_of(pid: u32) {
+    PID.store(pid, Ordering::Relaxed);
+}
+
+/// Maps the file of lines, if the environment names one.
+pub fn start() {
+    if let Some(path) = environment::path(nearpage_wire::MESSAGES_VARIABLE)
+        && let Ok(fd) = sys::open(path, sys::O_RDWR)
+    {
+        // A shorter file would be a SIGBUS for the program.
+        let is_whole = |status: sys::FileStatus| status.size >= FILE_BYTES as u64;
+        if sys::file_status(fd).is_ok_and(is_whole) {
+            let access = sys::PROT_READ | sys::PROT_WRITE;
+            let mapped = sys::mmap(FILE_BYTES, access, sys::MAP_SHARED, Some(fd), 0);
+            FILE.store(mapped.unwrap_or(0), Ordering::Release);
+        }
+        sys::close(fd);
     }
 }
 
-/// Writes `nearpage: TEXT` and a newline to standard error in one system call.
+/// Leaves a line for the recorder, by stores into memory alone: the program's standard error may be a pipe that
+/// nobody reads.
 ///
 /// Use it as `message::line(format_args!("…", …))`; nothing is allocated.
 pub fn line(text: fmt::Arguments<'_>) {
-    let known = [
-        STANDARD_ERROR[0].load(Ordering::Relaxed),
-        STANDARD_ERROR[1].load(Ordering::Relaxed),
-    ];
-    if known != [0; 2] && sys::identity(2) != Ok(known) {
+    leave(text, false);
+}
+
+/// The same, where the line says why this process has no allocation log, or none from here on.
+pub fn ends_log(text: fmt::Arguments<'_>) {
+    leave(text, true);
+}
+
+fn leave(text: fmt::Arguments<'_>, ends_log: bool) {
+    let file = FILE.load(Ordering::Acquire);
+    if file == 0 {
         return;
     }
-    let mut line = Text::<LINE_BYTES_MAX>::new();
-    line.push(b"nearpage: ");
+    let mut line = Text::<TEXT_BYTES_MAX>::new();
     let _ = line.write_fmt(text);
-    line.length = line.length.min(LINE_BYTES_MAX - 1);
-    line.push(b"\n");
-    let _ = sys::write(2, line.as_bytes());
+    // SAFETY: the file is mapped as long as the process lives. A slot is written by whoever counted up to it.
+    unsafe {
+        let count = &*((file + COUNT_OFFSET) as *const AtomicU32);
+        let number = count.fetch_add(1, Ordering::Relaxed) as usize;
+        if number < LINES_MAX {
+            let slot = file + (number + 1) * SLOT_BYTES;
+            let (text, length) = (line.bytes.as_ptr(), line.length);
+            core::ptr::copy_nonoverlapping(text, (slot + TEXT_OFFSET) as *mut u8, length);
+            *((slot + 4) as *mut u32) = PID.load(Ordering::Relaxed);
+            *((slot + 8) as *mut u32) = ends_log.into();
+            (*(slot as *const AtomicU32)).store(length as u32, Ordering::Release);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -329,7 +329,9 @@ unsafe extern "C" fn visit_module(
     let is_first = core::mem::replace(&mut visit.first, false);
     if is_first && bytes >= size_of::<LoadedModule>() {
         let changes = loaded.loads << 32 | (loaded.unloads & u64::from(u32::MAX));
-        if visit.table.changes.swap(changes, Relaxed) == changes {
+        let is_known = visit.table.generation.load(Relaxed) != 0;
+        // musl counts from 0, glibc from the number of modules that a program starts with.
+        if visit.table.changes.swap(changes, Relaxed) == changes && is_known {
             return UNCHANGED;
         }
     }

@@ -110,7 +110,7 @@ fn state() -> Option<&'static State> {
 }
 
 /// Reads the plan that the environment names, if it does, places static objects and pins the main
-/// thread. A plan that cannot be used is named on standard error, and nothing is placed.
+/// thread. A plan that cannot be used is named in a line, and nothing is placed.
 pub fn initialise() {
     let Some(path) = environment::variable(PLAN_VARIABLE) else {
         return;

@@ -63,19 +63,22 @@ functions! {
     dlopen c"dlopen" (name: *const c_char, mode: c_int) -> usize;
     dlmopen c"dlmopen" (space: c_long, name: *const c_char, mode: c_int) -> usize;
     dlclose c"dlclose" (handle: usize) -> c_int;
-    execve c"execve" () -> c_int;
-    execv c"execv" () -> c_int;
-    execvp c"execvp" () -> c_int;
-    execvpe c"execvpe" () -> c_int;
-    execveat c"execveat" () -> c_int;
-    fexecve c"fexecve" () -> c_int;
+    prctl c"prctl" () -> c_int;
+    syscall c"syscall" () -> c_long;
+    execve c"execve" (path: *const c_char, arguments: *const c_void, environment: *const *const c_char) -> c_int;
+    execv c"execv" (path: *const c_char, arguments: *const c_void) -> c_int;
+    execvp c"execvp" (file: *const c_char, arguments: *const c_void) -> c_int;
+    execvpe c"execvpe" (file: *const c_char, arguments: *const c_void, environment: *const *const c_char) -> c_int;
+    execveat c"execveat" (folder: c_int, path: *const c_char, arguments: *const c_void, environment: *const *const c_char, flags: c_int) -> c_int;
+    fexecve c"fexecve" (fd: c_int, arguments: *const c_void, environment: *const *const c_char) -> c_int;
     execl c"execl" () -> c_int;
     execlp c"execlp" () -> c_int;
     execle c"execle" () -> c_int;
-    posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const c_void) -> c_int;
-    posix_spawnp c"posix_spawnp" (pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const c_void) -> c_int;
+    posix_spawn c"posix_spawn" (pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const *const c_char) -> c_int;
+    posix_spawnp c"posix_spawnp" (pid: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const c_void, environment: *const *const c_char) -> c_int;
     popen c"popen" (command: *const c_char, mode: *const c_char) -> usize;
     system c"system" (command: *const c_char) -> c_int;
+    dlsym c"dlsym" (handle: usize, name: *const c_char) -> usize;
     libc_dlopen_mode c"__libc_dlopen_mode" (name: *const c_char, mode: c_int) -> usize;
     sigaction c"sigaction" (signal: c_int, new: *const c_void, old: *mut c_void) -> c_int;
     signal c"signal" (signal: c_int, handler: usize) -> usize;
@@ -120,6 +123,13 @@ pub unsafe fn usable_bytes(address: usize) -> Option<usize> {
 /// Where to jump to call the function.
 pub fn entry(function: Function) -> usize {
     address(function)
+}
+
+/// The function of this name that this library stands in front of, where it knows one.
+pub fn behind(name: &CStr) -> Option<usize> {
+    let number = NAMES.iter().position(|known| *known == name)?;
+    let address = ADDRESSES.get(number)?.load(Ordering::Acquire);
+    (address != 0).then_some(address)
 }
 
 /// Is there such a function?

@@ -82,11 +82,17 @@ impl SampleHeap {
 
     /// Reserves the range; false when the kernel gives none.
     pub fn reserve(&self) -> bool {
-        // One slab more than needed, so that slabs can be aligned to their size.
-        let Ok(start) = sys::reserve(RANGE_BYTES + SLAB_BYTES) else {
+        // Two slabs more than needed, so that slabs can be aligned to their size, with something before and behind
+        // them that keeps the kernel from joining them with the program's mappings.
+        let Ok(start) = sys::reserve(RANGE_BYTES + 2 * SLAB_BYTES) else {
             return false;
         };
-        BASE.store(start.next_multiple_of(SLAB_BYTES), Ordering::Release);
+        let base = (start + 1).next_multiple_of(SLAB_BYTES);
+        // SAFETY: inside the range. What is there are the program's objects.
+        if unsafe { sys::make_readable(base, RANGE_BYTES) }.is_err() {
+            return false;
+        }
+        BASE.store(base, Ordering::Release);
         LENGTH.store(RANGE_BYTES, Ordering::Release);
         true
     }

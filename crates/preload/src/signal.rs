@@ -217,6 +217,15 @@ pub fn finish(thread: &mut Thread) {
     }
 }
 
+/// Samples end here, though the process goes on: system calls are filtered. The handler stays, for a signal on its way.
+pub fn stop(thread: &mut Thread) {
+    if SIGNAL.load(Ordering::Acquire) != 0 {
+        finish(thread);
+        SIGNAL.store(0, Ordering::Release);
+        release_timers();
+    }
+}
+
 /// Where the signal waits for a thread that ends, its last periods were not sampled.
 fn note_blocked(thread: &mut Thread) {
     let signal = SIGNAL.load(Ordering::Relaxed);
@@ -269,6 +278,10 @@ fn release_timer(place: u32) {
     }
 }
 
+fn release_timers() {
+    (1..=TIMERS_MAX as u32).for_each(release_timer);
+}
+
 /// The signal is the program's from now on.
 #[cold]
 fn give_way(signal: i32) {
@@ -278,9 +291,7 @@ fn give_way(signal: i32) {
     {
         return;
     }
-    for place in 1..=TIMERS_MAX as u32 {
-        release_timer(place);
-    }
+    release_timers();
     let ring = RING.load(Ordering::Acquire);
     if ring >= ring::ADDRESS {
         half(ring, offset::ENDED).store(Ended::SignalTaken as u32, Ordering::Release);

@@ -37,6 +37,8 @@ pub mod number {
     pub const WRITE: usize = 1;
     pub const CLOSE: usize = 3;
     pub const FSTAT: usize = 5;
+    pub const PREAD64: usize = 17;
+    pub const SECCOMP: usize = 317;
     pub const LSEEK: usize = 8;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
@@ -86,6 +88,8 @@ pub mod number {
     pub const WRITE: usize = 64;
     pub const CLOSE: usize = 57;
     pub const FSTAT: usize = 80;
+    pub const PREAD64: usize = 67;
+    pub const SECCOMP: usize = 277;
     pub const LSEEK: usize = 62;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;

@@ -49,6 +49,8 @@ pub struct Thread {
     pub block_used: u32,
     /// Its id.
     pub tid: u32,
+    /// Its id as the log has it: the recorder's, where the process has a PID namespace of its own.
+    pub number: u32,
     /// State of its random generator.
     pub random: u64,
     /// Lowest and highest address of its stack; 0 while unknown.
@@ -81,6 +83,8 @@ pub struct Thread {
     pub used: crate::signal::Used,
     /// [`crate::signal`]: place of its timer, from 1; 0: it has none.
     pub timer: u32,
+    /// [`crate::launch`]: its memory; 0: none yet.
+    pub scratch: usize,
     /// [`crate::signal`]: the ring was not there yet to say that it begins.
     pub begin_unsaid: AtomicBool,
 }

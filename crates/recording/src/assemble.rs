@@ -9,11 +9,10 @@ mod images;
 mod modules;
 mod statics;
 mod threads;
-
-use std::collections::BTreeSet;
+mod unlogged;
 
 use nearpage_machine::several;
-use nearpage_wire::{LARGE_ALLOCATION_BYTES, is_own_module};
+use nearpage_wire::LARGE_ALLOCATION_BYTES;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::address_space::AddressSpaces;
@@ -27,7 +26,9 @@ use self::threads::Threads;
 use crate::allocation_log::{Damage, ImageLog};
 use crate::convert::ModulePaths;
 use crate::log::LogReader;
-use crate::{AccessBatch, Error, Event, Mark, Metadata, Module, Object, SampleCounts, Tables};
+use crate::{
+    AccessBatch, Error, Event, Mark, Messages, Metadata, Module, Object, SampleCounts, Tables,
+};
 
 /// What the logs add up to.
 #[derive(Debug, Default)]
@@ -74,10 +75,11 @@ impl Assembled {
     }
 }
 
-/// Assembles the tables; `attached`: of programs that were running already. Call sites get their frames; names come later ([`crate::Symbols`]).
+/// Assembles the tables; `messages`: what the preload library had to say; `attached`: of programs that were running already. Call sites get their frames; names come later ([`crate::Symbols`]).
 pub(crate) fn assemble(
     log: &LogReader,
     image_logs: &[ImageLog],
+    messages: &Messages,
     paths: &ModulePaths,
     page_bytes: u64,
     attached: bool,
@@ -134,7 +136,14 @@ pub(crate) fn assemble(
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));
-        notes.extend(unlogged(&events, image_logs, &spaces, &active));
+        let evidence = unlogged::Evidence {
+            image_logs,
+            spaces: &spaces,
+            active: &active,
+            messages,
+        };
+        notes.extend(evidence.notes(&events));
+        notes.extend(messages.lines.iter().cloned());
     }
     Ok(Assembled {
         allocations: total(&images, |counters| counters.allocations),
@@ -209,71 +218,6 @@ fn unseen_new(modules: &[Module]) -> Option<String> {
     let allocator = loaded(&["tcmalloc", "jemalloc", "mimalloc"])?;
     Some(format!(
         "{allocator} has an operator new of its own: C++ objects made with it are not logged (malloc is); record without that allocator to see them"
-    ))
-}
-
-/// Says which processes had the preload library inside and ran for long enough to be seen, but have no log.
-fn unlogged(
-    events: &[Event],
-    image_logs: &[ImageLog],
-    spaces: &AddressSpaces,
-    active: &FxHashSet<u32>,
-) -> Option<String> {
-    let (mut without, mut known) = (BTreeSet::new(), FxHashSet::default());
-    // Children that run their parent's program yet: of what they were forked with a trace tells again, and after a
-    // `vfork` what they allocate is in no log.
-    let mut forked = FxHashSet::default();
-    for event in events {
-        match event {
-            Event::Fork {
-                pid, parent_pid, ..
-            } => {
-                known.insert(*pid);
-                if parent_pid != pid {
-                    forked.insert(*pid);
-                }
-            }
-            Event::Name {
-                pid, exec: true, ..
-            } => {
-                forked.remove(pid);
-            }
-            Event::Map { pid, .. } if forked.contains(pid) => {}
-            Event::Map {
-                time_ns, pid, path, ..
-            } if is_own_module(file_name(path).as_bytes()) && active.contains(pid) => {
-                let life = *time_ns..spaces.end(*pid, *time_ns);
-                let of_it = |log: &ImageLog| log.pid == *pid && life.contains(&log.start_ns);
-                if !image_logs.iter().any(of_it) {
-                    without.insert(*pid);
-                }
-            }
-            _ => {}
-        }
-    }
-    if without.is_empty() {
-        return None;
-    }
-    let listed: Vec<String> = without.iter().take(4).map(u32::to_string).collect();
-    let more = if without.len() > listed.len() {
-        ", …"
-    } else {
-        ""
-    };
-    // Logs are named by what a process takes for its number.
-    let elsewhere = image_logs.iter().any(|log| !known.contains(&log.pid));
-    let why = match elsewhere {
-        true => {
-            "there, processes have other numbers (a PID namespace, as in containers); start nearpage inside of it"
-        }
-        false => {
-            "most likely another user's, who may not write into the recording; have that user start nearpage"
-        }
-    };
-    Some(format!(
-        "no heap objects are known of {} ({}{more}), whose allocation log is missing: {why}",
-        several(without.len() as u64, "process"),
-        listed.join(", "),
     ))
 }
 

@@ -15,7 +15,7 @@ use crate::log::LogReader;
 use crate::storage::{self, TablesWriter};
 use crate::symbols::Symbols;
 use crate::trace::{PageRow, Traced};
-use crate::{AccessBatch, Error, Frame, Metadata, allocation_log};
+use crate::{AccessBatch, Error, Frame, Messages, Metadata, allocation_log};
 
 /// Real paths of modules by (path as recorded, build-id).
 pub(crate) type ModulePaths = FxHashMap<(String, String), PathBuf>;
@@ -89,7 +89,19 @@ pub(crate) fn from_logs(
     let traced = Traced::survey(folder, machine, metadata, &mut log)?;
     let images = allocation_log::find(&folder.join(LOG_FOLDER))?;
     let attached = metadata.attached.is_some();
-    let mut assembled = assemble(&log, &images, paths, machine.page_bytes, attached)?;
+    let mut messages = Messages::read(&folder.join(LOG_FOLDER));
+    if metadata.redacted {
+        // They may name programs.
+        messages.lines.clear();
+    }
+    let mut assembled = assemble(
+        &log,
+        &images,
+        &messages,
+        paths,
+        machine.page_bytes,
+        attached,
+    )?;
     assembled.complete(metadata);
     name_call_sites(&mut assembled, metadata, paths);
     jit::add_modules(folder, &mut assembled.tables);

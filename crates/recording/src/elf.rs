@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use nearpage_wire::is_mangled;
+use object::read::elf::ProgramHeader as _;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
     SymbolSection,
@@ -82,6 +83,33 @@ impl ElfFile {
             .parsed()
             .and_then(|file| file.build_id().ok().flatten().map(hexadecimal));
         build_id.unwrap_or_default()
+    }
+
+    /// The sanitizer that the program is built with, by its name.
+    pub fn sanitizer(&self) -> Option<&'static str> {
+        let file = self.parsed()?;
+        let strings = file.section_by_name(".dynstr")?;
+        nearpage_wire::sanitizer::named_in(strings.data().ok()?)
+    }
+
+    /// Is it for the processor that this program runs on?
+    pub fn is_for_this_processor(&self) -> bool {
+        let own = match cfg!(target_arch = "aarch64") {
+            true => object::Architecture::Aarch64,
+            false => object::Architecture::X86_64,
+        };
+        self.parsed().is_some_and(|file| file.architecture() == own)
+    }
+
+    /// For a program: does it start without a dynamic loader, so that no library can be preloaded?
+    pub fn is_static(&self) -> bool {
+        let Ok(object::File::Elf64(file)) = object::File::parse(&*self.map) else {
+            return false;
+        };
+        let headers = file.elf_program_headers().iter();
+        !headers
+            .map(|header| header.p_type(file.endian()))
+            .any(|kind| kind == object::elf::PT_INTERP)
     }
 
     /// Name of the file with its debug information, from `.gnu_debuglink`.

@@ -22,6 +22,7 @@ mod command;
 mod environment;
 mod error;
 mod libraries;
+mod messages;
 mod observe;
 mod online_migration;
 mod output;
@@ -29,6 +30,7 @@ mod placing;
 mod replicas;
 mod run;
 pub mod signals;
+mod temporary;
 mod trace;
 
 pub use environment::{Environment, SmallAllocations};

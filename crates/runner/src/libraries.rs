@@ -5,7 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nearpage_plan::ProgramImage;
+use nearpage_recording::NoLog;
+use nearpage_recording::elf::ElfFile;
+
 use crate::error::{Error, IoContext};
+use crate::temporary::TemporaryFolder;
 
 const LIBRARY: &str = "libnearpage_preload.so";
 const PLUGIN: &str = "libnearpage_tracer.so";
@@ -14,13 +19,19 @@ const PLUGIN: &str = "libnearpage_tracer.so";
 pub const PRELOAD_MISSING: &str =
     "it needs the preload library, which is not there: install it beside nearpage";
 
+/// Why the preload library cannot be in this program; `None`: it can.
+pub(crate) fn kept_out(image: &ProgramImage) -> Option<NoLog> {
+    NoLog::of_file(&ElfFile::open(&image.program.path).ok()?)
+}
+
 /// The preload library, found beside this executable or in `../lib`, under a path that LD_PRELOAD
 /// can carry.
 #[derive(Debug)]
 pub struct PreloadLibrary {
     path: PathBuf,
-    /// A link with a plain name, where the library's own path has a space or colon in it.
-    link_directory: Option<PathBuf>,
+    /// Of a link with a plain name, where the library's own path has a space or colon in it. It goes before programs
+    /// that the command leaves behind may have ended: the library takes a path where nothing is out of what they execute.
+    _link_folder: Option<TemporaryFolder>,
 }
 
 impl PreloadLibrary {
@@ -43,19 +54,18 @@ impl PreloadLibrary {
         {
             return Ok(Self {
                 path,
-                link_directory: None,
+                _link_folder: None,
             });
         }
         // The loader splits LD_PRELOAD at spaces and colons and has no way to quote them; QEMU splits
         // what it passes on at commas.
-        let directory = std::env::temp_dir().join(format!("nearpage-{}", std::process::id()));
-        let link = directory.join(LIBRARY);
-        std::fs::create_dir(&directory)
-            .and_then(|()| std::os::unix::fs::symlink(&path, &link))
-            .at(&directory, "can't make a link to the preload library")?;
+        let folder = TemporaryFolder::new("library")?;
+        let link = folder.path().join(LIBRARY);
+        std::os::unix::fs::symlink(&path, &link)
+            .at(&link, "can't make a link to the preload library")?;
         Ok(Self {
             path: link,
-            link_directory: Some(directory),
+            _link_folder: Some(folder),
         })
     }
 
@@ -76,15 +86,6 @@ impl PreloadLibrary {
             }
         }
         value
-    }
-}
-
-impl Drop for PreloadLibrary {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.link_directory {
-            // Best effort: what stays behind is one link in the temporary folder.
-            let _ = std::fs::remove_dir_all(directory);
-        }
     }
 }
 
@@ -136,7 +137,7 @@ mod tests {
     fn library(path: &str) -> PreloadLibrary {
         PreloadLibrary {
             path: path.into(),
-            link_directory: None,
+            _link_folder: None,
         }
     }
 

@@ -1,21 +1,24 @@
 //! Runs a command with its pages placed, its files replicated, or its pages migrated, as plans and options say.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nearpage_live::{Heeded, Policy, balancing};
 use nearpage_machine::{Machine, ThreadPlacement, several};
 use nearpage_plan::{Live, Mechanism, PlaceRule, Plan, ProgramImage, Store};
+use nearpage_recording::{Messages, NoLog};
 use nearpage_sampler::Target;
 
 use crate::Reporter;
 use crate::command::run_to_end;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::libraries::PreloadLibrary;
+use crate::libraries::{PreloadLibrary, kept_out};
+use crate::messages;
 use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
 use crate::placing::{Placed, Placing, PlacingOptions};
 use crate::replicas::{ReplicaSource, Replicas, UsedReplicas};
+use crate::temporary::TemporaryFolder;
 
 /// What to run, and what to do with its pages.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +121,8 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
     for warning in placing.iter().flat_map(|placing| &placing.warnings) {
         ran.warn(warning.clone(), say);
     }
-    refuse_static(options.programs)?;
+    let kept_out = options.programs.first().and_then(kept_out);
+    refuse_static(options.programs, kept_out)?;
     let nodes = options.machine.nodes_with_memory();
     if nodes.len() < 2 {
         let line = "this machine has one memory node: pages have nowhere else to go";
@@ -136,12 +140,29 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
 
     let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
     environment.extend(replicas.environment());
-    environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    let messages = TemporaryFolder::new("messages")?;
+    match kept_out {
+        // The program runs as it would by itself.
+        Some(reason) => {
+            let name = Path::new(&options.command[0]).display();
+            ran.warn(format!("nothing is placed in {name}: {reason}"), say);
+            environment.clear();
+        }
+        None => {
+            environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+            if let Err(note) = messages::add_file(messages.path(), &mut environment) {
+                ran.warn(note, say);
+            }
+        }
+    }
     let live = plans.iter().find_map(|plan| plan.live.as_ref());
     let policy = live.filter(|_| nodes.len() > 1).map(online_policy);
     match policy.transpose()? {
         None => ran.status = run_to_end(options.command, environment)?,
         Some(policy) => run_migrating(policy, options.command, environment, &mut ran, say)?,
+    }
+    for line in Messages::read(messages.path()).lines {
+        ran.note(line, say);
     }
     ran.placed = placing.map(|placing| placing.placed());
     ran.replicas = replicas.used();
@@ -165,10 +186,10 @@ fn warnings(plans: &[Plan]) -> Vec<String> {
     plans.iter().filter_map(warning).collect()
 }
 
-/// The preload library cannot enter a program that is linked statically.
-fn refuse_static(programs: &[ProgramImage]) -> Result<(), Error> {
-    match programs.first() {
-        Some(image) if image.program.is_static => {
+/// A program without a loader would run in vain.
+fn refuse_static(programs: &[ProgramImage], kept_out: Option<NoLog>) -> Result<(), Error> {
+    match (programs.first(), kept_out) {
+        (Some(image), Some(NoLog::StaticallyLinked)) => {
             Err(Error::StaticallyLinked(image.program.path.clone()))
         }
         _ => Ok(()),

@@ -3,7 +3,8 @@
 //! # Segment (version 1)
 //! A segment is a file `alloc-PID-START-SEQUENCE.log` in the log folder: PID in decimal, START the
 //! CLOCK_MONOTONIC nanoseconds at which this program image began (an `exec` begins a new one, a
-//! `fork` too), SEQUENCE from 0. Its space is allocated on disk before it is mapped, so that a
+//! `fork` too), SEQUENCE from 0. PID, and every thread's id in the log, are those that the kernel shows where `/proc`
+//! was mounted: the recorder's, too, where a process has a PID namespace of its own and no `/proc` for it. Its space is allocated on disk before it is mapped, so that a
 //! store never meets a full disk. All integers are little-endian.
 //!
 //! ```text

@@ -22,15 +22,20 @@
 pub mod allocation_log;
 pub mod checksum;
 pub mod compact_plan;
+pub mod messages;
 pub mod pieces;
 pub mod replicas;
 pub mod samples;
+pub mod sanitizer;
 pub mod trace;
 pub mod tracer_setup;
 
 /// Environment variable: folder that the preload library writes allocation-log segments to.
 /// Absent: nothing is logged.
 pub const LOG_DIRECTORY_VARIABLE: &str = "NEARPAGE_LOG";
+/// Environment variable: path of the file that takes what the preload library has to say to people
+/// ([`messages`]). Absent: it says nothing.
+pub const MESSAGES_VARIABLE: &str = "NEARPAGE_MESSAGES";
 /// Environment variable: path of a compact plan. Absent: nothing is placed.
 pub const PLAN_VARIABLE: &str = "NEARPAGE_PLAN";
 /// Environment variable: path of a file to which each process appends its placement summary.
@@ -82,6 +87,14 @@ pub const CALL_SITE_DEPTH_MAX: usize = 32;
 /// Is this one of nearpage's libraries, by file name? What is in it is none of the program's.
 pub fn is_own_module(file_name: &[u8]) -> bool {
     file_name.starts_with(b"libnearpage")
+}
+
+/// Is anonymous memory with this protection what the preload library keeps? It may be written and is not said to be
+/// readable, as nobody else's.
+pub fn is_own_memory(protection: u32) -> bool {
+    const READ_WRITE_EXECUTE: u32 = 7;
+    const WRITE: u32 = 2;
+    protection & READ_WRITE_EXECUTE == WRITE
 }
 
 /// Is this the name of a function or object as a compiler of C++ or Rust encodes it? A demangler takes others for the

@@ -123,6 +123,21 @@ macro_rules! announce {
 
 pub(super) use {announce, enter};
 
+/// Where argument `number` of a function that is announced is, from the place that its entry passed: what is there when
+/// the stub goes on is what the function gets.
+///
+/// # Safety
+/// `at` is that of an `announce!` entry that has not returned, and the function has so many arguments.
+pub(super) unsafe fn argument(at: usize, number: usize) -> *mut usize {
+    let place = match (cfg!(target_arch = "x86_64"), number) {
+        (true, 0..6) => at - 8 * (number + 1),
+        (true, _) => at + 8 * (number - 5),
+        (false, 0..8) => at - 64 + 8 * number,
+        (false, _) => at + 8 * (number - 8),
+    };
+    place as *mut usize
+}
+
 /// The caller of a hook, from the place that its entry passed.
 pub(super) fn caller(at: usize) -> Caller {
     // SAFETY: the entry stubs pass the address of the return address, or of the frame record.

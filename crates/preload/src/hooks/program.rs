@@ -4,10 +4,14 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
-use super::entry::{announce, enter};
+use super::entry::{announce, argument, enter};
+use crate::launch::{self, Program};
 use crate::place::rest;
 use crate::real::{self, Function};
+use crate::seccomp;
+use crate::thread::Thread;
 use crate::tracker::TRACKER;
+use crate::{deepbind, environment};
 
 enter! {
     dlclose => dlclose_at, "rsi", "x1";
@@ -18,28 +22,145 @@ enter! {
 announce! {
     dlopen => note_loading;
     dlmopen => note_loading;
-    execve => note_replacing;
-    execv => note_replacing;
-    execvp => note_replacing;
-    execvpe => note_replacing;
-    execveat => note_replacing;
-    fexecve => note_replacing;
+    dlsym => note_lookup;
     execl => note_replacing;
     execlp => note_replacing;
     execle => note_replacing;
+    prctl => note_control;
+    syscall => note_system_call;
 }
 
 extern "C" fn note_loading(at: usize, function: Function) -> usize {
+    let flags = match function {
+        Function::dlmopen => 2,
+        _ => 1,
+    };
     if let Some(mut observed) = TRACKER.observe(at) {
+        // SAFETY: the entry stub keeps the arguments there.
+        deepbind::loading(unsafe { *argument(at, flags) });
         TRACKER.loading(&mut observed, at);
     }
     real::entry(function)
 }
 
+/// `dlsym`: what was loaded before is about to be used.
+extern "C" fn note_lookup(at: usize, function: Function) -> usize {
+    // SAFETY: the thread's own state.
+    if unsafe { (*Thread::current()).loading_at } != 0 {
+        drop(TRACKER.observe(at));
+    }
+    real::entry(function)
+}
+
+/// The functions with any number of arguments: one takes an environment behind all of these, the others the process's own.
 extern "C" fn note_replacing(at: usize, function: Function) -> usize {
+    replacing(at);
+    // SAFETY: the entry stub keeps the arguments there. The first is a path, the others are strings up to a null pointer.
+    unsafe {
+        let path = *argument(at, 0) as *const c_char;
+        match function {
+            Function::execle => {
+                let mut number = 1;
+                while *argument(at, number) != 0 {
+                    number += 1;
+                }
+                let given = argument(at, number + 1).cast::<*const *const c_char>();
+                *given = launch::environment(&Program::Path(path), *given);
+            }
+            Function::execlp => launch::adjust_own(&Program::Name(path)),
+            _ => launch::adjust_own(&Program::Path(path)),
+        }
+    }
+    real::entry(function)
+}
+
+/// `prctl`, which may install a filter of system calls.
+extern "C" fn note_control(at: usize, function: Function) -> usize {
+    // SAFETY: the entry stub keeps the arguments there.
+    let [option, mode, filter] = [0, 1, 2].map(|number| unsafe { *argument(at, number) });
+    if option as u32 as usize == seccomp::PRCTL_OPTION
+        && seccomp::is_installed_by_prctl(mode, filter)
+    {
+        TRACKER.filter_is_installed(at);
+    }
+    real::entry(function)
+}
+
+/// `syscall`, which may do the same.
+extern "C" fn note_system_call(at: usize, function: Function) -> usize {
+    // SAFETY: the entry stub keeps the arguments there.
+    let [number, first, second, third] =
+        [0, 1, 2, 3].map(|number| unsafe { *argument(at, number) });
+    if seccomp::is_installed_by(number, [first, second, third]) {
+        TRACKER.filter_is_installed(at);
+    }
+    real::entry(function)
+}
+
+/// The process, or its child by `vfork`, becomes another program.
+fn replacing(at: usize) {
     TRACKER.replacing(at);
     rest::leave();
-    real::entry(function)
+}
+
+/// Defines functions by which the process becomes another program, with an environment that is given.
+macro_rules! replace {
+    ($($name:ident($($argument:ident: $type:ty),*; $environment:ident; $($last:ident: $last_type:ty)?) of $program:expr;)*) => {$(
+        /// Stands in front of the function of this name.
+        ///
+        /// # Safety
+        /// As the function itself.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            $($argument: $type,)*
+            arguments: *const c_void,
+            $environment: *const *const c_char,
+            $($last: $last_type)?
+        ) -> c_int {
+            replacing(&raw const arguments as usize);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let environment = launch::environment(&$program, $environment);
+                real::$name($($argument,)* arguments, environment, $($last)?)
+            }
+        }
+    )*};
+}
+
+replace! {
+    execve(path: *const c_char; environment;) of Program::Path(path);
+    execvpe(file: *const c_char; environment;) of Program::Name(file);
+    fexecve(fd: c_int; environment;) of Program::At(fd, c"".as_ptr());
+    execveat(folder: c_int, path: *const c_char; environment; flags: c_int) of Program::At(folder, path);
+}
+
+/// Defines functions by which the process becomes another program with its own environment. Where that changes, it
+/// takes another function, which is given one.
+macro_rules! replace_with_own {
+    ($($name:ident => $with_environment:ident, $program:path;)*) => {$(
+        /// Stands in front of the function of this name.
+        ///
+        /// # Safety
+        /// As the function itself.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(path: *const c_char, arguments: *const c_void) -> c_int {
+            replacing(&raw const arguments as usize);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let own = environment::own();
+                let environment = launch::environment(&$program(path), own);
+                match environment == own {
+                    true => real::$name(path, arguments),
+                    false => real::$with_environment(path, arguments, environment),
+                }
+            }
+        }
+    )*};
+}
+
+replace_with_own! {
+    execv => execve, Program::Path;
+    execvp => execvpe, Program::Name;
 }
 
 /// Stands in front of `posix_spawn`.
@@ -53,10 +174,11 @@ pub unsafe extern "C" fn posix_spawn(
     actions: *const c_void,
     attributes: *const c_void,
     arguments: *const c_void,
-    environment: *const c_void,
+    environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
     rest::launching(|| unsafe {
+        let environment = launch::environment(&Program::Path(path), environment);
         real::posix_spawn(pid, path, actions, attributes, arguments, environment)
     })
 }
@@ -72,13 +194,17 @@ pub unsafe extern "C" fn posix_spawnp(
     actions: *const c_void,
     attributes: *const c_void,
     arguments: *const c_void,
-    environment: *const c_void,
+    environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
     rest::launching(|| unsafe {
+        let environment = launch::environment(&Program::Name(file), environment);
         real::posix_spawnp(pid, file, actions, attributes, arguments, environment)
     })
 }
+
+/// What `popen` and `system` execute.
+const SHELL: Program = Program::Path(c"/bin/sh".as_ptr());
 
 /// Stands in front of `popen`.
 ///
@@ -87,7 +213,10 @@ pub unsafe extern "C" fn posix_spawnp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> usize {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe { real::popen(command, mode) })
+    rest::launching(|| unsafe {
+        launch::adjust_own(&SHELL);
+        real::popen(command, mode)
+    })
 }
 
 /// Stands in front of `system`. A thread that is cancelled in it keeps what it was launched with, and ends.
@@ -97,7 +226,10 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    rest::launching(|| unsafe { real::system(command) })
+    rest::launching(|| unsafe {
+        launch::adjust_own(&SHELL);
+        real::system(command)
+    })
 }
 
 unsafe extern "C" fn dlclose_at(handle: usize, at: usize) -> c_int {

@@ -21,7 +21,12 @@ fn write(log: &Log, thread: &mut Thread, words: &[u64]) -> bool {
 fn blocks_fill_close_and_are_handed_on() {
     let folder = folder("fill");
     let log = Log::new();
-    assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 30));
+    assert!(log.open(
+        folder.as_os_str().as_bytes(),
+        std::process::id(),
+        5,
+        1 << 30
+    ));
     let mut thread = Thread {
         tid: 11,
         ..Thread::default()
@@ -82,7 +87,7 @@ fn blocks_fill_close_and_are_handed_on() {
 fn the_bound_and_a_missing_folder_switch_it_off() {
     let folder = folder("bound");
     let log = Log::new();
-    assert!(log.open(folder.as_os_str().as_bytes(), 5, 80_000));
+    assert!(log.open(folder.as_os_str().as_bytes(), std::process::id(), 5, 80_000));
     let mut thread = Thread::default();
     let written = (0..10_000)
         .filter(|_| write(&log, &mut thread, &[head(Kind::Free, 3, 0, 0), 1, 2]))
@@ -91,8 +96,13 @@ fn the_bound_and_a_missing_folder_switch_it_off() {
     assert!(!log.is_on());
     std::fs::remove_dir_all(&folder).unwrap();
     let log = Log::new();
-    assert!(!log.open(b"relative", 5, 1 << 20));
-    assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 20));
+    assert!(!log.open(b"relative", 1, 5, 1 << 20));
+    assert!(log.open(
+        folder.as_os_str().as_bytes(),
+        std::process::id(),
+        5,
+        1 << 20
+    ));
     assert!(
         !write(
             &log,
@@ -106,7 +116,12 @@ fn the_bound_and_a_missing_folder_switch_it_off() {
 fn who_waits_while_it_goes_off_makes_nothing() {
     let folder = folder("off");
     let log = Log::new();
-    assert!(log.open(folder.as_os_str().as_bytes(), 5, 1 << 30));
+    assert!(log.open(
+        folder.as_os_str().as_bytes(),
+        std::process::id(),
+        5,
+        1 << 30
+    ));
     std::thread::scope(|scope| {
         let lock = log.lock().unwrap();
         let (send, receive) = std::sync::mpsc::channel();

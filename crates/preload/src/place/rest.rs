@@ -179,7 +179,8 @@ pub fn resume() {
 /// The calling thread is about to become another program: what that is launched with is what this one
 /// was. In the child of a `vfork` too, which has a policy of its own and its parent's memory.
 pub fn leave() {
-    if let Some(rest) = rest()
+    if is_wanted()
+        && let Some(rest) = rest()
         && let Ok(launched) = &rest.launched
         && rest.is_followed()
     {
@@ -187,6 +188,11 @@ pub fn leave() {
         // SAFETY: the calling thread's own state; one word is written.
         unsafe { (*Thread::current()).follows_rest = false };
     }
+}
+
+/// No thread gets or leaves the policy from here on: system calls are filtered.
+pub fn stop() {
+    IS_WANTED.store(false, Release);
 }
 
 /// Does `work`, which starts another program.

@@ -18,18 +18,25 @@ pub const O_TRUNC: usize = 0o1000;
 pub const O_APPEND: usize = 0o2000;
 /// `O_CLOEXEC`.
 pub const O_CLOEXEC: usize = 0o2000000;
+/// `O_NONBLOCK`.
+pub const O_NONBLOCK: usize = 0o4000;
 /// `AT_FDCWD`.
-const AT_FDCWD: usize = -100isize as usize;
+pub const AT_FDCWD: usize = -100isize as usize;
 
 /// Opens `path`, which ends in a zero byte. Flags are or-ed with `O_CLOEXEC`; new files are 0600.
 pub fn open(path: &[u8], flags: usize) -> Result<usize, Errno> {
+    open_at(AT_FDCWD, path, flags)
+}
+
+/// The same from a folder's descriptor on.
+pub fn open_at(folder: usize, path: &[u8], flags: usize) -> Result<usize, Errno> {
     debug_assert!(path.last() == Some(&0));
     // SAFETY: the path is readable and terminated.
     unsafe {
         call(
             number::OPENAT,
             [
-                AT_FDCWD,
+                folder,
                 path.as_ptr() as usize,
                 flags | O_CLOEXEC,
                 0o600,
@@ -59,6 +66,17 @@ pub fn readlink(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
+/// The numbers of this process and thread where `/proc` was mounted: in a PID namespace of the process's own they differ
+/// from what it takes for its numbers, unless it has a `/proc` of its own, too.
+pub fn outside_numbers() -> Option<[u32; 2]> {
+    let mut buffer = [0; 64];
+    let length = readlink(b"/proc/thread-self\0", &mut buffer).ok()?;
+    // PID/task/TID
+    let mut parts = buffer.get(..length)?.split(|byte| *byte == b'/');
+    let number = |digits: &[u8]| core::str::from_utf8(digits).ok()?.parse().ok();
+    Some([number(parts.next()?)?, number(parts.nth(1)?)?])
+}
+
 /// Closes a descriptor that this library opened.
 pub fn close(fd: usize) {
     // SAFETY: no memory is involved.
@@ -74,6 +92,13 @@ pub fn read(fd: usize, buffer: &mut [u8]) -> Result<usize, Errno> {
             [fd, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0],
         )
     }
+}
+
+/// Reads into `buffer` from `offset` on; returns the number of bytes, 0 at the end.
+pub fn read_at(fd: usize, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let [address, bytes] = [buffer.as_mut_ptr() as usize, buffer.len()];
+    // SAFETY: the buffer is writable for its length.
+    unsafe { call(number::PREAD64, [fd, address, bytes, offset as usize, 0, 0]) }
 }
 
 /// Writes all of `bytes`, however often that takes; `EFBIG` where that might pass the file size limit,
@@ -108,26 +133,14 @@ fn may_grow(fd: usize, bytes: usize) -> Result<bool, Errno> {
     if limit == u64::MAX {
         return Ok(true);
     }
-    let mut status = [0u64; 32];
-    // SAFETY: the kernel's structure is smaller.
-    unsafe {
-        call(
-            number::FSTAT,
-            [fd, status.as_mut_ptr() as usize, 0, 0, 0, 0],
-        )
-    }?;
-    // Size and mode of the kernel's `struct stat`; pipes and terminals have no limit.
-    let mode = if cfg!(target_arch = "x86_64") {
-        status[3] as u32
-    } else {
-        status[2] as u32
-    };
-    if mode & 0o170_000 != 0o100_000 {
+    let status = file_status(fd)?;
+    // Pipes and terminals have no limit.
+    if !status.is_regular {
         return Ok(true);
     }
     // SAFETY: no memory is involved.
     let at = unsafe { call(number::LSEEK, [fd, 0, SEEK_CUR, 0, 0, 0]) }? as u64;
-    let end = at.max(status[6]).saturating_add(bytes as u64);
+    let end = at.max(status.size).saturating_add(bytes as u64);
     Ok(end.saturating_add(OTHERS_BYTES) <= limit)
 }
 
@@ -149,11 +162,6 @@ pub fn unlink(path: &[u8]) {
     };
 }
 
-/// Device and file number of a descriptor.
-pub fn identity(fd: usize) -> Result<[u64; 2], Errno> {
-    Ok(file_status(fd)?.identity)
-}
-
 /// What fstat(2) says of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
@@ -163,6 +171,8 @@ pub struct FileStatus {
     pub size: u64,
     /// Last change: seconds since 1970, nanoseconds.
     pub changed: [u64; 2],
+    /// It is a file, no folder, pipe or device.
+    pub is_regular: bool,
 }
 
 /// What fstat(2) says of a descriptor.
@@ -175,11 +185,17 @@ pub fn file_status(fd: usize) -> Result<FileStatus, Errno> {
             [fd, status.as_mut_ptr() as usize, 0, 0, 0, 0],
         )
     }?;
-    // The structures of both processors have these at the same places.
+    let mode = if cfg!(target_arch = "x86_64") {
+        status[3] as u32
+    } else {
+        status[2] as u32
+    };
+    // The structures of both processors have the others at the same places.
     Ok(FileStatus {
         identity: [status[0], status[1]],
         size: status[6],
         changed: [status[11], status[12]],
+        is_regular: mode & 0o170_000 == 0o100_000,
     })
 }
 

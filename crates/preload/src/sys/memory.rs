@@ -32,15 +32,36 @@ pub fn mmap(
     unsafe { call(number::MMAP, [0, length, protection, flags, fd, offset]) }
 }
 
-/// Zeroed private memory, not reserved in advance.
+/// Zeroed private memory of the program's kind, not reserved in advance.
+pub fn map_anonymous(length: usize) -> Result<usize, Errno> {
+    anonymous(length, PROT_READ | PROT_WRITE)
+}
+
+/// Zeroed private memory for what this library keeps, not reserved in advance. Without `PROT_READ`, which the
+/// processors that this library is for give with `PROT_WRITE`: the kernel joins it with no mapping of the program's,
+/// and who reads the list of mappings can tell them apart ([`nearpage_wire::is_own_memory`]).
 pub fn reserve(length: usize) -> Result<usize, Errno> {
+    anonymous(length, PROT_WRITE)
+}
+
+fn anonymous(length: usize, protection: usize) -> Result<usize, Errno> {
     mmap(
         length,
-        PROT_READ | PROT_WRITE,
+        protection,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
         None,
         0,
     )
+}
+
+/// Makes memory of [`reserve`] one of the program's kind.
+///
+/// # Safety
+/// The range is whole pages of such memory.
+pub unsafe fn make_readable(address: usize, length: usize) -> Result<usize, Errno> {
+    let protection = PROT_READ | PROT_WRITE;
+    // SAFETY: the caller's promise; more may be done with it than before.
+    unsafe { call(number::MPROTECT, [address, length, protection, 0, 0, 0]) }
 }
 
 /// Unmaps.

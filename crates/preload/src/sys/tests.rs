@@ -32,3 +32,10 @@ fn calls_agree_with_the_library() {
     assert!(sched_getaffinity(0, &mut mask).unwrap() >= 8);
     assert_ne!(mask, [0; 16]);
 }
+
+#[test]
+fn numbers_from_outside_are_those_of_proc() {
+    let link = std::fs::read_link("/proc/thread-self").unwrap();
+    let [pid, tid] = outside_numbers().unwrap();
+    assert_eq!(link.to_str().unwrap(), format!("{pid}/task/{tid}"));
+}

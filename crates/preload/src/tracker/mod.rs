@@ -20,7 +20,7 @@ use crate::left_out::LeftOut;
 use crate::log::Log;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread, Token};
-use crate::{environment, loader, message, place, real, signal, sys};
+use crate::{deepbind, environment, launch, loader, message, place, real, replicas, signal, sys};
 
 pub use allocations::Mapping;
 pub use filter::{FILTER, Filter};
@@ -43,6 +43,8 @@ mod phase {
     pub const STARTING: u32 = 1;
     pub const ACTIVE: u32 = 2;
     pub const OFF: u32 = 3;
+    /// The program has a filter of system calls: none are made any more.
+    pub const FILTERED: u32 = 4;
 }
 
 /// The observer of one process.
@@ -61,6 +63,8 @@ pub struct Tracker {
     same_process: AtomicUsize,
     allocator: [AtomicUsize; 2],
     pid: AtomicU32,
+    /// 1: a PID namespace of its own, as seen where `/proc` was mounted.
+    has_outside_numbers: AtomicU32,
     finished: AtomicU32,
     unwinder_sought: AtomicU32,
     shards: [Shard; SHARDS],
@@ -92,6 +96,7 @@ impl Tracker {
             same_process: AtomicUsize::new(0),
             allocator: [const { AtomicUsize::new(0) }; 2],
             pid: AtomicU32::new(0),
+            has_outside_numbers: AtomicU32::new(0),
             finished: AtomicU32::new(0),
             unwinder_sought: AtomicU32::new(0),
             shards: [const { Shard([const { AtomicU64::new(0) }; 6]) }; SHARDS],
@@ -133,7 +138,7 @@ impl Tracker {
                     place::thread_started(0, thread.order, thread.tid);
                 }
             }
-            phase::OFF => thread.countdown = i64::MAX,
+            phase::OFF | phase::FILTERED => thread.countdown = i64::MAX,
             _ => {}
         }
         if self.phase.load(Ordering::Relaxed) != phase::ACTIVE {
@@ -159,6 +164,7 @@ impl Tracker {
             thread.countdown = thread
                 .countdown
                 .saturating_add(core::mem::take(&mut thread.countdown_aside));
+            deepbind::modules_changed();
             place::modules_changed();
         }
         Some(Observed {
@@ -172,25 +178,26 @@ impl Tracker {
         let Some(request) = Request::of_environment() else {
             return false;
         };
-        message::remember_standard_error();
+        message::start();
+        launch::start();
         signal::start();
         self.start_as(thread, &request)
     }
 
     fn start_as(&self, thread: &mut Thread, request: &Request<'_>) -> bool {
         let now = sys::clock_ns();
+        let number = self.identify();
         let roomy = sys::resource_limit(RESOURCE_ADDRESS_SPACE)
             .is_ok_and(|bytes| bytes >= ROOMY_ADDRESS_SPACE_BYTES);
         if !self
             .sites
             .reserve(now, if roomy { SITES_BYTES } else { SITES_BYTES / 16 })
         {
-            message::line(format_args!(
+            message::ends_log(format_args!(
                 "no memory for call sites: this process is not observed"
             ));
             return false;
         }
-        self.pid.store(sys::getpid(), Ordering::Relaxed);
         self.watch_forks();
         self.static_tls_bytes
             .store(loader::static_tls_bytes(), Ordering::Relaxed);
@@ -203,10 +210,10 @@ impl Tracker {
             self.exit_key.store(key, Ordering::Relaxed);
         }
         if let Some(directory) = request.directory {
-            if self.log.open(directory, now, request.bytes_max) {
+            if self.log.open(directory, number, now, request.bytes_max) {
                 self.logs.store(1, Ordering::Relaxed);
             } else {
-                message::line(format_args!(
+                message::ends_log(format_args!(
                     "{} is not an absolute path: allocations are not logged",
                     nearpage_wire::LOG_DIRECTORY_VARIABLE
                 ));
@@ -215,7 +222,7 @@ impl Tracker {
                 .store(request.small_sample_bytes, Ordering::Relaxed);
             self.sites.allow(request.unwinding_ns);
             if !self.logs_every_allocation() && !self.alive.reserve(roomy) {
-                message::line(format_args!(
+                message::ends_log(format_args!(
                     "no memory to remember objects: this process is not observed"
                 ));
                 return false;
@@ -313,6 +320,43 @@ impl Tracker {
             signal::finish(observed.thread);
             place::finish();
         }
+    }
+
+    /// Is this process observed?
+    pub fn is_active(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == phase::ACTIVE
+    }
+
+    /// Has the program a filter of system calls, so that none must be made?
+    pub fn is_filtered(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == phase::FILTERED
+    }
+
+    /// The program is about to install a filter of system calls. Whatever still needs any is done now.
+    pub fn filter_is_installed(&self, at: usize) {
+        let _left_out = LeftOut::begin();
+        let Some(observed) = self.observe(at) else {
+            return;
+        };
+        // The child of a vfork filters its own calls in its parent's memory.
+        if self.pid.load(Ordering::Relaxed) != sys::getpid() {
+            return;
+        }
+        message::ends_log(format_args!(
+            "process {} restricts its system calls (seccomp): what it allocates from then on is not logged, sampled \
+             from inside or placed, nor what programs that it executes allocate",
+            sys::getpid()
+        ));
+        if self.finished.swap(1, Ordering::Relaxed) == 0 {
+            self.record_counters(observed.thread);
+            signal::stop(observed.thread);
+            place::finish();
+        }
+        place::rest::stop();
+        replicas::stop();
+        self.phase.store(phase::FILTERED, Ordering::Release);
+        FILTER.narrow(usize::MAX);
+        observed.thread.countdown = i64::MAX;
     }
 
     /// The process is about to become another program, unless that fails.

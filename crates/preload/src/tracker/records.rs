@@ -134,7 +134,7 @@ impl Tracker {
             self.log.append(thread, &counters);
         } else {
             let birth = [
-                head(Kind::Thread, 9, 0, thread.tid),
+                head(Kind::Thread, 9, 0, thread.number),
                 sys::clock_ns(),
                 thread.start_routine as u64,
                 thread.order.into(),

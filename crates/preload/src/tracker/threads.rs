@@ -9,7 +9,7 @@ use super::{TRACKER, Tracker, phase};
 use crate::left_out::LeftOut;
 use crate::sample_heap::SAMPLE_HEAP;
 use crate::thread::{Stage, Thread};
-use crate::{bounds, large, place, real, signal, sys};
+use crate::{bounds, large, launch, message, place, real, signal, sys};
 
 /// `MADV_WIPEONFORK`.
 const ADVICE_WIPE_ON_FORK: usize = 18;
@@ -58,6 +58,26 @@ impl Tracker {
         word != 0 && unsafe { (*(word as *const AtomicU32)).load(Ordering::Relaxed) } == 0
     }
 
+    /// Learns the number of this process; returns it as the log has it.
+    pub(super) fn identify(&self) -> u32 {
+        let pid = sys::getpid();
+        self.pid.store(pid, Ordering::Relaxed);
+        let number = sys::outside_numbers().map_or(pid, |[pid, _]| pid);
+        let differs = u32::from(number != pid);
+        self.has_outside_numbers.store(differs, Ordering::Relaxed);
+        message::is_of(number);
+        number
+    }
+
+    fn identify_thread(&self, thread: &mut Thread) {
+        thread.tid = sys::gettid();
+        let outside = match self.has_outside_numbers.load(Ordering::Relaxed) {
+            0 => None,
+            _ => sys::outside_numbers(),
+        };
+        thread.number = outside.map_or(thread.tid, |[_, tid]| tid);
+    }
+
     /// This process is a child just forked. Its log is another one.
     pub fn forked_child(&self, thread: &mut Thread) {
         let _left_out = LeftOut::begin();
@@ -69,15 +89,15 @@ impl Tracker {
             // SAFETY: as in `is_forked`.
             unsafe { (*(word as *const AtomicU32)).store(1, Ordering::Relaxed) };
         }
-        self.log.forked_child(sys::clock_ns());
+        let number = self.identify();
+        self.log.forked_child(number, sys::clock_ns());
         self.sites.forget();
         SAMPLE_HEAP.forked_child();
         self.finished.store(0, Ordering::Relaxed);
         for counter in self.shards.iter().flat_map(|shard| &shard.0) {
             counter.store(0, Ordering::Relaxed);
         }
-        self.pid.store(sys::getpid(), Ordering::Relaxed);
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.random = 0;
         thread.block = 0;
         thread.start_routine = 0;
@@ -93,7 +113,7 @@ impl Tracker {
     /// Meets a thread that no hook of `pthread_create` announced: the main one, or one made by a
     /// bare `clone`.
     pub(super) fn meet(&self, thread: &mut Thread) {
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.order = self.threads_created.fetch_add(1, Ordering::Relaxed);
         if thread.tid == sys::getpid() {
@@ -140,7 +160,7 @@ impl Tracker {
             start_routine,
             argument,
             order,
-            creator: observed.thread.tid,
+            creator: observed.thread.number,
             // SAFETY: the caller's promise.
             stack: unsafe { bounds::stack_of_attributes(attributes) },
             resumes_rest: false,
@@ -166,10 +186,10 @@ impl Tracker {
         let Some((thread, _token)) = Thread::enter() else {
             return;
         };
-        if self.is_forked() || thread.stage != Stage::Unknown {
+        if !self.is_active() || self.is_forked() || thread.stage != Stage::Unknown {
             return;
         }
-        thread.tid = sys::gettid();
+        self.identify_thread(thread);
         thread.local_storage = bounds::local_storage(self.static_tls_bytes.load(Ordering::Relaxed));
         thread.stack = bounds::thread_stack(birth.stack, thread.local_storage);
         place::rest::stack_begins(|page_bytes| {
@@ -189,7 +209,7 @@ impl Tracker {
         let Some((thread, _token)) = Thread::enter() else {
             return false;
         };
-        if thread.stage != Stage::Running {
+        if thread.stage != Stage::Running || !self.is_active() {
             return false;
         }
         thread.destructor_rounds += 1;
@@ -198,11 +218,12 @@ impl Tracker {
         }
         self.record(
             thread,
-            &[head(Kind::ThreadExit, 2, 0, thread.tid), sys::clock_ns()],
+            &[head(Kind::ThreadExit, 2, 0, thread.number), sys::clock_ns()],
         );
         signal::thread_ends(thread);
         self.log.release(thread);
         large::release(thread);
+        launch::thread_ends(thread);
         thread.stage = Stage::Ended;
         thread.countdown = i64::MAX;
         false

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use crate::log::Log;
+use crate::log::{Log, MESSAGES};
+use crate::messages::{messages_file, messages_in};
 
 /// The library, built now in the profile of this test.
 pub fn library() -> &'static Path {
@@ -102,6 +103,11 @@ impl Run {
         String::from_utf8_lossy(&self.output.stdout).into_owned()
     }
 
+    /// What the library had to say, a line each.
+    pub fn said(&self) -> String {
+        messages_in(&std::fs::read(self.folder.path().join(MESSAGES)).unwrap())
+    }
+
     /// Standard error.
     pub fn errors(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
@@ -111,9 +117,18 @@ impl Run {
     pub fn log_bytes(&self) -> u64 {
         std::fs::read_dir(self.folder.path())
             .unwrap()
-            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .map(Result::unwrap)
+            .filter(|entry| entry.file_name() != MESSAGES)
+            .map(|entry| entry.metadata().unwrap().len())
             .sum()
     }
+}
+
+/// A file for what the library has to say, in `folder`.
+pub fn messages(folder: &Path) -> PathBuf {
+    let path = folder.join(MESSAGES);
+    std::fs::write(&path, messages_file()).unwrap();
+    path
 }
 
 /// Runs `command` with the library and further environment variables.
@@ -121,7 +136,8 @@ pub fn observed(command: &mut Command, environment: &[(&str, &str)]) -> Run {
     let folder = folder();
     command
         .env("LD_PRELOAD", library())
-        .env("NEARPAGE_LOG", folder.path());
+        .env("NEARPAGE_LOG", folder.path())
+        .env("NEARPAGE_MESSAGES", messages(folder.path()));
     command.envs(environment.iter().copied());
     let output = command.output().unwrap();
     Run {

@@ -28,6 +28,9 @@ pub struct Record {
     pub words: Vec<u64>,
 }
 
+/// Where the library leaves what it has to say, beside its log.
+pub const MESSAGES: &str = "messages";
+
 /// All records of a folder.
 #[derive(Debug, Default)]
 pub struct Log {
@@ -44,6 +47,9 @@ impl Log {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            if name == MESSAGES {
+                continue;
+            }
             let bytes = std::fs::read(&path).unwrap();
             let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

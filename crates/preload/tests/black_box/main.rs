@@ -3,6 +3,9 @@
 
 mod harness;
 mod log;
+#[path = "../shared/messages.rs"]
+mod messages;
 mod observing;
 mod sampling;
 mod surviving;
+mod unharmed;

@@ -151,8 +151,8 @@ fn a_program_that_takes_the_signal_has_it() {
         return;
     };
     assert_eq!(run.text(), "0\n1\ndone\n");
-    assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
-    assert!(run.errors().contains("takes signal"), "{}", run.errors());
+    assert_eq!(run.said().lines().count(), 1, "{}", run.said());
+    assert!(run.said().contains("takes signal"), "{}", run.said());
     assert_eq!(rings[0].ended, 1);
 }
 

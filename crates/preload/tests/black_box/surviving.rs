@@ -5,7 +5,8 @@ use std::process::Command;
 
 use nearpage_wire::allocation_log::{FLAG_NO_STACK, Kind};
 
-use crate::harness::{compile, folder, library, observed, program, same_behaviour};
+use crate::harness::{compile, folder, library, messages, observed, program, same_behaviour};
+use crate::messages::messages_in;
 
 #[test]
 fn signal_handlers_may_allocate() {
@@ -72,7 +73,7 @@ fn limits_switch_the_log_off_with_one_line() {
         ],
     );
     assert_eq!(run.text(), "done\n");
-    assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
+    assert_eq!(run.said().lines().count(), 1, "{}", run.said());
     assert!(run.log_bytes() <= 1_000_000 && run.log.of(Kind::Allocate).count() > 1000);
 
     let run = observed(
@@ -86,9 +87,8 @@ fn limits_switch_the_log_off_with_one_line() {
         (run.text().as_str(), run.output.status.code()),
         ("done\n", Some(0))
     );
-    assert_eq!(run.errors().lines().count(), 1, "{}", run.errors());
-    assert!(run.errors().contains("file size limit"), "{}", run.errors());
-    assert!(run.errors().contains("/alloc-"), "{}", run.errors());
+    assert_eq!(run.said().lines().count(), 1, "{}", run.said());
+    assert!(run.said().contains("file size limit"), "{}", run.said());
 
     let run = observed(
         Command::new(&program).args(arguments),
@@ -123,22 +123,22 @@ fn a_program_may_take_its_own_means_away() {
     for how in ["files", "close", "space", "size", "stack"] {
         for further in [&[][..], &["later"]] {
             for period in ["524288", "1"] {
-                // Standard error is a file: a line of ours must not pass its limit either.
-                let errors = folder.path().join("errors");
                 let mut command = Command::new(&program);
                 command.arg(how).args(further);
-                command.stderr(std::fs::File::create(&errors).unwrap());
                 let run = observed(&mut command, &[("NEARPAGE_SMALL_SAMPLE_BYTES", period)]);
-                let errors = std::fs::read_to_string(&errors).unwrap();
+                let said = run.said();
+                assert_eq!(run.errors(), "", "standard error is the program's");
                 assert!(run.output.status.success(), "{how}: {:?}", run.output);
                 assert_eq!(run.text(), "done\n", "{how}");
-                assert!(errors.lines().count() <= 1, "{how}: {errors}");
-                assert!(how != "size" || errors.is_empty(), "{errors}");
+                assert!(said.lines().count() <= 1, "{how}: {said}");
+                if how == "size" && period == "1" {
+                    assert!(said.contains("file size limit"), "{said}");
+                }
                 if how == "files" && period == "1" {
-                    assert!(errors.contains("too many open files"), "{errors}");
+                    assert!(said.contains("too many open files"), "{said}");
                 }
                 if how == "close" || how == "stack" {
-                    assert_eq!(errors, "", "{how}");
+                    assert_eq!(said, "", "{how}");
                     run.log.check();
                     assert_eq!(run.log.of(Kind::Thread).count(), 4);
                 }
@@ -207,18 +207,13 @@ fn a_missing_log_folder_is_one_line() {
         return;
     };
     for wrong in ["/no/such/folder", "relative"] {
-        let output = Command::new(&program)
-            .args(["1000", "5000"])
-            .env("LD_PRELOAD", library())
-            .env("NEARPAGE_LOG", wrong)
-            .output()
-            .unwrap();
-        let errors = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && output.stdout == b"done\n");
-        assert!(
-            errors.starts_with("nearpage: ") && errors.lines().count() == 1,
-            "{errors}"
+        let run = observed(
+            Command::new(&program).args(["1000", "5000"]),
+            &[("NEARPAGE_LOG", wrong)],
         );
+        assert!(run.output.status.success());
+        assert_eq!((run.text().as_str(), run.errors().as_str()), ("done\n", ""));
+        assert_eq!(run.said().lines().count(), 1, "{}", run.said());
     }
 }
 
@@ -231,20 +226,17 @@ fn a_full_disk_is_no_bus_error() {
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     // In a mount namespace of its own, as root or as a user who may make one.
-    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let script = r#"mount -t tmpfs -o size=512k none "$1" || exit 77; LD_PRELOAD="$2" NEARPAGE_SMALL_SAMPLE_BYTES=1 NEARPAGE_LOG="$1" NEARPAGE_MESSAGES="$3" "$0" 100000 5000 && ls "$1" | wc -l"#;
+    let said = messages(folder.path());
     let mut command = Command::new("unshare");
     command
         .args(["--mount", "--map-root-user", "sh", "-c", script])
         .arg(&program)
         .arg(&disk)
-        .arg(library());
+        .arg(library())
+        .arg(&said);
     let output = match command.output() {
-        Ok(output)
-            if output.status.success()
-                || String::from_utf8_lossy(&output.stderr).contains("nearpage") =>
-        {
-            output
-        }
+        Ok(output) if output.status.success() => output,
         _ => return eprintln!("skipped: no mount namespace to be had here"),
     };
     let (text, errors) = (
@@ -252,9 +244,11 @@ fn a_full_disk_is_no_bus_error() {
         String::from_utf8_lossy(&output.stderr),
     );
     assert!(text.starts_with("done\n"), "{text}{errors}");
+    assert_eq!(errors, "");
+    let said = messages_in(&std::fs::read(&said).unwrap());
     assert!(
-        errors.contains("disk full") && errors.lines().count() == 1,
-        "{errors}"
+        said.contains("disk full") && said.lines().count() == 1,
+        "{said}"
     );
 }
 

@@ -78,7 +78,7 @@ fn as_it_grows_it_is_placed_up_to_the_planned_size() {
             assert!(rule["in_place"].as_u64().unwrap() > 0, "{rule}");
             assert_eq!(rule["pages"], PLANNED_PAGES);
         }
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     }
 }
 
@@ -106,7 +106,7 @@ fn an_object_with_a_place_of_its_own_keeps_it_and_gives_it_back() {
         for page in [start, start + 100 * PAGE, start + 900 * PAGE] {
             assert_eq!(run.policy(page), "interleave:0", "{what}");
         }
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     }
 }
 
@@ -167,5 +167,5 @@ fn where_policies_are_refused_it_is_left_and_that_is_counted() {
     let run = programs.run_program(&tables, "heap", &[""], &[refuse.to_str().unwrap()], &[]);
     let rule = run.rule(0);
     assert!(rule["untouched"].as_u64().unwrap() > 900, "{rule}");
-    assert!(run.stderr.contains("refused"), "{}", run.stderr);
+    assert!(run.said.contains("refused"), "{}", run.said);
 }

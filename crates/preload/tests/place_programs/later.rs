@@ -126,7 +126,7 @@ fn threads_that_are_created_all_at_once_place_nothing_twice() {
             "{}",
             run.rule(0)
         );
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     }
 }
 
@@ -157,7 +157,7 @@ fn where_pages_cannot_be_moved_they_are_placed_at_once() {
         "{}",
         run.rule(0)
     );
-    assert_eq!(run.stderr.matches("nearpage: ").count(), 1);
+    assert_eq!(run.said.lines().count(), 1);
     let summary = run.summaries.last().unwrap();
     assert_eq!(
         (&summary["mechanism"], &summary["bind_refused"]),

@@ -5,6 +5,8 @@
 
 mod heap;
 mod later;
+#[path = "../shared/messages.rs"]
+mod messages;
 mod phases;
 mod pins;
 mod plan_file;

@@ -74,7 +74,7 @@ fn is_on_node_0(run: &Run) {
             run.policies(name),
             [(pages(run, name), "prefer:0")],
             "{name}: {}",
-            run.stderr
+            run.said
         );
     }
 }
@@ -93,7 +93,7 @@ fn what_was_placed_moves_when_a_region_is_first_entered() {
             alternating(256, 100),
             "from then on at the allocation"
         );
-        assert_eq!(run.stderr, "", "{program}");
+        assert_eq!(run.said, "", "{program}");
         let names = ["objects", "switched", "waited"];
         assert_eq!(counters(&run, 0, names), [2, 0, 0], "one was freed");
         assert_eq!(counters(&run, 1, names), [1, 0, 0]);
@@ -143,7 +143,7 @@ fn phases_begin_in_any_order_and_with_threads_too() {
         );
         assert_eq!(run.policies("table"), alternating(256, blocks[1]));
         assert_eq!(run.policies("after"), alternating(256, blocks[0]));
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     }
 }
 
@@ -210,7 +210,7 @@ fn others_make_and_free_objects_while_a_phase_begins() {
         assert_eq!(run.words("SUM"), [WHOLE.to_string()]);
         assert_eq!(run.policies("whole"), alternating(2048, 100));
         assert_eq!(run.policies("after"), alternating(256, 100));
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
         let [objects, switched] = counters(&run, 2, ["objects", "switched"]);
         assert!(switched >= 1 && objects >= switched + 5, "{}", run.rule(2));
     }
@@ -231,7 +231,7 @@ fn where_pages_cannot_be_moved_they_stay() {
         "{}",
         run.rule(2)
     );
-    assert_eq!(run.stderr.matches("nearpage: ").count(), 1);
+    assert_eq!(run.said.lines().count(), 1);
 }
 
 #[test]
@@ -243,9 +243,9 @@ fn calls_lead_to_the_runtime_that_they_led_to() {
     assert_eq!(lazy.words("SUM"), [WHOLE.to_string()]);
     is_on_node_0(&lazy);
     assert!(
-        lazy.stderr.contains("GOMP_parallel do not begin"),
+        lazy.said.contains("GOMP_parallel do not begin"),
         "{}",
-        lazy.stderr
+        lazy.said
     );
     let now = [("LD_BIND_NOW", "1")];
     let run_now =
@@ -253,7 +253,7 @@ fn calls_lead_to_the_runtime_that_they_led_to() {
     let run = run_now("columns");
     assert_eq!(run.words("SUM"), [WHOLE.to_string()]);
     assert_eq!(run.policies("whole"), alternating(2048, 100));
-    assert_eq!(run.stderr, "");
+    assert_eq!(run.said, "");
     // LLVM's function has any number of arguments.
     let run = run_now("llvm");
     assert_eq!(run.words("SUM"), ["91"]);
@@ -344,7 +344,7 @@ fn threads_take_the_places_that_a_phase_gives_them() {
             let words = run.words(&format!("{team} {number}"));
             assert_eq!(words, ["1", &cpu.to_string()], "{team} {number}");
         }
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     };
     let outcome = |run: &Run, [changed, left, failed]: [u32; 3]| {
         assert_eq!(

@@ -8,6 +8,7 @@ use std::sync::{Once, OnceLock};
 
 use serde_json::Value;
 
+use crate::messages::{messages_file, messages_in};
 use crate::plan_file::{Tables, bytes};
 
 pub const PAGE: usize = 4096;
@@ -87,9 +88,10 @@ impl Programs {
             let two = [&two[..], &[second.to_str().unwrap()]].concat();
             compile(&two, "phases.c", &compiled("phases_two"));
             compile(&["-shared", "-fPIC"], "library.c", &compiled("library.so"));
-            compile(&[], "refuse.c", &compiled("refuse"));
+            // Without the library, as whoever starts a container is: what has a filter of its own hands it on to nobody.
+            compile(&["-static"], "refuse.c", &compiled("refuse"));
             let only = "-DONLY=SYS_set_mempolicy";
-            compile(&[only], "refuse.c", &compiled("refuse_policy"));
+            compile(&["-static", only], "refuse.c", &compiled("refuse_policy"));
             compile(&[], "under.c", &compiled("under"));
             compile(&["-pthread"], "heap.c", &compiled("heap"));
             compile(&["-pthread"], "rest.c", &compiled("rest"));
@@ -155,7 +157,7 @@ impl Programs {
         let (file, summary) = (self.scratch("plan"), self.scratch("summary"));
         std::fs::write(&file, bytes(&plan.encode())).unwrap();
         let _ = std::fs::remove_file(&summary);
-        let (stdout, stderr) = self.command(&file, program, arguments, before, environment);
+        let (stdout, said) = self.command(&file, program, arguments, before, environment);
         let summary = std::fs::read_to_string(&summary).unwrap_or_default();
         let summaries = summary
             .lines()
@@ -164,7 +166,7 @@ impl Programs {
             .collect();
         Run {
             shown: stdout,
-            stderr,
+            said,
             summaries,
         }
     }
@@ -194,12 +196,15 @@ impl Programs {
         let program = self.path(program);
         let mut words: Vec<&str> = before.to_vec();
         words.push(program.to_str().unwrap());
+        let messages = self.scratch("messages");
+        std::fs::write(&messages, messages_file()).unwrap();
         let output = Command::new(words[0])
             .args(&words[1..])
             .args(arguments)
             .env("LD_PRELOAD", library())
             .env("NEARPAGE_PLAN", plan)
             .env("NEARPAGE_SUMMARY", self.scratch("summary"))
+            .env("NEARPAGE_MESSAGES", &messages)
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .output()
@@ -209,14 +214,16 @@ impl Programs {
             String::from_utf8(output.stderr).unwrap(),
         );
         assert!(output.status.success(), "{:?}: {stderr}", output.status);
-        (stdout, stderr)
+        assert_eq!(stderr, "", "the program's standard error is its own");
+        (stdout, messages_in(&std::fs::read(&messages).unwrap()))
     }
 }
 
 /// What a program showed.
 pub struct Run {
     pub shown: String,
-    pub stderr: String,
+    /// What the library had to say.
+    pub said: String,
     pub summaries: Vec<Value>,
 }
 
@@ -241,7 +248,7 @@ impl Run {
             .shown
             .lines()
             .find(|line| line.starts_with(&format!("{key} ")));
-        line.unwrap_or_else(|| panic!("{key} in {}{}", self.shown, self.stderr))
+        line.unwrap_or_else(|| panic!("{key} in {}{}", self.shown, self.said))
             .split(' ')
             .skip(key.split(' ').count())
             .collect()
@@ -299,7 +306,7 @@ impl Run {
         let summary = self
             .summaries
             .last()
-            .unwrap_or_else(|| panic!("no summary; {}", self.stderr));
+            .unwrap_or_else(|| panic!("no summary; {}", self.said));
         summary["rules"][number].clone()
     }
 }

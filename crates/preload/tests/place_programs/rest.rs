@@ -98,7 +98,7 @@ fn expect(run: &Run, expected: &[(&str, i64)]) {
         expected.iter().copied().collect(),
         "{}{}",
         run.shown,
-        run.stderr
+        run.said
     );
 }
 
@@ -127,7 +127,7 @@ fn the_process_has_a_policy_and_objects_of_other_rules_have_theirs() {
             "nothing went wrong"
         );
         assert_eq!(run.rule(1)["left"], 2);
-        assert_eq!(run.stderr, "");
+        assert_eq!(run.said, "");
     }
 }
 
@@ -301,12 +301,7 @@ fn where_policies_are_refused_the_program_goes_on_and_it_is_said() {
     let tables = plan(rules(interleave()), true);
     let run = programs.run_program(&tables, "rest", &["objects"], &[refuse], &[]);
     assert!(run.shown.contains("POLICY main"), "{}", run.shown);
-    assert_eq!(
-        run.stderr.matches("nearpage: ").count(),
-        1,
-        "{}",
-        run.stderr
-    );
+    assert_eq!(run.said.lines().count(), 1, "{}", run.said);
     let rest = run.rule(0);
     assert_eq!(rest["rest"], "failed");
     assert_eq!(
@@ -323,7 +318,7 @@ fn where_policies_are_refused_the_program_goes_on_and_it_is_said() {
         DEFAULT,
         "nothing is to be kept apart"
     );
-    assert!(run.stderr.contains("none of its nodes"), "{}", run.stderr);
+    assert!(run.said.contains("none of its nodes"), "{}", run.said);
     assert_eq!(
         run.rule(0)["failures"],
         serde_json::json!([{"call": "set_mempolicy", "errno": 22, "count": 1}])
@@ -334,6 +329,6 @@ fn where_policies_are_refused_the_program_goes_on_and_it_is_said() {
     let run = programs.run_program(&tables, "rest", &["objects"], &[policy], &[]);
     assert_eq!(policies(&run)["main"], DEFAULT);
     assert_eq!(policies(&run)["placed"], PREFERRED, "objects are placed");
-    assert_eq!(run.stderr.matches("set_mempolicy gives error 1").count(), 1);
+    assert_eq!(run.said.matches("set_mempolicy gives error 1").count(), 1);
     assert_eq!(run.rule(0)["rest"], "failed");
 }

@@ -8,13 +8,8 @@ fn refused_policies_fall_back_to_touching() {
     let tables = plan(&programs, [site(0, block_cyclic(0, 16))]);
     let refuse = programs.path("refuse");
     let run = programs.run_with(&tables, &["present"], &[refuse.to_str().unwrap()], &[]);
-    assert_eq!(
-        run.stderr.matches("nearpage: ").count(),
-        1,
-        "{}",
-        run.stderr
-    );
-    assert!(run.stderr.contains("refused"), "{}", run.stderr);
+    assert_eq!(run.said.lines().count(), 1, "{}", run.said);
+    assert!(run.said.contains("refused"), "{}", run.said);
     // Half of the pages are planned for node 0.
     let present: usize = run.words("PRESENT")[0].parse().unwrap();
     assert!((1024..1028).contains(&present), "{present}");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_wire::is_own_memory;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::address_space::{AddressSpaces, Region};
@@ -55,7 +56,11 @@ impl Areas<'_> {
         let thread_stacks = thread_stacks(events, self.logged);
         let mut heap: BTreeMap<(u32, u64, &str), Vec<&Region>> = BTreeMap::new();
         let regions = self.spaces.regions.iter();
+        let own = OwnMemory::of(&self.spaces.regions);
         for region in regions.filter(|region| region.born_ns < region.died_ns) {
+            if self.logged.contains(&region.pid) && own.contains(region) {
+                continue;
+            }
             match self.use_of(region, &thread_stacks, &module_paths, &own_mappings) {
                 Use::None => {}
                 Use::Object(object) => objects.push(object),
@@ -176,6 +181,37 @@ impl Areas<'_> {
             regions.filter(|region| &*region.path == "[vdso]" && !with_stack.contains(&region.pid));
         objects.extend(vdso.map(|region| stack_below_vdso(region, self.threads)));
     }
+}
+
+/// Where what the preload library keeps begins and ends, by process.
+#[derive(Default)]
+struct OwnMemory {
+    starts: FxHashSet<(u32, u64)>,
+    ends: FxHashSet<(u32, u64)>,
+}
+
+impl OwnMemory {
+    fn of(regions: &[Region]) -> Self {
+        let mut own = Self::default();
+        for region in regions.iter().filter(|region| is_kept(region)) {
+            own.starts.insert((region.pid, region.start));
+            own.ends.insert((region.pid, region.end));
+        }
+        own
+    }
+
+    /// Is this a piece of it? Between two pieces is the library's heap of samples, whose objects are in the log.
+    fn contains(&self, region: &Region) -> bool {
+        let is_between = || {
+            self.ends.contains(&(region.pid, region.start))
+                && self.starts.contains(&(region.pid, region.end))
+        };
+        region.anonymous() && (is_kept(region) || is_between())
+    }
+}
+
+fn is_kept(region: &Region) -> bool {
+    region.anonymous() && is_own_memory(region.protection)
 }
 
 /// `PROT_READ` and `PROT_WRITE`.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nearpage_recording::{Access, AccessBatch, Event, LogWriter};
+use nearpage_recording::{Access, AccessBatch, Event, LogWriter, Unsampled};
 use nearpage_sampler::Sink;
 
 use crate::Reporter;
@@ -13,6 +13,7 @@ use crate::error::Error;
 pub(super) struct LogSink<'a> {
     log: LogWriter,
     batch: AccessBatch,
+    unsampled: Unsampled,
     failure: Option<nearpage_recording::Error>,
     say: Reporter<'a>,
 }
@@ -23,18 +24,19 @@ impl<'a> LogSink<'a> {
         Self {
             log,
             batch: AccessBatch::default(),
+            unsampled: Unsampled::default(),
             failure: None,
             say,
         }
     }
 
-    /// The log, to be finished.
+    /// The log, to be finished, and the programs that the kernel did not let be sampled.
     ///
     /// # Errors
     /// Something could not be written.
-    pub(super) fn into_log(self) -> Result<LogWriter, Error> {
+    pub(super) fn into_log(self) -> Result<(LogWriter, Unsampled), Error> {
         match self.failure {
-            None => Ok(self.log),
+            None => Ok((self.log, self.unsampled)),
             Some(failure) => Err(Error::Incomplete(failure)),
         }
     }
@@ -65,6 +67,7 @@ impl Sink for LogSink<'_> {
     }
 
     fn events(&mut self, events: &[Event]) -> io::Result<()> {
+        events.iter().for_each(|event| self.unsampled.event(event));
         self.unless_failed(|log| log.events(events));
         Ok(())
     }

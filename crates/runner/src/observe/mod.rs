@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nearpage_machine::Machine;
-use nearpage_recording::{Attached, Finished, LogWriter, SampleCounts, Source, ThreadPinning};
+use nearpage_recording::{
+    Attached, Finished, LogWriter, Messages, SampleCounts, Source, ThreadPinning, Unsampled,
+};
 use nearpage_sampler::{
     Choice, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target, Wanted, calibrate,
     calibrate_signal, choose_source,
@@ -27,6 +29,7 @@ use crate::command::command_status;
 use crate::environment::{Environment, SmallAllocations, allocation_log};
 use crate::error::{Error, IoContext};
 use crate::libraries::PreloadLibrary;
+use crate::messages;
 use crate::output::OutputFolder;
 
 /// What to record, and how.
@@ -131,7 +134,13 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     let (output, log) = output.begin(metadata, &machine)?;
     add_timing_and_environment(&mut sampling, options, &machine);
     if let Some(library) = &program.library {
-        preload(&mut sampling, library, &log, options.small_allocations)?;
+        preload(
+            &mut sampling,
+            library,
+            &log,
+            options.small_allocations,
+            &mut notes,
+        )?;
     }
 
     let sampler = match Sampler::start(&sampling) {
@@ -159,12 +168,12 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
 
     let mut sink = LogSink::new(log, say);
     let summary = sampler.run(&mut sink)?;
-    let mut log = sink.into_log()?;
+    let (mut log, unsampled) = sink.into_log()?;
     let is_attached = attached.is_some();
     log.metadata_mut().attached = attached;
     // The sampler may have taken another source than was chosen before: someone else took the PMU meanwhile.
     metadata::set_source(log.metadata_mut(), &sampling, &choice);
-    finish(log, &summary, notes, is_attached)
+    finish(log, &summary, &unsampled, notes, is_attached)
 }
 
 /// What the sampler is told of the source and the rate, and which source it will take.
@@ -209,6 +218,7 @@ fn preload(
     library: &PreloadLibrary,
     log: &LogWriter,
     small: SmallAllocations,
+    notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let folder = log
         .allocation_log_folder()
@@ -217,6 +227,7 @@ fn preload(
     sampling.samples_folder.clone_from(&folder);
     let environment = &mut sampling.environment;
     environment.push(("LD_PRELOAD".into(), library.ld_preload()));
+    notes.extend(messages::add_file(&folder, environment).err());
     environment.extend(allocation_log(folder, small));
     Ok(())
 }
@@ -225,6 +236,7 @@ fn preload(
 fn finish(
     mut log: LogWriter,
     summary: &Summary,
+    unsampled: &Unsampled,
     mut notes: Vec<String>,
     attached: bool,
 ) -> Result<Observed, Error> {
@@ -234,7 +246,9 @@ fn finish(
             notes.push(note.clone());
         }
     }
-    notes.extend(warnings(summary, &counts));
+    notes.extend(warnings(summary, &counts, unsampled));
+    let said = Messages::read(&log.allocation_log_folder()).lines;
+    notes.extend(said);
     let metadata = log.metadata_mut();
     metadata.begin_ns = summary.begin_ns;
     metadata.rates = metadata::rates(summary);

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
+use nearpage_recording::NoLog;
 use nearpage_recording::elf::ElfFile;
 use nearpage_sampler::Target;
 
 use crate::error::Error;
-use crate::libraries::{PRELOAD_MISSING, PreloadLibrary};
+use crate::libraries::{PRELOAD_MISSING, PreloadLibrary, kept_out};
 
 /// What is recorded, as its metadata has it.
 #[derive(Debug, Default)]
@@ -85,21 +86,20 @@ impl ObservedProgram {
                 None
             }
         };
-        let is_static = image.as_ref().is_some_and(|image| image.program.is_static);
         let name = Path::new(program).display();
-        if is_static {
+        let kept_out = image.as_ref().and_then(kept_out);
+        if let Some(reason) = kept_out {
             notes.push(format!(
-                "{name} is statically linked: the preload library can't enter it, so its heap objects are not known and \
-                 count as heap_unresolved; link it dynamically to see them"
+                "the heap objects of {name} are not known: {reason}"
             ));
         }
-        let without_library = match (is_static, &library) {
-            (true, _) => Some(format!(
-                "it needs the preload library, which can't enter the statically linked {name}: link it dynamically"
-            )),
-            (false, None) => Some(PRELOAD_MISSING.to_owned()),
-            (false, Some(_)) => None,
+        let without_library = match (kept_out, &library) {
+            (Some(reason), _) => Some(format!("it needs the preload library in {name}: {reason}")),
+            (None, None) => Some(PRELOAD_MISSING.to_owned()),
+            (None, Some(_)) => None,
         };
+        // Programs that a static one executes can have it; one with a sanitizer does not start with it.
+        let library = library.filter(|_| !matches!(kept_out, Some(NoLog::Sanitizer(_))));
         let words = command
             .iter()
             .map(|word| word.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-use nearpage_recording::SampleCounts;
+use nearpage_recording::{Event, SampleCounts, ThreadIndex};
 use nearpage_sampler::{
     Calibration, RateChange, RecordCounts, SampledThread, SignalLosses, UndecodedCounts,
 };
@@ -164,7 +164,10 @@ fn rates_are_kept_only_where_the_rate_changed() {
 fn nothing_is_said_of_a_recording_without_losses() {
     let summary = summary();
     let counts = metadata::counts(&summary);
-    assert_eq!(warnings(&summary, &counts), Vec::<String>::new());
+    assert_eq!(
+        warnings(&summary, &counts, &Unsampled::default()),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn what_was_lost_is_told_with_its_remedy() {
         time_ns: 500,
         rate_hz: 400.0,
     });
-    let said = warnings(&summary, &metadata::counts(&summary));
+    let said = warnings(&summary, &metadata::counts(&summary), &Unsampled::default());
     assert_eq!(
         said,
         [
@@ -192,7 +195,7 @@ fn what_was_lost_is_told_with_its_remedy() {
     // Samples that were dropped inside the program are counted among the lost records, and are told once.
     summary.records.lost = 0;
     summary.signal_losses.dropped = 2;
-    let said = warnings(&summary, &metadata::counts(&summary));
+    let said = warnings(&summary, &metadata::counts(&summary), &Unsampled::default());
     assert_eq!(
         said[0],
         "2 samples lost for want of room; a lower --rate loses fewer"
@@ -204,9 +207,22 @@ fn what_was_lost_is_told_with_its_remedy() {
 fn a_recording_without_samples_says_why() {
     let mut summary = summary();
     summary.threads.clear();
-    let said = warnings(&summary, &SampleCounts::default());
+    let mut unsampled = Unsampled::default();
+    let said = warnings(&summary, &SampleCounts::default(), &unsampled);
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("no samples:"), "{said:?}");
+    // The kernel told of the program's start, and of nothing after that.
+    unsampled.event(&Event::Name {
+        time_ns: 1,
+        pid: 7,
+        thread: ThreadIndex(0),
+        name: "ping".to_owned(),
+        exec: true,
+    });
+    let said = warnings(&summary, &SampleCounts::default(), &unsampled);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].starts_with("no samples of ping (7):"), "{said:?}");
+    assert!(!said[0].contains("CPU time"), "{said:?}");
 }
 
 #[test]

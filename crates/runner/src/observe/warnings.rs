@@ -1,11 +1,15 @@
 //! What to say of samples that are missing.
 
 use nearpage_machine::several;
-use nearpage_recording::SampleCounts;
+use nearpage_recording::{SampleCounts, Unsampled};
 use nearpage_sampler::{SignalLosses, Summary};
 
 /// Sentences for the user, each with its remedy where there is one.
-pub(super) fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> {
+pub(super) fn warnings(
+    summary: &Summary,
+    counts: &SampleCounts,
+    unsampled: &Unsampled,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let losses = &summary.signal_losses;
     if losses.blocked > 0 {
@@ -74,9 +78,11 @@ pub(super) fn warnings(summary: &Summary, counts: &SampleCounts) -> Vec<String> 
             summary.sample_ns.unwrap_or(0.0) / 1e3
         ));
     }
-    if counts.samples == 0 {
+    warnings.extend(unsampled.note());
+    if counts.samples == 0 && unsampled.programs().is_empty() {
         warnings.push(
-            "no samples: what was observed used too little CPU time; a higher --rate sees more"
+            "no samples: what was observed used too little CPU time, as programs do that wait (for input, a lock, the \
+             network); a higher --rate sees more of what they do use"
                 .to_owned(),
         );
     }

@@ -8,8 +8,6 @@ mod threads;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::{Machine, ThreadPlacement};
@@ -22,6 +20,7 @@ use self::summary::ProcessSummary;
 use self::threads::RunThreads;
 use crate::Environment;
 use crate::error::{Error, IoContext};
+use crate::temporary::TemporaryFolder;
 
 /// Linux's default of `vm.max_map_count`.
 const MAPPINGS_DEFAULT: u32 = 65_530;
@@ -66,7 +65,7 @@ impl<'a> PlacingOptions<'a> {
 /// A compact plan on disk, for as long as the command runs.
 #[derive(Debug)]
 pub struct Placing {
-    folder: PathBuf,
+    folder: TemporaryFolder,
     rule_names: Vec<String>,
     /// By the same number: the function that the rule's phase begins with.
     phases: Vec<Option<String>>,
@@ -133,8 +132,8 @@ impl Placing {
         let compact = translate(options.plans, options.rules, &target, programs)?;
         warnings.extend(compact.warnings);
 
-        let folder = temporary_folder().context("can't make a folder for the compact plan")?;
-        let plan_file = folder.join(PLAN_FILE);
+        let folder = TemporaryFolder::new("plan")?;
+        let plan_file = folder.path().join(PLAN_FILE);
         let placing = Self {
             folder,
             rule_names: compact.rule_names,
@@ -158,7 +157,7 @@ impl Placing {
         let mut variables = vec![
             (
                 nearpage_wire::PLAN_VARIABLE.into(),
-                self.folder.join(PLAN_FILE).into_os_string(),
+                self.folder.path().join(PLAN_FILE).into_os_string(),
             ),
             (
                 nearpage_wire::SUMMARY_VARIABLE.into(),
@@ -192,14 +191,7 @@ impl Placing {
     }
 
     fn summary_file(&self) -> PathBuf {
-        self.folder.join("summary")
-    }
-}
-
-impl Drop for Placing {
-    fn drop(&mut self) {
-        // Best effort: two small files in the temporary folder.
-        let _ = fs::remove_dir_all(&self.folder);
+        self.folder.path().join("summary")
     }
 }
 
@@ -225,20 +217,6 @@ fn launched_policy() -> Option<String> {
         .map(|node| node.to_string())
         .collect();
     (asked == 0 && mode != libc::MPOL_DEFAULT).then(|| format!("{mode}:{}", nodes.join(",")))
-}
-
-fn temporary_folder() -> io::Result<PathBuf> {
-    let name = |number: u32| {
-        std::env::temp_dir().join(format!("nearpage-plan-{}-{number}", std::process::id()))
-    };
-    let make = |path: &PathBuf| fs::DirBuilder::new().mode(0o700).create(path);
-    for path in (0..1000).map(name) {
-        match make(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|()| path),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 fn mappings(proc_root: &Path) -> u32 {
@@ -330,7 +308,7 @@ mod tests {
 
     fn placing(rules: &[&str]) -> Placing {
         Placing {
-            folder: temporary_folder().unwrap(),
+            folder: TemporaryFolder::new("plan").unwrap(),
             rule_names: rules.iter().map(|&name| name.to_owned()).collect(),
             phases: Vec::new(),
             exchanges: Vec::new(),

@@ -112,8 +112,8 @@ pub(super) fn outcome(
     phases: &[Option<String>],
 ) -> Vec<String> {
     if processes.is_empty() {
-        return vec!["nothing was placed: no process of the command loaded the preload library (is it static, \
-                     or setuid?)"
+        return vec!["nothing was placed: no process of the command loaded the preload library, as programs don't that \
+                     are statically linked, setuid or setgid; link the program dynamically, run it without privileges"
             .to_owned()];
     }
     let silent = silent(processes);

@@ -152,10 +152,11 @@ fn an_error_is_told_with_its_causes() {
 #[test]
 fn nothing_is_run_for_a_command_that_cannot_be_placed() {
     let shell = Shell::new(&[]);
-    refuse_static(&shell.programs).unwrap();
-    let mut programs = shell.programs;
-    programs[0].program.is_static = true;
-    let error = refuse_static(&programs).unwrap_err();
+    let programs = shell.programs;
+    for harmless in [None, Some(NoLog::Sanitizer("AddressSanitizer"))] {
+        refuse_static(&programs, harmless).unwrap();
+    }
+    let error = refuse_static(&programs, Some(NoLog::StaticallyLinked)).unwrap_err();
     let path = programs[0].program.path.display();
     assert_eq!(
         error.to_string(),

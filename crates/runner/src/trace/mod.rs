@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::trace::{TraceOptions, Tracing, finish_frames};
-use nearpage_recording::{LogWriter, Metadata, Source, ThreadPinning};
+use nearpage_recording::{LogWriter, Metadata, NoLog, Source, ThreadPinning};
 
 pub(crate) use self::emulator::EMULATOR_PACKAGE;
 pub use self::emulator::{Emulator, PLUGINS_FROM};
@@ -25,7 +25,8 @@ pub use self::emulator::{Emulator, PLUGINS_FROM};
 use crate::command::run_to_end;
 use crate::environment::{Environment, SmallAllocations, allocation_log, rank};
 use crate::error::{Error, IoContext};
-use crate::libraries::{PreloadLibrary, TracerPlugin};
+use crate::libraries::{PreloadLibrary, TracerPlugin, kept_out};
+use crate::messages;
 use crate::output::OutputFolder;
 
 /// What the tracer is told, beside the logs while the program runs.
@@ -82,7 +83,7 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
         Tracing::new(&machine, &request.machine, &tracer).map_err(Error::MachineNotTraceable)?;
     let user_mode = match subject.is_guest {
         true => None,
-        false => Some(UserMode::find()?),
+        false => Some(UserMode::find(subject.kept_out())?),
     };
     let plugin = TracerPlugin::find()?;
 
@@ -108,6 +109,7 @@ pub fn trace(request: &TraceRequest) -> Result<Traced, Error> {
                 folders.logs,
                 request.small_allocations,
                 env::var_os(WAIT_POLICY).is_some(),
+                &mut log.metadata_mut().notes,
             ),
         ),
     };
@@ -165,17 +167,21 @@ impl Subject {
         })
     }
 
+    /// Why the preload library cannot be in the program.
+    fn kept_out(&self) -> Option<NoLog> {
+        self.image.as_ref().and_then(kept_out)
+    }
+
     /// What has to be said of the trace before it begins. `assumed`: what the machine does not say of itself.
     fn notes(&self, machine: &Machine, assumed: &[String]) -> Vec<String> {
         let mut notes = self.notes.clone();
         if !assumed.is_empty() {
             notes.push(format!("{}: assumed {}", machine.name, assumed.join(", ")));
         }
-        let is_static = |image: &ProgramImage| image.program.is_static;
-        if self.image.as_ref().is_some_and(is_static) {
+        if let Some(reason) = self.kept_out() {
+            let name = self.program.display();
             notes.push(format!(
-                "{} is statically linked: the preload library can't enter it, so its heap objects are not known",
-                self.program.display()
+                "the heap objects of {name} are not known: {reason}"
             ));
         }
         notes
@@ -201,28 +207,28 @@ fn refuse_of_guests(request: &TraceRequest) -> Result<(), Error> {
 /// What it takes to trace a user program.
 struct UserMode {
     emulator: Emulator,
-    library: PreloadLibrary,
+    /// `None`: a program that does not start with it.
+    library: Option<PreloadLibrary>,
 }
 
 impl UserMode {
-    fn find() -> Result<Self, Error> {
+    fn find(kept_out: Option<NoLog>) -> Result<Self, Error> {
+        let library = PreloadLibrary::find()?;
         Ok(Self {
             emulator: Emulator::find()?,
-            library: PreloadLibrary::find()?,
+            library: Some(library).filter(|_| kept_out.is_none()),
         })
     }
 
     /// The emulator with the tracer, and what it is to run with the preload library.
     fn words(&self, plugin: OsString, program: Vec<OsString>) -> Vec<OsString> {
-        let mut preload = OsString::from("LD_PRELOAD=");
-        preload.push(self.library.ld_preload());
-        let mut words: Vec<OsString> = vec![
-            self.emulator.path.clone().into(),
-            "-plugin".into(),
-            plugin,
-            "-E".into(),
-            preload,
-        ];
+        let mut words: Vec<OsString> =
+            vec![self.emulator.path.clone().into(), "-plugin".into(), plugin];
+        if let Some(library) = &self.library {
+            let mut preload = OsString::from("LD_PRELOAD=");
+            preload.push(library.ld_preload());
+            words.extend(["-E".into(), preload]);
+        }
         words.extend(program);
         words
     }
@@ -263,8 +269,14 @@ fn has_no_trace(traces: &Path) -> Result<bool, Error> {
 
 /// What an emulated program finds in its environment besides its own. `has_wait_policy`: its own says how OpenMP's
 /// threads wait.
-fn environment(logs: PathBuf, small: SmallAllocations, has_wait_policy: bool) -> Environment {
-    let mut environment = allocation_log(logs, small);
+fn environment(
+    logs: PathBuf,
+    small: SmallAllocations,
+    has_wait_policy: bool,
+    notes: &mut Vec<String>,
+) -> Environment {
+    let mut environment = allocation_log(logs.clone(), small);
+    notes.extend(messages::add_file(&logs, &mut environment).err());
     // Time in the emulator is not the program's, and which stacks are unwound must not depend on it.
     environment.push((
         nearpage_wire::UNWINDING_VARIABLE.into(),

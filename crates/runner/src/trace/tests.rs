@@ -64,7 +64,14 @@ fn what_was_assumed_of_the_machine_is_told() {
 #[test]
 fn emulated_programs_wait_passively_unless_they_were_told_how() {
     let of = |has_wait_policy| {
-        let made = environment("/logs".into(), SmallAllocations::Sampled, has_wait_policy);
+        let folder = tempfile::tempdir().unwrap();
+        let logs = folder.path().to_owned();
+        let made = environment(
+            logs,
+            SmallAllocations::Sampled,
+            has_wait_policy,
+            &mut Vec::new(),
+        );
         let names = made
             .into_iter()
             .map(|(name, _)| name.into_string().unwrap());
@@ -73,6 +80,7 @@ fn emulated_programs_wait_passively_unless_they_were_told_how() {
     let always = [
         nearpage_wire::LOG_DIRECTORY_VARIABLE,
         nearpage_wire::SMALL_SAMPLE_BYTES_VARIABLE,
+        nearpage_wire::MESSAGES_VARIABLE,
         nearpage_wire::UNWINDING_VARIABLE,
     ];
     assert_eq!(of(true), always);

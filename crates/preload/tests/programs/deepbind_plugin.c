@@ -1,0 +1,14 @@
+/* Allocates and frees for a program that has a function of the same name as this library. */
+#include <stdlib.h>
+#include <string.h>
+
+int whose(void) { return 2; }
+
+int plugin_whose(void) { return whose(); }
+
+void *plugin_make(size_t bytes) {
+    void *object = malloc(bytes);
+    return object ? memset(object, 1, bytes) : NULL;
+}
+
+void plugin_release(void *object) { free(object); }

@@ -1,0 +1,123 @@
+//! What the preload library has to say to people: lines in a file that the recorder makes before the program runs, and
+//! reads when it has ended.
+//!
+//! The library maps the file when it starts. A line is a few stores from then on: no system call, no descriptor of the
+//! program's, nothing that can block or raise a signal.
+//!
+//! # File (version 1)
+//! [`FILE_BYTES`] bytes in slots of [`SLOT_BYTES`], little-endian, its space allocated on disk.
+//!
+//! ```text
+//! offset size
+//!      0    8  magic "NPLINES\x01"
+//!      8    4  lines that were begun, those for which there was no slot included
+//!    512       slots
+//! ```
+//!
+//! # Slot
+//! ```text
+//! offset size
+//!      0    4  length of the text; 0: not complete
+//!      4    4  process that says it, as it knows itself
+//!      8    4  1: the text says why that process has no allocation log, or none from then on
+//!     12       text, UTF-8, cut to the slot
+//! ```
+
+/// First eight bytes of the file; the last is the version.
+pub const MAGIC: [u8; 8] = *b"NPLINES\x01";
+/// Bytes of the file.
+pub const FILE_BYTES: usize = 32 << 10;
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 512;
+/// Where the text stands in a slot.
+pub const TEXT_OFFSET: usize = 12;
+/// Bytes of text in a slot.
+pub const TEXT_BYTES_MAX: usize = SLOT_BYTES - TEXT_OFFSET;
+/// Lines for which there is room; the first slot is the header's.
+pub const LINES_MAX: usize = FILE_BYTES / SLOT_BYTES - 1;
+/// Where the number of lines stands.
+pub const COUNT_OFFSET: usize = 8;
+
+/// What a process says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'file> {
+    /// The process, as it knows itself.
+    pub pid: u32,
+    /// The text says why it has no allocation log, or none from then on.
+    pub ends_log: bool,
+    /// For people.
+    pub text: &'file [u8],
+}
+
+/// The complete lines of a file, in order.
+pub fn lines(file: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let slots = match file.starts_with(&MAGIC) {
+        true => file,
+        false => &[],
+    };
+    slots
+        .chunks_exact(SLOT_BYTES)
+        .skip(1)
+        .take(LINES_MAX)
+        .filter_map(|slot| {
+            let [length, pid, ends_log] = [0, 4, 8].map(|at| number(slot, at));
+            let text = slot.get(TEXT_OFFSET..)?.get(..length as usize)?;
+            (!text.is_empty()).then_some(Line {
+                pid,
+                ends_log: ends_log == 1,
+                text,
+            })
+        })
+}
+
+/// How many lines found no slot.
+pub fn lost(file: &[u8]) -> usize {
+    (number(file, COUNT_OFFSET) as usize).saturating_sub(LINES_MAX)
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let number = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    number.map_or(0, |number| u32::from_le_bytes(*number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_lines_are_read_whatever_else_the_file_holds() {
+        let mut file = [0u8; FILE_BYTES];
+        file[..8].copy_from_slice(&MAGIC);
+        file[COUNT_OFFSET] = 70;
+        let mut line = |slot: usize, length: u32, text: &[u8]| {
+            let at = slot * SLOT_BYTES;
+            file[at..at + 4].copy_from_slice(&length.to_le_bytes());
+            file[at + 4] = slot as u8;
+            file[at + 8] = u8::from(text == b"last");
+            file[at + TEXT_OFFSET..][..text.len()].copy_from_slice(text);
+        };
+        line(1, 5, b"first");
+        line(2, 0, b"begun, not complete");
+        line(3, u32::MAX, b"a length that lies");
+        line(LINES_MAX, 4, b"last");
+        let found = |file: &[u8]| {
+            let mut sum = [0usize; 2];
+            for line in lines(file) {
+                let (pid, is_last) = match line.text {
+                    b"first" => (1, false),
+                    _ => (LINES_MAX as u32, true),
+                };
+                assert_eq!((line.pid, line.ends_log), (pid, is_last));
+                sum = [sum[0] + 1, sum[1] + line.text.len()];
+            }
+            sum
+        };
+        assert_eq!(found(&file), [2, 9]);
+        assert_eq!(lost(&file), 7);
+        assert_eq!(found(&file[..SLOT_BYTES * 2 + 7]), [1, 5]);
+        assert_eq!(found(&[]), [0, 0]);
+        assert_eq!(lost(&[]), 0);
+        file[7] = 2;
+        assert_eq!(found(&file), [0, 0], "another version");
+    }
+}
