@@ -1,31 +1,45 @@
 //! Folders for as long as a command runs.
 
-use std::fs;
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, IoContext};
 
-/// A folder that nobody else may write into, removed with all that is in it when this is dropped.
+const PREFIX: &str = "nearpage-";
+
+/// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
+/// is made where its owner was killed.
 #[derive(Debug)]
 pub(crate) struct TemporaryFolder {
     path: PathBuf,
+    /// The folder, locked: the kernel lets go of it however this process ends.
+    _owned: File,
 }
 
 impl TemporaryFolder {
     /// Makes one; `purpose` becomes part of its name.
     pub(crate) fn new(purpose: &str) -> Result<Self, Error> {
+        Self::below(&std::env::temp_dir(), purpose)
+    }
+
+    fn below(parent: &Path, purpose: &str) -> Result<Self, Error> {
+        remove_left(parent);
         let name = |number: u32| {
             let process = std::process::id();
-            std::env::temp_dir().join(format!("nearpage-{purpose}-{process}-{number}"))
+            parent.join(format!("{PREFIX}{purpose}-{process}-{number}"))
         };
-        let make = |path: &PathBuf| fs::DirBuilder::new().mode(0o700).create(path);
         let failure = "can't make a temporary folder";
         for path in (0..1000).map(name) {
-            match make(&path) {
+            match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => return made.at(&path, failure).map(|()| Self { path }),
+                made => {
+                    if let Some(_owned) = made.and_then(|()| own(&path)).at(&path, failure)? {
+                        return Ok(Self { path, _owned });
+                    }
+                }
             }
         }
         Err(io::ErrorKind::AlreadyExists.into()).at(&name(0), failure)
@@ -37,9 +51,59 @@ impl TemporaryFolder {
     }
 }
 
+/// The folder, locked; none where another process has a lock on it, or has removed it already.
+fn own(path: &Path) -> io::Result<Option<File>> {
+    let folder = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let is_there = || fs::metadata(path).is_ok_and(|now| now.ino() == own_number(&folder));
+    Ok((folder.try_lock().is_ok() && is_there()).then_some(folder))
+}
+
+fn own_number(folder: &File) -> u64 {
+    folder.metadata().map_or(0, |metadata| metadata.ino())
+}
+
+/// Removes folders of this user whose owners were killed, unless a program that they left behind may still look there.
+/// Best effort: what stays is small files.
+fn remove_left(parent: &Path) {
+    // SAFETY: takes nothing, cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let is_left = |path: &PathBuf| {
+        let metadata = fs::symlink_metadata(path);
+        metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user)
+    };
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| is_name(&entry.file_name().to_string_lossy()));
+    for path in named.map(|entry| entry.path()).filter(is_left) {
+        if let Ok(Some(_owned)) = own(&path)
+            && !is_named_to_a_process(&path)
+        {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Is it a name that [`TemporaryFolder::new`] gives? What traced programs make has another form.
+fn is_name(name: &str) -> bool {
+    let mut parts = name.strip_prefix(PREFIX).unwrap_or_default().rsplit('-');
+    let mut is_number = || parts.next().is_some_and(|part| part.parse::<u32>().is_ok());
+    is_number() && is_number() && parts.next().is_some()
+}
+
+/// Does the environment of a running process name the path?
+fn is_named_to_a_process(path: &Path) -> bool {
+    let name = path.as_os_str().as_bytes();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut environments =
+        processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok());
+    environments.any(|text| text.windows(name.len()).any(|part| part == name))
+}
+
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Best effort: what stays behind is small files in the temporary folder.
+        // Best effort, too.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -60,5 +124,37 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists() && other.path().exists());
+    }
+
+    #[test]
+    fn what_a_killed_owner_left_goes_unless_a_process_is_told_of_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let in_use = TemporaryFolder::below(parent.path(), "test").unwrap();
+        let left = |name: &str| {
+            let path = parent.path().join(name);
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), "").unwrap();
+            path
+        };
+        let [unused, named, others, traced] = [
+            "nearpage-plan-1-0",
+            "nearpage-plan-2-0",
+            "somebody-elses-1-0",
+            "nearpage-pipes-1",
+        ]
+        .map(left);
+        let mut told = std::process::Command::new("sleep")
+            .arg("60")
+            .env("NEARPAGE_PLAN", named.join("file"))
+            .spawn()
+            .unwrap();
+        let next = TemporaryFolder::below(parent.path(), "test").unwrap();
+        assert!(next.path().exists() && in_use.path().exists());
+        assert!(others.exists() && traced.exists());
+        assert!(named.exists() && !unused.exists());
+        told.kill().unwrap();
+        told.wait().unwrap();
+        drop(TemporaryFolder::below(parent.path(), "test").unwrap());
+        assert!(!named.exists());
     }
 }
