@@ -324,7 +324,9 @@ impl Trial<'_> {
     /// What was recorded opens, however the recorder ended.
     fn look_at_recording(&mut self) -> io::Result<()> {
         let recording = self.folder.join("written/recording");
+        // A recorder that was killed before it started anything has a folder, and nothing in it.
         if !recording.exists()
+            || !self.folder.join("started").exists()
             || matches!(self.event.mishap, Mishap::FullDisk(_)) && !self.is_whole()
         {
             return Ok(());

@@ -214,7 +214,7 @@ print(os.read(read, 100), os.waitstatus_to_exitcode(os.wait()[1]))'"#,
     program(
         "an emptied environment",
         &["env"],
-        r#"i=$INPUTS; env -i sort "$i/numbers" | tail -n 2; env -i /bin/sh -c 'echo "${LD_PRELOAD-none}"'"#,
+        r#"i=$INPUTS; env -i sort "$i/numbers" | tail -n 2; env -i /bin/sh -c 'echo "${HOME-none}"'"#,
     ),
     program(
         "closed streams",
