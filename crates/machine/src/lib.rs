@@ -37,6 +37,7 @@ pub use assumed::Assumed;
 pub use error::{Error, Fault};
 pub use figures::{Bandwidth, LoadedLatency, Matrix};
 pub use list::{CpuList, List, ListError, NodeList, Number};
+pub use local::online_cpus;
 pub use measure::{
     Effort, MeasureError, Measured, Measurement, PlacingPoint, SLOWDOWN_MIN,
     placing_threshold_per_us,

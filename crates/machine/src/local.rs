@@ -24,7 +24,7 @@ impl Machine {
     /// cannot be ([`Machine::validate`]).
     pub fn local(sys_root: &Path) -> Result<Self, Error> {
         let system = sys_root.join("devices/system");
-        let online = online_cpus(&system)?;
+        let online = online_cpus(sys_root)?;
         let node_folder = system.join("node");
         let nodes = numa_nodes(&node_folder, &online)?;
         let (nodes, distance, mut source) = match nodes {
@@ -162,8 +162,13 @@ fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, Error> {
     Ok(found)
 }
 
-/// `cpu/online`; without it every `cpu/cpuN`; without these what the process may use.
-fn online_cpus(system: &Path) -> Result<CpuList, Error> {
+/// CPUs that are online: `devices/system/cpu/online` under `sys_root`; without it every `cpuN` there; without these as many
+/// as the process may use.
+///
+/// # Errors
+/// A file that is there but cannot be read, or is no list.
+pub fn online_cpus(sys_root: &Path) -> Result<CpuList, Error> {
+    let system = sys_root.join("devices/system");
     if let Some(online) = read_list::<CpuId>(&system.join("cpu/online"))?
         && !online.as_slice().is_empty()
     {
@@ -206,7 +211,7 @@ fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistance
             &found,
         ));
     }
-    let mut nodes = Vec::new();
+    let mut nodes: Vec<Node> = Vec::new();
     let mut distance = Vec::new();
     for &id in ids.as_slice() {
         let node = folder.join(format!("node{id}"));
@@ -216,6 +221,9 @@ fn numa_nodes(folder: &Path, online: &CpuList) -> Result<Option<NodesAndDistance
             .iter()
             .copied()
             .filter(|&cpu| online.contains(cpu))
+            // With `numa=fake` (Documentation/arch/x86/x86_64/fake-numa-for-cpusets.rst) all nodes that a real one was cut
+            // into list its CPUs: they count to the first.
+            .filter(|cpu| nodes.iter().all(|earlier| !earlier.cpus.contains(cpu)))
             .collect();
         nodes.push(Node {
             id,

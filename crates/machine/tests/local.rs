@@ -100,6 +100,20 @@ fn a_node_without_cpus_and_one_without_memory() {
 }
 
 #[test]
+fn cpus_that_several_nodes_list_count_to_the_first() {
+    // As with `numa=fake`.
+    let root = sysfs(
+        "memory-only-node",
+        &[
+            ("devices/system/node/node0/cpulist", Some("0-3\n")),
+            ("devices/system/node/node1/cpulist", Some("0-3\n")),
+        ],
+    );
+    let machine = Machine::local(root.path()).expect("a machine");
+    assert_eq!(cpus(&machine), ["0-3", "", ""]);
+}
+
+#[test]
 fn what_the_firmware_rates_is_taken() {
     // Node 4 has memory only; the best CPUs for it are those of node 1. Class 0 of node 0 is a device.
     let file = |name, content| (name, Some(content));

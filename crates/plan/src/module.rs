@@ -115,7 +115,7 @@ impl ModuleImage {
             source,
         };
         let path = path.canonicalize().map_err(read)?;
-        let cache = ReadCache::new(File::open(&path).map_err(read)?);
+        let cache = ReadCache::new(nearpage_files::open(&path).map_err(read)?);
         let file = Elf::parse(&cache).map_err(|error| Error::Elf {
             path: path.clone(),
             message: format!("expected a 64-bit ELF program or library: {error}"),
@@ -290,7 +290,7 @@ fn read_needed(file: &Elf<'_>) -> Needed {
 }
 
 fn read_symbols(path: &Path) -> Option<Symbols> {
-    let cache = ReadCache::new(File::open(path).ok()?);
+    let cache = ReadCache::new(nearpage_files::open(path).ok()?);
     let file = Elf::parse(&cache).ok()?;
     let mut symbols = Symbols::default();
     // The dynamic table repeats part of the full one, which stripped files lack.

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ impl ProgramImage {
 
 fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
     let mut start = [0; 4];
-    File::open(path)
+    nearpage_files::open(path)
         .and_then(|mut file| file.read_exact(&mut start))
         .is_ok()
         && start == *magic
@@ -182,7 +182,7 @@ fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
 /// The program behind `#!`, through `env` where that is used; none for anything but a script.
 fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Error> {
     let mut start = Vec::new();
-    File::open(path)
+    nearpage_files::open(path)
         .and_then(|file| file.take(256).read_to_end(&mut start))
         .map_err(|source| Error::Read {
             path: path.to_owned(),

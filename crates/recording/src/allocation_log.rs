@@ -2,7 +2,6 @@
 //! layout is [`nearpage_wire::allocation_log`]'s.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -103,7 +102,8 @@ fn read_segment(
     damage: &mut Damage,
     each: &mut impl FnMut(u32, Record<'_>),
 ) -> Result<(), Error> {
-    let mut file = BufReader::with_capacity(256 * 1024, File::open(path).at(path, "open")?);
+    let mut file =
+        BufReader::with_capacity(256 * 1024, nearpage_files::open(path).at(path, "open")?);
     let mut header = [0; SEGMENT_HEADER_BYTES];
     if !fill(&mut file, &mut header).at(path, "read")? || header[..7] != SEGMENT_MAGIC[..7] {
         // An all-zero header is a segment whose writer was killed before it began.

@@ -1,6 +1,5 @@
 //! What a module's file says: build-id, load segments, data symbols, functions.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -55,7 +54,7 @@ impl ElfFile {
     /// # Errors
     /// [`Error::Io`]; [`Error::Damaged`] where it is no ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).at(path, "open")?;
+        let file = nearpage_files::open(path).at(path, "open")?;
         // SAFETY: the map is only read. A program that shortens its own file under a running
         // analysis makes that analysis fail; linkers and package managers replace files instead.
         let map = unsafe { Mmap::map(&file) }.at(path, "map")?;

@@ -1,8 +1,8 @@
 //! The folder of a recording: which files it has, and how they are put in place.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nearpage_machine::Machine;
@@ -23,6 +23,23 @@ pub const LOG_FOLDER: &str = "log";
 pub const TRACE_FOLDER: &str = "trace";
 /// The recorder's own log, in [`LOG_FOLDER`].
 pub const RECORDER_LOG_FILE: &str = "recorder.log";
+
+/// `recording.json` and `machine.toml` have a line for each process and node, and are read whole.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+/// The folder, locked for as long as this lives, and as its process does: a recorder is at work there. Best effort: not
+/// every file system has locks.
+pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
+    let opened = File::open(folder).at(folder, "open")?;
+    let _ = opened.try_lock();
+    Ok(opened)
+}
+
+/// Is a recorder at work in the folder?
+pub fn has_recorder(folder: &Path) -> bool {
+    let locked = File::open(folder).map(|opened| opened.try_lock());
+    matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+}
 
 /// Makes `folder`, mode 0700, or takes an empty one.
 pub(crate) fn create(folder: &Path) -> Result<(), Error> {
@@ -60,13 +77,7 @@ pub(crate) fn unfinished(file: &Path) -> PathBuf {
 }
 
 pub(crate) fn create_file(file: &Path) -> Result<File, Error> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(file)
-        .at(file, "create")
+    nearpage_files::create(file).at(file, "create")
 }
 
 /// Puts `contents` in `file` at once: whoever opens it sees the old or the new, whole.
@@ -108,7 +119,7 @@ pub(crate) fn read_metadata(folder: &Path) -> Result<Metadata, Error> {
         version: u32,
     }
     let file = folder.join(METADATA_FILE);
-    let text = match fs::read_to_string(&file) {
+    let text = match nearpage_files::read_text(&file, TEXT_BYTES_MAX) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Err(Error::NotARecording {
                 folder: folder.to_owned(),
@@ -137,7 +148,7 @@ pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
         tables: TableChecksums,
     }
     let file = folder.join(METADATA_FILE);
-    let text = fs::read_to_string(&file).at(&file, "read")?;
+    let text = nearpage_files::read_text(&file, TEXT_BYTES_MAX).at(&file, "read")?;
     let ChecksumsOnly { tables } =
         serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
     Ok(tables)
@@ -149,7 +160,7 @@ pub(crate) fn write_machine(folder: &Path, machine: &Machine) -> Result<(), Erro
 
 pub(crate) fn read_machine(folder: &Path) -> Result<Machine, Error> {
     let file = folder.join(MACHINE_FILE);
-    let text = fs::read_to_string(&file).at(&file, "read")?;
+    let text = nearpage_files::read_text(&file, TEXT_BYTES_MAX).at(&file, "read")?;
     let machine: Machine =
         toml::from_str(&text).map_err(|error| Error::damaged(&file, error.message()))?;
     machine

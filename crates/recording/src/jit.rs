@@ -60,7 +60,7 @@ fn open_map(path: &Path, since: SystemTime) -> io::Result<Option<File>> {
     if !named.is_file() || named.modified()? < since {
         return Ok(None);
     }
-    let file = File::open(path)?;
+    let file = nearpage_files::open(path)?;
     let opened = file.metadata()?;
     let same = (opened.dev(), opened.ino()) == (named.dev(), named.ino());
     Ok(same.then_some(file))
@@ -129,7 +129,7 @@ pub(crate) fn map_of(folder: &Path, module: &Module) -> Option<PathBuf> {
 /// Functions of a map, by address.
 pub(crate) fn read(map: &Path) -> io::Result<Vec<Symbol>> {
     let mut bytes = Vec::new();
-    File::open(map)?
+    nearpage_files::open(map)?
         .take(MAP_BYTES_MAX)
         .read_to_end(&mut bytes)?;
     Ok(functions(&bytes))

@@ -1,7 +1,6 @@
 //! What the preload library had to say: lines in a file ([`nearpage_wire::messages`]) that the recorder makes before the
 //! program runs.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -25,7 +24,7 @@ impl Messages {
     pub fn read(folder: &Path) -> Self {
         let mut file = Vec::new();
         // Best effort: the lines are no data of the recording.
-        if let Ok(opened) = File::open(folder.join(Self::FILE)) {
+        if let Ok(opened) = nearpage_files::open(&folder.join(Self::FILE)) {
             let _ = opened.take(FILE_BYTES as u64).read_to_end(&mut file);
         }
         Self::of(&file)

@@ -61,6 +61,8 @@ pub enum Error {
     NotReplaceable(PathBuf),
     #[error("{}: there is a recording already; choose another folder with -o, or replace it with --force", .0.display())]
     RecordingExists(PathBuf),
+    #[error("{}: another recorder is at work there; choose another folder with -o, or wait until it has ended", .0.display())]
+    RecorderAtWork(PathBuf),
     #[error("the recording is incomplete")]
     Incomplete(#[source] nearpage_recording::Error),
 

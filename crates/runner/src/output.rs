@@ -64,6 +64,9 @@ pub(crate) struct OutputFolder {
 impl OutputFolder {
     /// Moves an earlier recording out of the way where it may be replaced.
     pub(crate) fn claim(path: &Path, replace: bool) -> Result<Self, Error> {
+        if folder::has_recorder(path) {
+            return Err(Error::RecorderAtWork(path.to_owned()));
+        }
         let mut earlier = None;
         if replace && path.exists() {
             let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
@@ -142,6 +145,20 @@ mod tests {
 
     fn is_old(path: &Path) -> bool {
         fs::read_to_string(path.join(folder::METADATA_FILE)).is_ok_and(|text| text == OLD)
+    }
+
+    #[test]
+    fn a_recorder_at_work_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r");
+        let (output, log) = begin(OutputFolder::claim(&path, false).unwrap()).unwrap();
+        output.keep();
+        for replace in [true, false] {
+            let error = OutputFolder::claim(&path, replace).unwrap_err();
+            assert!(matches!(error, Error::RecorderAtWork(_)), "{error}");
+        }
+        drop(log);
+        OutputFolder::claim(&path, true).unwrap().give_back();
     }
 
     fn begin(output: OutputFolder) -> Result<(OutputFolder, LogWriter), Error> {

@@ -120,7 +120,7 @@ impl Replicas {
         }
         let (mut entries, mut files, mut bytes) = (Vec::new(), 0, 0);
         for path in paths {
-            let mut file = File::open(&path).at(&path, NOT_REPLICATED)?;
+            let mut file = nearpage_files::open(&path).at(&path, NOT_REPLICATED)?;
             let metadata = file.metadata().at(&path, NOT_REPLICATED)?;
             if !metadata.is_file() || metadata.len() == 0 {
                 continue;

@@ -81,13 +81,8 @@ pub enum Error {
         reason: String,
     },
     /// The list of CPUs could not be read.
-    #[error("{}: expected a list of CPUs such as `0-3,8`: {reason}", path.display())]
-    Cpus {
-        /// File that was read.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error(transparent)]
+    Cpus(#[from] nearpage_machine::Error),
     /// Machine instructions of this architecture are not decoded yet.
     #[error("clock samples cannot be decoded on {architecture} yet: only x86_64 is supported")]
     Architecture {

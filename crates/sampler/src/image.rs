@@ -83,7 +83,7 @@ pub(crate) struct Image {
 impl Image {
     /// Opens an ELF file; `None` if it is not one, or cannot be read.
     pub fn open(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
+        let file = nearpage_files::open(path).ok()?;
         let cache = ReadCache::new(file.try_clone().ok()?);
         let elf = object::File::parse(&cache).ok()?;
         let loaded: Vec<(Range<u64>, u64, bool)> = elf

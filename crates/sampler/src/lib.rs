@@ -103,7 +103,6 @@ pub mod bench;
 mod calibrate;
 mod cgroup;
 mod coverage;
-mod cpus;
 mod discovery;
 mod error;
 mod filter;

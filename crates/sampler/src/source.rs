@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, online_cpus};
 use nearpage_perf_abi::{Attributes, event, flag};
 use nearpage_recording::Source;
 
@@ -323,7 +323,7 @@ impl Facts {
         sys_root: &Path,
         proc_root: &Path,
     ) -> Result<Self, Error> {
-        let cpus = crate::cpus::online_cpus(sys_root)?;
+        let cpus = online_cpus(sys_root)?.as_slice().to_vec();
         let clock = PerfEvent::open(&clock_attributes(), reach.scope(cpus[0]));
         let ring = match &clock {
             Ok(event) => smallest_ring(event),

@@ -8,9 +8,9 @@
 //!
 //! Whatever does not fit is made again, so nothing here needs to be understood by a later version.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use flate2::Crc;
@@ -25,6 +25,8 @@ use crate::store::{Bytes, Segment, Store};
 const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW02");
 const FOLDER: &str = "view";
 const INDEX: &str = "index.bin";
+/// A segment takes some ten KiB of it.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 /// What says that the files are of this recording, as it is now.
 type Identity = [u64; 9];
@@ -61,11 +63,14 @@ impl Cache {
     /// What an earlier opening left, where all of it fits.
     pub fn open(&self, scale: &Scale) -> Option<(Store, Pyramid)> {
         let folder = self.folder.as_ref()?;
-        let index = fs::read(folder.join(INDEX)).ok()?;
+        let index = nearpage_files::read(&folder.join(INDEX), INDEX_BYTES_MAX).ok()?;
         let segments = self.segments(&index)?;
-        let store =
-            Store::from_segments(scale, segments, File::open(folder.join("points.bin")).ok()?)?;
-        let sums = Pyramid::open(scale, File::open(folder.join("sums.bin")).ok()?)?;
+        let store = Store::from_segments(
+            scale,
+            segments,
+            nearpage_files::open(&folder.join("points.bin")).ok()?,
+        )?;
+        let sums = Pyramid::open(scale, nearpage_files::open(&folder.join("sums.bin")).ok()?)?;
         Some((store, sums))
     }
 
@@ -109,15 +114,7 @@ impl Cache {
             let made = fs::DirBuilder::new().mode(0o700).create(&folder);
             let exists = made.is_ok() || folder.is_dir();
             let _ = fs::remove_file(folder.join(INDEX));
-            let file = |name| {
-                OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .open(folder.join(name))
-            };
+            let file = |name| nearpage_files::create(&folder.join(name));
             if let (true, Ok(points), Ok(sums)) = (exists, file("points.bin"), file("sums.bin")) {
                 self.folder = Some(folder);
                 return Ok((points, sums));

@@ -25,6 +25,8 @@ const KERNEL: u64 = 1 << 63;
 pub(super) struct PerfScript<'a> {
     text: &'a str,
     events: Vec<String>,
+    /// Some samples have the number of their thread alone.
+    threads_alone: bool,
 }
 
 impl<'a> PerfScript<'a> {
@@ -33,12 +35,14 @@ impl<'a> PerfScript<'a> {
         let text = std::str::from_utf8(bytes).map_err(|_| neither.to_owned())?;
         let mut events: Vec<String> = Vec::new();
         let mut any = false;
+        let mut threads_alone = false;
         for (number, line) in (1..).zip(text.lines()) {
             match Line::parse(line) {
                 Ok(Line::Skipped | Line::Chain(_)) => {}
                 Ok(Line::Record(_)) => any = true,
-                Ok(Line::Sample { event, .. }) => {
+                Ok(Line::Sample { event, pid, .. }) => {
                     any = true;
+                    threads_alone |= pid.is_none();
                     if !events.iter().any(|known| known == event) && events.len() < 64 {
                         events.push(event.to_owned());
                     }
@@ -53,7 +57,11 @@ impl<'a> PerfScript<'a> {
         if events.is_empty() {
             return Err(format!("{neither}: it has no samples"));
         }
-        Ok(Self { text, events })
+        Ok(Self {
+            text,
+            events,
+            threads_alone,
+        })
     }
 
     /// What holds for the whole.
@@ -63,6 +71,9 @@ impl<'a> PerfScript<'a> {
         ];
         if !self.text.contains("PERF_RECORD_MMAP") {
             notes.push("the text does not say what was mapped, so no object and no function is known; print it with --show-mmap-events --show-task-events".to_owned());
+        }
+        if self.threads_alone && !self.text.contains("PERF_RECORD_FORK") {
+            notes.push("the text does not say of which process a thread is, so each counts as one; print it with -F pid,tid and the other fields, or with --show-task-events".to_owned());
         }
         let described = self.text.lines().take_while(|line| line.starts_with('#'));
         let described = described
@@ -96,6 +107,8 @@ impl<'a> PerfScript<'a> {
         let mut waiting: Option<(u64, Sample)> = None;
         // By process and thread, as far as told.
         let mut names: FxHashMap<(u32, u32), &str> = FxHashMap::default();
+        // By thread, as far as told.
+        let mut processes: FxHashMap<u32, u32> = FxHashMap::default();
         let record = |(time_ns, sample)| Record {
             time_ns,
             what: What::Sample(sample),
@@ -118,6 +131,7 @@ impl<'a> PerfScript<'a> {
                         | Sideband::Exit { pid, tid },
                     ) = other.what
                     {
+                        processes.insert(tid, pid);
                         names.remove(&(pid, tid));
                     }
                     each(other)?;
@@ -125,9 +139,12 @@ impl<'a> PerfScript<'a> {
                 Line::Sample {
                     time_ns,
                     name,
-                    sample,
+                    pid,
+                    mut sample,
                     ..
                 } => {
+                    let told = || processes.get(&sample.tid).copied();
+                    sample.pid = pid.or_else(told).unwrap_or(sample.tid);
                     waiting
                         .replace((time_ns, sample))
                         .map(record)
@@ -161,6 +178,8 @@ enum Line<'a> {
         /// Of the thread; empty: not printed.
         name: &'a str,
         event: &'a str,
+        /// None: the thread stands alone.
+        pid: Option<u32>,
         sample: Sample,
     },
 }
@@ -195,7 +214,8 @@ impl<'a> Line<'a> {
 /// The beginning of a line, up to its time.
 struct Head<'a> {
     name: &'a str,
-    pid: u32,
+    /// None: the thread stands alone.
+    pid: Option<u32>,
     tid: u32,
     cpu: Option<CpuId>,
     time_ns: u64,
@@ -217,10 +237,17 @@ impl<'a> Head<'a> {
                     .strip_prefix('[')
                     .and_then(|word| word.strip_suffix(']'));
                 let threads = if cpu.is_some() { before[0] } else { before[1] };
-                let (pid, tid) = threads.split_once('/').unwrap_or((threads, threads));
+                let (pid, tid) = match threads.split_once('/') {
+                    Some((pid, tid)) => (Some(pid), tid),
+                    None => (None, threads),
+                };
                 // The idle task has neither: -1.
                 let number = |text: &str| text.parse::<i64>().ok().map(|number| number as u32);
-                let (pid, tid) = (number(pid)?, number(tid)?);
+                let tid = number(tid)?;
+                let pid = match pid {
+                    Some(pid) => Some(number(pid)?),
+                    None => None,
+                };
                 let name_bytes = threads.as_ptr() as usize - line.as_ptr() as usize;
                 return Some(Self {
                     name: line[..name_bytes].trim(),
@@ -251,33 +278,32 @@ impl<'a> Head<'a> {
         let address =
             address.ok_or_else(|| format!("expected an address after the event; {fields}"))?;
         // The number stands before its description, and symbol and file of the address before it.
-        let (before, described) = self
-            .rest
-            .split_once(" |OP ")
-            .ok_or_else(|| format!("expected data_src after the address; {fields}"))?;
-        let data_src = before.split_whitespace().next_back().and_then(hexadecimal);
+        let describes = |word: &&str| word.starts_with("|OP") || word.contains("|SNP");
+        if !words.clone().any(|word| describes(&word)) {
+            return Err(format!("expected data_src after the address; {fields}"));
+        }
+        // Before perf 5.19 the description begins with the level: `L1 hit|SNP`. None of its words is a number.
+        let before = words.take_while(|word| !describes(word));
+        let data_src = before
+            .filter_map(hexadecimal_digits)
+            .last()
+            .and_then(hexadecimal);
         let data_src =
             data_src.ok_or_else(|| format!("expected data_src as a number; {fields}"))?;
         // The description ends with `|LCK No` or `|LCK No|BLK  N/A`; no word of it is a number.
-        let (_, behind) = described.split_once("|LCK ").unwrap_or_default();
+        let (_, behind) = self.rest.split_once("|LCK ").unwrap_or_default();
         let numbers = behind
             .split_whitespace()
             .skip_while(|word| hexadecimal_digits(word).is_none());
-        let mut numbers = numbers.map_while(hexadecimal_digits);
-        // Symbols may look like numbers; addresses of code have many digits.
-        let (weight, ip) = match (numbers.next(), numbers.next()) {
-            (Some(weight), Some(ip)) if ip.len() > 4 => (weight.parse().unwrap_or(0), ip),
-            (Some(ip), _) if ip.len() > 4 => (0u64, ip),
-            (Some(weight), _) => (weight.parse().unwrap_or(0), "0"),
-            (None, _) => (0, "0"),
-        };
-        let ip = hexadecimal(ip).unwrap_or(0);
+        let numbers: Vec<&str> = numbers.map_while(hexadecimal_digits).take(4).collect();
+        let (weight, ip) = weight_and_ip(&numbers);
         Ok(Line::Sample {
             time_ns: self.time_ns,
             name: self.name,
             event,
+            pid: self.pid,
             sample: Sample {
-                pid: self.pid,
+                pid: self.pid.unwrap_or(self.tid),
                 tid: self.tid,
                 cpu: self.cpu,
                 user: ip < KERNEL,
@@ -290,6 +316,26 @@ impl<'a> Head<'a> {
             },
         })
     }
+}
+
+/// Of the numbers behind data_src: the latency, and the instruction. Some processors have two more latencies between them,
+/// of 16 bits each. Symbols behind may look like numbers; addresses of code have many digits.
+fn weight_and_ip(numbers: &[&str]) -> (u64, u64) {
+    let is_long = |number: &&str| number.len() > 4;
+    let is_no_latency = |number: &&str| number.len() > 5;
+    let (weight, ip) = match numbers {
+        [weight, between @ .., _] if between.iter().any(is_no_latency) => (
+            Some(*weight),
+            between.iter().find(|one| is_no_latency(one)).copied(),
+        ),
+        [weight, _, .., ip] if is_no_latency(ip) => (Some(*weight), Some(*ip)),
+        [weight, ip, ..] if is_long(ip) => (Some(*weight), Some(*ip)),
+        [ip, ..] if is_long(ip) => (None, Some(*ip)),
+        [weight, ..] => (Some(*weight), None),
+        [] => (None, None),
+    };
+    let weight = weight.and_then(|weight| weight.parse().ok());
+    (weight.unwrap_or(0), ip.and_then(hexadecimal).unwrap_or(0))
 }
 
 fn hexadecimal(word: &str) -> Option<u64> {

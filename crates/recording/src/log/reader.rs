@@ -61,7 +61,7 @@ impl LogReader {
     /// damage inside is counted.
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(LOG_FOLDER).join(RECORDER_LOG_FILE);
-        let file = File::open(&path).at(&path, "open")?;
+        let file = nearpage_files::open(&path).at(&path, "open")?;
         let size = file.metadata().at(&path, "read")?.len();
         let mut log = Self {
             path,

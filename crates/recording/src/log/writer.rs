@@ -37,6 +37,8 @@ pub struct LogWriter {
     elsewhere: Vec<File>,
     /// Processes with anonymous executable memory.
     generating: BTreeSet<u32>,
+    /// The folder: nobody else records into it meanwhile.
+    _lock: File,
 }
 
 /// What became of the log when the recording ended.
@@ -57,6 +59,7 @@ impl LogWriter {
     /// [`Error::FolderInUse`] where the folder exists and is not empty; [`Error::Io`].
     pub fn create(folder: &Path, mut metadata: Metadata, machine: &Machine) -> Result<Self, Error> {
         folder::create(folder)?;
+        let lock = folder::lock(folder)?;
         metadata.version = folder::FORMAT_VERSION;
         metadata.status = Status::Incomplete;
         if metadata.redacted {
@@ -81,6 +84,7 @@ impl LogWriter {
             paths,
             elsewhere: Vec::new(),
             generating: BTreeSet::new(),
+            _lock: lock,
         })
     }
 

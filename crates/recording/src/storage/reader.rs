@@ -44,7 +44,7 @@ impl TableReader {
         checksums: &TableChecksums,
     ) -> Result<Self, Error> {
         let path = folder.join(format.file);
-        let file = File::open(&path).at(&path, "open")?;
+        let file = nearpage_files::open(&path).at(&path, "open")?;
         let Some(checksums) = checksums.get(format.file).cloned() else {
             return Err(Error::damaged(
                 &folder.join(folder::METADATA_FILE),

@@ -107,7 +107,7 @@ impl TraceFile {
     /// # Errors
     /// [`Error::Io`], [`Error::Version`], or [`Error::Damaged`] where it is no trace at all.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).at(path, "open")?;
+        let file = nearpage_files::open(path).at(path, "open")?;
         let size = file.metadata().at(path, "read")?.len();
         let mut bytes = [0; FILE_HEADER_BYTES];
         if size < FILE_HEADER_BYTES as u64 {

@@ -1,8 +1,8 @@
 //! Frames that threads of a killed or replaced program left unfinished: appended to their traces.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -71,14 +71,11 @@ fn parse(name: &str) -> Option<(u32, u64, &str)> {
 }
 
 fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
-    let file = OpenOptions::new()
-        .read(true)
-        .append(true)
-        .open(trace)
-        .at(trace, "open")?;
+    let mut file = nearpage_files::open_to_write(trace).at(trace, "open")?;
     let (end, mut headers) = whole_frames(trace, &file)?;
     // Half a frame at the end was just being written, and is in its file.
     file.set_len(end).at(trace, "cut")?;
+    file.seek(SeekFrom::End(0)).at(trace, "write")?;
     let mut finished = 0;
     // What the whole process counted, as long as nobody's is missing and its own file is there.
     let mut totals = Some([0_u64; COUNTERS]);
@@ -87,7 +84,7 @@ fn append(trace: &Path, open: &[PathBuf]) -> Result<usize, Error> {
         totals = None;
     }
     for path in open {
-        let mut bytes = fs::read(path).at(path, "read")?;
+        let mut bytes = nearpage_files::read(path, u64::MAX).at(path, "read")?;
         totals = totals.zip(open_counters(&bytes)).map(sum);
         if let Some(frame) = finish_frame(&mut bytes)
             && !headers.iter().any(|header| frame.starts_with(header))

@@ -350,6 +350,100 @@ fn reads_what_perf_script_prints() {
     assert_eq!(renamed.tables.threads[0].name, "worker");
 }
 
+/// A sample of `perf script` with some words for data_src and what follows it.
+fn printed(whose: &str, described: &str) -> String {
+    format!(
+        "solve {whose} [003] 1.5: 1009 cpu/mem-loads/P: 7f1268100142 {described} main+0x9 (/w)\n"
+    )
+}
+
+#[test]
+fn data_src_is_read_as_each_perf_describes_it() {
+    let of_one = "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No 1 400170";
+    let cycle_ns = accesses(&imported(printed("412/412", of_one).as_bytes())).cost_ns[0];
+    for (described, level, latency, ip) in [
+        // Before 5.19.
+        (
+            "68100142 L1 hit|SNP None|TLB L1 or L2 hit|LCK No 310 400170",
+            Level::L1,
+            310.0,
+            0x40_0170,
+        ),
+        (
+            "68100842 L3 or L3 hit|SNP None|TLB N/A|LCK No|BLK  N/A 41 400170",
+            Level::L3,
+            41.0,
+            0x40_0170,
+        ),
+        // With a symbol and a file of the address before it.
+        (
+            "[unknown] (//anon) 68100142 L1 hit|SNP None|TLB N/A|LCK No 9 400170",
+            Level::L1,
+            9.0,
+            0x40_0170,
+        ),
+        // Three latencies, on processors that have them; long ones too.
+        (
+            "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No|BLK    N/A    6   9    0   400170",
+            Level::L1,
+            6.0,
+            0x40_0170,
+        ),
+        (
+            "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No|BLK N/A 61000 62000 63000 7f0000400170",
+            Level::L1,
+            61000.0,
+            0x7f00_0040_0170,
+        ),
+        (
+            "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No|BLK N/A 61000 7f0000400170",
+            Level::L1,
+            61000.0,
+            0x7f00_0040_0170,
+        ),
+    ] {
+        let found = accesses(&imported(printed("412/412", described).as_bytes()));
+        assert_eq!(
+            (&found.level[..], &found.instruction[..]),
+            (&[level][..], &[ip][..]),
+            "{described}"
+        );
+        // All are of one processor: costs are in proportion to latencies.
+        assert!(
+            (found.cost_ns[0] / cycle_ns - latency).abs() < 0.01,
+            "{described}: {found:?}"
+        );
+    }
+    assert!(
+        refused(printed("412/412", "L1 hit|SNP None|LCK No 9 400170").as_bytes())
+            .contains("as a number")
+    );
+}
+
+#[test]
+fn threads_that_stand_alone_are_of_the_process_that_forked_them() {
+    let described = "68100142 |OP LOAD|LVL L1 hit|SNP None|TLB N/A|LCK No 310 400170";
+    let forks = "solve 412 [003] 1.1: PERF_RECORD_FORK(412:414):(412:412)\n";
+    let samples = printed("412", described) + &printed("414", described);
+    let of = |text: &str| {
+        let recording = imported(text.as_bytes());
+        let threads = recording.tables.threads.iter();
+        let mut threads: Vec<_> = threads.map(|thread| (thread.pid, thread.tid)).collect();
+        threads.sort_unstable();
+        let is_noted = recording
+            .metadata
+            .notes
+            .iter()
+            .any(|note| note.contains("-F pid,tid"));
+        (threads, is_noted)
+    };
+    assert_eq!(
+        of(&(forks.to_owned() + &samples)),
+        (vec![(412, 412), (412, 414)], false)
+    );
+    assert_eq!(of(&samples), (vec![(412, 412), (414, 414)], true));
+}
+
 #[test]
 fn a_file_cut_short_is_refused_wherever_it_was_cut() {
     let whole = program().bytes();

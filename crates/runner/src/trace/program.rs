@@ -1,7 +1,6 @@
 //! A user program, as the emulator is to run it.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ pub(super) fn words(program: &Path, arguments: &[OsString]) -> Result<Vec<OsStri
     for _ in 0..SCRIPT_DEPTH_MAX {
         let file = PathBuf::from(&words[0]);
         let mut head = Vec::new();
-        fs::File::open(&file)
+        nearpage_files::open(&file)
             .and_then(|opened| opened.take(512).read_to_end(&mut head))
             .at(&file, "can't be read")?;
         if let Some(line) = head.strip_prefix(b"#!") {
@@ -74,6 +73,8 @@ fn architecture(head: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// An ELF header for a machine.

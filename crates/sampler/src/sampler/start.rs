@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nearpage_machine::CpuId;
+use nearpage_machine::{CpuId, online_cpus};
 use nearpage_recording::Source;
 
 use super::{MAX_RATE_HZ, Observed, Options, Sampler, nanoseconds, now_ns};
@@ -10,7 +10,6 @@ use crate::attached::Attached;
 use crate::calibrate::{
     Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
 };
-use crate::cpus::online_cpus;
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::follower::{Follower, Hardware};
@@ -128,7 +127,7 @@ impl<'a> Starting<'a> {
                 "a rate of {rate_hz} Hz: expected 1 to {MAX_RATE_HZ}"
             )));
         }
-        let cpus = online_cpus(&options.sys_root)?;
+        let cpus = online_cpus(&options.sys_root)?.as_slice().to_vec();
         let processes = Processes::new(&options.proc_root);
         let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
         raise_open_files_limit(found.is_some());
@@ -306,7 +305,7 @@ pub fn choose_source(options: &Options) -> Result<Choice, Error> {
     let processes = Processes::new(&options.proc_root);
     let mut found = Found::of(&options.target, &processes, &options.proc_root)?;
     if let Some(found) = &mut found {
-        let cpus = online_cpus(&options.sys_root)?;
+        let cpus = online_cpus(&options.sys_root)?.as_slice().to_vec();
         let opening = Opening::new(options, Source::Clock, UNMEASURED_RATE_HZ)?;
         found.try_cgroup(&opening, cpus[0]);
     }

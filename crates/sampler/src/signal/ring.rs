@@ -1,6 +1,5 @@
 //! A mapped ring of samples.
 
-use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -31,7 +30,7 @@ pub(super) struct Told {
 impl SampleRing {
     /// Maps the file; `None` where it is not, or not yet, a ring.
     pub fn open(path: &Path) -> Option<(Header, Self)> {
-        let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+        let file = nearpage_files::open_to_write(path).ok()?;
         let file_bytes = file.metadata().ok()?.len();
         let bytes = usize::try_from(file_bytes).ok()?;
         if bytes < HEADER_BYTES {

@@ -1,0 +1,178 @@
+//! Files that others wrote, and folders into which others may write.
+//!
+//! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
+//! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
+//! opened here. What a user names on the command line is not: who names a FIFO means it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file to be read.
+///
+/// # Errors
+/// As the system says; [`io::ErrorKind::InvalidInput`] where it is no regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Before it is opened: that alone does something to some devices.
+    regular(&fs::metadata(path)?)?;
+    let mut options = OpenOptions::new();
+    opened(options.read(true), libc::O_NONBLOCK | libc::O_NOCTTY, path)
+}
+
+/// Opens a regular file, not a link to one, to be read and written.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_write(path: &Path) -> io::Result<File> {
+    regular(&fs::symlink_metadata(path)?)?;
+    let mut options = OpenOptions::new();
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+    opened(options.read(true).write(true), flags, path)
+}
+
+/// All of a regular file, of at most so many bytes.
+///
+/// # Errors
+/// As [`open`]; [`io::ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?
+        .take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > bytes_max {
+        true => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it has more than the {} MiB that are read", bytes_max >> 20),
+        )),
+        false => Ok(bytes),
+    }
+}
+
+/// The same of text.
+///
+/// # Errors
+/// As [`read`]; [`io::ErrorKind::InvalidData`] where it is not UTF-8.
+pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let text = String::from_utf8(read(path, bytes_max)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// A new file that its owner alone reads, to be read and written; what stood there, be it a link, makes way.
+///
+/// # Errors
+/// As the system says.
+pub fn create(path: &Path) -> io::Result<File> {
+    let new = || {
+        OpenOptions::new()
+            .write(true)
+            .read(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+    };
+    match new() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            new()
+        }
+        made => made,
+    }
+}
+
+fn opened(options: &mut OpenOptions, flags: libc::c_int, path: &Path) -> io::Result<File> {
+    let file = options.custom_flags(flags).open(path)?;
+    // It may be another by now.
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn regular(metadata: &fs::Metadata) -> io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn fifo(path: &Path) {
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name ends in a zero byte.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o666) }, 0);
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_opened_and_nothing_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fifo(&at("fifo"));
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        symlink(at("fifo"), at("link")).unwrap();
+        for path in [
+            at("fifo"),
+            at("socket"),
+            at("link"),
+            "/dev/null".into(),
+            folder.path().into(),
+        ] {
+            for tried in [open(&path), open_to_write(&path)] {
+                let error = tried.expect_err("it is no regular file");
+                assert_eq!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput,
+                    "{}",
+                    path.display()
+                );
+            }
+            assert!(read(&path, 10).is_err());
+        }
+        assert_eq!(
+            open(&at("nothing")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn links_are_read_and_never_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        fs::write(&file, "kept").unwrap();
+        symlink(&file, &link).unwrap();
+        assert_eq!(read_text(&link, 4).unwrap(), "kept");
+        assert!(open_to_write(&link).is_err());
+        assert!(open_to_write(&file).is_ok());
+        create(&link).unwrap().write_all(b"new").unwrap();
+        assert_eq!(
+            [&file, &link].map(|path| fs::read_to_string(path).unwrap()),
+            ["kept", "new"]
+        );
+        assert_eq!(fs::metadata(&link).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_too_large_or_no_text_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"\xff\xfe").unwrap();
+        assert_eq!(read(&path, 2).unwrap(), b"\xff\xfe");
+        assert_eq!(
+            read(&path, 1).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
+        assert_eq!(
+            read_text(&path, 2).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+    }
+}
