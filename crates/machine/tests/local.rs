@@ -291,7 +291,7 @@ fn damaged_files_are_named() {
         (
             "devices/system/node/node1/cpulist",
             "0-3",
-            "CPU 0 is on node 0 and on node 1",
+            "CPU 6, which is on no node",
         ),
         (
             "devices/system/cpu/cpu0/cache/index0/size",
