@@ -31,6 +31,15 @@ pub fn open_to_write(path: &Path) -> io::Result<File> {
     opened(options.read(true).write(true), flags, path)
 }
 
+/// Opens a folder.
+///
+/// # Errors
+/// As the system says; [`io::ErrorKind::NotADirectory`].
+pub fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
 /// All of a regular file, of at most so many bytes.
 ///
 /// # Errors
@@ -136,6 +145,7 @@ mod tests {
                 );
             }
             assert!(read(&path, 10).is_err());
+            assert_eq!(open_folder(&path).is_ok(), path == folder.path());
         }
         assert_eq!(
             open(&at("nothing")).unwrap_err().kind(),

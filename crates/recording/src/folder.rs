@@ -30,14 +30,16 @@ const TEXT_BYTES_MAX: u64 = 64 << 20;
 /// The folder, locked for as long as this lives, and as its process does: a recorder is at work there. Best effort: not
 /// every file system has locks.
 pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
-    let opened = File::open(folder).at(folder, "open")?;
-    let _ = opened.try_lock();
-    Ok(opened)
+    let opened = nearpage_files::open_folder(folder).at(folder, "open")?;
+    match opened.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::FolderInUse(folder.to_owned())),
+        _ => Ok(opened),
+    }
 }
 
 /// Is a recorder at work in the folder?
 pub fn has_recorder(folder: &Path) -> bool {
-    let locked = File::open(folder).map(|opened| opened.try_lock());
+    let locked = nearpage_files::open_folder(folder).map(|opened| opened.try_lock());
     matches!(locked, Ok(Err(TryLockError::WouldBlock)))
 }
 

@@ -159,6 +159,12 @@ mod tests {
         }
         drop(log);
         OutputFolder::claim(&path, true).unwrap().give_back();
+        // What is no folder is not waited for.
+        let fifo = folder.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+        assert!(made.unwrap().success());
+        let error = OutputFolder::claim(&fifo, true).unwrap_err();
+        assert!(matches!(error, Error::NotReplaceable(_)), "{error}");
     }
 
     fn begin(output: OutputFolder) -> Result<(OutputFolder, LogWriter), Error> {

@@ -9,7 +9,7 @@
 //! Whatever does not fit is made again, so nothing here needs to be understood by a later version.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -162,7 +162,7 @@ impl Cache {
         crc.update(&index);
         index.extend(crc.sum().to_le_bytes());
         let unfinished = folder.join(".index.bin.unfinished");
-        fs::write(&unfinished, index)?;
+        nearpage_files::create(&unfinished)?.write_all(&index)?;
         fs::rename(unfinished, folder.join(INDEX))
     }
 }
