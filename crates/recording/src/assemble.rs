@@ -40,7 +40,7 @@ pub(crate) struct Assembled {
     damaged_blocks: u64,
     lost: u64,
     marks: Vec<Mark>,
-    notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Assembled {

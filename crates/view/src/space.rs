@@ -59,6 +59,10 @@ impl Space {
         let mut space = Self::default();
         for (pid, first, end) in pages {
             let bytes = (end - first).saturating_mul(page_bytes);
+            // Sizes are what a recording says: those that do not fit together have no place.
+            let Some(past) = space.bytes.checked_add(bytes) else {
+                continue;
+            };
             let number = space.extents.len();
             space.extents.push(Extent {
                 pid,
@@ -66,7 +70,7 @@ impl Space {
                 bytes,
                 place: space.bytes,
             });
-            space.bytes = space.bytes.saturating_add(bytes);
+            space.bytes = past;
             match space.processes.last_mut() {
                 Some((last, extents)) if *last == pid => extents.end = number + 1,
                 _ => space.processes.push((pid, number..number + 1)),

@@ -66,7 +66,12 @@ pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
         && resolution
             .iter()
             .all(|code| Resolution::from_number(*code).is_some());
-    if !codes_known {
+    let amounts = [weight, cost_ns].into_iter().flat_map(words);
+    let is_amount = |bytes| {
+        let amount = f32::from_le_bytes(bytes);
+        amount.is_finite() && amount >= 0.0
+    };
+    if !codes_known || !amounts.map(is_amount).all(|known| known) {
         return None;
     }
     batch.time_ns.extend(words(time_ns).map(u64::from_le_bytes));
