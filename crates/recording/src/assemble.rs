@@ -133,6 +133,12 @@ pub(crate) fn assemble(
     let mut notes = modules.notes().to_vec();
     notes.append(&mut damage.notes);
     notes.extend(losses(log, &images));
+    if spaces.not_copied > 0 {
+        notes.push(format!(
+            "more processes began than there is memory for what they had mapped: {} of theirs left out",
+            several(spaces.not_copied as u64, "mapping")
+        ));
+    }
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));

@@ -6,7 +6,9 @@ use std::path::Path;
 use crate::storage::trace::PAGES_FILE;
 use crate::storage::{first_touches, modules, objects, threads};
 use crate::trace::PageRow;
-use crate::{AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, Tables, Thread};
+use crate::{
+    AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, Tables, Thread,
+};
 
 /// Why a row cannot be; the row's number and its table come later.
 type Fault = Option<String>;
@@ -107,14 +109,24 @@ impl Tables {
     /// [`Error::Damaged`], with the first row that cannot be.
     pub(crate) fn check(&self, folder: &Path) -> Result<(), Error> {
         let known = Lengths::of(self);
-        table(folder, objects::FORMAT.file, &self.objects, |row| known.object(row))?;
-        table(folder, modules::MAPPINGS_FORMAT.file, &self.mappings, |row| {
-            known.mapping(row)
+        table(folder, objects::FORMAT.file, &self.objects, |row| {
+            known.object(row)
         })?;
-        table(folder, threads::FORMAT.file, &self.threads, |row| known.thread(row))?;
-        table(folder, first_touches::FORMAT.file, &self.first_touches, |row| {
-            known.first_touch(row)
-        })
+        table(
+            folder,
+            modules::MAPPINGS_FORMAT.file,
+            &self.mappings,
+            |row| known.mapping(row),
+        )?;
+        table(folder, threads::FORMAT.file, &self.threads, |row| {
+            known.thread(row)
+        })?;
+        table(
+            folder,
+            first_touches::FORMAT.file,
+            &self.first_touches,
+            |row| known.first_touch(row),
+        )
     }
 
     /// Checks the pages of a trace.
@@ -153,13 +165,20 @@ impl Tables {
         };
         self.objects.retain(|row| keep(known.object(row)));
         self.mappings.retain(|row| keep(known.mapping(row)));
-        self.first_touches.retain(|row| keep(known.first_touch(row)));
+        self.first_touches
+            .retain(|row| keep(known.first_touch(row)));
         left_out
     }
 }
 
 /// Checks the frames of call sites as they are read, with the number of their row.
-pub(crate) fn frame(folder: &Path, file: &str, row: usize, frame: &Frame, modules: usize) -> Result<(), Error> {
+pub(crate) fn frame(
+    folder: &Path,
+    file: &str,
+    row: usize,
+    frame: &Frame,
+    modules: usize,
+) -> Result<(), Error> {
     let known = Lengths {
         threads: 0,
         modules,

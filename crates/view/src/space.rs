@@ -179,6 +179,16 @@ mod tests {
         assert_eq!(space.address(5 * PAGE), None);
     }
 
+    #[test]
+    fn sizes_that_do_not_fit_together_have_no_place() {
+        let half = 1 << 63;
+        let space = space(&[(1, 0, half), (2, 4096, half), (3, 4096, 4096)]);
+        assert_eq!(space.bytes(), half + PAGE);
+        assert_eq!(space.place(1, half - 1), Some(half - 1));
+        assert_eq!(space.place(2, 8000), None);
+        assert_eq!(space.place(3, 4097), Some(half + 1));
+    }
+
     proptest! {
         #[test]
         fn places_and_addresses_are_inverse(

@@ -54,7 +54,8 @@ impl<'a> Limited<'a> {
         let set = move || {
             // SAFETY: reads two structures that outlive the calls, which may be made between fork and exec.
             let failed = unsafe {
-                libc::setrlimit(libc::RLIMIT_AS, &limit) | libc::setrlimit(libc::RLIMIT_CORE, &no_core)
+                libc::setrlimit(libc::RLIMIT_AS, &limit)
+                    | libc::setrlimit(libc::RLIMIT_CORE, &no_core)
             };
             match failed {
                 0 => Ok(()),
@@ -135,7 +136,9 @@ impl<'a> Limited<'a> {
     /// What is wrong with how it ended.
     pub fn fault(&self, status: Option<ExitStatus>, used: &Used) -> Option<String> {
         let said = fs::read_to_string(self.folder.join("err")).unwrap_or_default();
-        let panic = said.lines().position(|line| line.contains("internal error"));
+        let panic = said
+            .lines()
+            .position(|line| line.contains("internal error"));
         if let Some(at) = panic {
             let lines: Vec<&str> = said.lines().skip(at).take(2).collect();
             return Some(lines.join(" "));

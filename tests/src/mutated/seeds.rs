@@ -36,7 +36,11 @@ impl Seeds {
                 return Ok(());
             }
             let mut command = Command::new(nearpage);
-            command.arg("record").args(options).arg("-o").arg(&recording);
+            command
+                .arg("record")
+                .args(options)
+                .arg("-o")
+                .arg(&recording);
             command.arg("--");
             if kill {
                 command.args(["sh", "-c", KILL_RECORDER, "sh"]);
@@ -62,7 +66,7 @@ impl Seeds {
             thin.stderr(Stdio::null()).stdout(Stdio::null()).status()?;
         }
         let fixtures = repository().join("crates/recording/tests/fixtures");
-        for name in ["version-1-log", "version-1-tables"] {
+        for name in ["version-1-full", "version-1-log", "version-1-tables"] {
             let copy = folder.join(name);
             if !copy.exists() {
                 copy_folder(&fixtures.join(name), &copy)?;

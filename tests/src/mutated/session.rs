@@ -50,10 +50,19 @@ pub(super) fn ask(view: &mut Limited<'_>) -> io::Result<()> {
         get(&format!("{path}?recording=0"));
     }
     for object in 0..3 {
-        get(&format!("matrix?recording=0&object={object}&from=0&to=1000000&bins=64"));
+        get(&format!(
+            "matrix?recording=0&object={object}&from=0&to=1000000&bins=64"
+        ));
     }
     for by in [
-        "thread", "function", "kind", "cpu-node", "locality", "page-node", "level", "latency",
+        "thread",
+        "function",
+        "kind",
+        "cpu-node",
+        "locality",
+        "page-node",
+        "level",
+        "latency",
     ] {
         let frame = format!(
             "recording=0&by={by}&place_from=0&place_to={space}&from_ns=0&to_ns={duration}&columns=200&rows=100"
@@ -61,7 +70,10 @@ pub(super) fn ask(view: &mut Limited<'_>) -> io::Result<()> {
         get(&format!("picture?{frame}"));
         get(&format!("histogram?{frame}"));
     }
-    let middle = format!("place_from={}&place_to={space}&from_ns=0&to_ns={duration}", space / 2);
+    let middle = format!(
+        "place_from={}&place_to={space}&from_ns=0&to_ns={duration}",
+        space / 2
+    );
     get(&format!("value?recording=0&{middle}"));
     Ok(())
 }

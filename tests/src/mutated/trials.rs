@@ -14,6 +14,16 @@ use super::{Seeds, seeds, session};
 /// Names of the commands that each recording is given to.
 pub const COMMANDS: [&str; 6] = ["report", "plan", "replay", "export", "page", "view"];
 
+/// Formats of `export`, each of every so many recordings.
+const FORMATS: [&str; 6] = [
+    "parquet",
+    "pprof",
+    "firefox",
+    "perfetto",
+    "csv",
+    "perf-script",
+];
+
 /// What a recording led to that it must not.
 #[derive(Debug)]
 pub struct Failure {
@@ -31,7 +41,13 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} ({})", self.number, self.seed, self.folder.display())?;
+        writeln!(
+            f,
+            "{}: {} ({})",
+            self.number,
+            self.seed,
+            self.folder.display()
+        )?;
         for line in &self.changes {
             writeln!(f, "    {line}")?;
         }
@@ -82,13 +98,15 @@ impl<'a> Trials<'a> {
         for (at, name) in COMMANDS.iter().enumerate() {
             let copy = folder.join("copy");
             seeds::copy_folder(&lie, &copy)?;
-            if let Some(fault) = self.command(at, sound, &folder)? {
+            if let Some(fault) = self.command(at, number, sound, &folder)? {
                 found.push(format!("{name}: {fault}"));
             }
             for rest in ["copy", "exported"] {
                 let rest = folder.join(rest);
-                if rest.exists() {
-                    fs::remove_dir_all(rest)?;
+                match rest.is_dir() {
+                    true => fs::remove_dir_all(rest)?,
+                    false if rest.exists() => fs::remove_file(rest)?,
+                    false => {}
                 }
             }
         }
@@ -107,7 +125,13 @@ impl<'a> Trials<'a> {
     }
 
     /// Runs a command on the copy of a recording that lies; what is wrong with how it ended.
-    fn command(&mut self, at: usize, sound: &Path, folder: &Path) -> io::Result<Option<String>> {
+    fn command(
+        &mut self,
+        at: usize,
+        number: u64,
+        sound: &Path,
+        folder: &Path,
+    ) -> io::Result<Option<String>> {
         let mut command = Command::new(self.nearpage);
         command.current_dir(folder);
         let is_full = sound.join("trace").exists();
@@ -118,7 +142,10 @@ impl<'a> Trials<'a> {
                 command.args(["simulate", "copy", "--policy", policies])
             }
             "replay" => command.arg("compare").arg(sound).arg("copy"),
-            "export" => command.args(["export", "copy", "-o", "exported"]),
+            "export" => {
+                let format = FORMATS[(number % FORMATS.len() as u64) as usize];
+                command.args(["export", "copy", "--to", format, "-o", "exported"])
+            }
             "page" => command.args(["report", "copy", "--html", "page.html"]),
             "view" => command.args(["view", "--no-open", "copy"]),
             name => command.args([name, "copy"]),

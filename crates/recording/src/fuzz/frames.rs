@@ -60,7 +60,11 @@ pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, E
             }
             3 => {
                 // Thread, times, and of the allocation log the thread.
-                let from = if layout == Layout::AllocationLog { 4 } else { 8 };
+                let from = if layout == Layout::AllocationLog {
+                    4
+                } else {
+                    8
+                };
                 let said = change_word(&mut frames[frame], from, choices);
                 seal(layout, &mut frames[frame]);
                 format!("frame {frame}: {said}")
@@ -85,7 +89,11 @@ pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, E
 /// Gives 1, 2, 4 or 8 bytes from `from` on another value.
 fn change_word(bytes: &mut [u8], from: usize, choices: &mut dyn Choices) -> String {
     let length = [1, 2, 4, 8, 8, 8][choices.position(6)];
-    let Some(room) = bytes.len().checked_sub(from + length - 1).filter(|&room| room > 0) else {
+    let Some(room) = bytes
+        .len()
+        .checked_sub(from + length - 1)
+        .filter(|&room| room > 0)
+    else {
         return "nothing".to_owned();
     };
     let mut at = from + choices.position(room);

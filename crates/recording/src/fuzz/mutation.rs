@@ -9,13 +9,15 @@ use serde_json::Value;
 
 use super::words::{long_text, mutate_words};
 use super::{Choices, frames};
+use crate::Error;
 use crate::error::IoContext;
 use crate::folder::{LOG_FOLDER, MACHINE_FILE, METADATA_FILE, TRACE_FOLDER};
 use crate::storage::columns::{Columns, Values};
-use crate::Error;
 
 /// Changes of one recording: of many, one is what it is refused for.
 const CHANGES: [u64; 6] = [1, 1, 1, 2, 2, 4];
+/// What is written of texts stays within what whoever changes them has.
+const TEXTS_BYTES_MAX: usize = 160 << 20;
 /// `recording.json` and `machine.toml` are small.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
@@ -97,7 +99,11 @@ fn metadata(text: &mut String, choices: &mut dyn Choices) -> String {
             let before = value.to_string();
             change_value(value, choices);
             let short = |text: &str| text.chars().take(60).collect::<String>();
-            said = format!("{name}: {} becomes {}", short(&before), short(&value.to_string()));
+            said = format!(
+                "{name}: {} becomes {}",
+                short(&before),
+                short(&value.to_string())
+            );
         }
         number += 1;
     });
@@ -172,7 +178,9 @@ fn table(folder: &Path, name: &str, choices: &mut dyn Choices) -> Result<String,
     let values = &mut table.values;
     let said = match choices.below(16) {
         0 => {
-            let count = [1, 1, 100, 10_000][choices.position(4)];
+            let longest = values.iter().map(|column| column.text_bytes(row)).max();
+            let most = TEXTS_BYTES_MAX / longest.unwrap_or(0).max(1);
+            let count = [1, 1, 100, 10_000][choices.position(4)].min(most);
             values
                 .iter_mut()
                 .for_each(|column| column.repeat(row, count));
@@ -180,15 +188,11 @@ fn table(folder: &Path, name: &str, choices: &mut dyn Choices) -> Result<String,
         }
         1 => {
             let end = if choices.below(4) == 0 { rows } else { row + 1 };
-            values
-                .iter_mut()
-                .for_each(|column| column.remove(row..end));
+            values.iter_mut().for_each(|column| column.remove(row..end));
             format!("rows {row} to {end} are gone")
         }
         2 => {
-            values
-                .iter_mut()
-                .for_each(|column| column.swap(row, other));
+            values.iter_mut().for_each(|column| column.swap(row, other));
             format!("rows {row} and {other} change places")
         }
         3 => {
@@ -200,7 +204,10 @@ fn table(folder: &Path, name: &str, choices: &mut dyn Choices) -> Result<String,
             let alike: Vec<usize> = (0..values.len()).filter(of_its_type).collect();
             let partner = alike[choices.position(alike.len())];
             values.swap(position, partner);
-            format!("column {column} changes places with {}", table.name(partner))
+            format!(
+                "column {column} changes places with {}",
+                table.name(partner)
+            )
         }
         5 => {
             values[position].copy(other, row);
@@ -281,9 +288,14 @@ fn change_rows(
             value.to_string()
         }
         Values::Text(list) => {
-            let value = long_text(choices);
+            let mut value = long_text(choices);
+            value.truncate(value.floor_char_boundary(TEXTS_BYTES_MAX / rows.len()));
             list[rows].fill(ByteArray::from(value.as_str()));
-            format!("{} bytes: {:?}…", value.len(), value.chars().take(12).collect::<String>())
+            format!(
+                "{} bytes: {:?}…",
+                value.len(),
+                value.chars().take(12).collect::<String>()
+            )
         }
     }
 }

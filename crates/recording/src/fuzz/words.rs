@@ -40,7 +40,11 @@ pub fn mutate_words(text: &mut String, choices: &mut dyn Choices) -> String {
                 4 => "inf".to_owned(),
                 _ => choices.extreme(own).to_string(),
             };
-            let said = format!("byte {}: {} becomes {other}", range.start, &text[range.clone()]);
+            let said = format!(
+                "byte {}: {} becomes {other}",
+                range.start,
+                &text[range.clone()]
+            );
             text.replace_range(range, &other);
             said
         }

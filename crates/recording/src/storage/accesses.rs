@@ -7,7 +7,9 @@ use nearpage_machine::{CpuId, NodeId};
 use super::checksums::TableChecksums;
 use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
-use crate::{AccessBatch, AccessKind, ColumnSelection, Error, Level, Resolution, ThreadIndex, check};
+use crate::{
+    AccessBatch, AccessKind, ColumnSelection, Error, Level, Resolution, ThreadIndex, check,
+};
 
 /// Name of the table's file.
 pub(crate) const FILE: &str = FORMAT.file;

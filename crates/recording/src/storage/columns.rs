@@ -155,6 +155,14 @@ impl Values {
         });
     }
 
+    /// Length of a row's text; 0 where the column has none.
+    pub(crate) fn text_bytes(&self, row: usize) -> usize {
+        match self {
+            Self::Text(list) => list[row].len(),
+            _ => 0,
+        }
+    }
+
     /// Row `to` becomes as row `from` is.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         each!(self, list => list[to] = list[from].clone());
@@ -187,6 +195,56 @@ impl Values {
             (Self::OptionalI64(list), Self::OptionalI64(more)) => list.extend(more),
             (Self::OptionalI32(list), Self::OptionalI32(more)) => list.extend(more),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use parquet::data_type::ByteArray;
+
+    use super::*;
+    use crate::Recording;
+
+    /// A recording of `rows` objects, all of them with a name of so many bytes. One that fits into a dictionary stands in
+    /// the file once.
+    fn long_names(folder: &Path, rows: usize, bytes: usize) -> Result<Recording, Error> {
+        let sound = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1-tables");
+        for file in std::fs::read_dir(sound).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+        }
+        let mut objects = Columns::read(folder, "objects.parquet").unwrap();
+        let before = objects.values[0].len();
+        objects
+            .values
+            .iter_mut()
+            .for_each(|column| column.repeat(0, rows - before));
+        let name = ByteArray::from("n".repeat(bytes).as_str());
+        objects.values[2] = Values::Text(vec![name; rows]);
+        objects.write(folder).unwrap();
+        Recording::open(folder)
+    }
+
+    #[test]
+    fn names_are_cut_and_bounded_in_sum() {
+        let folder = tempfile::tempdir().unwrap();
+        let recording = long_names(folder.path(), 1000, 300_000).unwrap();
+        assert_eq!(recording.tables.objects.len(), 1000);
+        let longest = recording
+            .tables
+            .objects
+            .iter()
+            .map(|object| object.name.len());
+        assert_eq!(longest.max(), Some(4096));
+        // Once in the file; and as often as there are rows.
+        for (rows, bytes) in [(40_000, 300_000), (70, 2 << 20)] {
+            let folder = tempfile::tempdir().unwrap();
+            let error = long_names(folder.path(), rows, bytes).unwrap_err();
+            let words = "objects.parquet: damaged: its texts have more than 128 MiB";
+            assert!(error.to_string().contains(words), "{error}");
         }
     }
 }

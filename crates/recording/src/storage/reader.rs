@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use bytes::buf::Reader;
 use parquet::column::reader::ColumnReaderImpl;
-use parquet::data_type::{
-    BoolType, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
-};
+use parquet::data_type::{BoolType, ByteArrayType, DataType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::{ChunkReader, Length};
@@ -319,6 +317,12 @@ impl RowGroup<'_> {
 
     pub(super) fn text(&self, name: &str, out: &mut Vec<String>) -> Result<(), Error> {
         let position = self.position(name);
+        let rows = self.table.metadata.row_group(self.number);
+        let encoded = u64::try_from(rows.column(position).uncompressed_size()).unwrap_or(u64::MAX);
+        // Four bytes more for the length of each, and what a page's header takes.
+        if encoded > TEXTS_BYTES_MAX + 8 * self.rows() as u64 + (1 << 20) {
+            return Err(self.too_many_texts(name));
+        }
         let values = self.decode::<ByteArrayType>(position, None)?;
         if values.len() != self.rows() {
             return Err(self.short(name));
@@ -329,13 +333,7 @@ impl RowGroup<'_> {
             let bytes = text.len() as u64;
             let before = self.table.text_bytes.fetch_add(bytes, Ordering::Relaxed);
             if before.saturating_add(bytes) > TEXTS_BYTES_MAX {
-                return Err(Error::damaged(
-                    &self.table.path,
-                    format!(
-                        "its texts have more than {} MiB, of which column {name} is the last one read",
-                        TEXTS_BYTES_MAX >> 20
-                    ),
-                ));
+                return Err(self.too_many_texts(name));
             }
             out.push(text.to_owned());
         }
@@ -387,6 +385,14 @@ impl RowGroup<'_> {
         Error::damaged(
             &self.table.path,
             format!("column {name} has fewer values than rows"),
+        )
+    }
+
+    fn too_many_texts(&self, name: &str) -> Error {
+        let most = TEXTS_BYTES_MAX >> 20;
+        Error::damaged(
+            &self.table.path,
+            format!("its texts have more than {most} MiB up to column {name}"),
         )
     }
 
