@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use nearpage_attribution::Operations;
 use nearpage_fuzz::Scratch;
 use nearpage_planner::replay::trace::Replayed;
-use nearpage_planner::{Analysis, Parameters, Planner};
+use nearpage_planner::{Analysis, Parameters, Planner, Policy as PlanPolicy};
 use nearpage_recording::Recording;
 use nearpage_recording::fuzz::{Choices, Drawn, mutate};
 use nearpage_report::{Content, ProfileFormat, TextOptions, json, text, write_profile};
@@ -46,7 +46,10 @@ fn copy(from: &Path, to: &Path) {
 
 fuzz_target!(|data: &[u8]| {
     SCRATCH.with(|scratch| {
-        let (lie, exported) = (scratch.folder().join("lie"), scratch.folder().join("exported"));
+        let (lie, exported) = (
+            scratch.folder().join("lie"),
+            scratch.folder().join("exported"),
+        );
         for folder in [&lie, &exported] {
             let _ = fs::remove_dir_all(folder);
         }
@@ -74,7 +77,10 @@ fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
     text(&content, &TextOptions::default(), &mut symbols);
     let machine = nearpage_machine::preset("flash-8").expect("preset");
     let planner = Planner::of(&analysis, &machine, None);
-    let _ = planner.decide(&Parameters::default());
+    let _ = planner.decide(
+        &[PlanPolicy::Auto, PlanPolicy::Uniform],
+        &Parameters::default(),
+    );
     simulated(&analysis.recording, &machine);
     let recording = &analysis.recording;
     let accesses = |writer: &mut nearpage_recording::TablesWriter| {
@@ -98,7 +104,7 @@ fn simulated(recording: &Recording, machine: &nearpage_machine::Machine) {
         return;
     };
     let trace = Replayed::new(recording, trace);
-    let jobs = [Job::new(Policy::FirstTouch)];
+    let jobs = [Job::new(Policy::BlockNaive), Job::new(Policy::PostFacto)];
     let _ = simulate(&trace, machine, &jobs, 1);
 }
 
@@ -115,8 +121,12 @@ fn page(folder: &Path) {
     let whole = "place_from=0&place_to=100000000&from_ns=0&to_ns=1000000000&columns=100&rows=60";
     for by in ["thread", "function", "kind", "locality", "latency"] {
         for path in ["picture", "histogram"] {
-            session.answer(&Question::parse(&format!("{path}?recording=0&by={by}&{whole}")));
+            session.answer(&Question::parse(&format!(
+                "{path}?recording=0&by={by}&{whole}"
+            )));
         }
     }
-    session.answer(&Question::parse("matrix?recording=0&object=0&from=0&to=4000000000&bins=64"));
+    session.answer(&Question::parse(
+        "matrix?recording=0&object=0&from=0&to=4000000000&bins=64",
+    ));
 }
