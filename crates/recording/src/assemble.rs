@@ -132,13 +132,7 @@ pub(crate) fn assemble(
     first_touches.sort_by_key(|touch| touch.time_ns);
     let mut notes = modules.notes().to_vec();
     notes.append(&mut damage.notes);
-    notes.extend(losses(log, &images));
-    if spaces.not_copied > 0 {
-        notes.push(format!(
-            "more processes began than there is memory for what they had mapped: {} of theirs left out",
-            several(spaces.not_copied as u64, "mapping")
-        ));
-    }
+    notes.extend(losses(log, &images, &spaces));
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));
@@ -177,8 +171,14 @@ fn total(images: &[Image], counter: fn(&Counters) -> u64) -> u64 {
 }
 
 /// What is missing from the logs, in words.
-fn losses(log: &LogReader, images: &[Image]) -> Vec<String> {
+fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<String> {
     let mut notes = Vec::new();
+    if spaces.not_copied > 0 {
+        notes.push(format!(
+            "more processes began than there is memory for what they had mapped: {} of theirs left out",
+            several(spaces.not_copied as u64, "mapping")
+        ));
+    }
     if log.torn {
         notes.push("the recorder was killed or had no more room while it wrote: the last block of its log is torn and left out".into());
     }

@@ -147,7 +147,7 @@ fn payload(layout: Layout, frame: &[u8]) -> Range<usize> {
 }
 
 /// Makes a frame's checksums right.
-fn seal(layout: Layout, frame: &mut Vec<u8>) {
+fn seal(layout: Layout, frame: &mut [u8]) {
     let records = payload(layout, frame);
     match layout {
         Layout::RecorderLog if frame.len() >= log::FRAME_HEADER_BYTES => {

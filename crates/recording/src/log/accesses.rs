@@ -67,11 +67,8 @@ pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
             .iter()
             .all(|code| Resolution::from_number(*code).is_some());
     let amounts = [weight, cost_ns].into_iter().flat_map(words);
-    let is_amount = |bytes| {
-        let amount = f32::from_le_bytes(bytes);
-        amount.is_finite() && amount >= 0.0
-    };
-    if !codes_known || !amounts.map(is_amount).all(|known| known) {
+    let mut amounts = amounts.map(f32::from_le_bytes);
+    if !codes_known || !amounts.all(|amount| amount.is_finite() && amount >= 0.0) {
         return None;
     }
     batch.time_ns.extend(words(time_ns).map(u64::from_le_bytes));

@@ -149,10 +149,11 @@ impl Values {
 
     /// Puts `count` more of row `from` after it.
     pub(crate) fn repeat(&mut self, from: usize, count: usize) {
-        each!(self, list => {
+        fn repeat<T: Clone>(list: &mut Vec<T>, from: usize, count: usize) {
             let row = list[from].clone();
             list.splice(from..from, std::iter::repeat_n(row, count));
-        });
+        }
+        each!(self, list => repeat(list, from, count));
     }
 
     /// Length of a row's text; 0 where the column has none.
@@ -165,7 +166,10 @@ impl Values {
 
     /// Row `to` becomes as row `from` is.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
-        each!(self, list => list[to] = list[from].clone());
+        fn copy<T: Clone>(list: &mut [T], from: usize, to: usize) {
+            list[to] = list[from].clone();
+        }
+        each!(self, list => copy(list, from, to));
     }
 
     pub(crate) fn remove(&mut self, rows: std::ops::Range<usize>) {
