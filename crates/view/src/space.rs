@@ -10,6 +10,9 @@ use nearpage_recording::Tables;
 /// Gaps of fewer pages are kept: an allocator's neighbours stay neighbours.
 const GAP_PAGES: u64 = 16;
 
+/// Bytes of all extents, at most: lines that are rounded up are multiplied out again.
+const SPACE_MAX: u64 = 1 << 62;
+
 /// Consecutive pages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -60,9 +63,10 @@ impl Space {
         for (pid, first, end) in pages {
             let bytes = (end - first).saturating_mul(page_bytes);
             // Sizes are what a recording says: those that do not fit together have no place.
-            let Some(past) = space.bytes.checked_add(bytes) else {
+            let past = space.bytes.saturating_add(bytes);
+            if past > SPACE_MAX {
                 continue;
-            };
+            }
             let number = space.extents.len();
             space.extents.push(Extent {
                 pid,
@@ -181,8 +185,8 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_together_have_no_place() {
-        let half = 1 << 63;
-        let space = space(&[(1, 0, half), (2, 4096, half), (3, 4096, 4096)]);
+        let half = 1 << 61;
+        let space = space(&[(1, 0, half), (2, 4096, half + 1), (3, 4096, 4096)]);
         assert_eq!(space.bytes(), half + PAGE);
         assert_eq!(space.place(1, half - 1), Some(half - 1));
         assert_eq!(space.place(2, 8000), None);
