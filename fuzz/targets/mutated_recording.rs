@@ -77,10 +77,8 @@ fn look(folder: &Path, exported: &PathBuf, format: ProfileFormat) {
     text(&content, &TextOptions::default(), &mut symbols);
     let machine = nearpage_machine::preset("flash-8").expect("preset");
     let planner = Planner::of(&analysis, &machine, None);
-    let _ = planner.decide(
-        &[PlanPolicy::Auto, PlanPolicy::Uniform],
-        &Parameters::default(),
-    );
+    // The page has `auto` decide.
+    let _ = planner.decide(&[PlanPolicy::Uniform], &Parameters::default());
     simulated(&analysis.recording, &machine);
     let recording = &analysis.recording;
     let accesses = |writer: &mut nearpage_recording::TablesWriter| {
