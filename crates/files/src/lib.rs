@@ -1,13 +1,17 @@
-//! Files that others wrote, and folders into which others may write.
+//! Files that others wrote, folders into which others may write, and folders of one's own for as long as a command runs.
 //!
 //! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
 //! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
 //! opened here. What a user names on the command line is not: who names a FIFO means it.
 
+mod temporary;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+pub use temporary::TemporaryFolder;
 
 /// Opens a regular file to be read.
 ///

@@ -6,47 +6,54 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, IoContext};
-
 const PREFIX: &str = "nearpage-";
 
 /// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
 /// is made where its owner was killed.
 #[derive(Debug)]
-pub(crate) struct TemporaryFolder {
+pub struct TemporaryFolder {
     path: PathBuf,
     /// The folder, locked: the kernel lets go of it however this process ends.
     _owned: File,
 }
 
 impl TemporaryFolder {
-    /// Makes one; `purpose` becomes part of its name.
-    pub(crate) fn new(purpose: &str) -> Result<Self, Error> {
+    /// Makes one in the folder for temporary files; `purpose` becomes part of its name.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn new(purpose: &str) -> io::Result<Self> {
         Self::below(&std::env::temp_dir(), purpose)
     }
 
-    fn below(parent: &Path, purpose: &str) -> Result<Self, Error> {
+    /// Makes one in another folder.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn below(parent: &Path, purpose: &str) -> io::Result<Self> {
         remove_left(parent);
         let name = |number: u32| {
             let process = std::process::id();
             parent.join(format!("{PREFIX}{purpose}-{process}-{number}"))
         };
-        let failure = "can't make a temporary folder";
+        let in_parent = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", parent.display()))
+        };
         for path in (0..1000).map(name) {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
-                    if let Some(_owned) = made.and_then(|()| own(&path)).at(&path, failure)? {
+                    if let Some(_owned) = made.and_then(|()| own(&path)).map_err(in_parent)? {
                         return Ok(Self { path, _owned });
                     }
                 }
             }
         }
-        Err(io::ErrorKind::AlreadyExists.into()).at(&name(0), failure)
+        Err(in_parent(io::ErrorKind::AlreadyExists.into()))
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
