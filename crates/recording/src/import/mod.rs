@@ -9,6 +9,7 @@
 
 mod features;
 mod follow;
+mod layout;
 mod perf_data;
 mod perf_script;
 
