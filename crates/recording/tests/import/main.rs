@@ -234,7 +234,7 @@ fn what_the_real_file_says() {
     let mut bytes = fs::read(path).unwrap();
     let line = refused(&bytes);
     assert!(
-        line.starts_with("it has no samples in user mode; record with"),
+        line.starts_with("its samples are of page faults alone, not of accesses; record with"),
         "{line}"
     );
 
