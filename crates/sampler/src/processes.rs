@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::{
+    MappedFile, bytes_to_text, living_thread, memory_folder, path_from_text, path_inside,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `/proc`, or what stands for it in tests.
@@ -26,7 +29,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Has it ended, but for being waited for?
+    /// Has the thread ended, but for being waited for? Of a process, the main thread: others may run on.
     pub fn ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
@@ -67,7 +70,7 @@ pub(crate) struct Mapping {
     /// `PROT_…` bits.
     pub protection: u32,
     /// As the kernel's records have it: a path, `[heap]`, `[anon:NAME]`…; `//anon` where the line
-    /// has none.
+    /// has none. Not UTF-8: as [`nearpage_files::path_to_text`] has it.
     pub path: String,
 }
 
@@ -80,7 +83,7 @@ impl Mapping {
     /// What is mapped according to `text`, `/proc/PID/maps`; lines that make no sense are left out.
     pub fn all(text: &[u8]) -> impl Iterator<Item = Self> + '_ {
         let lines = text.split(|byte| *byte == b'\n');
-        lines.filter_map(|line| Self::parse(&String::from_utf8_lossy(line)))
+        lines.filter_map(|line| Self::parse(&bytes_to_text(line)))
     }
 
     /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
@@ -137,14 +140,21 @@ impl Processes {
         stat.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Is there such a process, and has it not ended?
+    /// Is there such a process, and has it not ended? It lives while any of its threads does.
     pub fn lives(&self, pid: u32) -> bool {
-        self.stat(pid).is_ok_and(|stat| !stat.ended())
+        self.stat(pid).is_ok_and(|stat| self.is_running(pid, &stat))
+    }
+
+    /// `stat` is the main thread's.
+    fn is_running(&self, pid: u32, stat: &Stat) -> bool {
+        !stat.ended() || living_thread(&self.root, pid).is_some()
     }
 
     /// The process that the thread `tid` belongs to, and its owner.
     pub fn process_and_owner(&self, tid: u32) -> io::Result<(u32, u32)> {
-        let text = fs::read_to_string(self.path(tid, "status"))?;
+        // The thread's name may be anything but text.
+        let text = fs::read(self.path(tid, "status"))?;
+        let text = String::from_utf8_lossy(&text);
         let number = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_ascii_whitespace().next()?.parse().ok()
@@ -183,7 +193,7 @@ impl Processes {
         let mut children: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         for pid in numbers(&self.root) {
             if let Ok(stat) = self.stat(pid)
-                && !stat.ended()
+                && self.is_running(pid, &stat)
             {
                 children.entry(stat.parent).or_default().push(pid);
             }
@@ -203,13 +213,23 @@ impl Processes {
 
     /// What is mapped in a process, by address; empty for a thread of the kernel.
     pub fn mappings(&self, pid: u32) -> io::Result<Vec<Mapping>> {
-        let text = fs::read(self.path(pid, "maps"))?;
+        let text = fs::read(memory_folder(&self.root, pid).join("maps"))?;
         Ok(Mapping::all(&text).collect())
     }
 
     /// The file that process `pid` sees at `path`, which may live in another mount namespace.
     pub fn file(&self, pid: u32, path: &str) -> PathBuf {
-        self.path(pid, "root").join(path.trim_start_matches('/'))
+        path_inside(&self.root, pid, &path_from_text(path))
+    }
+
+    /// What process `pid` has mapped at the begin of a mapping, if that is still what is said of it.
+    pub fn mapped_file(&self, pid: u32, mapping: &Mapping) -> Option<MappedFile> {
+        MappedFile::find(
+            &self.root,
+            pid,
+            mapping.begin,
+            &path_from_text(&mapping.path),
+        )
     }
 }
 

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nearpage_files::memory_folder;
 use nearpage_wire::samples::{Ended, Header, Kind, SLOTS_MAX};
 use rustc_hash::FxHashSet;
 
@@ -259,7 +260,7 @@ impl Sampled {
         out: &mut Vec<u8>,
     ) {
         let began = std::time::Instant::now();
-        let live = proc_root.join(format!("{}/maps", self.process.pid()));
+        let live = memory_folder(proc_root, self.process.pid()).join("maps");
         let copy = self.path.with_extension("maps");
         // Read in as few pieces as the kernel gives; as a rule, nothing has changed.
         let mut text = Vec::with_capacity(self.maps.len() + MAPS_BYTES);

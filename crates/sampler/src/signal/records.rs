@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_files::bytes_of_text;
 use nearpage_perf_abi::{Map, Sideband, header};
 use nearpage_wire::samples::{Header, Kind, Slot};
 use rustc_hash::FxHashMap;
@@ -39,7 +40,7 @@ impl Process {
             let exec = Sideband::Name {
                 pid,
                 tid: pid,
-                name: name.as_bytes(),
+                name: name.trim_ascii_end(),
                 exec: true,
             };
             origin.append(exec, out);
@@ -110,7 +111,7 @@ impl Process {
                 length: mapping.end - mapping.begin,
                 file_offset: mapping.file_offset,
                 protection: mapping.protection,
-                path: mapping.path.as_bytes(),
+                path: &bytes_of_text(&mapping.path),
                 ..Map::default()
             };
             Origin::new(self.pid, self.pid, time_ns).append(Sideband::Map(map), out);
@@ -153,7 +154,6 @@ fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
 }
 
 /// The name of a process, as far as it still runs.
-fn name(pid: u32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
+fn name(pid: u32) -> Vec<u8> {
+    std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default()
 }
