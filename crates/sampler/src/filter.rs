@@ -176,6 +176,8 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn mapping(begin: u64, end: u64, path: &str) -> Mapping {

@@ -243,6 +243,8 @@ fn numbers(folder: &Path) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -352,6 +354,45 @@ nonsense
         assert_eq!(processes.with_descendants(&[10, 10]), [10, 20, 30]);
         assert_eq!(processes.with_descendants(&[50]), [50, 51]);
         assert!(processes.lives(20) && !processes.lives(21) && !processes.lives(99));
+    }
+
+    #[test]
+    fn a_process_lives_while_any_thread_does() {
+        let stat = |state: char, parent: u32| {
+            format!("1 (x) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
+        };
+        let (ended, runs, child) = (stat('Z', 1), stat('S', 1), stat('S', 10));
+        let (_root, processes) = proc_with(&[
+            ("10/stat", &ended),
+            ("10/maps", ""),
+            ("10/task/10/stat", &ended),
+            ("10/task/12/stat", &runs),
+            ("10/task/12/maps", "1000-2000 r-xp 00000000 fe:01 7 /x\n"),
+            ("20/stat", &ended),
+            ("20/task/20/stat", &ended),
+            ("30/stat", &child),
+        ]);
+        assert!(processes.lives(10) && !processes.lives(20));
+        let mut all = processes.all();
+        all.sort_unstable();
+        assert_eq!(all, [10, 30]);
+        assert_eq!(processes.with_descendants(&[10]), [10, 30]);
+        assert_eq!(processes.with_descendants(&[1]), [1, 10, 30]);
+        assert_eq!(processes.mappings(10).unwrap()[0].path, "/x");
+    }
+
+    #[test]
+    fn names_and_paths_that_are_not_utf8_are_read() {
+        let (root, processes) = proc_with(&[("7/maps", "")]);
+        let status = b"Name:\tcaf\xe9\nTgid:\t7\nUid:\t3\t3\t3\t3\n";
+        fs::write(root.path().join("7/status"), status).unwrap();
+        assert_eq!(processes.process_and_owner(7).unwrap(), (7, 3));
+        let maps = b"1000-2000 r-xp 00000000 fe:01 7 /caf\xe9/x\n";
+        fs::write(root.path().join("7/maps"), maps).unwrap();
+        let found = processes.mappings(7).unwrap();
+        let file = processes.file(7, &found[0].path);
+        let expected = std::ffi::OsStr::from_bytes(b"7/root/caf\xe9/x");
+        assert_eq!(file, root.path().join(expected));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nearpage_files::{MappedFile, path_from_text, path_inside};
 use nearpage_machine::Machine;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     ACCESSES, EVENTS, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAGIC, VERSION, accesses,
@@ -34,6 +34,8 @@ pub struct LogWriter {
     accesses: u64,
     /// Full paths of what was mapped, for the tables: a redacted log has file names alone.
     paths: ModulePaths,
+    /// Those of which code was mapped.
+    modules: FxHashSet<(String, String)>,
     /// Modules that only processes of other mount namespaces see, kept open: `paths` leads to them.
     elsewhere: Vec<File>,
     /// Processes with anonymous executable memory.
@@ -83,6 +85,7 @@ impl LogWriter {
             frame: Vec::new(),
             accesses: 0,
             paths,
+            modules: FxHashSet::default(),
             elsewhere: Vec::new(),
             generating: BTreeSet::new(),
             _lock: lock,
@@ -217,7 +220,9 @@ impl LogWriter {
             false => path.to_owned(),
         };
         let key = (logged.clone(), build_id.to_owned());
-        if !self.paths.contains_key(&key) {
+        // Parts that are no code may be mapped first.
+        let is_new_module = place.is_some() && self.modules.insert(key.clone());
+        if is_new_module || !self.paths.contains_key(&key) {
             let path = path_from_text(path);
             let elsewhere = place.and_then(|(pid, address)| file_elsewhere(pid, address, &path));
             let real = match elsewhere {
