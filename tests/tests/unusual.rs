@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -191,7 +191,21 @@ fn a_process_without_its_main_thread_is_observed() {
     daemon.args(["-s", "INT", "3"]).arg(nearpage_path());
     daemon.args(["live", "--interval", "0.5", "-p", &pid]);
     let daemon = case.run(daemon);
-    assert!(daemon.stdout.contains("walk"), "{daemon}");
+    assert!(daemon.stderr.contains(" walk "), "{daemon}");
+}
+
+#[test]
+fn objects_of_a_command_without_its_main_thread_are_known() {
+    let case = Case::new("unusual_main_thread_command");
+    let program = compile(&case, "walk", &[]);
+    let program = program.to_str().unwrap();
+    for source in ["clock", "signal"] {
+        let fixed = ["record", "--force", "--source", source, "--rate", "499"];
+        let command = ["-o", "r", "--", program, "alone"];
+        case.nearpage(fixed.iter().chain(&command)).success();
+        names(&case, "r", "in_program");
+        names(&case, "r", "make_table");
+    }
 }
 
 #[test]
@@ -201,8 +215,9 @@ fn a_process_with_a_name_that_is_not_utf8_is_observed() {
     let running = Running::start(&case, &program, &["on", "named"]);
     running.record(&case).success();
     names(&case, "r", "in_program");
-    let report = case.nearpage(["report", "r"]).success();
-    assert!(report.stdout.contains("caf\u{fffd} (x)"), "{report}");
+    let rows = case.nearpage(["export", "r", "--to", "csv", "-o", "rows.csv"]);
+    rows.success();
+    assert!(case.read("rows.csv").contains("caf\u{fffd} (x)"));
 }
 
 /// A folder of the case whose name is Latin-1.
@@ -223,7 +238,8 @@ fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
     search.push(&folder);
     let file = folder.join(library);
     let program = folder.join(OsStr::from_bytes(b"w\xe4lk"));
-    compile(&case, &program, &[file.as_os_str(), &search]);
+    let needed = OsStr::new("-Wl,--no-as-needed");
+    compile(&case, &program, &[needed, file.as_os_str(), &search]);
     let observed = |recording: &str, words: &[&str]| {
         let mut command = case.command(nearpage_path());
         command.args(["record", "--rate", "499", "-o", recording, "--"]);
@@ -234,8 +250,9 @@ fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
     names(&case, "library", "in_library");
     let report = case.nearpage(["report", "library"]).success();
     assert!(!report.stdout.contains("no static objects"), "{report}");
-    let planned = ["plan", "library", "--machine", "opteron-4", "-o", "p.toml"];
-    case.nearpage(planned).success();
+    let planned = ["plan", "library", "--machine", "opteron-4", "--policy"];
+    case.nearpage(planned.iter().chain(&["interleave", "-o", "p.toml"]))
+        .success();
     let plan = case.read("p.toml");
     assert!(plan.contains("in_library"), "{plan}");
     // It finds the objects of the program and its library by their symbols again.
