@@ -132,7 +132,7 @@ impl<'a> PerfScript<'a> {
                         What::Sideband(
                             Sideband::Map(Map { path: text, .. })
                             | Sideband::Name { name: text, .. },
-                        ) => plain(*text),
+                        ) => plain(text),
                         _ => Cow::default(),
                     };
                     if let What::Sideband(
