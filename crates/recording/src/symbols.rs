@@ -175,8 +175,10 @@ pub(crate) fn open_module(
     paths: &FxHashMap<(String, String), PathBuf>,
 ) -> Result<ElfFile, String> {
     let key = (module.path.clone(), module.build_id.clone());
+    // Some events leave the build-id to be read from the file.
     let path = paths
         .get(&key)
+        .or_else(|| paths.get(&(key.0, String::new())))
         .cloned()
         .unwrap_or_else(|| module.file().into_owned());
     if path.is_absolute() {

@@ -197,6 +197,9 @@ impl AddressSpaces {
     }
 }
 
+/// What the kernel appends to the path of a file that has lost its name.
+const DELETED: &str = " (deleted)";
+
 /// Path and build-id; where there is no build-id and no path leads to the file, process and address too: others have files of
 /// that name.
 type ImageKey = (Rc<str>, Rc<[u8]>, Option<(u32, u64)>);
@@ -256,6 +259,16 @@ impl Codes {
             .judge(code, &stretch.flow, at as usize, self.side)
     }
 
+    /// Opens a module without a name while its process lives: later nothing leads to it.
+    pub fn keep(&mut self, pid: u32, begin: u64, origin: &Origin) {
+        if let Origin::File { path, build_id } = origin
+            && path.ends_with(DELETED)
+            && !build_id.is_empty()
+        {
+            self.image(pid, begin, path, build_id);
+        }
+    }
+
     fn image(
         &mut self,
         pid: u32,
@@ -263,7 +276,7 @@ impl Codes {
         path: &Rc<str>,
         build_id: &Rc<[u8]>,
     ) -> Option<&mut Image> {
-        let is_shared = !build_id.is_empty() || !path.ends_with(" (deleted)");
+        let is_shared = !build_id.is_empty() || !path.ends_with(DELETED);
         let place = (!is_shared).then_some((pid, begin));
         let key = (Rc::clone(path), Rc::clone(build_id), place);
         let open = || {

@@ -346,6 +346,9 @@ impl Follower {
             },
             false => Origin::Memory,
         });
+        if let Some(origin) = &origin {
+            self.codes.keep(pid, mapping.begin, origin);
+        }
         let length = mapping.end - mapping.begin;
         self.spaces
             .of(pid)
