@@ -360,6 +360,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_outlives_its_main_thread_that_ends_before_another_says_that_it_began() {
+        let samples = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("70")).unwrap();
+        let mut signals = Signals::new(samples.path(), root.path(), 4_000_000);
+        let slots = [(3, 70, 110, 0), (2, 71, 120, 0), (1, 71, 130, 0)];
+        ring(samples.path(), 70, 100, true, &slots);
+        let mut bytes = Vec::new();
+        signals.drain(200, false, &mut bytes);
+        let expected = ["71 120 fork of 70", "70 121 exit", "71 130 sample"];
+        assert_eq!(told(&bytes)[1..], expected);
+    }
+
+    #[test]
     fn rings_become_the_kernels_records() {
         let samples = tempfile::tempdir().unwrap();
         let root = tempfile::tempdir().unwrap();

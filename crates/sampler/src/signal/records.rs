@@ -17,6 +17,8 @@ pub(crate) struct Process {
     pid: u32,
     start_ns: u64,
     threads: FxHashMap<u32, ()>,
+    /// The last known thread has ended. One that it began may go on: a thread says so itself, once it runs.
+    ended_last: Option<u32>,
     /// Mappings told so far, by address.
     mapped: BTreeMap<u64, Mapping>,
 }
@@ -49,6 +51,7 @@ impl Process {
             pid,
             start_ns,
             threads: FxHashMap::from_iter([(pid, ())]),
+            ended_last: None,
             mapped: BTreeMap::new(),
         }
     }
@@ -80,6 +83,16 @@ impl Process {
                     parent_pid: pid,
                 };
                 origin.append(fork, out);
+                if let Some(tid) = self.ended_last.take() {
+                    self.threads.remove(&tid);
+                    let origin = Origin::new(pid, tid, time_ns.saturating_add(1));
+                    origin.append(Sideband::Exit { pid, tid }, out);
+                }
+            }
+            // With it the process would end, and what is mapped be forgotten.
+            Kind::ThreadEnds if self.threads.len() == 1 => {
+                self.ended_last = Some(tid);
+                return 0;
             }
             Kind::ThreadEnds => {
                 self.threads.remove(&tid);
