@@ -3,14 +3,21 @@
 //! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
 //! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
 //! opened here. What a user names on the command line is not: who names a FIFO means it.
-
-mod temporary;
+//!
+//! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens what a process has mapped and no path
+//! leads to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+mod names;
+mod process;
+mod temporary;
+
+pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, readable};
+pub use process::{MappedFile, living_thread, memory_folder, path_inside};
 pub use temporary::TemporaryFolder;
 
 /// Opens a regular file to be read.

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::memory_folder;
+
 const PREFIX: &str = "nearpage-";
 
 /// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
@@ -102,9 +104,11 @@ fn is_name(name: &str) -> bool {
 /// Does the environment of a running process name the path?
 fn is_named_to_a_process(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let proc_root = Path::new("/proc");
+    let processes = fs::read_dir(proc_root).into_iter().flatten().flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut environments =
-        processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok());
+        processes.filter_map(|pid| fs::read(memory_folder(proc_root, pid).join("environ")).ok());
     environments.any(|text| text.windows(name.len()).any(|part| part == name))
 }
 

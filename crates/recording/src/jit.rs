@@ -14,6 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nearpage_files::memory_folder;
+
 use crate::elf::Symbol;
 use crate::folder;
 use crate::{Module, ModuleId, ModuleMapping, ObjectKind, Tables};
@@ -46,12 +48,17 @@ pub(crate) fn keep(pids: impl IntoIterator<Item = u32>, since: SystemTime, folde
 
 /// Where a process writes its map: one that is still there may live in a container, and have another number in there.
 fn written_by(pid: u32) -> PathBuf {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+    let folder = memory_folder(Path::new("/proc"), pid);
+    // The thread's name may be anything but text.
+    let Ok(status) = fs::read(folder.join("status")) else {
         return Path::new("/tmp").join(map_file(pid));
     };
+    let status = String::from_utf8_lossy(&status);
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let inside = numbers.and_then(|numbers| numbers.split_whitespace().next_back()?.parse().ok());
-    PathBuf::from(format!("/proc/{pid}/root/tmp")).join(map_file(inside.unwrap_or(pid)))
+    folder
+        .join("root/tmp")
+        .join(map_file(inside.unwrap_or(pid)))
 }
 
 /// A regular file: anybody may put anything under that name.

@@ -134,7 +134,7 @@ impl<'a> Follower<'a> {
             length: map.length,
             file_offset: map.file_offset,
             protection: map.protection,
-            path: String::from_utf8_lossy(map.path).into_owned(),
+            path: nearpage_files::path_to_text(map.path),
             build_id: map.build_id.to_string(),
         });
     }

@@ -355,6 +355,20 @@ fn reads_what_perf_script_prints() {
 }
 
 /// A sample of `perf script` with some words for data_src and what follows it.
+#[test]
+fn names_in_the_text_may_be_anything_but_utf8() {
+    let text = b"caf\xe9 7/7 0.1: PERF_RECORD_MMAP2 7/7: [0x400000(0x2000) @ 0 fe:00 1 2]: r-xp /caf\xe9/solve\n\
+        caf\xe9 7/7 0.2: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9 401000 main (/caf\xe9/solve)\n";
+    let recording = imported(text);
+    let module = &recording.tables.modules[0];
+    assert_eq!(
+        module.file().as_os_str().as_encoded_bytes(),
+        b"/caf\xe9/solve"
+    );
+    assert_eq!(recording.tables.threads[0].name, "caf\u{fffd}");
+    assert_eq!(accesses(&recording).instruction, [0x40_1000]);
+}
+
 fn printed(whose: &str, described: &str) -> String {
     format!(
         "solve {whose} [003] 1.5: 1009 cpu/mem-loads/P: 7f1268100142 {described} main+0x9 (/w)\n"
