@@ -8,9 +8,10 @@
 //!
 //! - [`Browser`]: a real Chromium, for the page.
 //! - [`chaos`]: real programs under nearpage while things go wrong around them.
+//! - [`mutated`]: recordings that lie, under each command that reads recordings.
 //!
 //! It deliberately knows nothing of nearpage's crates: tests see what a user sees. Only the page's
-//! tests make up a recording, whose pattern they then look for.
+//! tests make up a recording, whose pattern they then look for, and [`mutated`] changes tables.
 //!
 //! ```no_run
 //! use nearpage_tests::{Case, Guest, Inspection, workload};
@@ -32,6 +33,7 @@ mod case;
 pub mod chaos;
 mod guest;
 mod inspection;
+pub mod mutated;
 pub mod numa_maps;
 pub mod page_nodes;
 pub mod paused;

@@ -64,7 +64,7 @@ pub enum Fault {
         "`memory_bytes` of node {node} is {bytes}, less than a page of {page}; it counts bytes, and 0 is a node without memory"
     )]
     LessThanAPage { node: NodeId, bytes: u64, page: u64 },
-    #[error("`{key}` is {value}; expected a power of two, in bytes, of at least 4096")]
+    #[error("`{key}` is {value}; expected a power of two, in bytes, from 4096 to 16 GiB")]
     PageSize { key: &'static str, value: u64 },
     #[error("`huge_page_bytes` {huge} is smaller than `page_bytes` {page}")]
     HugeSmallerThanPage { huge: u64, page: u64 },

@@ -1,8 +1,12 @@
 //! What a machine must fulfil beyond its types.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::{Cache, CpuId, DISTANCE_LOCAL, Fault, Machine, NodeId};
+
+/// From the smallest page that Linux has to the largest of its huge pages.
+const PAGE_BYTES: RangeInclusive<u64> = 4096..=16 << 30;
 
 impl Machine {
     /// Checks what the types cannot: square matrices of positive numbers, every CPU on one node,
@@ -26,7 +30,7 @@ impl Machine {
             ("huge_page_bytes", self.huge_page_bytes),
         ] {
             if let Some(value) = value
-                && (!value.is_power_of_two() || value < 4096)
+                && (!value.is_power_of_two() || !PAGE_BYTES.contains(&value))
             {
                 return Err(Fault::PageSize { key, value });
             }

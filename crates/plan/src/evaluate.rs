@@ -10,6 +10,10 @@ use nearpage_wire::pieces::{Extent, NodeSet, Pattern, PatternTables, Pieces, Tar
 
 use crate::Compact;
 
+/// Pieces that an object is placed in, at most: twice the quarter of Linux's usual 65,530 mappings that the preload library
+/// keeps to. An object is as large as a recording says.
+const PIECES_MAX: u64 = 1 << 15;
+
 /// A program or library as a process has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleName<'a> {
@@ -214,9 +218,10 @@ impl ProcessRules<'_> {
         let pieces = Pieces::new(extent, pattern);
         let pieces = match origin {
             // As long as it is in this run.
-            Origin::BrkHeap => pieces.within(0, (address + size_bytes) as usize),
+            Origin::BrkHeap => pieces.within(0, address.saturating_add(size_bytes) as usize),
             _ => pieces,
         };
+        let (pieces, _) = pieces.at_most(PIECES_MAX);
         let pages = pieces.map(|piece| PlacedPages {
             start: piece.start as u64,
             end: piece.end as u64,

@@ -40,7 +40,7 @@ pub(crate) struct Assembled {
     damaged_blocks: u64,
     lost: u64,
     marks: Vec<Mark>,
-    notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Assembled {
@@ -132,7 +132,7 @@ pub(crate) fn assemble(
     first_touches.sort_by_key(|touch| touch.time_ns);
     let mut notes = modules.notes().to_vec();
     notes.append(&mut damage.notes);
-    notes.extend(losses(log, &images));
+    notes.extend(losses(log, &images, &spaces));
     let (modules, mappings) = modules.into_tables();
     if !attached {
         notes.extend(unseen_new(&modules));
@@ -172,8 +172,14 @@ fn total(images: &[Image], counter: fn(&Counters) -> u64) -> u64 {
 }
 
 /// What is missing from the logs, in words.
-fn losses(log: &LogReader, images: &[Image]) -> Vec<String> {
+fn losses(log: &LogReader, images: &[Image], spaces: &AddressSpaces) -> Vec<String> {
     let mut notes = Vec::new();
+    if spaces.not_copied > 0 {
+        notes.push(format!(
+            "more processes began than there is memory for what they had mapped: {} of theirs left out",
+            several(spaces.not_copied as u64, "mapping")
+        ));
+    }
     if log.torn {
         notes.push("the recorder was killed or had no more room while it wrote: the last block of its log is torn and left out".into());
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nearpage_machine::Machine;
+use nearpage_machine::{Machine, several};
 use rustc_hash::FxHashMap;
 
 use crate::assemble::{Assembled, assemble};
@@ -102,6 +102,19 @@ pub(crate) fn from_logs(
         machine.page_bytes,
         attached,
     )?;
+    let impossible = assembled.tables.leave_out_impossible();
+    let unknown = match traced {
+        Some(_) => 0,
+        None => log.keep_threads(assembled.tables.threads.len()),
+    };
+    if impossible + unknown > 0 {
+        assembled.notes.push(format!(
+            "the logs are damaged: left out {} of threads that they do not name, and {} of objects, mappings and first \
+             touches that cannot be",
+            several(unknown, "access"),
+            several(impossible, "row")
+        ));
+    }
     assembled.complete(metadata);
     name_call_sites(&mut assembled, metadata, paths);
     jit::add_modules(folder, &mut assembled.tables);

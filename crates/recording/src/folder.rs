@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nearpage_machine::Machine;
 
 use crate::error::IoContext;
-use crate::storage::checksums::TableChecksums;
+use crate::storage::checksums::{Checksums, TableChecksums};
 use crate::{Error, Metadata};
 
 /// Format version of `recording.json` and of the tables.
@@ -154,6 +154,16 @@ pub(crate) fn read_checksums(folder: &Path) -> Result<TableChecksums, Error> {
     let ChecksumsOnly { tables } =
         serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
     Ok(tables)
+}
+
+/// Gives a table another checksum in `recording.json`, whatever else that says.
+pub(crate) fn replace_checksum(folder: &Path, table: &str, sums: &Checksums) -> Result<(), Error> {
+    let file = folder.join(METADATA_FILE);
+    let text = nearpage_files::read_text(&file, TEXT_BYTES_MAX).at(&file, "read")?;
+    let mut whole: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| Error::damaged(&file, error))?;
+    whole["tables"][table] = sums.to_string().into();
+    replace(&file, whole.to_string().as_bytes())
 }
 
 pub(crate) fn write_machine(folder: &Path, machine: &Machine) -> Result<(), Error> {

@@ -1,5 +1,13 @@
-//! What `fuzz/` calls: parsers that nobody outside this crate sees otherwise.
+//! What `fuzz/` and `tests/mutated` call: parsers that nobody outside this crate sees otherwise, and recordings that lie.
 
+mod choices;
+mod frames;
+mod mutation;
+mod words;
+
+pub use self::choices::{Choices, Drawn, Seeded};
+pub use self::mutation::mutate;
+pub use self::words::mutate_words;
 pub use crate::import::fuzz as import;
 
 /// Names of generated code: functions come by address, and none lies over another.

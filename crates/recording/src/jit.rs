@@ -149,7 +149,7 @@ pub(crate) fn functions(map: &[u8]) -> Vec<Symbol> {
     let lines: Vec<Symbol> = lines.collect();
     // The last word about an address counts.
     for function in lines.into_iter().rev() {
-        let end = function.address + function.size_bytes;
+        let end = function.address.saturating_add(function.size_bytes);
         let before = known.range(..end).next_back();
         let is_free =
             before.is_none_or(|(_, other)| other.address + other.size_bytes <= function.address);

@@ -26,6 +26,7 @@
 mod access;
 pub mod allocation_log;
 mod assemble;
+mod check;
 pub mod convert;
 pub mod elf;
 mod error;

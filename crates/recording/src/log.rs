@@ -45,15 +45,15 @@ pub use reader::LogReader;
 pub use writer::{Finished, LogWriter};
 
 /// First eight bytes of the file.
-const MAGIC: [u8; 8] = *b"NPRECLOG";
+pub(crate) const MAGIC: [u8; 8] = *b"NPRECLOG";
 /// Version of the layout above.
 const VERSION: u32 = 2;
 /// Bytes before the first frame.
-const FILE_HEADER_BYTES: usize = 16;
+pub(crate) const FILE_HEADER_BYTES: usize = 16;
 /// First four bytes of a frame.
 const FRAME_MAGIC: [u8; 4] = *b"NPFR";
 /// Bytes before a frame's payload.
-const FRAME_HEADER_BYTES: usize = 20;
+pub(crate) const FRAME_HEADER_BYTES: usize = 20;
 /// Kind of a frame of accesses.
 const ACCESSES: u32 = 1;
 /// Kind of a frame of events.

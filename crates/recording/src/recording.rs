@@ -41,6 +41,7 @@ enum Accesses {
 #[derive(Debug)]
 pub struct ChunkReader<'a> {
     accesses: &'a Accesses,
+    threads: usize,
     open: OpenFrames,
 }
 
@@ -57,7 +58,7 @@ impl ChunkReader<'_> {
         batch: &mut AccessBatch,
     ) -> Result<(), Error> {
         match self.accesses {
-            Accesses::Table(table) => table.read_chunk(number, columns, batch),
+            Accesses::Table(table) => table.read_chunk(number, self.threads, columns, batch),
             Accesses::Log(log) => log.read_chunk(number, batch),
             Accesses::Trace(trace) => trace.read_chunk(number, columns, batch, &mut self.open),
         }
@@ -143,19 +144,22 @@ impl Recording {
     fn open_tables(folder: &Path, metadata: Metadata) -> Result<Self, Error> {
         let checksums = folder::read_checksums(folder)?;
         let machine = folder::read_machine(folder)?;
+        let tables = storage::read(folder, &checksums)?;
         let accesses = if folder.join(accesses::FILE).exists() {
             Accesses::Table(accesses::Reader::open(folder, &checksums)?)
         } else {
             let rows = storage::trace::read_pages(folder, &checksums)?;
             let moments = storage::trace::read_moments(folder, &checksums)?;
+            tables.check_pages(folder, &rows)?;
             let traced = Traced::open(folder, &machine, &metadata, &rows, &moments)?;
+            tables.check_trace(folder, traced.threads())?;
             Accesses::Trace(traced.into())
         };
         Ok(Self {
             folder: folder.to_owned(),
             metadata,
             machine,
-            tables: storage::read(folder, &checksums)?,
+            tables,
             accesses,
         })
     }
@@ -210,6 +214,7 @@ impl Recording {
     pub fn chunk_reader(&self) -> ChunkReader<'_> {
         ChunkReader {
             accesses: &self.accesses,
+            threads: self.tables.threads.len(),
             open: OpenFrames::default(),
         }
     }

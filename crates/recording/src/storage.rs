@@ -6,6 +6,7 @@
 pub(crate) mod accesses;
 pub(crate) mod call_sites;
 pub(crate) mod checksums;
+pub(crate) mod columns;
 mod file;
 pub(crate) mod first_touches;
 pub(crate) mod modules;
@@ -115,14 +116,17 @@ fn write(folder: &Path, tables: &Tables) -> Result<Vec<Unfinished>, Error> {
     ])
 }
 
-/// Reads all tables but the accesses.
+/// Reads all tables but the accesses, and checks what they say of each other.
 pub(crate) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Tables, Error> {
-    Ok(Tables {
+    let modules = modules::read(folder, checksums)?;
+    let tables = Tables {
         objects: objects::read(folder, checksums)?,
         threads: threads::read(folder, checksums)?,
-        modules: modules::read(folder, checksums)?,
         mappings: modules::read_mappings(folder, checksums)?,
-        call_sites: call_sites::read(folder, checksums)?,
+        call_sites: call_sites::read(folder, checksums, modules.len())?,
         first_touches: first_touches::read(folder, checksums)?,
-    })
+        modules,
+    };
+    tables.check(folder)?;
+    Ok(tables)
 }

@@ -109,3 +109,13 @@ fn every_version_is_read() {
         }
     }
 }
+
+#[test]
+fn full_recordings_are_read() {
+    let recording = Recording::open(&fixture("full", VERSION)).unwrap();
+    assert_eq!(recording.tables.threads.len(), 2);
+    assert_eq!(recording.access_count(), 4443);
+    let accesses: usize = recording.accesses().map(|batch| batch.unwrap().len()).sum();
+    assert_eq!(accesses, 4443);
+    assert!(recording.trace().is_ok());
+}

@@ -203,7 +203,7 @@ fn many_accesses_come_in_chunks_that_threads_read_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("recording");
     let accesses: Vec<Access> = (0..300_000)
-        .map(|number| access(number, number as u32 % 5, number * 8))
+        .map(|number| access(number, number as u32 % 2, number * 8))
         .collect();
     Recording::write(&folder, &metadata(), &machine(), &tables(), |writer| {
         accesses
@@ -315,7 +315,8 @@ fn any_access() -> impl Strategy<Value = Access> {
                 node,
             )| Access {
                 time_ns,
-                thread: ThreadIndex(thread),
+                // One of the two that there are.
+                thread: ThreadIndex(thread % 2),
                 cpu: CpuId(cpu),
                 address,
                 instruction,

@@ -288,8 +288,8 @@ fn object<'a>(
     for &(index, thread_loads, thread_stores, cost_ns) in &group.threads {
         if let Some(thread) = tables.threads.get(index.0 as usize) {
             let sum = threads.entry(thread.tid).or_default();
-            sum.loads += thread_loads.round() as u64;
-            sum.stores += thread_stores.round() as u64;
+            sum.loads = sum.loads.saturating_add(thread_loads.round() as u64);
+            sum.stores = sum.stores.saturating_add(thread_stores.round() as u64);
             sum.cost_ns += cost_ns;
         }
     }

@@ -126,10 +126,10 @@ pub(crate) fn instance_frame(opened: &Opened, group: &ObjectGroup) -> Option<Fra
     let origin = place - object.address % page_bytes;
     let duration_ns = u64::from(opened.scale.ticks) * opened.scale.tick_ns;
     let since = |time_ns: u64| time_ns.saturating_sub(opened.scale.begin_ns);
-    let whole = u64::from(group.affinity.pages.max(1)) * group.affinity.page_bytes;
+    let whole = u64::from(group.affinity.pages.max(1)).saturating_mul(group.affinity.page_bytes);
     Some(Frame {
         place_from: origin,
-        place_to: origin + whole,
+        place_to: origin.saturating_add(whole),
         from_ns: since(object.born_ns).min(duration_ns - 1),
         to_ns: since(object.died_ns).min(duration_ns),
         columns: 1,

@@ -157,6 +157,9 @@ pub struct Scale {
     pub functions: usize,
 }
 
+/// A century and more: times are what a recording says, and ticks that are rounded up are multiplied out again.
+const DURATION_MAX_NS: u64 = 1 << 62;
+
 impl Scale {
     /// Of a recording that lasted from `begin_ns` to `end_ns`, with so many colours of functions.
     pub fn new(
@@ -170,7 +173,7 @@ impl Scale {
         while space.bytes().div_ceil(line_bytes) >= u64::from(u32::MAX) {
             line_bytes *= 2;
         }
-        let duration_ns = end_ns.saturating_sub(begin_ns).saturating_add(1);
+        let duration_ns = end_ns.saturating_sub(begin_ns).min(DURATION_MAX_NS) + 1;
         let tick_ns = duration_ns.div_ceil(u64::from(u32::MAX)).max(1);
         let mut busiest: Vec<usize> = (0..tables.threads.len()).collect();
         busiest.sort_by_key(|&thread| std::cmp::Reverse(tables.threads[thread].counts.accesses));

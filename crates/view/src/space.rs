@@ -10,6 +10,9 @@ use nearpage_recording::Tables;
 /// Gaps of fewer pages are kept: an allocator's neighbours stay neighbours.
 const GAP_PAGES: u64 = 16;
 
+/// Bytes of all extents, at most: lines that are rounded up are multiplied out again.
+const SPACE_MAX: u64 = 1 << 62;
+
 /// Consecutive pages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -59,6 +62,11 @@ impl Space {
         let mut space = Self::default();
         for (pid, first, end) in pages {
             let bytes = (end - first).saturating_mul(page_bytes);
+            // Sizes are what a recording says: those that do not fit together have no place.
+            let past = space.bytes.saturating_add(bytes);
+            if past > SPACE_MAX {
+                continue;
+            }
             let number = space.extents.len();
             space.extents.push(Extent {
                 pid,
@@ -66,7 +74,7 @@ impl Space {
                 bytes,
                 place: space.bytes,
             });
-            space.bytes = space.bytes.saturating_add(bytes);
+            space.bytes = past;
             match space.processes.last_mut() {
                 Some((last, extents)) if *last == pid => extents.end = number + 1,
                 _ => space.processes.push((pid, number..number + 1)),
@@ -173,6 +181,16 @@ mod tests {
         assert_eq!(space.place(2, 0x10_0000), None);
         assert_eq!(space.address(3 * PAGE), Some((1, 0x9000_0000)));
         assert_eq!(space.address(5 * PAGE), None);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_together_have_no_place() {
+        let half = 1 << 61;
+        let space = space(&[(1, 0, half), (2, 4096, half + 1), (3, 4096, 4096)]);
+        assert_eq!(space.bytes(), half + PAGE);
+        assert_eq!(space.place(1, half - 1), Some(half - 1));
+        assert_eq!(space.place(2, 8000), None);
+        assert_eq!(space.place(3, 4097), Some(half + 1));
     }
 
     proptest! {

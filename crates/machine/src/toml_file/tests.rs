@@ -35,7 +35,7 @@ fn reads_cpus_as_text_and_as_numbers() {
 }
 
 /// What is replaced in [`TWO_NODES`], by what, and what the message says then.
-const FAULTS: [(&str, &str, &str); 18] = [
+const FAULTS: [(&str, &str, &str); 19] = [
     ("[20, 10]]", "[20, 10]", "two.toml: line 4: "),
     (
         "page_bytes = 4096",
@@ -46,6 +46,11 @@ const FAULTS: [(&str, &str, &str); 18] = [
         "page_bytes = 4096",
         "page_bytes = 5000",
         "two.toml: `page_bytes` is 5000; expected a power of two",
+    ),
+    (
+        "page_bytes = 4096",
+        "page_bytes = 4611686018427387904",
+        "two.toml: `page_bytes` is 4611686018427387904; expected a power of two, in bytes, from 4096 to 16 GiB",
     ),
     (
         "[20, 10]]",

@@ -60,7 +60,10 @@ impl Replayed {
             .filter(|object| distributed(object.kind) && object.size_bytes > page_bytes)
             .map(|object| {
                 let first = object.address / page_bytes;
-                let end = (object.address + object.size_bytes).div_ceil(page_bytes);
+                let end = object
+                    .address
+                    .saturating_add(object.size_bytes)
+                    .div_ceil(page_bytes);
                 (object.pid, first, end - first)
             })
             .collect();

@@ -12,6 +12,9 @@ use crate::{Event, ThreadIndex};
 /// `PROT_EXEC`.
 pub(crate) const EXECUTABLE: u32 = 4;
 
+/// Most ranges that children are given of their parents: each takes some 100 bytes, and a log of a MiB can ask for millions.
+const COPIED_MAX: usize = 2 << 20;
+
 /// Is what has this path memory without a file?
 pub(crate) fn is_anonymous(path: &str) -> bool {
     path.is_empty() || path.starts_with("//anon") || path.starts_with("[anon")
@@ -61,6 +64,8 @@ pub(super) struct AddressSpaces {
     pub regions: Vec<Region>,
     /// Forks, by time.
     pub forks: Vec<Fork>,
+    /// Ranges that children were not given of their parents: [`COPIED_MAX`].
+    pub not_copied: usize,
     /// Times at which a process's memory went (`exec`, end), by process, ascending.
     pub ends: FxHashMap<u32, Vec<u64>>,
 }
@@ -162,6 +167,8 @@ struct Replay {
     spaces: AddressSpaces,
     /// What is mapped, by process and address.
     live: FxHashMap<u32, BTreeMap<u64, Region>>,
+    /// Ranges that children were given.
+    copied: usize,
     threads_alive: FxHashMap<u32, u32>,
     process_of: FxHashMap<ThreadIndex, u32>,
     /// Each path and build id once.
@@ -258,10 +265,19 @@ impl Replay {
             born_ns: fork.time_ns,
             ..region.clone()
         };
-        let parents = self.live.get(&fork.parent_pid).into_iter().flatten();
+        let parents = self.live.get(&fork.parent_pid);
+        let count = parents.map_or(0, BTreeMap::len);
+        let fits = self.copied + count <= COPIED_MAX;
         let copied = parents
+            .filter(|_| fits)
+            .into_iter()
+            .flatten()
             .map(|(start, region)| (*start, copy(region)))
             .collect();
+        match fits {
+            true => self.copied += count,
+            false => self.spaces.not_copied += count,
+        }
         self.spaces.clear(&mut self.live, fork.pid, fork.time_ns);
         self.live.insert(fork.pid, copied);
         self.spaces.forks.push(fork);

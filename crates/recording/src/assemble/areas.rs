@@ -265,7 +265,7 @@ fn heap_areas(
     let mut area: Option<Object> = None;
     for region in regions {
         match &mut area {
-            Some(area) if region.start <= area.address + area.size_bytes => {
+            Some(area) if region.start <= area.address.saturating_add(area.size_bytes) => {
                 area.size_bytes = area.size_bytes.max(region.end - area.address);
                 area.born_ns = area.born_ns.min(region.born_ns);
             }

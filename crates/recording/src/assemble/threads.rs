@@ -22,6 +22,8 @@ const UNKNOWN_TEAM: &str = "threads";
 pub(super) struct Threads {
     table: Vec<Thread>,
     by_tid: ByTid,
+    /// Events that began one.
+    begun: usize,
     /// Address of the start routine where the preload library saw it, and when; 0: main.
     starts: FxHashMap<ThreadIndex, (u64, u64)>,
 }
@@ -31,6 +33,7 @@ impl Threads {
     pub(super) fn new(events: &[Event], log: &LogReader) -> Self {
         let mut threads = Self {
             table: vec![],
+            begun: 0,
             by_tid: FxHashMap::default(),
             starts: FxHashMap::default(),
         };
@@ -105,7 +108,8 @@ impl Threads {
         }
         // A killed recorder may have left no totals.
         for thread in &mut self.table {
-            let accesses = thread.cpus.iter().map(|(_, samples)| samples).sum();
+            let samples = thread.cpus.iter().map(|(_, samples)| *samples);
+            let accesses = samples.fold(0, u64::saturating_add);
             if thread.counts.samples == 0 {
                 (thread.counts.samples, thread.counts.accesses) = (accesses, accesses);
             }
@@ -117,7 +121,8 @@ impl Threads {
     fn begin(&mut self, index: ThreadIndex, pid: u32, tid: u32, born_ns: u64, order: u32) {
         const GAP_MAX: usize = 1 << 16;
         let position = index.0 as usize;
-        if position > self.table.len() + GAP_MAX {
+        self.begun += 1;
+        if position > self.begun + GAP_MAX {
             return;
         }
         if position >= self.table.len() {

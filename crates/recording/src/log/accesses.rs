@@ -66,7 +66,9 @@ pub(super) fn decode(bytes: &[u8], batch: &mut AccessBatch) -> Option<()> {
         && resolution
             .iter()
             .all(|code| Resolution::from_number(*code).is_some());
-    if !codes_known {
+    let amounts = [weight, cost_ns].into_iter().flat_map(words);
+    let mut amounts = amounts.map(f32::from_le_bytes);
+    if !codes_known || !amounts.all(|amount| amount.is_finite() && amount >= 0.0) {
         return None;
     }
     batch.time_ns.extend(words(time_ns).map(u64::from_le_bytes));

@@ -14,6 +14,11 @@ const COUNTS: u8 = 6;
 const LOST: u8 = 7;
 const UNMAP: u8 = 8;
 
+/// Longest path, as Linux has it.
+const PATH_BYTES_MAX: usize = 4096;
+/// Longer than any name of a thread, and than a build-id in hexadecimal.
+const NAME_BYTES_MAX: usize = 256;
+
 /// Appends `event` to `out`.
 #[expect(
     clippy::too_many_lines,
@@ -128,8 +133,8 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(Event)) -> Option<()> {
                 length: input.u64()?,
                 file_offset: input.u64()?,
                 protection: input.u32()?,
-                path: input.text()?,
-                build_id: input.text()?,
+                path: input.text(PATH_BYTES_MAX)?,
+                build_id: input.text(NAME_BYTES_MAX)?,
             },
             NAME => {
                 let (time_ns, pid, thread) =
@@ -140,7 +145,7 @@ pub(super) fn decode(bytes: &[u8], mut each: impl FnMut(Event)) -> Option<()> {
                     pid,
                     thread,
                     exec,
-                    name: input.text()?,
+                    name: input.text(NAME_BYTES_MAX)?,
                 }
             }
             FORK => Event::Fork {
@@ -234,8 +239,11 @@ impl<'log> Decoder<'log> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    fn text(&mut self) -> Option<String> {
+    /// A text of at most so many bytes: what is longer, no kernel wrote, and is cut. Names and paths are copied to every
+    /// thread and mapping that comes of theirs.
+    fn text(&mut self, bytes_max: usize) -> Option<String> {
         let length = self.u32()? as usize;
-        Some(String::from_utf8_lossy(self.take(length)?).into_owned())
+        let text = self.take(length)?;
+        Some(String::from_utf8_lossy(&text[..length.min(bytes_max)]).into_owned())
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::IoContext;
 use crate::folder::{LOG_FOLDER, RECORDER_LOG_FILE};
-use crate::{AccessBatch, Error, Event, FirstTouch, SampleCounts, ThreadIndex};
+use crate::{AccessBatch, ColumnSelection, Error, Event, FirstTouch, SampleCounts, ThreadIndex};
 
 /// Accesses of one chunk, at least (but for the last).
 const CHUNK_ACCESSES: u64 = 64 * 1024;
@@ -44,6 +44,8 @@ pub struct LogReader {
     pub damaged_blocks: u64,
     /// The last frame was torn: the recorder was killed while it wrote.
     pub torn: bool,
+    /// Threads that there are.
+    threads: usize,
 }
 
 /// The payload of a frame of accesses.
@@ -76,6 +78,7 @@ impl LogReader {
             access_count: 0,
             damaged_blocks: 0,
             torn: size < FILE_HEADER_BYTES as u64,
+            threads: usize::MAX,
         };
         if !log.torn {
             log.check_header()?;
@@ -83,6 +86,20 @@ impl LogReader {
         }
         log.group();
         Ok(log)
+    }
+
+    /// Accesses of threads that are not among the first `threads` count as lost from here on, and are read no more: the
+    /// frame that began their thread is damaged, or theirs lies. How many there are.
+    pub(crate) fn keep_threads(&mut self, threads: usize) -> u64 {
+        self.threads = threads;
+        let mut unknown = 0;
+        self.accesses_by_cpu.retain(|(thread, _), count| {
+            let known = (thread.0 as usize) < threads;
+            unknown += if known { 0 } else { *count };
+            known
+        });
+        self.access_count -= unknown;
+        unknown
     }
 
     /// Number of chunks of accesses.
@@ -104,6 +121,13 @@ impl LogReader {
                 .at(&self.path, "read")?;
             accesses::decode(&payload, batch)
                 .ok_or_else(|| Error::damaged(&self.path, "it changed while it was read"))?;
+        }
+        let known = |thread: &ThreadIndex| (thread.0 as usize) < self.threads;
+        if !batch.thread.iter().all(known) {
+            let rows = (0..).zip(&batch.thread);
+            let rows: Vec<u32> = rows.filter(|row| known(row.1)).map(|row| row.0).collect();
+            let all = std::mem::take(batch);
+            batch.gather(&all, &rows, ColumnSelection::ALL);
         }
         Ok(())
     }

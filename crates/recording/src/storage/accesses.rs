@@ -7,12 +7,14 @@ use nearpage_machine::{CpuId, NodeId};
 use super::checksums::TableChecksums;
 use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
-use crate::{AccessBatch, AccessKind, ColumnSelection, Error, Level, Resolution, ThreadIndex};
+use crate::{
+    AccessBatch, AccessKind, ColumnSelection, Error, Level, Resolution, ThreadIndex, check,
+};
 
 /// Name of the table's file.
 pub(crate) const FILE: &str = FORMAT.file;
 
-const FORMAT: Format = Format {
+pub(super) const FORMAT: Format = Format {
     file: "accesses.parquet",
     columns: &[
         ("time_ns", Kind::U64, Coding::Delta),
@@ -104,13 +106,20 @@ fn columns(batch: &AccessBatch) -> Vec<Values> {
 /// Reads accesses by row group; threads may share it.
 pub(crate) struct Reader {
     table: TableReader,
+    /// Rows before each group.
+    before: Vec<usize>,
 }
 
 impl Reader {
     pub(crate) fn open(folder: &Path, checksums: &TableChecksums) -> Result<Self, Error> {
-        Ok(Self {
-            table: TableReader::open(folder, &FORMAT, checksums)?,
-        })
+        let table = TableReader::open(folder, &FORMAT, checksums)?;
+        let mut rows = 0;
+        let before = (0..table.groups()).map(|group| {
+            rows += table.rows(group);
+            rows - table.rows(group)
+        });
+        let before = before.collect();
+        Ok(Self { table, before })
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -123,9 +132,11 @@ impl Reader {
             .sum()
     }
 
+    /// Reads a row group; `threads`: how many there are.
     pub(crate) fn read_chunk(
         &self,
         number: usize,
+        threads: usize,
         columns: ColumnSelection,
         batch: &mut AccessBatch,
     ) -> Result<(), Error> {
@@ -167,7 +178,16 @@ impl Reader {
         if columns.page_node {
             group.optional_u16("page_node", &mut batch.page_node, NodeId)?;
         }
-        Ok(())
+        match check::accesses(batch, threads) {
+            Some((row, cause)) => {
+                let row = self.before[number] + row;
+                Err(Error::damaged(
+                    self.table.path(),
+                    format!("row {row}: {cause}"),
+                ))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::checksums::TableChecksums;
 use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
-use crate::{CallSite, Error, Frame, ModuleId};
+use crate::{CallSite, Error, Frame, ModuleId, check};
 
-const FORMAT: Format = Format {
+pub(super) const FORMAT: Format = Format {
     file: "call_sites.parquet",
     columns: &[
         ("call_site", Kind::U32, Coding::Delta),
@@ -45,9 +45,15 @@ pub(super) fn write(folder: &Path, call_sites: &[CallSite]) -> Result<Unfinished
     })
 }
 
-pub(super) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Vec<CallSite>, Error> {
+/// Reads the table; `modules`: how many there are.
+pub(super) fn read(
+    folder: &Path,
+    checksums: &TableChecksums,
+    modules: usize,
+) -> Result<Vec<CallSite>, Error> {
     let table = TableReader::open(folder, &FORMAT, checksums)?;
     let mut call_sites: Vec<CallSite> = Vec::new();
+    let mut rows = 0;
     for group in 0..table.groups() {
         let group = table.group(group)?;
         let (mut call_site, mut module, mut offset) = (vec![], vec![], vec![]);
@@ -72,14 +78,17 @@ pub(super) fn read(folder: &Path, checksums: &TableChecksums) -> Result<Vec<Call
             }
             let (module, offset, line, inlined) =
                 (module[row], offset[row], line[row], inlined[row]);
-            call_sites[call_site[row]].frames.push(Frame {
+            let frame = Frame {
                 module,
                 offset,
                 function,
                 file,
                 line,
                 inlined,
-            });
+            };
+            check::frame(folder, FORMAT.file, rows, &frame, modules)?;
+            rows += 1;
+            call_sites[call_site[row]].frames.push(frame);
         }
     }
     Ok(call_sites)

@@ -25,7 +25,7 @@ const ROWS: usize = 1 << 18;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     U64,
     U32,
     U8,
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 
 /// How a column is coded. Chosen by measuring: see `benches/recording_reading.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coding {
+pub(crate) enum Coding {
     /// Values in a dictionary, positions run-length coded: for columns of few values.
     Dictionary,
     /// Differences, bit-packed: for values that grow.
@@ -51,7 +51,7 @@ pub(super) enum Coding {
 
 /// A table's file and columns, in order.
 #[derive(Debug)]
-pub(super) struct Format {
+pub(crate) struct Format {
     pub file: &'static str,
     pub columns: &'static [(&'static str, Kind, Coding)],
 }
@@ -95,7 +95,7 @@ impl Kind {
 
 /// Values of one column on their way to disk. Unsigned integers are stored in the signed type of
 /// their width, as Parquet wants it.
-pub(super) enum Values {
+pub(crate) enum Values {
     I64(Vec<i64>),
     I32(Vec<i32>),
     F32(Vec<f32>),
@@ -156,7 +156,7 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// The file's name to be.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     }

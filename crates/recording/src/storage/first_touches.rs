@@ -9,7 +9,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{Error, FirstTouch, ThreadIndex};
 
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     file: "first_touches.parquet",
     columns: &[
         ("time_ns", Kind::U64, Coding::Delta),

@@ -7,7 +7,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{Error, Module, ModuleId, ModuleMapping};
 
-const FORMAT: Format = Format {
+pub(super) const FORMAT: Format = Format {
     file: "modules.parquet",
     columns: &[
         ("module", Kind::U32, Coding::Delta),
@@ -16,7 +16,7 @@ const FORMAT: Format = Format {
     ],
 };
 
-const MAPPINGS_FORMAT: Format = Format {
+pub(crate) const MAPPINGS_FORMAT: Format = Format {
     file: "mappings.parquet",
     columns: &[
         ("pid", Kind::U32, Coding::Dictionary),

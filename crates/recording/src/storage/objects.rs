@@ -7,7 +7,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{CallSiteId, Error, ModuleId, Object, ObjectKind, ThreadIndex};
 
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     file: "objects.parquet",
     columns: &[
         ("object", Kind::U32, Coding::Delta),

@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use bytes::buf::Reader;
 use parquet::column::reader::ColumnReaderImpl;
-use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
-};
+use parquet::data_type::{BoolType, ByteArrayType, DataType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::reader::{ChunkReader, Length};
@@ -24,6 +23,11 @@ use crate::{Error, folder};
 /// Most rows that a reader takes for one row group: a file must not make it allocate without bound.
 const ROWS_MAX: i64 = 1 << 24;
 
+/// Longest text of a table, in bytes: what is longer is cut. Paths have no more, and a symbol's first part says enough.
+const TEXT_BYTES_MAX: usize = 4096;
+/// Most that a table's texts may have together: one that stands in a file once can be the name of every row.
+const TEXTS_BYTES_MAX: u64 = 128 << 20;
+
 /// Reads one table. Shared by threads: every read names its own position.
 pub(super) struct TableReader {
     path: PathBuf,
@@ -33,6 +37,8 @@ pub(super) struct TableReader {
     metadata: ParquetMetaData,
     /// Position in the file of each column of the format.
     positions: Vec<usize>,
+    /// Bytes of the texts that were read.
+    text_bytes: AtomicU64,
 }
 
 impl TableReader {
@@ -63,6 +69,7 @@ impl TableReader {
             checksums,
             metadata,
             positions,
+            text_bytes: AtomicU64::new(0),
         };
         for (group, row_group) in table.metadata.row_groups().iter().enumerate() {
             if !(0..=ROWS_MAX).contains(&row_group.num_rows()) {
@@ -309,9 +316,28 @@ impl RowGroup<'_> {
     }
 
     pub(super) fn text(&self, name: &str, out: &mut Vec<String>) -> Result<(), Error> {
-        self.checked::<ByteArrayType, String>(name, out, |value| {
-            Some(value.as_utf8().ok()?.to_owned())
-        })
+        let position = self.position(name);
+        let rows = self.table.metadata.row_group(self.number);
+        let encoded = u64::try_from(rows.column(position).uncompressed_size()).unwrap_or(u64::MAX);
+        // Four bytes more for the length of each, and what a page's header takes.
+        if encoded > TEXTS_BYTES_MAX + 8 * self.rows() as u64 + (1 << 20) {
+            return Err(self.too_many_texts(name));
+        }
+        let values = self.decode::<ByteArrayType>(position, None)?;
+        if values.len() != self.rows() {
+            return Err(self.short(name));
+        }
+        for value in &values {
+            let text = value.as_utf8().map_err(|_| self.out_of_range(name))?;
+            let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+            let bytes = text.len() as u64;
+            let before = self.table.text_bytes.fetch_add(bytes, Ordering::Relaxed);
+            if before.saturating_add(bytes) > TEXTS_BYTES_MAX {
+                return Err(self.too_many_texts(name));
+            }
+            out.push(text.to_owned());
+        }
+        Ok(())
     }
 
     pub(super) fn optional_u64<V: Clone>(
@@ -359,6 +385,14 @@ impl RowGroup<'_> {
         Error::damaged(
             &self.table.path,
             format!("column {name} has fewer values than rows"),
+        )
+    }
+
+    fn too_many_texts(&self, name: &str) -> Error {
+        let most = TEXTS_BYTES_MAX >> 20;
+        Error::damaged(
+            &self.table.path,
+            format!("its texts have more than {most} MiB up to column {name}"),
         )
     }
 
@@ -412,13 +446,6 @@ impl Constant for f32 {
 }
 
 impl Constant for bool {
-    fn constant(_: &Statistics) -> Option<Self> {
-        None
-    }
-}
-
-impl Constant for ByteArray {
-    /// Statistics of texts may be cut short.
     fn constant(_: &Statistics) -> Option<Self> {
         None
     }

@@ -9,7 +9,7 @@ use super::file::{Coding, Format, Kind, TableWriter, Unfinished, Values};
 use super::reader::TableReader;
 use crate::{Error, ModuleId, SampleCounts, Thread};
 
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     file: "threads.parquet",
     columns: &[
         ("thread", Kind::U32, Coding::Delta),
@@ -33,7 +33,7 @@ const FORMAT: Format = Format {
     ],
 };
 
-const CPUS_FORMAT: Format = Format {
+pub(super) const CPUS_FORMAT: Format = Format {
     file: "thread_cpus.parquet",
     columns: &[
         ("thread", Kind::U32, Coding::Delta),

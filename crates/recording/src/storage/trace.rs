@@ -14,7 +14,7 @@ use crate::{Error, ThreadIndex};
 /// Name of the pages' file.
 pub(crate) const PAGES_FILE: &str = PAGES.file;
 
-const PAGES: Format = Format {
+pub(super) const PAGES: Format = Format {
     file: "pages.parquet",
     columns: &[
         ("page", Kind::U32, Coding::Delta),
@@ -27,7 +27,7 @@ const PAGES: Format = Format {
     ],
 };
 
-const MOMENTS: Format = Format {
+pub(super) const MOMENTS: Format = Format {
     file: "moments.parquet",
     columns: &[
         ("image", Kind::U32, Coding::Dictionary),

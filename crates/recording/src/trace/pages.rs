@@ -244,7 +244,7 @@ impl FileRange {
         FilePage {
             device: self.file.0,
             inode: self.file.1,
-            page: (address - self.range.0 + self.offset) >> page_shift,
+            page: (address - self.range.0).wrapping_add(self.offset) >> page_shift,
         }
     }
 }

@@ -306,7 +306,7 @@ pub(super) fn shared_files(mapped: &[super::file::Mapped]) -> Vec<FileRange> {
                 ranges.push(FileRange {
                     range: (rest.start, rest.end),
                     mapped: (change.virtual_time, u64::MAX),
-                    offset: old.offset + (rest.start - old.range.0),
+                    offset: old.offset.wrapping_add(rest.start - old.range.0),
                     ..old
                 });
             }

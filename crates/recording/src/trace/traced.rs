@@ -177,6 +177,13 @@ impl Traced {
         })
     }
 
+    /// Threads that it has, which are numbered below this.
+    pub(crate) fn threads(&self) -> usize {
+        let all = self.images.threads.iter().flatten();
+        let began = all.filter(|thread| thread.0 != u32::MAX);
+        began.map(|thread| thread.0 as usize + 1).max().unwrap_or(0)
+    }
+
     pub(crate) fn access_count(&self) -> u64 {
         self.access_count
     }

@@ -279,7 +279,8 @@ impl<'a> Pprof<'a> {
         let mut lost_ns: FxHashMap<u32, i64> = FxHashMap::default();
         for (key, _, cost_ns) in &self.sums {
             if let Some(thread) = tables.threads.get(key.thread.0 as usize) {
-                *lost_ns.entry(thread.pid).or_default() += cost_ns.round() as i64;
+                let sum = lost_ns.entry(thread.pid).or_default();
+                *sum = sum.saturating_add(cost_ns.round() as i64);
             }
         }
         let most = lost_ns.iter().max_by_key(|(pid, ns)| (**ns, **pid));

@@ -65,3 +65,23 @@ proptest! {
         prop_assert_eq!(value.samples as f64, sum);
     }
 }
+
+#[test]
+fn times_that_no_clock_has_are_multiplied_out() {
+    let machine = nearpage_machine::preset("flash-8").expect("preset");
+    let (space, tables) = (crate::space::Space::default(), Default::default());
+    for times in [
+        (0, u64::MAX),
+        (7, u64::MAX - 7),
+        (0, (1 << 61) + 12_345),
+        (9, 3),
+    ] {
+        let scale = Scale::new(&space, &tables, &machine, 1, times);
+        let window = Window {
+            lines: 0..scale.lines,
+            ticks: 0..scale.ticks,
+        };
+        let shown = frame(&scale, &window, 1, 1);
+        assert!(shown.to_ns > 0 && shown.to_ns <= 1 << 63, "{shown:?}");
+    }
+}

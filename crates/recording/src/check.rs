@@ -1,0 +1,210 @@
+//! What a recording's tables say of each other and of themselves, checked once, when it is opened: whoever looks at them
+//! later finds every number in its table, every range within the address space, and no weight that is no number.
+
+use std::path::Path;
+
+use crate::storage::trace::PAGES_FILE;
+use crate::storage::{first_touches, modules, objects, threads};
+use crate::trace::PageRow;
+use crate::{
+    AccessBatch, Error, FirstTouch, Frame, ModuleId, ModuleMapping, Object, Tables, Thread,
+};
+
+/// Why a row cannot be; the row's number and its table come later.
+type Fault = Option<String>;
+
+/// How long the tables are that numbers are positions in.
+#[derive(Clone, Copy)]
+struct Lengths {
+    threads: usize,
+    modules: usize,
+    call_sites: usize,
+}
+
+impl Lengths {
+    fn of(tables: &Tables) -> Self {
+        Self {
+            threads: tables.threads.len(),
+            modules: tables.modules.len(),
+            call_sites: tables.call_sites.len(),
+        }
+    }
+
+    fn module(self, module: Option<ModuleId>) -> Fault {
+        missing("module", module?.0, self.modules)
+    }
+
+    fn object(self, object: &Object) -> Fault {
+        let thread = object.thread.map(|thread| thread.0);
+        let site = object.call_site.map(|site| site.0);
+        thread
+            .and_then(|number| missing("thread", number, self.threads))
+            .or_else(|| missing("call site", site?, self.call_sites))
+            .or_else(|| self.module(object.module))
+            .or_else(|| beyond(object.address, object.size_bytes))
+            .or_else(|| no_amount("weight", object.weight))
+    }
+
+    fn mapping(self, mapping: &ModuleMapping) -> Fault {
+        self.module(Some(mapping.module))
+            .or_else(|| beyond(mapping.address, mapping.size_bytes))
+    }
+
+    fn thread(self, thread: &Thread) -> Fault {
+        let (module, _) = thread.start?;
+        self.module(Some(module))
+    }
+
+    fn frame(self, frame: &Frame) -> Fault {
+        self.module(frame.module)
+    }
+
+    fn first_touch(self, touch: &FirstTouch) -> Fault {
+        missing("thread", touch.thread.0, self.threads)
+    }
+}
+
+fn missing(what: &str, number: u32, length: usize) -> Fault {
+    (number as usize >= length).then(|| format!("{what} {number} where there are {length}"))
+}
+
+/// Where address spaces end, with room to round up to a page. Linux has nothing there.
+const ADDRESS_END: u64 = u64::MAX << 21;
+
+fn beyond(address: u64, size_bytes: u64) -> Fault {
+    let end = address.checked_add(size_bytes);
+    end.is_none_or(|end| end > ADDRESS_END)
+        .then(|| format!("{size_bytes} bytes at {address:#x} end beyond the address space"))
+}
+
+fn no_amount(what: &str, amount: f32) -> Fault {
+    (!amount.is_finite() || amount < 0.0).then(|| format!("{what} {amount}"))
+}
+
+/// The first row of `rows` that cannot be, as an error of the file.
+fn table<T>(
+    folder: &Path,
+    file: &str,
+    rows: &[T],
+    fault: impl Fn(&T) -> Fault,
+) -> Result<(), Error> {
+    let found = rows
+        .iter()
+        .enumerate()
+        .find_map(|(row, value)| Some((row, fault(value)?)));
+    match found {
+        Some((row, cause)) => Err(damaged(folder, file, row, cause)),
+        None => Ok(()),
+    }
+}
+
+fn damaged(folder: &Path, file: &str, row: usize, cause: String) -> Error {
+    Error::damaged(&folder.join(file), format!("row {row}: {cause}"))
+}
+
+impl Tables {
+    /// Checks tables that came from the files in `folder`.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], with the first row that cannot be.
+    pub(crate) fn check(&self, folder: &Path) -> Result<(), Error> {
+        let known = Lengths::of(self);
+        table(folder, objects::FORMAT.file, &self.objects, |row| {
+            known.object(row)
+        })?;
+        table(
+            folder,
+            modules::MAPPINGS_FORMAT.file,
+            &self.mappings,
+            |row| known.mapping(row),
+        )?;
+        table(folder, threads::FORMAT.file, &self.threads, |row| {
+            known.thread(row)
+        })?;
+        table(
+            folder,
+            first_touches::FORMAT.file,
+            &self.first_touches,
+            |row| known.first_touch(row),
+        )
+    }
+
+    /// Checks the pages of a trace.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], with the first row that cannot be.
+    pub(crate) fn check_pages(&self, folder: &Path, pages: &[PageRow]) -> Result<(), Error> {
+        let threads = self.threads.len();
+        table(folder, PAGES_FILE, pages, |row| {
+            missing("thread", row.first_touch?.thread.0, threads)
+        })
+    }
+
+    /// Checks that there are as many threads as a trace has.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`].
+    pub(crate) fn check_trace(&self, folder: &Path, threads: usize) -> Result<(), Error> {
+        let found = self.threads.len();
+        match found < threads {
+            true => Err(Error::damaged(
+                &folder.join(threads::FORMAT.file),
+                format!("it has {found} of the {threads} threads of the trace"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Leaves out rows that cannot be, of tables that were made of logs; how many there were.
+    pub(crate) fn leave_out_impossible(&mut self) -> u64 {
+        let known = Lengths::of(self);
+        let mut left_out = 0;
+        let mut keep = |fault: Fault| {
+            left_out += u64::from(fault.is_some());
+            fault.is_none()
+        };
+        self.objects.retain(|row| keep(known.object(row)));
+        self.mappings.retain(|row| keep(known.mapping(row)));
+        self.first_touches
+            .retain(|row| keep(known.first_touch(row)));
+        left_out
+    }
+}
+
+/// Checks the frames of call sites as they are read, with the number of their row.
+pub(crate) fn frame(
+    folder: &Path,
+    file: &str,
+    row: usize,
+    frame: &Frame,
+    modules: usize,
+) -> Result<(), Error> {
+    let known = Lengths {
+        threads: 0,
+        modules,
+        call_sites: 0,
+    };
+    known
+        .frame(frame)
+        .map_or(Ok(()), |cause| Err(damaged(folder, file, row, cause)))
+}
+
+/// What is wrong with a row of a batch of accesses, where something is.
+pub(crate) fn accesses(batch: &AccessBatch, threads: usize) -> Option<(usize, String)> {
+    let thread = batch
+        .thread
+        .iter()
+        .position(|thread| thread.0 as usize >= threads);
+    let amount = |amounts: &[f32]| {
+        amounts
+            .iter()
+            .position(|amount| !amount.is_finite() || *amount < 0.0)
+    };
+    thread
+        .map(|row| (row, missing("thread", batch.thread[row].0, threads)))
+        .or_else(|| amount(&batch.weight).map(|row| (row, no_amount("weight", batch.weight[row]))))
+        .or_else(|| {
+            amount(&batch.cost_ns).map(|row| (row, no_amount("cost_ns", batch.cost_ns[row])))
+        })
+        .and_then(|(row, cause)| Some((row, cause?)))
+}

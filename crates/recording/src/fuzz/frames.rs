@@ -1,0 +1,171 @@
+//! Logs and traces that lie: frames come twice, go, change places, or have words in them changed, under checksums that are
+//! right.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use nearpage_wire::allocation_log as allocations;
+use nearpage_wire::trace::{self, FRAME_HEADER_BYTES, FrameHeader};
+
+use super::Choices;
+use crate::error::IoContext;
+use crate::{Error, log};
+
+/// More than a recording that is mutated has.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// What kind of file a frame is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    RecorderLog,
+    AllocationLog,
+    Trace,
+}
+
+/// Changes a log or a trace; says what.
+pub(super) fn mutate(path: &Path, choices: &mut dyn Choices) -> Result<String, Error> {
+    let file = nearpage_files::read(path, BYTES_MAX).at(path, "read")?;
+    let (layout, header_bytes) = match file.get(..8) {
+        Some(magic) if magic == log::MAGIC => (Layout::RecorderLog, log::FILE_HEADER_BYTES),
+        Some(magic) if magic == allocations::SEGMENT_MAGIC => {
+            (Layout::AllocationLog, allocations::SEGMENT_HEADER_BYTES)
+        }
+        _ => (Layout::Trace, trace::FILE_HEADER_BYTES),
+    };
+    let (header, rest) = file.split_at(header_bytes.min(file.len()));
+    let (mut header, mut frames) = (header.to_vec(), split(layout, rest));
+    let used: Vec<usize> = (0..frames.len())
+        .filter(|&frame| !payload(layout, &frames[frame]).is_empty())
+        .collect();
+    let said = if used.is_empty() || choices.below(16) == 0 {
+        change_word(&mut header, 8, choices)
+    } else {
+        let frame = used[choices.position(used.len())];
+        let other = used[choices.position(used.len())];
+        match choices.below(16) {
+            0 => {
+                let count = [1, 2, 100][choices.position(3)];
+                let again = frames[frame].clone();
+                frames.splice(frame..frame, std::iter::repeat_n(again, count));
+                format!("frame {frame} comes {count} more times")
+            }
+            1 => {
+                frames.remove(frame);
+                format!("frame {frame} is gone")
+            }
+            2 => {
+                frames.swap(frame, other);
+                format!("frames {frame} and {other} change places")
+            }
+            3 => {
+                // Thread, times, and of the allocation log the thread.
+                let from = if layout == Layout::AllocationLog {
+                    4
+                } else {
+                    8
+                };
+                let said = change_word(&mut frames[frame], from, choices);
+                seal(layout, &mut frames[frame]);
+                format!("frame {frame}: {said}")
+            }
+            _ => {
+                let range = payload(layout, &frames[frame]);
+                let mut changed = frames[frame][range.clone()].to_vec();
+                let said = change_word(&mut changed, 0, choices);
+                frames[frame][range].copy_from_slice(&changed);
+                seal(layout, &mut frames[frame]);
+                format!("payload of frame {frame}: {said}")
+            }
+        }
+    };
+    for frame in frames {
+        header.extend(frame);
+    }
+    fs::write(path, header).at(path, "write")?;
+    Ok(said)
+}
+
+/// Gives 1, 2, 4 or 8 bytes from `from` on another value.
+fn change_word(bytes: &mut [u8], from: usize, choices: &mut dyn Choices) -> String {
+    let length = [1, 2, 4, 8, 8, 8][choices.position(6)];
+    let Some(room) = bytes
+        .len()
+        .checked_sub(from + length - 1)
+        .filter(|&room| room > 0)
+    else {
+        return "nothing".to_owned();
+    };
+    let mut at = from + choices.position(room);
+    if choices.below(2) == 0 {
+        at = from + (at - from) / 8 * 8;
+    }
+    let mut own = [0; 8];
+    own[..length].copy_from_slice(&bytes[at..at + length]);
+    let value = choices.extreme(u64::from_le_bytes(own));
+    bytes[at..at + length].copy_from_slice(&value.to_le_bytes()[..length]);
+    format!("{length} bytes at {at} become {value:#x}")
+}
+
+fn word(bytes: &[u8], at: usize) -> usize {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, |word| u32::from_le_bytes(word) as usize)
+}
+
+/// Cuts a file's frames apart.
+fn split(layout: Layout, mut rest: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let length = match layout {
+            Layout::RecorderLog => log::FRAME_HEADER_BYTES + word(rest, 8),
+            Layout::AllocationLog => allocations::BLOCK_BYTES,
+            Layout::Trace => {
+                let header = FrameHeader::from_bytes(rest);
+                let bytes = header.map_or(rest.len(), |header| header.payload_bytes as usize);
+                FRAME_HEADER_BYTES.saturating_add(bytes)
+            }
+        };
+        let (frame, after) = rest.split_at(length.min(rest.len()));
+        frames.push(frame.to_vec());
+        rest = after;
+    }
+    frames
+}
+
+/// Where in a frame its records are.
+fn payload(layout: Layout, frame: &[u8]) -> Range<usize> {
+    let from = match layout {
+        Layout::RecorderLog => log::FRAME_HEADER_BYTES,
+        Layout::AllocationLog => allocations::BLOCK_HEADER_BYTES,
+        Layout::Trace => FRAME_HEADER_BYTES,
+    };
+    let to = match layout {
+        Layout::AllocationLog => from + word(frame, 8),
+        _ => frame.len(),
+    };
+    from.min(frame.len())..to.min(frame.len()).max(from.min(frame.len()))
+}
+
+/// Makes a frame's checksums right.
+fn seal(layout: Layout, frame: &mut [u8]) {
+    let records = payload(layout, frame);
+    match layout {
+        Layout::RecorderLog if frame.len() >= log::FRAME_HEADER_BYTES => {
+            let sum = crc32fast::hash(&frame[records]);
+            frame[12..16].copy_from_slice(&sum.to_le_bytes());
+            let own = crc32fast::hash(&frame[..16]);
+            frame[16..20].copy_from_slice(&own.to_le_bytes());
+        }
+        // Of a block that is open there is none.
+        Layout::AllocationLog if word(frame, 12) != 0 => {
+            let sum = crc32fast::hash(&frame[records]);
+            frame[12..16].copy_from_slice(&sum.to_le_bytes());
+        }
+        Layout::Trace => {
+            if let Some(header) = FrameHeader::from_bytes(frame) {
+                header.seal(frame);
+            }
+        }
+        _ => {}
+    }
+}
