@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 mod names;
@@ -100,6 +100,25 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Is what is there to be written to as it is, a device, a pipe or a link to one (`/dev/stdout`), and not replaced? Not
+/// where somebody else than root and this user put it there: into a folder of theirs, or `/tmp`.
+pub fn is_written_through(path: &Path) -> bool {
+    let (Ok(there), Ok(leads_to)) = (fs::symlink_metadata(path), fs::metadata(path)) else {
+        return false;
+    };
+    !leads_to.is_file() && is_of(there.uid(), own_user())
+}
+
+/// Whose files this process makes.
+pub fn own_user() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn is_of(user: u32, own: u32) -> bool {
+    user == 0 || user == own
+}
+
 fn opened(options: &mut OpenOptions, flags: libc::c_int, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(flags).open(path)?;
     // It may be another by now.
@@ -121,7 +140,7 @@ fn regular(metadata: &fs::Metadata) -> io::Result<()> {
 mod tests {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{chown, lchown, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -195,5 +214,31 @@ mod tests {
             read_text(&path, 2).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
+    }
+
+    #[test]
+    fn devices_and_pipes_are_written_to_unless_somebody_else_put_them_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fifo(&at("fifo"));
+        fs::write(at("file"), "").unwrap();
+        symlink("/dev/null", at("link")).unwrap();
+        symlink(at("file"), at("to-file")).unwrap();
+        for (path, expected) in [
+            (at("fifo"), true),
+            (at("link"), true),
+            ("/dev/null".into(), true),
+            (at("file"), false),
+            (at("to-file"), false),
+            (at("none"), false),
+        ] {
+            assert_eq!(is_written_through(&path), expected, "{}", path.display());
+        }
+        assert!(is_of(0, 7) && is_of(7, 7) && !is_of(8, 7));
+        // Only root can give files away.
+        if chown(at("fifo"), Some(65534), None).is_ok() {
+            lchown(at("link"), Some(65534), None).unwrap();
+            assert!(!is_written_through(&at("fifo")) && !is_written_through(&at("link")));
+        }
     }
 }

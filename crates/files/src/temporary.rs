@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::memory_folder;
+use crate::{memory_folder, own_user};
 
 const PREFIX: &str = "nearpage-";
 
@@ -77,8 +77,7 @@ fn own_number(folder: &File) -> u64 {
 /// Removes folders of this user whose owners were killed, unless a program that they left behind may still look there.
 /// Best effort: what stays is small files.
 fn remove_left(parent: &Path) {
-    // SAFETY: takes nothing, cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = own_user();
     let is_left = |path: &PathBuf| {
         let metadata = fs::symlink_metadata(path);
         metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user)

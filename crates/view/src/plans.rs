@@ -163,7 +163,7 @@ fn file(
     }
     let files = SHOWN.iter().map(|name| recording.folder.join(name));
     let path = files.into_iter().find(|path| path.is_file())?;
-    Some(Plan::read(&path).map(|plan| (path, plan)))
+    Some(Plan::read_found(&path).map(|plan| (path, plan)))
 }
 
 /// Predicts what the plan of a file does; decides where there is none, or none that can be read.
