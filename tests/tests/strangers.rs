@@ -14,6 +14,8 @@ use nearpage_tests::{Case, nearpage_path};
 /// A server, ended with the test.
 struct Served {
     process: Child,
+    /// What a daemon watches.
+    watched: Option<Child>,
     /// `http://…` of something that it answers.
     address: String,
 }
@@ -38,13 +40,19 @@ impl Served {
         let address = first_address(process.stdout.take().expect("piped"));
         Self {
             process,
+            watched: None,
             address: format!("{address}open"),
         }
     }
 
     /// The metrics of a daemon that watches a program.
-    fn live(case: &Case, program: &Child) -> Self {
-        let program = program.id().to_string();
+    fn live(case: &Case) -> Self {
+        let watched = case
+            .command("sleep")
+            .arg("600")
+            .spawn()
+            .expect("it is there");
+        let program = watched.id().to_string();
         let words = [
             "live",
             "--dry-run",
@@ -60,7 +68,11 @@ impl Served {
             .stderr(Stdio::piped());
         let mut process = command.spawn().expect("nearpage is built");
         let address = first_address(process.stderr.take().expect("piped"));
-        Self { process, address }
+        Self {
+            process,
+            watched: Some(watched),
+            address,
+        }
     }
 
     fn host(&self) -> &str {
@@ -106,8 +118,13 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in [Some(&mut self.process), self.watched.as_mut()]
+            .into_iter()
+            .flatten()
+        {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -136,15 +153,7 @@ fn recorded(name: &str) -> Case {
 #[test]
 fn strangers_end_no_server_fill_no_memory_and_keep_nobody_waiting() {
     let case = recorded("strangers_at_servers");
-    let mut program = case
-        .command("sleep")
-        .arg("600")
-        .spawn()
-        .expect("it is there");
-    for served in [
-        Served::view(&case, &["--no-open"]),
-        Served::live(&case, &program),
-    ] {
+    for served in [Served::view(&case, &["--no-open"]), Served::live(&case)] {
         assert!(served.answer().starts_with("HTTP/1.1 200"));
         let before = served.resident_kib();
         let host = served.host().to_owned();

@@ -45,10 +45,16 @@ impl Allowance {
     }
 }
 
+struct Open {
+    allowance: Rc<Allowance>,
+    /// What ends it; none until it is attended to.
+    ended_by: Option<AbortHandle>,
+}
+
 /// Those who are connected. Numbers are in the order in which they came.
 #[derive(Default)]
 pub(crate) struct Connections {
-    open: RefCell<BTreeMap<u64, (Rc<Allowance>, Option<AbortHandle>)>>,
+    open: RefCell<BTreeMap<u64, Open>>,
     next: Cell<u64>,
 }
 
@@ -66,16 +72,18 @@ impl Connections {
         }
         let number = self.next.replace(self.next.get() + 1);
         let allowance = Rc::new(Allowance::new(limits::HEAD_TIME));
-        self.open
-            .borrow_mut()
-            .insert(number, (allowance.clone(), None));
+        let open = Open {
+            allowance: allowance.clone(),
+            ended_by: None,
+        };
+        self.open.borrow_mut().insert(number, open);
         (number, allowance)
     }
 
     /// What ends it.
     pub(crate) fn ended_by(&self, number: u64, handle: AbortHandle) {
-        if let Some((_, slot)) = self.open.borrow_mut().get_mut(&number) {
-            *slot = Some(handle);
+        if let Some(open) = self.open.borrow_mut().get_mut(&number) {
+            open.ended_by = Some(handle);
         }
     }
 
@@ -88,8 +96,8 @@ impl Connections {
         let open = self.open.borrow();
         let silent = open
             .iter()
-            .filter(|(_, (allowance, _))| allowance.until.get().is_some());
-        let since = silent.map(|(number, (allowance, _))| (*number, allowance.since.get()));
+            .filter(|(_, open)| open.allowance.until.get().is_some());
+        let since = silent.map(|(number, open)| (*number, open.allowance.since.get()));
         since.min_by_key(|(_, since)| *since)
     }
 
@@ -101,7 +109,8 @@ impl Connections {
     }
 
     fn end(&self, number: u64) {
-        if let Some((_, Some(handle))) = self.open.borrow_mut().remove(&number) {
+        let ended = self.open.borrow_mut().remove(&number);
+        if let Some(handle) = ended.and_then(|open| open.ended_by) {
             handle.abort();
         }
     }
