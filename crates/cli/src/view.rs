@@ -1,10 +1,15 @@
 //! `nearpage view`: recordings, plans and simulations in a browser.
 
-use std::path::Path;
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::thread;
 
+use nearpage_files::TemporaryFolder;
 use nearpage_plan::Plan;
 use nearpage_view::{Listening, Session};
 
@@ -32,16 +37,13 @@ pub fn main(arguments: View) -> anyhow::Result<ExitCode> {
     let session = Arc::new(session);
     let address = listening.address();
     terminal::print(&format!("{address}\n"))?;
-    if !arguments.no_open {
-        open(&address);
-    }
+    let opener = (!arguments.no_open).then(|| open(&address)).flatten();
     let background = session.clone();
     thread::spawn(move || {
         let _progress = Progress::new("reading all accesses".to_owned());
         background.read_all();
     });
-    listening.serve(session);
-    Ok(ExitCode::SUCCESS)
+    match listening.serve(session, move || drop(opener))? {}
 }
 
 /// `nearpage report DIR --html FILE`: the page in one file.
@@ -57,12 +59,52 @@ pub fn write(recording: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens a browser, or says that there is none.
-fn open(address: &str) {
+/// A page that leads to another: browsers are told of a file that only this user can read, as every local user can read
+/// what a browser was started with, and the address is a secret.
+struct Opener(TemporaryFolder);
+
+impl Opener {
+    fn new(address: &str) -> io::Result<Self> {
+        let session = env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|folder| folder.is_absolute());
+        let made = session.map(|folder| TemporaryFolder::below(&folder, "page"));
+        let opener = Self(match made {
+            Some(Ok(folder)) => folder,
+            _ => TemporaryFolder::new("page")?,
+        });
+        let text = format!(
+            "<!doctype html><meta charset=utf-8><title>nearpage</title>\
+             <meta http-equiv=refresh content=\"0;url={address}\"><a href=\"{address}\">nearpage</a>\n"
+        );
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(opener.file())?.write_all(text.as_bytes())?;
+        Ok(opener)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("nearpage.html")
+    }
+}
+
+/// Opens a browser, or says why none was. What it needs stays until the page has been asked for.
+fn open(address: &str) -> Option<Opener> {
+    let not_opened = |why: String| {
+        terminal::say(&format!(
+            "no browser was opened ({why}): open the address above"
+        ));
+        None
+    };
+    let opener = match Opener::new(address) {
+        Ok(opener) => opener,
+        Err(error) => return not_opened(error.to_string()),
+    };
     let mut command = Command::new("xdg-open");
-    command.arg(address).stdin(Stdio::null());
+    command.arg(opener.file()).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    if command.spawn().is_err() {
-        terminal::say("no browser was opened (xdg-open is not installed): open the address above");
+    match command.spawn() {
+        Ok(_) => Some(opener),
+        Err(_) => not_opened("xdg-open is not installed".to_owned()),
     }
 }

@@ -1,13 +1,24 @@
-//! Files that others wrote, and folders into which others may write.
+//! Files that others wrote, folders into which others may write, and folders of one's own for as long as a command runs.
 //!
 //! A name in a recording, in `/proc/PID/maps` or in `/tmp` can stand for anything by the time it is opened: a FIFO, on which
 //! `open` waits for good, a device, or a link to somewhere else. Whatever nearpage does not write itself in the same moment is
 //! opened here. What a user names on the command line is not: who names a FIFO means it.
+//!
+//! Paths are bytes; [`path_to_text`] holds them as text without loss. [`MappedFile`] opens what a process has mapped and no path
+//! leads to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+mod names;
+mod process;
+mod temporary;
+
+pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, readable};
+pub use process::{MappedFile, living_thread, memory_folder, path_inside};
+pub use temporary::TemporaryFolder;
 
 /// Opens a regular file to be read.
 ///
@@ -89,6 +100,25 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Is what is there to be written to as it is, a device, a pipe or a link to one (`/dev/stdout`), and not replaced? Not
+/// where somebody else than root and this user put it there: into a folder of theirs, or `/tmp`.
+pub fn is_written_through(path: &Path) -> bool {
+    let (Ok(there), Ok(leads_to)) = (fs::symlink_metadata(path), fs::metadata(path)) else {
+        return false;
+    };
+    !leads_to.is_file() && is_of(there.uid(), own_user())
+}
+
+/// Whose files this process makes.
+pub fn own_user() -> u32 {
+    // SAFETY: takes nothing, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn is_of(user: u32, own: u32) -> bool {
+    user == 0 || user == own
+}
+
 fn opened(options: &mut OpenOptions, flags: libc::c_int, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(flags).open(path)?;
     // It may be another by now.
@@ -110,7 +140,7 @@ fn regular(metadata: &fs::Metadata) -> io::Result<()> {
 mod tests {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::{chown, lchown, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -184,5 +214,31 @@ mod tests {
             read_text(&path, 2).unwrap_err().kind(),
             io::ErrorKind::InvalidData
         );
+    }
+
+    #[test]
+    fn devices_and_pipes_are_written_to_unless_somebody_else_put_them_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fifo(&at("fifo"));
+        fs::write(at("file"), "").unwrap();
+        symlink("/dev/null", at("link")).unwrap();
+        symlink(at("file"), at("to-file")).unwrap();
+        for (path, expected) in [
+            (at("fifo"), true),
+            (at("link"), true),
+            ("/dev/null".into(), true),
+            (at("file"), false),
+            (at("to-file"), false),
+            (at("none"), false),
+        ] {
+            assert_eq!(is_written_through(&path), expected, "{}", path.display());
+        }
+        assert!(is_of(0, 7) && is_of(7, 7) && !is_of(8, 7));
+        // Only root can give files away.
+        if chown(at("fifo"), Some(65534), None).is_ok() {
+            lchown(at("link"), Some(65534), None).unwrap();
+            assert!(!is_written_through(&at("fifo")) && !is_written_through(&at("link")));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use nearpage_files::memory_folder;
 use nearpage_machine::{NodeId, NodeList};
 
 /// What `/proc` says about a process's memory; by default nothing, and then everything is allowed.
@@ -44,10 +45,10 @@ impl AddressSpace {
     /// Of a process, from `status`, `smaps` and `numa_maps` under `proc_root` (proc(5)). What cannot be
     /// read restricts nothing: the kernel has the last word.
     pub fn read(proc_root: &Path, pid: u32, huge_page_bytes: u64, heeded: Heeded) -> Self {
+        let folder = memory_folder(proc_root, pid);
         let file = |name: &str| {
-            let path = proc_root.join(pid.to_string()).join(name);
             // Names of files may be anything but text.
-            String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+            String::from_utf8_lossy(&fs::read(folder.join(name)).unwrap_or_default()).into_owned()
         };
         let status = file("status");
         let allowed = status.lines().find_map(|line| line.strip_prefix(ALLOWED));

@@ -113,7 +113,9 @@ impl Kernel for Linux {
     }
 
     fn affinity(&mut self, pid: u32, tid: u32) -> Option<CpuList> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        // The thread's name may be anything but text.
+        let status = std::fs::read(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        let status = String::from_utf8_lossy(&status);
         let mut lines = status.lines();
         let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
         list.trim().parse().ok()
@@ -155,25 +157,27 @@ impl Kernel for Linux {
         assert!(pages.len() == nodes.len() && pages.len() == status.len());
         let nodes: Vec<libc::c_int> = nodes.iter().map(|node| node.0.into()).collect();
         const MPOL_MF_MOVE: libc::c_int = 1 << 1;
-        // SAFETY: the three arrays have as many elements as the count says and outlive the call,
-        // which writes to `status` alone. What moves is another process's memory, whose contents
-        // stay what they are.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_move_pages,
-                pid as libc::pid_t,
-                pages.len(),
-                pages.as_ptr(),
-                nodes.as_ptr(),
-                status.as_mut_ptr(),
-                MPOL_MF_MOVE,
-            )
-        };
-        // Above 0: so many pages were not moved, as their status says.
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        nearpage_sampler::with_memory(pid, |thread| {
+            // SAFETY: the three arrays have as many elements as the count says and outlive the call,
+            // which writes to `status` alone. What moves is another process's memory, whose contents
+            // stay what they are.
+            let result = unsafe {
+                libc::syscall(
+                    libc::SYS_move_pages,
+                    thread as libc::pid_t,
+                    pages.len(),
+                    pages.as_ptr(),
+                    nodes.as_ptr(),
+                    status.as_mut_ptr(),
+                    MPOL_MF_MOVE,
+                )
+            };
+            // Above 0: so many pages were not moved, as their status says.
+            match result < 0 {
+                true => Err(io::Error::last_os_error()),
+                false => Ok(()),
+            }
+        })
     }
 }
 

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use nearpage_http::{Answer, Gate, Head, Method, Server, Site};
+
 use crate::error::Error;
 use crate::metrics::Metrics;
 
 /// A server on a thread of its own, for as long as the process lives.
 #[derive(Clone, Debug)]
 pub struct MetricsServer {
-    text: Arc<Mutex<String>>,
+    scrape: Arc<Mutex<Answer>>,
     address: SocketAddr,
 }
 
@@ -19,35 +21,23 @@ impl MetricsServer {
     /// # Errors
     /// An address that cannot be had.
     pub fn start(address: &str) -> Result<Self, Error> {
-        let refused = |why: String| Error::Serve {
+        let refused = |error: std::io::Error| Error::Serve {
             address: address.to_owned(),
-            why,
+            why: error.to_string(),
         };
-        let server =
-            tiny_http::Server::http(address).map_err(|error| refused(error.to_string()))?;
-        let bound = server.server_addr().to_ip();
-        let bound = bound.ok_or_else(|| refused("not an IP address".to_owned()))?;
-        let text = Arc::new(Mutex::new(Metrics::default().text()));
-        let served = Arc::clone(&text);
+        let server = Server::bind(address).map_err(refused)?;
+        let bound = server.address();
+        let scrape = Arc::new(Mutex::new(scrape(&Metrics::default())));
+        let site = Arc::new(Scraped {
+            scrape: scrape.clone(),
+            gate: Gate::new(bound, None),
+        });
         std::thread::spawn(move || {
-            for request in server.incoming_requests() {
-                let known = request.url() == "/metrics";
-                let (status, body) = match known {
-                    true => (200, served.lock().expect("nobody panics with it").clone()),
-                    false => (404, "nearpage live serves /metrics\n".to_owned()),
-                };
-                let plain = "text/plain; version=0.0.4; charset=utf-8";
-                let header = tiny_http::Header::from_bytes("Content-Type", plain);
-                let mut response = tiny_http::Response::from_string(body).with_status_code(status);
-                if let Ok(header) = header {
-                    response.add_header(header);
-                }
-                // Whoever asked may have gone.
-                let _ = request.respond(response);
-            }
+            // What fails does so at its start, for lack of memory or descriptors: whoever scrapes finds nobody there.
+            let _ = server.serve(site);
         });
         Ok(Self {
-            text,
+            scrape,
             address: bound,
         })
     }
@@ -59,7 +49,37 @@ impl MetricsServer {
 
     /// What is served from now on.
     pub fn show(&self, metrics: &Metrics) {
-        *self.text.lock().expect("nobody panics with it") = metrics.text();
+        *self.scrape.lock().expect("nobody panics with it") = scrape(metrics);
+    }
+}
+
+/// What a scrape gets.
+fn scrape(metrics: &Metrics) -> Answer {
+    Answer {
+        status: 200,
+        content_type: "text/plain; version=0.0.4; charset=utf-8",
+        body: metrics.text().into(),
+    }
+}
+
+/// What is served: the latest scrape.
+struct Scraped {
+    scrape: Arc<Mutex<Answer>>,
+    gate: Gate,
+}
+
+impl Site for Scraped {
+    fn admit<'a>(&self, head: &Head<'a>) -> Result<&'a str, Answer> {
+        let target = self.gate.admit(head)?;
+        match target.split('?').next() == Some("/metrics") {
+            _ if head.method != Method::Get => Err(Answer::error(405, "GET\n")),
+            true => Ok(target),
+            false => Err(Answer::error(404, "nearpage live serves /metrics\n")),
+        }
+    }
+
+    fn answer(&self, _: &str, _: Option<&[u8]>) -> Answer {
+        self.scrape.lock().expect("nobody panics with it").clone()
     }
 }
 

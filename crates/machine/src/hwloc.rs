@@ -13,7 +13,8 @@
 //!
 //! hwloc gives memory that has no CPUs of its own (HBM, CXL) the `cpuset` of the place it is attached
 //! to. A CPU belongs to the smallest of the sets it is in, and among equal ones to the node with the
-//! lowest number, as firmware numbers nodes.
+//! lowest number, as firmware numbers nodes. What a control group hides is missing from `cpuset`s and `nodeset`s: CPUs
+//! whose memory may not be used are on the node that their `complete_nodeset` names, which then has no memory.
 
 mod attributes;
 mod matrices;
@@ -104,17 +105,17 @@ fn read(document: &Document, origin: &str) -> Result<Machine, Problem> {
         return problem(root, "no `object` of type `Machine`");
     };
 
-    let mut cpus = BTreeSet::new();
+    let mut elements = BTreeMap::new();
     for &object in of_type("PU") {
-        cpus.insert(CpuId(number(object, "os_index", CpuId::MAX)?));
+        elements.insert(CpuId(number(object, "os_index", CpuId::MAX)?), object);
     }
-    let cpus: CpuList = cpus.into_iter().collect();
+    let cpus: CpuList = elements.keys().copied().collect();
     let numa_nodes: Vec<Element> = of_type("NUMANode").take(NODES_MAX + 1).copied().collect();
     let numa = numa(&numa_nodes, whole, &cpus)?;
     if numa.len() > NODES_MAX {
         return problem(root, format!("more than {NODES_MAX} NUMA nodes"));
     }
-    let nodes = nodes(&numa, whole, &cpus)?;
+    let nodes = nodes(&numa, whole, &elements)?;
     let positions: BTreeMap<NodeId, usize> = nodes
         .iter()
         .enumerate()
@@ -184,8 +185,12 @@ fn numa<'a, 'input>(
     Ok(numa)
 }
 
-/// The nodes by number, each with its own CPUs.
-fn nodes(numa: &[Numa], whole: Element, cpus: &CpuList) -> Result<Vec<Node>, Problem> {
+/// The nodes by number, each with its own of these CPUs.
+fn nodes(
+    numa: &[Numa],
+    whole: Element,
+    cpus: &BTreeMap<CpuId, Element>,
+) -> Result<Vec<Node>, Problem> {
     let mut nodes: Vec<Node> = Vec::new();
     for node in numa {
         nodes.push(Node {
@@ -197,19 +202,45 @@ fn nodes(numa: &[Numa], whole: Element, cpus: &CpuList) -> Result<Vec<Node>, Pro
             },
         });
     }
-    for &cpu in cpus.as_slice() {
+    for (&cpu, &element) in cpus {
         let home = numa
             .iter()
             .enumerate()
             .filter(|(_, node)| node.cpus.contains(cpu))
             .min_by_key(|(_, node)| (node.cpus.as_slice().len(), node.id));
-        match home {
-            Some((at, _)) => nodes[at].cpus.push(cpu),
-            None => return problem(whole, format!("CPU {cpu} is in no NUMA node's cpuset")),
+        let home = match home {
+            Some((_, node)) => Some(node.id),
+            // One that is there says itself which CPUs are its own.
+            None => hidden_node(element)?.filter(|id| numa.iter().all(|node| node.id != *id)),
+        };
+        let Some(id) = home else {
+            return problem(whole, format!("CPU {cpu} is in no NUMA node's cpuset"));
+        };
+        match nodes.iter_mut().find(|node| node.id == id) {
+            Some(node) => node.cpus.push(cpu),
+            None => nodes.push(Node {
+                id,
+                cpus: vec![cpu],
+                memory_bytes: Some(0),
+            }),
         }
     }
     nodes.sort_by_key(|node| node.id);
     Ok(nodes)
+}
+
+/// The node of a CPU whose memory is hidden: the first of its `complete_nodeset`, or of what it is in.
+fn hidden_node(cpu: Element) -> Result<Option<NodeId>, Problem> {
+    let all: CpuList = (0..NODES_MAX as u32).map(CpuId).collect();
+    for object in cpu
+        .ancestors()
+        .filter(|object| object.has_attribute("complete_nodeset"))
+    {
+        if let Some(first) = cpuset(object, "complete_nodeset", &all)?.as_slice().first() {
+            return Ok(Some(NodeId(first.0 as u16)));
+        }
+    }
+    Ok(None)
 }
 
 /// Each kind of cache once.

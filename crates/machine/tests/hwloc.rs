@@ -245,3 +245,47 @@ proptest! {
         }
     }
 }
+
+/// As `lstopo` writes it in a control group that may use the CPUs of both packages, and the memory of one.
+const HIDDEN_MEMORY: &str = r#"<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0x0000000f" nodeset="0x00000002" complete_nodeset="0x00000003">
+    <object type="Package" cpuset="0x00000003" nodeset="0x0" complete_nodeset="0x00000001">
+      <object type="PU" os_index="0" cpuset="0x00000001" complete_nodeset="0x00000001"/>
+      <object type="PU" os_index="1" cpuset="0x00000002"/>
+    </object>
+    <object type="Package" cpuset="0x0000000c" nodeset="0x00000002" complete_nodeset="0x00000002">
+      <object type="NUMANode" os_index="1" cpuset="0x0000000c" nodeset="0x00000002" local_memory="8589934592"/>
+      <object type="PU" os_index="2" cpuset="0x00000004" complete_nodeset="0x00000002"/>
+      <object type="PU" os_index="3" cpuset="0x00000008" complete_nodeset="0x00000002"/>
+    </object>
+  </object>
+</topology>"#;
+
+#[test]
+fn cpus_whose_memory_a_control_group_hides_are_on_a_node_without_memory() {
+    let machine = Machine::from_hwloc_xml(HIDDEN_MEMORY, "hidden.xml").expect("hwloc's");
+    let nodes: Vec<_> = machine
+        .nodes
+        .iter()
+        .map(|node| {
+            (
+                node.id.0,
+                node.cpus.iter().map(|cpu| cpu.0).collect(),
+                node.memory_bytes,
+            )
+        })
+        .collect();
+    assert_eq!(
+        nodes,
+        [(0, vec![0, 1], Some(0)), (1, vec![2, 3], Some(8 << 30))]
+    );
+    assert_eq!(machine.nodes_with_memory().len(), 1);
+    let nowhere = HIDDEN_MEMORY.replace("complete_nodeset", "other");
+    let error = Machine::from_hwloc_xml(&nowhere, "hidden.xml").expect_err("no node at all");
+    assert!(
+        error
+            .to_string()
+            .contains("CPU 0 is in no NUMA node's cpuset"),
+        "{error}"
+    );
+}

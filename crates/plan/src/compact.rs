@@ -1,5 +1,6 @@
 //! Writing the compact form ([`nearpage_wire::compact_plan`]).
 
+use nearpage_files::bytes_of_text;
 use nearpage_machine::NodeId;
 use nearpage_wire::compact_plan::{
     FrameRange, Header, MAGIC, Module, NONE, Phase, Pin, Rule, Run, Section, Table, Weight,
@@ -106,7 +107,7 @@ impl Tables {
         let known = self.modules.iter().position(|module| {
             let [at, length] = module.name.map(|word| word as usize);
             module.build_id[..module.build_id_bytes as usize] == id
-                && self.names[at..at + length] == *file_name.as_bytes()
+                && self.names[at..at + length] == *bytes_of_text(file_name)
         });
         if let Some(index) = known {
             return index as u32;
@@ -116,7 +117,7 @@ impl Tables {
             ..Module::zeroed()
         };
         module.build_id[..id.len()].copy_from_slice(&id);
-        module.name = append(&mut self.names, file_name.bytes());
+        module.name = append(&mut self.names, bytes_of_text(file_name).iter().copied());
         self.modules.push(module);
         self.modules.len() as u32 - 1
     }
@@ -127,7 +128,7 @@ impl Tables {
             return false;
         };
         match &module.build_id[..module.build_id_bytes as usize] {
-            [] => part(&self.names, module.name) == Some(name.file_name.as_bytes()),
+            [] => part(&self.names, module.name) == Some(&*bytes_of_text(name.file_name)),
             build_id => {
                 let text = name.build_id.as_bytes();
                 let digit = |digit: u8| char::from(digit).to_digit(16);

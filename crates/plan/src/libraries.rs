@@ -5,7 +5,10 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use nearpage_files::{path_from_text, path_to_text};
 
 use crate::module::ModuleImage;
 
@@ -78,7 +81,7 @@ fn candidates(
     cache: &[(String, PathBuf)],
 ) -> Vec<PathBuf> {
     if name.contains('/') {
-        return vec![PathBuf::from(name)];
+        return vec![path_from_text(name).into_owned()];
     }
     let mut folders: Vec<PathBuf> = Vec::new();
     if module.needed.runpath.is_none() {
@@ -92,7 +95,10 @@ fn candidates(
         module.needed.runpath.as_deref().unwrap_or_default(),
         module,
     ));
-    let mut files: Vec<PathBuf> = folders.iter().map(|folder| folder.join(name)).collect();
+    let mut files: Vec<PathBuf> = folders
+        .iter()
+        .map(|folder| folder.join(path_from_text(name)))
+        .collect();
     files.extend(
         cache
             .iter()
@@ -100,25 +106,23 @@ fn candidates(
             .map(|(_, path)| path.clone()),
     );
     let defaults = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
-    files.extend(defaults.iter().map(|folder| Path::new(folder).join(name)));
+    files.extend(
+        defaults
+            .iter()
+            .map(|folder| Path::new(folder).join(path_from_text(name))),
+    );
     files
 }
 
 /// The folders of an RPATH, with `$ORIGIN` as the module's own.
 fn expand(path: &str, module: &ModuleImage) -> Vec<PathBuf> {
-    let origin = module
-        .path
-        .parent()
-        .unwrap_or(Path::new("/"))
-        .to_string_lossy();
+    let origin = module.path.parent().unwrap_or(Path::new("/"));
+    let origin = path_to_text(origin.as_os_str().as_bytes());
     path.split(':')
         .filter(|folder| !folder.is_empty())
         .map(|folder| {
-            PathBuf::from(
-                folder
-                    .replace("${ORIGIN}", &origin)
-                    .replace("$ORIGIN", &origin),
-            )
+            let folder = folder.replace("${ORIGIN}", &origin);
+            path_from_text(&folder.replace("$ORIGIN", &origin)).into_owned()
         })
         .collect()
 }
@@ -149,7 +153,7 @@ pub(crate) fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
         let text = bytes.get(at..)?;
         let text = &text[..text.len().min(PATH_BYTES_MAX)];
         let end = text.iter().position(|&byte| byte == 0)?;
-        Some(String::from_utf8_lossy(&text[..end]).into_owned())
+        Some(path_to_text(&text[..end]))
     };
     let count = word(MAGIC.len()).unwrap_or(0).min(bytes.len() / ENTRY);
     (0..count)
@@ -160,7 +164,7 @@ pub(crate) fn parse_cache(bytes: &[u8]) -> Vec<(String, PathBuf)> {
         })
         // Which variants for newer processors fit only the loader knows.
         .filter(|(plain, ..)| *plain)
-        .map(|(_, name, path)| (name, PathBuf::from(path)))
+        .map(|(_, name, path)| (name, path_from_text(&path).into_owned()))
         .collect()
 }
 

@@ -4,9 +4,11 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use addr2line::demangle_auto;
+use nearpage_files::path_to_text;
 use nearpage_wire::is_mangled;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
 use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache, SymbolKind, elf};
@@ -261,10 +263,8 @@ fn demangle(name: String) -> String {
 }
 
 pub(crate) fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    path_to_text(name.as_bytes())
 }
 
 fn read_needed(file: &Elf<'_>) -> Needed {
@@ -279,7 +279,7 @@ fn read_needed(file: &Elf<'_>) -> Needed {
         let Ok(text) = table.string(entry) else {
             continue;
         };
-        let text = String::from_utf8_lossy(text).into_owned();
+        let text = path_to_text(text);
         match entry.tag {
             elf::DT_NEEDED => needed.libraries.push(text),
             elf::DT_RPATH => needed.rpath = Some(text),

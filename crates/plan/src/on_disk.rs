@@ -20,8 +20,22 @@ impl Plan {
         Self::from_toml(&read_text(path)?, &path.display().to_string())
     }
 
+    /// Reads a plan file that is not named by the user, but found in a folder: a regular one only.
+    ///
+    /// # Errors
+    /// As [`Plan::read`].
+    pub fn read_found(path: &Path) -> Result<Self, Error> {
+        let text =
+            nearpage_files::read_text(path, FILE_BYTES_MAX).map_err(|source| Error::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+        Self::from_toml(&text, &path.display().to_string())
+    }
+
     /// Writes a plan file, whole or not at all: an earlier file stays until the new one is complete. What is there
-    /// and no file, such as `/dev/null` or a pipe, is written to and stays what it is.
+    /// and no file, such as `/dev/null` or a pipe, is written to and stays what it is, unless another user put it
+    /// there: a link, a FIFO or a device of somebody else makes way for the file.
     ///
     /// # Errors
     /// Unwritable.
@@ -57,7 +71,7 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::other("it names no file"))?;
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+    if nearpage_files::is_written_through(path) {
         return fs::write(path, content);
     }
     let mut beside = OsString::from(".");

@@ -8,6 +8,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::{bytes_to_text, path_from_text, readable};
+
 use crate::libraries::load_needed;
 use crate::module::{ModuleImage, file_name};
 use crate::{Error, Program, SearchPaths};
@@ -191,7 +193,7 @@ fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Err
     let Some(line) = start.strip_prefix(b"#!") else {
         return Ok(None);
     };
-    let line = String::from_utf8_lossy(line.split(|&byte| byte == b'\n').next().unwrap_or(line));
+    let line = bytes_to_text(line.split(|&byte| byte == b'\n').next().unwrap_or(line));
     let mut words = line.split_ascii_whitespace();
     let first = words.next().unwrap_or_default();
     let name = match Path::new(first).file_name() {
@@ -200,11 +202,11 @@ fn interpreter(path: &Path, search: &SearchPaths) -> Result<Option<PathBuf>, Err
             .unwrap_or(first),
         _ => first,
     };
-    match resolve_command(OsStr::new(name), search) {
+    match resolve_command(path_from_text(name).as_os_str(), search) {
         Ok(interpreter) => Ok(Some(interpreter)),
         Err(_) => Err(Error::NotExecutable {
             path: path.to_owned(),
-            message: format!("its interpreter `{name}` is not found"),
+            message: format!("its interpreter `{}` is not found", readable(name)),
         }),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearpage_attribution::Attribution;
+use nearpage_files::readable;
 use nearpage_plan::Program;
 use nearpage_recording::{Metadata, ModuleMapping, Tables};
 
@@ -80,7 +81,9 @@ pub fn program(tables: &Tables, metadata: &Metadata, pid: u32) -> Program {
         .find(|thread| thread.pid == pid && thread.order == 0);
     // The kernel cuts a thread's name to 15 bytes; a program may have set another.
     let named = of_process.clone().find(|mapping| {
-        main.is_some_and(|main| !main.name.is_empty() && file_name(mapping).starts_with(&main.name))
+        main.is_some_and(|main| {
+            !main.name.is_empty() && readable(&file_name(mapping)).starts_with(&main.name)
+        })
     });
     let is_program = |mapping: &&ModuleMapping| !file_name(mapping).starts_with(['[', '/']);
     let Some(executable) = named.or_else(|| {

@@ -46,7 +46,7 @@ pub fn heap_start() -> usize {
 
 /// The first mapping of the process that the kernel calls so.
 fn named_mapping(name: &[u8]) -> Option<(usize, usize)> {
-    let fd = sys::open(b"/proc/self/maps\0", sys::O_RDONLY).ok()?;
+    let fd = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY).ok()?;
     let mut buffer = [0u8; 1024];
     let mut line = Text::<256>::new();
     let mut found = None;

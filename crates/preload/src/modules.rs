@@ -445,7 +445,7 @@ unsafe fn describe_build(headers: &[ProgramHeader], bias: usize, description: &m
 
 /// The path of the running program, which the loader lists without a name.
 fn executable_path(buffer: &mut [u8; 4096]) -> &[u8] {
-    let length = sys::readlink(b"/proc/self/exe\0", buffer).unwrap_or(0);
+    let length = sys::readlink(b"/proc/thread-self/exe\0", buffer).unwrap_or(0);
     buffer.get(..length).unwrap_or_default()
 }
 

@@ -194,7 +194,7 @@ fn from_copies(table: &[u8], node: u32) -> [u64; 2] {
 }
 
 fn replace(table: &[u8], node: u32, scratch: &mut Scratch) -> [u64; 2] {
-    let Ok(fd) = sys::open(b"/proc/self/smaps\0", sys::O_RDONLY) else {
+    let Ok(fd) = sys::open(b"/proc/thread-self/smaps\0", sys::O_RDONLY) else {
         return [0; 2];
     };
     let Scratch { buffer, found } = scratch;

@@ -141,6 +141,7 @@ pub(crate) fn assemble(
             spaces: &spaces,
             active: &active,
             messages,
+            paths,
         };
         notes.extend(evidence.notes(&events));
         notes.extend(messages.lines.iter().cloned());

@@ -1,5 +1,7 @@
 //! What a module's file says: build-id, load segments, data symbols, functions.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -78,9 +80,14 @@ impl ElfFile {
 
     /// GNU build-id, lower-case hexadecimal; empty where there is none.
     pub fn build_id(&self) -> String {
+        hexadecimal(&self.build_id_bytes())
+    }
+
+    /// GNU build-id; empty where there is none.
+    pub fn build_id_bytes(&self) -> Vec<u8> {
         let build_id = self
             .parsed()
-            .and_then(|file| file.build_id().ok().flatten().map(hexadecimal));
+            .and_then(|file| Some(file.build_id().ok()??.to_vec()));
         build_id.unwrap_or_default()
     }
 
@@ -112,10 +119,10 @@ impl ElfFile {
     }
 
     /// Name of the file with its debug information, from `.gnu_debuglink`.
-    pub fn debug_link(&self) -> Option<String> {
+    pub fn debug_link(&self) -> Option<PathBuf> {
         let file = self.parsed()?;
         let (name, _) = file.gnu_debuglink().ok()??;
-        String::from_utf8(name.to_vec()).ok()
+        Some(OsStr::from_bytes(name).into())
     }
 
     /// Has it DWARF line information of its own?

@@ -14,6 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nearpage_files::memory_folder;
+
 use crate::elf::Symbol;
 use crate::folder;
 use crate::{Module, ModuleId, ModuleMapping, ObjectKind, Tables};
@@ -36,7 +38,8 @@ fn module_name(pid: u32) -> String {
 pub(crate) fn keep(pids: impl IntoIterator<Item = u32>, since: SystemTime, folder: &Path) {
     for pid in pids {
         let kept = folder.join(map_file(pid));
-        if let Ok(Some(map)) = open_map(&written_by(pid), since)
+        let writer = Writer::of(pid);
+        if let Ok(Some(map)) = open_map(&writer.map, &writer.users, since)
             && copy(map, &kept).is_err()
         {
             let _ = fs::remove_file(folder::unfinished(&kept));
@@ -44,18 +47,43 @@ pub(crate) fn keep(pids: impl IntoIterator<Item = u32>, since: SystemTime, folde
     }
 }
 
-/// Where a process writes its map: one that is still there may live in a container, and have another number in there.
-fn written_by(pid: u32) -> PathBuf {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
-        return Path::new("/tmp").join(map_file(pid));
-    };
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let inside = numbers.and_then(|numbers| numbers.split_whitespace().next_back()?.parse().ok());
-    PathBuf::from(format!("/proc/{pid}/root/tmp")).join(map_file(inside.unwrap_or(pid)))
+/// Who writes a process's map, and where.
+struct Writer {
+    map: PathBuf,
+    /// Whose file it may be.
+    users: Vec<u32>,
 }
 
-/// A regular file: anybody may put anything under that name.
-fn open_map(path: &Path, since: SystemTime) -> io::Result<Option<File>> {
+impl Writer {
+    /// A process that is still there may live in a container, and have another number in there. Of one that is not,
+    /// nobody knows whose it was: the map is root's or this user's, as perf has it (tools/perf/util/symbol.c).
+    fn of(pid: u32) -> Self {
+        let own = nearpage_files::own_user();
+        let folder = memory_folder(Path::new("/proc"), pid);
+        // The thread's name may be anything but text.
+        let Ok(status) = fs::read(folder.join("status")) else {
+            return Self {
+                map: Path::new("/tmp").join(map_file(pid)),
+                users: vec![0, own],
+            };
+        };
+        let status = String::from_utf8_lossy(&status);
+        let last = |field: &str| -> Option<u32> {
+            let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+            line.split_whitespace().next_back()?.parse().ok()
+        };
+        Self {
+            map: folder
+                .join("root/tmp")
+                .join(map_file(last("NSpid:").unwrap_or(pid))),
+            // The last of four is the one that files get.
+            users: vec![0, last("Uid:").unwrap_or(own)],
+        }
+    }
+}
+
+/// A regular file of these users: anybody may put anything under that name.
+fn open_map(path: &Path, users: &[u32], since: SystemTime) -> io::Result<Option<File>> {
     let named = fs::symlink_metadata(path)?;
     if !named.is_file() || named.modified()? < since {
         return Ok(None);
@@ -63,10 +91,11 @@ fn open_map(path: &Path, since: SystemTime) -> io::Result<Option<File>> {
     let file = nearpage_files::open(path)?;
     let opened = file.metadata()?;
     let same = (opened.dev(), opened.ino()) == (named.dev(), named.ino());
-    Ok(same.then_some(file))
+    Ok((same && users.contains(&opened.uid())).then_some(file))
 }
 
-fn copy(map: File, kept: &Path) -> io::Result<()> {
+/// Copies a map, whole or not at all.
+pub(crate) fn copy(map: File, kept: &Path) -> io::Result<()> {
     let unfinished = folder::unfinished(kept);
     let mut file = folder::create_file(&unfinished).map_err(io::Error::other)?;
     io::copy(&mut map.take(MAP_BYTES_MAX), &mut file)?;
@@ -212,15 +241,32 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("map"), "1000 10 f\n").unwrap();
         std::os::unix::fs::symlink(path("map"), path("link")).unwrap();
-        let opens = |name: &str, since| matches!(open_map(&path(name), since), Ok(Some(_)));
+        let own = fs::metadata(folder.path()).unwrap().uid();
+        let opens = |name: &str, since| matches!(open_map(&path(name), &[own], since), Ok(Some(_)));
         assert!(opens("map", SystemTime::UNIX_EPOCH));
         assert!(!opens("map", SystemTime::now() + Duration::from_secs(60)));
         assert!(!opens("link", SystemTime::UNIX_EPOCH));
         assert!(!opens("none", SystemTime::UNIX_EPOCH));
+        let opened = open_map(folder.path(), &[own], SystemTime::UNIX_EPOCH);
+        assert!(opened.unwrap().is_none());
+        let anothers = open_map(&path("map"), &[own + 1], SystemTime::UNIX_EPOCH);
+        assert!(anothers.unwrap().is_none(), "somebody else's file");
+    }
+
+    #[test]
+    fn a_process_writes_its_map_as_its_user() {
+        let own = nearpage_files::own_user();
+        let writer = Writer::of(std::process::id());
         assert!(
-            open_map(folder.path(), SystemTime::UNIX_EPOCH)
-                .unwrap()
-                .is_none()
+            writer
+                .map
+                .ends_with(format!("root/tmp/perf-{}.map", std::process::id()))
+        );
+        assert_eq!(writer.users, [0, own]);
+        let ended = Writer::of(u32::MAX);
+        assert_eq!(
+            (ended.map, ended.users),
+            (format!("/tmp/perf-{}.map", u32::MAX).into(), vec![0, own])
         );
     }
 }

@@ -291,7 +291,8 @@ impl Recording {
         let maps = self.tables.modules.iter();
         for map in maps.filter_map(|module| jit::map_of(&self.folder, module)) {
             let copy = folder.join(map.file_name().unwrap_or_default());
-            std::fs::copy(&map, &copy).at(&map, "copy")?;
+            let from = nearpage_files::open(&map).at(&map, "open")?;
+            jit::copy(from, &copy).at(&map, "copy")?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
+use nearpage_files::readable;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
@@ -130,7 +131,7 @@ impl Symbols {
                 .inspect_err(|error| {
                     self.notes.push(format!(
                         "no names for {}: {}: {error}",
-                        recorded.path,
+                        readable(&recorded.path),
                         map.display()
                     ));
                 })
@@ -144,8 +145,10 @@ impl Symbols {
         match open_module(recorded, &self.paths) {
             Ok(file) => Some(Loaded::new(&file, &recorded.build_id)),
             Err(cause) => {
-                self.notes
-                    .push(format!("no names for {}: {cause}", recorded.path));
+                self.notes.push(format!(
+                    "no names for {}: {cause}",
+                    readable(&recorded.path)
+                ));
                 None
             }
         }
@@ -172,10 +175,12 @@ pub(crate) fn open_module(
     paths: &FxHashMap<(String, String), PathBuf>,
 ) -> Result<ElfFile, String> {
     let key = (module.path.clone(), module.build_id.clone());
+    // Some events leave the build-id to be read from the file.
     let path = paths
         .get(&key)
+        .or_else(|| paths.get(&(key.0, String::new())))
         .cloned()
-        .unwrap_or_else(|| PathBuf::from(&module.path));
+        .unwrap_or_else(|| module.file().into_owned());
     if path.is_absolute() {
         return open_checked(&path, &module.build_id);
     }

@@ -1,6 +1,9 @@
 //! The tables beside the accesses: objects, threads, modules, call sites; and the events that a
 //! recorder sees on the way.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use nearpage_machine::CpuId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,7 +159,8 @@ pub struct SampleCounts {
 /// A program, library or piece of generated code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Path as mapped; `[vdso]`, `[jit]`; the file name alone where paths are left out.
+    /// Path as mapped; `[vdso]`, `[jit]`; the file name alone where paths are left out. What is not UTF-8 in it stands as
+    /// [`nearpage_files::path_to_text`] has it.
     pub path: String,
     /// GNU build-id, lower-case hexadecimal; empty where there is none.
     pub build_id: String,
@@ -166,6 +170,11 @@ impl Module {
     /// Its file's name without folders.
     pub fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Its file.
+    pub fn file(&self) -> Cow<'_, Path> {
+        nearpage_files::path_from_text(&self.path)
     }
 }
 
@@ -282,7 +291,7 @@ pub enum Event {
         file_offset: u64,
         /// `PROT_…` bits.
         protection: u32,
-        /// Path, `//anon`, `[vdso]`, `[heap]`, `[stack]`.
+        /// Path ([`nearpage_files::path_to_text`]), `//anon`, `[vdso]`, `[heap]`, `[stack]`.
         path: String,
         /// GNU build-id, lower-case hexadecimal; empty: none or not known.
         build_id: String,

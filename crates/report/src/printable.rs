@@ -1,8 +1,11 @@
 //! Names from other people's programs, made safe for a terminal and cut to a width.
 
+use nearpage_files::readable;
+
 /// `text` with everything that could move a cursor, change a colour or reverse a line replaced.
 pub fn printable(text: &str) -> String {
-    text.chars()
+    readable(text)
+        .chars()
         .map(|c| if harmless(c) { c } else { '\u{fffd}' })
         .collect()
 }

@@ -152,6 +152,9 @@ impl Error {
     }
 }
 
+/// What failed where there is no temporary folder.
+pub(crate) const NO_FOLDER: &str = "can't make a temporary folder";
+
 /// Says what failed where the system refused.
 pub(crate) trait IoContext<T> {
     /// With the file at `path`.

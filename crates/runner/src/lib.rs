@@ -30,7 +30,6 @@ mod placing;
 mod replicas;
 mod run;
 pub mod signals;
-mod temporary;
 mod trace;
 
 pub use environment::{Environment, SmallAllocations};

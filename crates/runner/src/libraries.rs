@@ -5,12 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::TemporaryFolder;
 use nearpage_plan::ProgramImage;
 use nearpage_recording::NoLog;
 use nearpage_recording::elf::ElfFile;
 
-use crate::error::{Error, IoContext};
-use crate::temporary::TemporaryFolder;
+use crate::error::{Error, IoContext, NO_FOLDER};
 
 const LIBRARY: &str = "libnearpage_preload.so";
 const PLUGIN: &str = "libnearpage_tracer.so";
@@ -59,7 +59,7 @@ impl PreloadLibrary {
         }
         // The loader splits LD_PRELOAD at spaces and colons and has no way to quote them; QEMU splits
         // what it passes on at commas.
-        let folder = TemporaryFolder::new("library")?;
+        let folder = TemporaryFolder::new("library").context(NO_FOLDER)?;
         let link = folder.path().join(LIBRARY);
         std::os::unix::fs::symlink(&path, &link)
             .at(&link, "can't make a link to the preload library")?;

@@ -152,6 +152,9 @@ impl OnlineMigration {
         let mut log = options.log.as_deref().map(create_log).transpose()?;
         let address = options.metrics_address.as_deref();
         let server = address.map(MetricsServer::start).transpose()?;
+        if let Some(server) = &server {
+            say(&format!("metrics at http://{}/metrics", server.address()));
+        }
         let mut settings = options.settings(&machine);
         if machine.nodes_with_memory().len() < 2 {
             say("this machine has one memory node: nothing to move, only to watch");

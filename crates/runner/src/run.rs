@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::TemporaryFolder;
 use nearpage_live::{Heeded, Policy, balancing};
 use nearpage_machine::{Machine, ThreadPlacement, several};
 use nearpage_plan::{Live, Mechanism, PlaceRule, Plan, ProgramImage, Store};
@@ -12,13 +13,12 @@ use nearpage_sampler::Target;
 use crate::Reporter;
 use crate::command::run_to_end;
 use crate::environment::Environment;
-use crate::error::Error;
+use crate::error::{Error, IoContext, NO_FOLDER};
 use crate::libraries::{PreloadLibrary, kept_out};
 use crate::messages;
 use crate::online_migration::{OnlineMigration, OnlineMigrationOptions};
 use crate::placing::{Placed, Placing, PlacingOptions};
 use crate::replicas::{ReplicaSource, Replicas, UsedReplicas};
-use crate::temporary::TemporaryFolder;
 
 /// What to run, and what to do with its pages.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +140,7 @@ pub fn run(options: &RunOptions<'_>, say: Reporter<'_>) -> Result<Ran, Error> {
 
     let mut environment = placing.as_ref().map_or_else(Vec::new, Placing::environment);
     environment.extend(replicas.environment());
-    let messages = TemporaryFolder::new("messages")?;
+    let messages = TemporaryFolder::new("messages").context(NO_FOLDER)?;
     match kept_out {
         // The program runs as it would by itself.
         Some(reason) => {

@@ -1,9 +1,12 @@
 //! Which code is where in a process, and what samples there mean.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nearpage_files::{MappedFile, path_from_text, path_inside};
 use rustc_hash::FxHashMap;
 
 use crate::architecture::Decoder;
@@ -11,6 +14,7 @@ use crate::calibrate::Side;
 use crate::image::{AFTER_BYTES, BEFORE_BYTES, Image, Stretch};
 use crate::instruction::Code;
 use crate::judge::Judge;
+use crate::page_nodes::with_memory;
 use crate::verdict::{Undecoded, Verdict};
 
 /// Where the bytes of a mapping come from.
@@ -193,14 +197,19 @@ impl AddressSpaces {
     }
 }
 
-type PathAndBuildId = (Rc<str>, Rc<[u8]>);
+/// What the kernel appends to the path of a file that has lost its name.
+const DELETED: &str = " (deleted)";
+
+/// Path and build-id; where there is no build-id and no path leads to the file, process and address too: others have files of
+/// that name.
+type ImageKey = (Rc<str>, Rc<[u8]>, Option<(u32, u64)>);
 
 /// Code of all processes.
 pub(crate) struct Codes {
     side: Side,
     judge: Judge<Decoder>,
-    /// By path and build-id: a path may be another file in another mount namespace.
-    images: FxHashMap<PathAndBuildId, Option<Image>>,
+    /// A path may be another file in another mount namespace.
+    images: FxHashMap<ImageKey, Option<Image>>,
 }
 
 impl Codes {
@@ -217,27 +226,25 @@ impl Codes {
         let Some((begin, map)) = map else {
             return no_code;
         };
-        let (stretch, at) = match &map.origin {
+        let in_memory = || {
+            let from = ip.saturating_sub(BEFORE_BYTES).max(*begin);
+            let bytes = read_memory(pid, from, map.end.min(ip.saturating_add(AFTER_BYTES)))?;
+            Some((Stretch::around(from, bytes, ip, bitness).map(Rc::new), ip))
+        };
+        let found = match &map.origin {
+            Origin::Memory => in_memory(),
             Origin::File { path, build_id } => {
-                let image = self
-                    .images
-                    .entry((Rc::clone(path), Rc::clone(build_id)))
-                    .or_insert_with(|| open(path, build_id, pid));
                 let at = map.file_offset.wrapping_add(ip - begin);
-                let Some(image) = image else {
-                    return no_code;
-                };
-                (image.stretch(at), at)
+                match self.image(pid, *begin, path, build_id) {
+                    Some(image) => Some((image.stretch(at), at)),
+                    // Its code is there all the same, while it is mapped.
+                    None if mapped(pid, ip, path).is_some() => in_memory(),
+                    None => None,
+                }
             }
-            Origin::Memory => {
-                let from = ip.saturating_sub(BEFORE_BYTES).max(*begin);
-                let Some(bytes) =
-                    read_memory(pid, from, map.end.min(ip.saturating_add(AFTER_BYTES)))
-                else {
-                    return no_code;
-                };
-                (Stretch::around(from, bytes, ip, bitness).map(Rc::new), ip)
-            }
+        };
+        let Some((stretch, at)) = found else {
+            return no_code;
         };
         let Some(stretch) = stretch else {
             return Verdict::Undecoded(Undecoded::Ambiguous);
@@ -251,19 +258,65 @@ impl Codes {
         self.judge
             .judge(code, &stretch.flow, at as usize, self.side)
     }
+
+    /// Opens a module without a name while its process lives: later nothing leads to it.
+    pub fn keep(&mut self, pid: u32, begin: u64, origin: &Origin) {
+        if let Origin::File { path, build_id } = origin
+            && path.ends_with(DELETED)
+            && !build_id.is_empty()
+        {
+            self.image(pid, begin, path, build_id);
+        }
+    }
+
+    fn image(
+        &mut self,
+        pid: u32,
+        begin: u64,
+        path: &Rc<str>,
+        build_id: &Rc<[u8]>,
+    ) -> Option<&mut Image> {
+        let is_shared = !build_id.is_empty() || !path.ends_with(DELETED);
+        let place = (!is_shared).then_some((pid, begin));
+        let key = (Rc::clone(path), Rc::clone(build_id), place);
+        let open = || {
+            let same = |image: &Image| build_id.is_empty() || *image.build_id == **build_id;
+            module_file(pid, begin, path, |path| Image::open(path).filter(same))
+        };
+        self.images.entry(key).or_insert_with(open).as_mut()
+    }
 }
 
-/// The file that a process sees at `path`, which may live in another mount namespace, or the one
-/// here where the process has gone. A file that was replaced since it was mapped holds other code.
-fn open(path: &str, build_id: &[u8], pid: u32) -> Option<Image> {
-    let same = |image: &Image| build_id.is_empty() || *image.build_id == *build_id;
-    let inside = Image::open(&file_inside(pid, path)).filter(same);
-    inside.or_else(|| Image::open(path.as_ref()).filter(same))
+/// What a live process has mapped at an address, if that still is the file of this path.
+fn mapped(pid: u32, address: u64, path: &str) -> Option<MappedFile> {
+    MappedFile::find(Path::new("/proc"), pid, address, &path_from_text(path))
 }
 
-/// The file that a live process sees at `path`.
-pub(crate) fn file_inside(pid: u32, path: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root{path}"))
+/// The file of the module that a process has mapped at `begin`, as far as `open` takes it: the one that the process sees at
+/// `path`, which may live in another mount namespace; the one here, where the process has gone; the one that is mapped, where it
+/// lost its name.
+pub(crate) fn module_file<T>(
+    pid: u32,
+    begin: u64,
+    path: &str,
+    open: impl Fn(&Path) -> Option<T>,
+) -> Option<T> {
+    let path = path_from_text(path);
+    let mapped = MappedFile::find(Path::new("/proc"), pid, begin, &path);
+    // What has its name now is another file.
+    let is_replaced = mapped.as_ref().is_some_and(MappedFile::is_deleted);
+    let by_name = || {
+        let inside = open(&path_inside(Path::new("/proc"), pid, &path));
+        inside.or_else(|| open(&path))
+    };
+    let by_name = (!is_replaced).then(by_name).flatten();
+    by_name.or_else(|| {
+        let file = mapped?.open().ok()?;
+        open(&PathBuf::from(format!(
+            "/proc/self/fd/{}",
+            file.as_raw_fd()
+        )))
+    })
 }
 
 /// Copies memory of a live process; `None` once it has gone.
@@ -277,10 +330,14 @@ pub(crate) fn read_memory(pid: u32, begin: u64, end: u64) -> Option<Vec<u8>> {
         iov_base: begin as *mut libc::c_void,
         iov_len: bytes.len(),
     };
-    // SAFETY: `local` is our own buffer of that length; `remote` is only read, and only in the
-    // other process.
-    let copied = unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) };
-    bytes.truncate(usize::try_from(copied).ok()?);
+    let copied = with_memory(pid, |thread| {
+        let thread = thread as libc::pid_t;
+        // SAFETY: `local` is our own buffer of that length; `remote` is only read, and only in the
+        // other process.
+        let copied = unsafe { libc::process_vm_readv(thread, &local, 1, &remote, 1, 0) };
+        usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+    });
+    bytes.truncate(copied.ok()?);
     Some(bytes)
 }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::{bytes_to_text, path_from_text};
+
 use crate::error::Error;
 
 const PROCESSES_FILE: &str = "cgroup.procs";
@@ -23,8 +25,8 @@ impl Cgroup {
             path: path.to_owned(),
             reason,
         };
-        let mount =
-            mount_point(&fs::read_to_string(proc_root.join("self/mountinfo")).unwrap_or_default());
+        let mounts = fs::read(proc_root.join("self/mountinfo")).unwrap_or_default();
+        let mount = mount_point(&mounts);
         let under = |mount: &PathBuf| mount.join(path.strip_prefix("/").unwrap_or(path));
         let places = [
             path.is_absolute().then(|| path.to_owned()),
@@ -94,11 +96,13 @@ fn add_processes(folder: &Path, found: &mut Vec<u32>) -> io::Result<()> {
 }
 
 /// Where `/proc/self/mountinfo` has the unified hierarchy.
-pub(crate) fn mount_point(mounts: &str) -> Option<PathBuf> {
+pub(crate) fn mount_point(mounts: &[u8]) -> Option<PathBuf> {
+    let mounts = bytes_to_text(mounts);
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
+        let path = mount.split(' ').nth(4)?;
         kind.starts_with("cgroup2 ")
-            .then(|| mount.split(' ').nth(4).map(PathBuf::from))?
+            .then(|| path_from_text(path).into_owned())
     })
 }
 
@@ -119,6 +123,8 @@ mod tests {
             mount.display()
         );
         let proc_root = root.path().join("proc");
+        // Other mount points may have any name.
+        let mounts = [b"23 1 0:21 / /caf\xe9 rw - tmpfs t rw\n", mounts.as_bytes()].concat();
         fs::write(proc_root.join("self/mountinfo"), mounts).unwrap();
         fs::write(mount.join("jobs/one/cgroup.procs"), "12\n7\n").unwrap();
         fs::write(inner.join("cgroup.procs"), "9\n12\n").unwrap();

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 use nearpage_recording::elf::ElfFile;
@@ -201,7 +202,14 @@ fn build_id<'a>(
     if mapping.protection & EXECUTABLE == 0 || !mapping.of_file() {
         return &[];
     }
-    let path = processes.file(pid, &mapping.path);
+    let mut path = processes.file(pid, &mapping.path);
+    // A file that lost its name, which may be another's now.
+    let is_nameless = mapping.path.ends_with(" (deleted)");
+    let mapped = is_nameless.then(|| processes.mapped_file(pid, mapping));
+    let nameless = mapped.flatten().and_then(|mapped| mapped.open().ok());
+    if let Some(file) = &nameless {
+        path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+    }
     let Ok(metadata) = fs::metadata(&path) else {
         return &[];
     };
@@ -209,10 +217,6 @@ fn build_id<'a>(
         .entry((metadata.dev(), metadata.ino()))
         .or_insert_with(|| {
             let file = ElfFile::open(&path).ok();
-            let text = file.map(|file| file.build_id()).unwrap_or_default();
-            let digits = text.as_bytes().chunks_exact(2);
-            let byte =
-                |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
-            digits.filter_map(byte).collect()
+            file.map(|file| file.build_id_bytes()).unwrap_or_default()
         })
 }

@@ -4,13 +4,12 @@
 //! SPE sample first and see the address afterwards), so the recorder leaves the others out.
 
 use std::ops::Range;
-use std::path::Path;
 use std::rc::Rc;
 
 use nearpage_recording::elf::{ElfFile, Symbol, demangle};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::address_space::file_inside;
+use crate::address_space::module_file;
 use crate::calibrate::page_bytes;
 use crate::processes::Mapping;
 
@@ -118,9 +117,11 @@ impl Filter {
     fn map_module(&mut self, pid: u32, mapping: &Mapping, build_id: &[u8]) {
         let key = (mapping.path.clone(), build_id.to_vec());
         let found = self.files.entry(key).or_insert_with(|| {
-            let open = |path: &Path| ElfFile::open(path).ok();
-            let file =
-                open(&file_inside(pid, &mapping.path)).or_else(|| open(mapping.path.as_ref()))?;
+            let file = module_file(pid, mapping.begin, &mapping.path, |path| {
+                let file = ElfFile::open(path).ok()?;
+                let is_same = build_id.is_empty() || file.build_id_bytes() == build_id;
+                is_same.then_some(file)
+            })?;
             let mut symbols = file.data_symbols();
             symbols.retain(|symbol| {
                 let object = self.wanted.symbol(&symbol.name);
@@ -175,6 +176,8 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn mapping(begin: u64, end: u64, path: &str) -> Mapping {

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use nearpage_files::path_to_text;
 use nearpage_perf_abi::{Map, Sideband};
 use nearpage_recording::{Access, Event, ThreadIndex};
 use rustc_hash::FxHashMap;
@@ -322,7 +323,7 @@ impl Follower {
             end: map.address.saturating_add(map.length),
             file_offset: map.file_offset,
             protection: map.protection,
-            path: String::from_utf8_lossy(map.path).into_owned(),
+            path: path_to_text(map.path),
         };
         match self.discovery.take() {
             None => self.map(time_ns, map.pid, &mapping, map.build_id.as_bytes()),
@@ -345,6 +346,9 @@ impl Follower {
             },
             false => Origin::Memory,
         });
+        if let Some(origin) = &origin {
+            self.codes.keep(pid, mapping.begin, origin);
+        }
         let length = mapping.end - mapping.begin;
         self.spaces
             .of(pid)

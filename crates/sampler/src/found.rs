@@ -104,7 +104,7 @@ impl Root {
                 "it is a thread of the kernel ({}), which has no memory of its own",
                 stat.name
             ));
-        } else if stat.ended() {
+        } else if !processes.lives(pid) {
             return unobservable(
                 "it has ended, and only waits for its parent (a zombie)".to_owned(),
             );

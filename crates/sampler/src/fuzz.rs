@@ -176,7 +176,7 @@ pub fn kernel_text(text: &str) {
     for mapping in Mapping::all(text.as_bytes()) {
         assert!(mapping.begin < mapping.end && !mapping.path.is_empty());
     }
-    cgroup::mount_point(text);
+    cgroup::mount_point(text.as_bytes());
     let (format, terms) = text.split_once('\n').unwrap_or((text, "a=1"));
     let device = Device {
         format: Field::parse(format)

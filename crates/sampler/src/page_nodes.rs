@@ -1,7 +1,9 @@
 //! On which node pages are, asked from the kernel.
 
 use std::io;
+use std::path::Path;
 
+use nearpage_files::living_thread;
 use nearpage_machine::NodeId;
 use nearpage_recording::{Access, ThreadIndex};
 use rustc_hash::FxHashMap;
@@ -56,13 +58,34 @@ fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
 /// # Errors
 /// Of the call: no such process, or not allowed to ask.
 pub fn page_nodes(pid: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
+    with_memory(pid, |thread| page_nodes_by(thread, pages, status))
+}
+
+/// Makes a system call that reaches a process's memory through the thread that it is given: the main thread and, where the
+/// kernel does not take that one since it has ended, another that lives.
+///
+/// # Errors
+/// Of the call.
+pub fn with_memory<T>(pid: u32, mut call: impl FnMut(u32) -> io::Result<T>) -> io::Result<T> {
+    call(pid).or_else(|error| {
+        if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESRCH)) {
+            return Err(error);
+        }
+        match living_thread(Path::new("/proc"), pid) {
+            Some(thread) if thread != pid => call(thread),
+            _ => Err(error),
+        }
+    })
+}
+
+fn page_nodes_by(thread: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
     assert_eq!(pages.len(), status.len());
     // SAFETY: both arrays have as many elements as the count says; without target nodes the call
     // moves nothing and writes to `status` alone.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
-            pid as libc::pid_t,
+            thread as libc::pid_t,
             pages.len(),
             pages.as_ptr(),
             std::ptr::null::<libc::c_int>(),

@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::{
+    MappedFile, bytes_to_text, living_thread, memory_folder, path_from_text, path_inside,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// `/proc`, or what stands for it in tests.
@@ -26,7 +29,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Has it ended, but for being waited for?
+    /// Has the thread ended, but for being waited for? Of a process, the main thread: others may run on.
     pub fn ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
@@ -67,7 +70,7 @@ pub(crate) struct Mapping {
     /// `PROT_…` bits.
     pub protection: u32,
     /// As the kernel's records have it: a path, `[heap]`, `[anon:NAME]`…; `//anon` where the line
-    /// has none.
+    /// has none. Not UTF-8: as [`nearpage_files::path_to_text`] has it.
     pub path: String,
 }
 
@@ -80,7 +83,7 @@ impl Mapping {
     /// What is mapped according to `text`, `/proc/PID/maps`; lines that make no sense are left out.
     pub fn all(text: &[u8]) -> impl Iterator<Item = Self> + '_ {
         let lines = text.split(|byte| *byte == b'\n');
-        lines.filter_map(|line| Self::parse(&String::from_utf8_lossy(line)))
+        lines.filter_map(|line| Self::parse(&bytes_to_text(line)))
     }
 
     /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
@@ -137,14 +140,21 @@ impl Processes {
         stat.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Is there such a process, and has it not ended?
+    /// Is there such a process, and has it not ended? It lives while any of its threads does.
     pub fn lives(&self, pid: u32) -> bool {
-        self.stat(pid).is_ok_and(|stat| !stat.ended())
+        self.stat(pid).is_ok_and(|stat| self.is_running(pid, &stat))
+    }
+
+    /// `stat` is the main thread's.
+    fn is_running(&self, pid: u32, stat: &Stat) -> bool {
+        !stat.ended() || living_thread(&self.root, pid).is_some()
     }
 
     /// The process that the thread `tid` belongs to, and its owner.
     pub fn process_and_owner(&self, tid: u32) -> io::Result<(u32, u32)> {
-        let text = fs::read_to_string(self.path(tid, "status"))?;
+        // The thread's name may be anything but text.
+        let text = fs::read(self.path(tid, "status"))?;
+        let text = String::from_utf8_lossy(&text);
         let number = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_ascii_whitespace().next()?.parse().ok()
@@ -183,7 +193,7 @@ impl Processes {
         let mut children: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         for pid in numbers(&self.root) {
             if let Ok(stat) = self.stat(pid)
-                && !stat.ended()
+                && self.is_running(pid, &stat)
             {
                 children.entry(stat.parent).or_default().push(pid);
             }
@@ -203,13 +213,23 @@ impl Processes {
 
     /// What is mapped in a process, by address; empty for a thread of the kernel.
     pub fn mappings(&self, pid: u32) -> io::Result<Vec<Mapping>> {
-        let text = fs::read(self.path(pid, "maps"))?;
+        let text = fs::read(memory_folder(&self.root, pid).join("maps"))?;
         Ok(Mapping::all(&text).collect())
     }
 
     /// The file that process `pid` sees at `path`, which may live in another mount namespace.
     pub fn file(&self, pid: u32, path: &str) -> PathBuf {
-        self.path(pid, "root").join(path.trim_start_matches('/'))
+        path_inside(&self.root, pid, &path_from_text(path))
+    }
+
+    /// What process `pid` has mapped at the begin of a mapping, if that is still what is said of it.
+    pub fn mapped_file(&self, pid: u32, mapping: &Mapping) -> Option<MappedFile> {
+        MappedFile::find(
+            &self.root,
+            pid,
+            mapping.begin,
+            &path_from_text(&mapping.path),
+        )
     }
 }
 
@@ -223,6 +243,8 @@ fn numbers(folder: &Path) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -332,6 +354,45 @@ nonsense
         assert_eq!(processes.with_descendants(&[10, 10]), [10, 20, 30]);
         assert_eq!(processes.with_descendants(&[50]), [50, 51]);
         assert!(processes.lives(20) && !processes.lives(21) && !processes.lives(99));
+    }
+
+    #[test]
+    fn a_process_lives_while_any_thread_does() {
+        let stat = |state: char, parent: u32| {
+            format!("1 (x) {state} {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 3\n")
+        };
+        let (ended, runs, child) = (stat('Z', 1), stat('S', 1), stat('S', 10));
+        let (_root, processes) = proc_with(&[
+            ("10/stat", &ended),
+            ("10/maps", ""),
+            ("10/task/10/stat", &ended),
+            ("10/task/12/stat", &runs),
+            ("10/task/12/maps", "1000-2000 r-xp 00000000 fe:01 7 /x\n"),
+            ("20/stat", &ended),
+            ("20/task/20/stat", &ended),
+            ("30/stat", &child),
+        ]);
+        assert!(processes.lives(10) && !processes.lives(20));
+        let mut all = processes.all();
+        all.sort_unstable();
+        assert_eq!(all, [10, 30]);
+        assert_eq!(processes.with_descendants(&[10]), [10, 30]);
+        assert_eq!(processes.with_descendants(&[1]), [1, 10, 30]);
+        assert_eq!(processes.mappings(10).unwrap()[0].path, "/x");
+    }
+
+    #[test]
+    fn names_and_paths_that_are_not_utf8_are_read() {
+        let (root, processes) = proc_with(&[("7/maps", "")]);
+        let status = b"Name:\tcaf\xe9\nTgid:\t7\nUid:\t3\t3\t3\t3\n";
+        fs::write(root.path().join("7/status"), status).unwrap();
+        assert_eq!(processes.process_and_owner(7).unwrap(), (7, 3));
+        let maps = b"1000-2000 r-xp 00000000 fe:01 7 /caf\xe9/x\n";
+        fs::write(root.path().join("7/maps"), maps).unwrap();
+        let found = processes.mappings(7).unwrap();
+        let file = processes.file(7, &found[0].path);
+        let expected = std::ffi::OsStr::from_bytes(b"7/root/caf\xe9/x");
+        assert_eq!(file, root.path().join(expected));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_http::Answer;
 use nearpage_report::{Content, json};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -65,36 +66,14 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// An answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// As HTTP has it.
-    pub status: u16,
-    /// What `body` is.
-    pub content_type: &'static str,
-    /// Content.
-    pub body: Vec<u8>,
-}
-
-impl Answer {
-    pub(crate) fn json(value: &impl Serialize) -> Self {
-        match serde_json::to_vec(value) {
-            Ok(body) => Self {
-                status: 200,
-                content_type: "application/json",
-                body,
-            },
-            Err(error) => Self::error(500, error.to_string()),
-        }
-    }
-
-    /// A line that says what is wrong.
-    pub fn error(status: u16, what: impl Into<String>) -> Self {
-        Self {
-            status,
-            content_type: "text/plain; charset=utf-8",
-            body: what.into().into_bytes(),
-        }
+pub(crate) fn json_answer(value: &impl Serialize) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(body) => Answer {
+            status: 200,
+            content_type: "application/json",
+            body: body.into(),
+        },
+        Err(error) => Answer::error(500, error.to_string()),
     }
 }
 
@@ -106,13 +85,13 @@ impl Session {
 
     fn find(&self, question: &Question) -> Result<Answer, Answer> {
         if question.path == "open" {
-            return Ok(Answer::json(&self.overview()));
+            return Ok(json_answer(&self.overview()));
         }
         if question.path == "simulation" {
             let number = question.number("number")? as usize;
             let found = self.simulations.get(number);
             return found
-                .map(|(_, simulation)| Answer::json(simulation))
+                .map(|(_, simulation)| json_answer(simulation))
                 .ok_or_else(|| Answer::error(404, "no such simulation"));
         }
         if question.path == "log" {
@@ -120,7 +99,7 @@ impl Session {
             let seen = question.number("seen").ok();
             let found = self.logs.get(number);
             return found
-                .map(|log| Answer::json(&log.answer(seen)))
+                .map(|log| json_answer(&log.answer(seen)))
                 .ok_or_else(|| Answer::error(404, "no such log"));
         }
         let number = question.number("recording")? as usize;
@@ -129,7 +108,7 @@ impl Session {
             .get(number)
             .ok_or_else(|| Answer::error(404, format!("no recording {number}")))?;
         let stage = opened.stage();
-        let json = |value: Value| Ok(Answer::json(&value));
+        let json = |value: Value| Ok(json_answer(&value));
         match question.path.as_str() {
             "progress" => json(progress(opened, &stage)),
             "report" => Ok(report(opened, &stage)),
@@ -269,7 +248,7 @@ fn report(opened: &Opened, stage: &Stage) -> Answer {
     Answer {
         status: 200,
         content_type: "application/json",
-        body: text.clone().into_bytes(),
+        body: text.clone().into(),
     }
 }
 
@@ -315,7 +294,7 @@ fn picture(opened: &Opened, stage: &Stage, question: &Question) -> Result<Answer
     Ok(Answer {
         status: 200,
         content_type: "application/octet-stream",
-        body,
+        body: body.into(),
     })
 }
 

@@ -18,7 +18,7 @@
 //! println!("{}", listening.address());
 //! let background = session.clone();
 //! std::thread::spawn(move || background.read_all());
-//! listening.serve(session);
+//! listening.serve(session, || ())?;
 //! # Ok::<(), nearpage_view::Error>(())
 //! ```
 
@@ -49,9 +49,10 @@ use nearpage_plan::Plan;
 use nearpage_planner::Parameters;
 use serde_json::Value;
 
-pub use answer::{Answer, Question};
+pub use answer::Question;
 pub use error::Error;
 pub use live_log::LiveLog;
+pub use nearpage_http::Answer;
 pub use opened::{Opened, Stage};
 
 pub use server::Listening;

@@ -1,6 +1,6 @@
 //! The page itself: what `build.rs` made of `web/`.
 
-use crate::answer::Answer;
+use nearpage_http::Answer;
 
 /// What the page may do: run its own script, draw, and ask its own server.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -41,7 +41,7 @@ pub(crate) fn file(path: &str) -> Option<Answer> {
     Some(Answer {
         status: 200,
         content_type,
-        body: text.as_bytes().to_vec(),
+        body: text.as_bytes().into(),
     })
 }
 

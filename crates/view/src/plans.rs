@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use nearpage_http::Answer;
 use nearpage_machine::{NodeId, ThreadPlacement};
 use nearpage_plan::{Placement, Plan, Subject, Team};
 use nearpage_planner::{
@@ -12,7 +13,7 @@ use nearpage_recording::Recording;
 use serde::{Deserialize, Serialize};
 
 use crate::Session;
-use crate::answer::Answer;
+use crate::answer::json_answer;
 use crate::opened::{Opened, Stage};
 
 /// What the page posts.
@@ -126,7 +127,7 @@ pub(crate) fn answer(
         .transpose()?;
     let programs = planner.programs().map_err(refused)?;
     let flows = traffic(&decided.plan, &programs[0], &decided.prediction);
-    Ok(Answer::json(&PlanAnswer {
+    Ok(json_answer(&PlanAnswer {
         origin: shown.origin,
         may_be_decided_afresh: shown.may_be_decided_afresh,
         threads_of_plan: decided.plan.threads.map(nearpage_plan::Layout::as_str),
@@ -162,7 +163,7 @@ fn file(
     }
     let files = SHOWN.iter().map(|name| recording.folder.join(name));
     let path = files.into_iter().find(|path| path.is_file())?;
-    Some(Plan::read(&path).map(|plan| (path, plan)))
+    Some(Plan::read_found(&path).map(|plan| (path, plan)))
 }
 
 /// Predicts what the plan of a file does; decides where there is none, or none that can be read.

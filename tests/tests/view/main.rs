@@ -27,7 +27,7 @@ fn strangers_are_refused() {
     let (head, body) = viewed.ask(&open, &host);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(
-        head.contains("Content-Security-Policy: default-src 'none'; script-src 'self';"),
+        head.contains("content-security-policy: default-src 'none'; script-src 'self';"),
         "{head}"
     );
     assert!(body.contains("solver.nearpage"), "{body}");

@@ -127,22 +127,8 @@ impl Viewed {
         stream.read_to_end(&mut answer).expect("an answer");
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        match head.contains("Transfer-Encoding: chunked") {
-            true => (head.to_owned(), joined(body)),
-            false => (head.to_owned(), body.to_owned()),
-        }
+        (head.to_owned(), body.to_owned())
     }
-}
-
-/// A body that was sent in chunks: each after a line with its size.
-fn joined(mut chunks: &str) -> String {
-    let mut body = String::new();
-    while let Some((size, rest)) = chunks.split_once("\r\n") {
-        let size = usize::from_str_radix(size.trim(), 16).expect("a chunk's size");
-        body += &rest[..size];
-        chunks = rest[size..].trim_start_matches("\r\n");
-    }
-    body
 }
 
 impl Drop for Viewed {

@@ -34,7 +34,7 @@ pub(super) fn distances(
             }
             _ => continue,
         };
-        if rows.len() != numa.len() || values.len() != rows.len() * rows.len() {
+        if rows.len() != positions.len() || values.len() != rows.len() * rows.len() {
             // Of some nodes only: nothing that a machine has a place for.
             continue;
         }

@@ -51,7 +51,7 @@ fn by_name(function: &str, module: &Module) -> Option<(u64, u64)> {
 
 /// A module's file, where it is still the one that was recorded.
 pub fn recorded_image(module: &Module) -> Option<ModuleImage> {
-    let image = ModuleImage::load(module.path.as_ref()).ok()?;
+    let image = ModuleImage::load(&module.file()).ok()?;
     (image.build_id == module.build_id).then_some(image)
 }
 
@@ -180,7 +180,8 @@ impl<'a> Process<'a> {
                 !module.build_id.is_empty() && module.build_id == self.program.build_id
             })?;
             let image =
-                ProgramImage::load(own.path.as_ref(), &SearchPaths::from_environment()).ok()?;
+                ProgramImage::load(own.file().as_os_str(), &SearchPaths::from_environment())
+                    .ok()?;
             (image.program.build_id == own.build_id).then_some(image)
         };
         self.image.get_or_init(read).as_ref()

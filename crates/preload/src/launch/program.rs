@@ -87,8 +87,8 @@ impl Program {
                         return File::open_at(folder as usize, path);
                     }
                     // A descriptor of ours, so that it can be closed; the program's may be one of a path alone.
-                    let mut link = crate::message::Text::<32>::new();
-                    link.push(b"/proc/self/fd/");
+                    let mut link = crate::message::Text::<48>::new();
+                    link.push(b"/proc/thread-self/fd/");
                     link.push_number(u64::try_from(folder).ok()?);
                     link.push(b"\0");
                     File::open(link.as_bytes())

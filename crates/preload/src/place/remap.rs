@@ -92,7 +92,8 @@ impl MapsParser {
 
 /// Calls `found` for every mapping of the process, in ascending order.
 pub(super) fn each_mapping(mut found: impl FnMut(Mapping)) -> Result<(), Errno> {
-    let file = sys::open(b"/proc/self/maps\0", sys::O_RDONLY)?;
+    // Those of the process's main thread are empty once it has ended.
+    let file = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY)?;
     let mut parser = MapsParser::default();
     let mut buffer = [0; 2048];
     let result = loop {

@@ -188,7 +188,7 @@ impl Files {
         let Ok(to) = sys::open(self.path.as_bytes(), flags) else {
             return;
         };
-        if let Ok(from) = sys::open(b"/proc/self/maps\0", sys::O_RDONLY) {
+        if let Ok(from) = sys::open(b"/proc/thread-self/maps\0", sys::O_RDONLY) {
             let mut copied = 0;
             while copied < MAPS_BYTES_MAX
                 && let Ok(bytes @ 1..) = sys::read(from, &mut self.buffer)

@@ -1,5 +1,6 @@
 //! Modules and where they were mapped.
 
+use nearpage_files::readable;
 use rustc_hash::FxHashMap;
 
 use super::address_space::{AddressSpaces, Region};
@@ -87,6 +88,7 @@ impl Modules {
         } else {
             open_module(&module, paths)
                 .inspect_err(|cause| {
+                    let path = readable(path);
                     // Most causes begin with the file, which is not always that of the path.
                     let of = match cause.starts_with(&format!("{path}: ")) {
                         true => String::new(),

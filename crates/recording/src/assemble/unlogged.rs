@@ -1,8 +1,9 @@
 //! Which processes that were seen to run have no allocation log, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::PathBuf;
 
+use nearpage_files::path_from_text;
 use nearpage_machine::several;
 use nearpage_wire::is_own_module;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -10,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::address_space::{AddressSpaces, is_anonymous};
 use super::file_name;
 use crate::allocation_log::ImageLog;
+use crate::convert::ModulePaths;
 use crate::no_log::{NoLog, Unsampled};
 use crate::{Event, Messages};
 
@@ -24,13 +26,15 @@ pub(super) struct Evidence<'a> {
     pub active: &'a FxHashSet<u32>,
     /// What the library itself had to say.
     pub messages: &'a Messages,
+    /// Where files are.
+    pub paths: &'a ModulePaths,
 }
 
 /// The program that a process runs.
 #[derive(Clone, Default)]
 struct Image {
-    /// What was mapped first.
-    program: Option<String>,
+    /// The file that was mapped first.
+    program: Option<PathBuf>,
     has_library: bool,
     /// The process, or the one that it was forked from, has said why.
     is_explained: bool,
@@ -85,7 +89,7 @@ impl Evidence<'_> {
                     has_library: false,
                     program: Some(program),
                     ..
-                } if is_used => NoLog::of_program(Path::new(program)),
+                } if is_used => NoLog::of_program(program),
                 _ => continue,
             };
             if !self.is_said(reason) {
@@ -121,12 +125,19 @@ impl Evidence<'_> {
                     ..Image::default()
                 };
             }
-            Event::Map { pid, path, .. } => {
+            Event::Map {
+                pid,
+                path,
+                build_id,
+                ..
+            } => {
                 let image = images.entry(*pid).or_default();
                 image.has_library |= is_own_module(file_name(path).as_bytes());
                 let is_file = !is_anonymous(path) && !path.starts_with('[');
                 if image.program.is_none() && is_file {
-                    image.program = Some(path.clone());
+                    let key = (path.clone(), build_id.clone());
+                    let file = || path_from_text(path).into_owned();
+                    image.program = Some(self.paths.get(&key).cloned().unwrap_or_else(file));
                 }
             }
             _ => {}
@@ -228,6 +239,7 @@ mod tests {
                 explained: explained.to_vec(),
                 ..Messages::default()
             },
+            paths: &ModulePaths::default(),
         };
         evidence.notes(&events)
     }

@@ -20,6 +20,8 @@ pub(super) struct Follower<'a> {
     all: Vec<SampleCounts>,
     lost: u64,
     without_cpu: bool,
+    /// Samples of page faults.
+    pub faults: u64,
     pub batch: AccessBatch,
     pub events: Vec<Event>,
     /// First and last sample.
@@ -36,6 +38,7 @@ impl<'a> Follower<'a> {
             all: Vec::new(),
             lost: 0,
             without_cpu: false,
+            faults: 0,
             batch: AccessBatch::default(),
             events: Vec::new(),
             begin_ns: 0,
@@ -131,7 +134,7 @@ impl<'a> Follower<'a> {
             length: map.length,
             file_offset: map.file_offset,
             protection: map.protection,
-            path: String::from_utf8_lossy(map.path).into_owned(),
+            path: nearpage_files::path_to_text(map.path),
             build_id: map.build_id.to_string(),
         });
     }
@@ -144,6 +147,7 @@ impl<'a> Follower<'a> {
         self.end_ns = self.end_ns.max(time_ns);
         let cpu = sample.cpu.unwrap_or(CpuId(0));
         if sample.event == EventKind::Faults {
+            self.faults += 1;
             self.events.push(Event::FirstTouch {
                 time_ns,
                 thread,

@@ -9,6 +9,7 @@
 
 mod features;
 mod follow;
+mod layout;
 mod perf_data;
 mod perf_script;
 
@@ -243,6 +244,9 @@ fn write(
     let counts = follower.totals();
     if counts.accesses == 0 {
         let lacks = match counts.samples {
+            0 if follower.faults > 0 => {
+                "its samples are of page faults alone, not of accesses".to_owned()
+            }
             0 => "it has no samples in user mode".to_owned(),
             samples => {
                 format!("none of its {samples} samples in user mode has the address of an access")

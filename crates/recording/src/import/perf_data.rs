@@ -1,15 +1,4 @@
-//! `perf.data`, as `perf record` writes it to a file on a little-endian machine.
-//!
-//! ```text
-//!      0    8  magic "PERFILE2"
-//!      8    8  length of this header
-//!     16    8  length of an entry of the attributes section
-//!     24   16  attributes: offset and length of the section; an entry is a perf_event_attr, then
-//!              offset and length of a section of the event's numbers (u64 each)
-//!     40   16  data: offset and length
-//!     56   16  event types; not used
-//!     72   32  bitmap of features; their sections' offsets and lengths follow the data
-//! ```
+//! `perf.data`, as `perf record` writes it on a little-endian machine.
 //!
 //! Data are records: type `u32`, misc `u16`, length `u16` with these eight bytes, body. perf gathers
 //! them from the rings of all CPUs in turn; here they are put in order of time before they are read.
@@ -26,24 +15,13 @@ use nearpage_perf_abi::{
 use rustc_hash::FxHashMap;
 
 use super::features::{self, feature};
+use super::layout::{EventAttributes, FoundRecord, Layout, damaged, record};
 use super::{About, EventKind, Record, Sample, What};
 use crate::Error;
 
 const MAGIC: &[u8; 8] = b"PERFILE2";
 /// The same, written by a big-endian machine.
 const MAGIC_SWAPPED: &[u8; 8] = b"2ELIFREP";
-const HEADER_BYTES: usize = 104;
-/// The header of what `perf record -o -` writes.
-const PIPE_HEADER_BYTES: u64 = 16;
-
-/// Types of records that perf adds to the kernel's.
-mod record {
-    /// Its data follow it and don't count to its length.
-    pub const AUXTRACE: u32 = 71;
-    pub const COMPRESSED: u32 = 81;
-    pub const COMPRESSED2: u32 = 83;
-}
-
 /// A file whose structure was found sound.
 pub(super) struct PerfData<'a> {
     bytes: &'a [u8],
@@ -109,34 +87,6 @@ impl NamedEvent {
     }
 }
 
-/// `offset`, `length` of a section of `bytes`.
-fn section<'a>(bytes: &'a [u8], at: usize, what: &str) -> Result<&'a [u8], String> {
-    let mut place = Bytes(bytes.get(at..).unwrap_or_default());
-    let (Ok(offset), Ok(length)) = (place.u64(), place.u64()) else {
-        return Err(cut_short(bytes, what));
-    };
-    let end = offset
-        .checked_add(length)
-        .and_then(|end| usize::try_from(end).ok());
-    end.and_then(|end| bytes.get(offset as usize..end)).ok_or_else(|| {
-        format!(
-            "cut short: {what} should be {length} bytes from {offset} on, and the file has {}; copy or record it again",
-            bytes.len()
-        )
-    })
-}
-
-fn cut_short(bytes: &[u8], what: &str) -> String {
-    format!(
-        "cut short: {} bytes end before {what}; copy or record it again",
-        bytes.len()
-    )
-}
-
-fn damaged(at: usize, what: &str) -> String {
-    format!("damaged: {what} at byte {at}; copy or record it again")
-}
-
 impl<'a> PerfData<'a> {
     /// Does it look like one?
     pub fn is(bytes: &[u8]) -> bool {
@@ -148,19 +98,14 @@ impl<'a> PerfData<'a> {
         if bytes.starts_with(MAGIC_SWAPPED) {
             return Err("recorded on a big-endian machine, which this reader does not take; import the text that `perf script` prints there".to_owned());
         }
-        let field = |at: usize| Bytes(bytes.get(at..).unwrap_or_default()).u64();
-        if field(8) == Ok(PIPE_HEADER_BYTES) {
-            return Err("written to a pipe (`perf record -o -`); make a file of it with `perf inject -i FILE -o OTHER`".to_owned());
-        }
-        if bytes.len() < HEADER_BYTES {
-            return Err(cut_short(bytes, "the end of the header"));
-        }
-        if field(48) == Ok(0) {
-            return Err("has no data: `perf record` was killed before it could finish the file; record it again".to_owned());
-        }
-        let data = section(bytes, 40, "data")?;
-        let features = find_features(bytes)?;
-        let (events, by_id) = find_events(bytes, &features)?;
+        let Layout {
+            begin,
+            length,
+            attributes,
+            features,
+            build_ids,
+        } = Layout::of(bytes)?;
+        let (events, by_id) = named(&attributes, &features)?;
         let Some(first) = events.first() else {
             return Err("damaged: it has no events; copy or record it again".to_owned());
         };
@@ -184,19 +129,15 @@ impl<'a> PerfData<'a> {
                 list(&events)
             ));
         }
-        let build_ids = features
-            .get(&feature::BUILD_ID)
-            .map(|section| features::build_ids(section));
         let mut found = Self {
             bytes,
             events,
             by_id,
-            build_ids: build_ids.into_iter().flatten().collect(),
+            build_ids: build_ids.into_iter().collect(),
             order: Vec::new(),
             features,
         };
-        found.order =
-            found.in_order(data.as_ptr() as usize - bytes.as_ptr() as usize, data.len())?;
+        found.order = found.in_order(begin, length)?;
         Ok(found)
     }
 
@@ -205,24 +146,11 @@ impl<'a> PerfData<'a> {
         let mut order = Vec::new();
         let (mut at, end, mut latest_ns) = (begin, begin + length, 0);
         while at < end {
-            let (header, body) = header::split(&self.bytes[at..end])
-                .map_err(|Malformed| damaged(at, "no record"))?;
-            let next = at + header::BYTES + body.len();
-            match header.kind {
+            let found = FoundRecord::at(self.bytes, at, end)?;
+            let body = found.body;
+            match found.header.kind {
                 record::COMPRESSED | record::COMPRESSED2 => {
                     return Err("compressed (`perf record -z`), which this reader does not take; import the text that `perf script` prints".to_owned());
-                }
-                record::AUXTRACE => {
-                    let data = Bytes(body)
-                        .u64()
-                        .map_err(|_| damaged(at, "a record cut short"))?;
-                    let data = usize::try_from(data)
-                        .ok()
-                        .and_then(|data| next.checked_add(data));
-                    at = data
-                        .filter(|next| *next <= end)
-                        .ok_or_else(|| damaged(at, "a record cut short"))?;
-                    continue;
                 }
                 kind::MMAP..=kind::EXIT | kind::FORK | kind::MMAP2 | kind::LOST_SAMPLES => {
                     let time = self.events[0].attributes.trailer_time_ns(body);
@@ -236,7 +164,7 @@ impl<'a> PerfData<'a> {
                 }
                 _ => {}
             }
-            at = next;
+            at = found.next;
         }
         order.sort_by_key(|(time_ns, _)| *time_ns);
         Ok(order)
@@ -326,41 +254,22 @@ impl<'a> PerfData<'a> {
     }
 }
 
-/// Feature sections by number.
-fn find_features(bytes: &[u8]) -> Result<FxHashMap<usize, &[u8]>, String> {
-    let word = |at: usize| Bytes(&bytes[at..]).u64().unwrap_or(0);
-    // Sound: the data section was found.
-    let mut at = (word(40) + word(48)) as usize;
-    let mut found = FxHashMap::default();
-    for number in (0..256).filter(|number| word(72 + number / 64 * 8) >> (number % 64) & 1 != 0) {
-        found.insert(number, section(bytes, at, "a feature section")?);
-        at += 16;
-    }
-    Ok(found)
-}
-
 type Events = (Vec<NamedEvent>, FxHashMap<u64, usize>);
 
 /// Events with their names, and which numbers are whose.
-fn find_events(bytes: &[u8], features: &FxHashMap<usize, &[u8]>) -> Result<Events, String> {
-    let entry_bytes = Bytes(&bytes[16..]).u64().unwrap_or(0);
-    let entry_bytes = usize::try_from(entry_bytes).unwrap_or(usize::MAX);
-    let attributes = section(bytes, 24, "attributes")?;
-    if entry_bytes <= 16 {
-        return Err(damaged(16, "a length of attributes"));
-    }
+fn named(
+    attributes: &[EventAttributes<'_>],
+    features: &FxHashMap<usize, &[u8]>,
+) -> Result<Events, String> {
     let names = features
         .get(&feature::EVENT_DESCRIPTION)
         .map(|section| features::event_names(section));
     let mut names = names.unwrap_or_default().into_iter();
     let (mut events, mut by_id) = (Vec::new(), FxHashMap::default());
-    for entry in attributes.chunks_exact(entry_bytes) {
-        let (attribute, _) = entry.split_at(entry_bytes - 16);
-        let at = entry.as_ptr() as usize - bytes.as_ptr() as usize;
-        let attributes = Attributes::parse(attribute)
-            .map_err(|Malformed| damaged(at, "an event's attributes"))?;
-        let ids = section(bytes, at + entry_bytes - 16, "an event's numbers")?;
-        for id in ids.chunks_exact(8) {
+    for event in attributes {
+        let attributes = Attributes::parse(event.attributes)
+            .map_err(|Malformed| damaged(event.at, "an event's attributes"))?;
+        for id in event.numbers.chunks_exact(8) {
             by_id.insert(Bytes(id).u64().unwrap_or(0), events.len());
         }
         let name = names.next().unwrap_or_else(|| "event".to_owned());

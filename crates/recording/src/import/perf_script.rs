@@ -11,6 +11,9 @@
 //! `PERF_RECORD_MMAP2` and so on after the time. With call chains (indented lines, an address first),
 //! the instruction is the chain's first. Comments and empty lines are skipped.
 
+use std::borrow::Cow;
+
+use nearpage_files::{bytes_of_text, bytes_to_text, readable};
 use nearpage_machine::CpuId;
 use nearpage_perf_abi::{BuildId, DataSource, Map, Sideband};
 use rustc_hash::FxHashMap;
@@ -23,7 +26,8 @@ const KERNEL: u64 = 1 << 63;
 
 /// A text of which the first sample was understood.
 pub(super) struct PerfScript<'a> {
-    text: &'a str,
+    /// With names and paths as [`bytes_to_text`] has them.
+    text: Cow<'a, str>,
     events: Vec<String>,
     /// Some samples have the number of their thread alone.
     threads_alone: bool,
@@ -32,7 +36,7 @@ pub(super) struct PerfScript<'a> {
 impl<'a> PerfScript<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, String> {
         let neither = "neither a perf.data file nor the text of `perf script`";
-        let text = std::str::from_utf8(bytes).map_err(|_| neither.to_owned())?;
+        let text = bytes_to_text(bytes);
         let mut events: Vec<String> = Vec::new();
         let mut any = false;
         let mut threads_alone = false;
@@ -87,7 +91,7 @@ impl<'a> PerfScript<'a> {
             command: command
                 .unwrap_or_default()
                 .split_whitespace()
-                .map(str::to_owned)
+                .map(|word| readable(word).into_owned())
                 .collect(),
             machine: None,
             ghz: described.and_then(super::features::ghz),
@@ -122,7 +126,21 @@ impl<'a> PerfScript<'a> {
                         (sample.ip, sample.user) = (ip, ip < KERNEL);
                     }
                 }
-                Line::Record(other) => {
+                Line::Record(mut other) => {
+                    // It was taken from text.
+                    let plain = match &other.what {
+                        What::Sideband(
+                            Sideband::Map(Map { path: text, .. })
+                            | Sideband::Name { name: text, .. },
+                        ) => plain(text),
+                        _ => Cow::default(),
+                    };
+                    if let What::Sideband(
+                        Sideband::Map(Map { path: text, .. }) | Sideband::Name { name: text, .. },
+                    ) = &mut other.what
+                    {
+                        *text = &plain;
+                    }
                     waiting.take().map(record).map_or(Ok(()), &mut *each)?;
                     // The name is looked at again: it is another thread's, or another name.
                     if let What::Sideband(
@@ -154,7 +172,7 @@ impl<'a> PerfScript<'a> {
                         let what = What::Sideband(Sideband::Name {
                             pid,
                             tid,
-                            name: name.as_bytes(),
+                            name: &bytes_of_text(name),
                             exec: false,
                         });
                         each(Record { time_ns, what })?;
@@ -164,6 +182,11 @@ impl<'a> PerfScript<'a> {
         }
         waiting.map(record).map_or(Ok(()), each)
     }
+}
+
+/// The bytes that stand as text in a record.
+fn plain(text: &[u8]) -> Cow<'_, [u8]> {
+    std::str::from_utf8(text).map_or(Cow::Borrowed(text), bytes_of_text)
 }
 
 /// What a line is.

@@ -5,8 +5,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use nearpage_files::{MappedFile, path_from_text, path_inside};
 use nearpage_machine::Machine;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     ACCESSES, EVENTS, FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FrameHeader, MAGIC, VERSION, accesses,
@@ -33,6 +34,8 @@ pub struct LogWriter {
     accesses: u64,
     /// Full paths of what was mapped, for the tables: a redacted log has file names alone.
     paths: ModulePaths,
+    /// Those of which code was mapped.
+    modules: FxHashSet<(String, String)>,
     /// Modules that only processes of other mount namespaces see, kept open: `paths` leads to them.
     elsewhere: Vec<File>,
     /// Processes with anonymous executable memory.
@@ -82,6 +85,7 @@ impl LogWriter {
             frame: Vec::new(),
             accesses: 0,
             paths,
+            modules: FxHashSet::default(),
             elsewhere: Vec::new(),
             generating: BTreeSet::new(),
             _lock: lock,
@@ -154,13 +158,15 @@ impl LogWriter {
             match event {
                 Event::Map {
                     pid,
+                    address,
                     protection,
                     path,
                     build_id,
                     ..
                 } if path.starts_with('/') => {
                     let executable = protection & EXECUTABLE != 0;
-                    let logged = self.remember(*pid, executable, path, build_id);
+                    let place = executable.then_some((*pid, *address));
+                    let logged = self.remember(place, path, build_id);
                     if self.metadata.redacted {
                         let mut event = event.clone();
                         if let Event::Map { path, .. } = &mut event {
@@ -207,20 +213,20 @@ impl LogWriter {
         Ok(Finished::Converted)
     }
 
-    /// Notes a path; returns what a redacted log has in its place.
-    fn remember(&mut self, pid: u32, executable: bool, path: &str, build_id: &str) -> String {
-        let name = Path::new(path)
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        let logged = if self.metadata.redacted {
-            name
-        } else {
-            path.to_owned()
+    /// Notes a path, and process and address of a module; returns what a redacted log has in its place.
+    fn remember(&mut self, place: Option<(u32, u64)>, path: &str, build_id: &str) -> String {
+        let logged = match self.metadata.redacted {
+            true => path.rsplit('/').next().unwrap_or_default().to_owned(),
+            false => path.to_owned(),
         };
         let key = (logged.clone(), build_id.to_owned());
-        if !self.paths.contains_key(&key) {
-            let real = match executable.then(|| file_elsewhere(pid, path)).flatten() {
-                None => PathBuf::from(path),
+        // Parts that are no code may be mapped first.
+        let is_new_module = place.is_some() && self.modules.insert(key.clone());
+        if is_new_module || !self.paths.contains_key(&key) {
+            let path = path_from_text(path);
+            let elsewhere = place.and_then(|(pid, address)| file_elsewhere(pid, address, &path));
+            let real = match elsewhere {
+                None => path.into_owned(),
                 Some(file) => {
                     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
                     self.elsewhere.push(file);
@@ -259,15 +265,21 @@ fn traced_processes(traces: &Path) -> Vec<u32> {
     processes.collect()
 }
 
-/// The file that a live process sees at `path`, where it is another one than is seen here.
-fn file_elsewhere(pid: u32, path: &str) -> Option<File> {
-    let inside = PathBuf::from(format!("/proc/{pid}/root{path}"));
+/// The file that a live process sees at `path` and has mapped at `address`, where it is another one than is seen here: in another
+/// mount namespace, or without a name since it was replaced or removed, as a memfd always is.
+fn file_elsewhere(pid: u32, address: u64, path: &Path) -> Option<File> {
+    let proc_root = Path::new("/proc");
+    let mapped = MappedFile::find(proc_root, pid, address, path);
+    if let Some(mapped) = mapped.filter(MappedFile::is_deleted) {
+        return mapped.open().ok();
+    }
+    let inside = path_inside(proc_root, pid, path);
     let identity = |path: &Path| {
         let metadata = path.metadata().ok()?;
         Some((metadata.dev(), metadata.ino()))
     };
-    let there = identity(&inside).filter(|_| path.starts_with('/'))?;
-    (identity(Path::new(path)) != Some(there))
-        .then(|| File::open(&inside).ok())
+    let there = identity(&inside)?;
+    (identity(path) != Some(there))
+        .then(|| nearpage_files::open(&inside).ok())
         .flatten()
 }

@@ -287,7 +287,7 @@ impl TraceFile {
                     offset,
                     device,
                     inode,
-                    path: String::from_utf8_lossy(path).into_owned(),
+                    path: nearpage_files::path_to_text(path),
                 }),
             }),
             Event::Unmap {

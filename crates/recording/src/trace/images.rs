@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nearpage_files::path_from_text;
 use nearpage_wire::is_runtime_module;
 
 use super::file::{Mapped, Mapping, TraceFile};
@@ -216,7 +217,7 @@ impl TraceFile {
         let end = mapping
             .offset
             .saturating_add(mapped.range.1 - mapped.range.0);
-        let segments = ElfFile::open(Path::new(&mapping.path)).map(|file| file.segments());
+        let segments = ElfFile::open(&path_from_text(&mapping.path)).map(|file| file.segments());
         let code = segments.unwrap_or_default().into_iter().any(|segment| {
             segment.executable
                 && segment.file_offset < end

@@ -31,18 +31,22 @@ fn accesses(recording: &Recording) -> AccessBatch {
     all
 }
 
-/// Why a file is refused; nothing may be left behind.
-fn refused(bytes: &[u8]) -> String {
+/// Why a file is refused, where it is; nothing may be left behind.
+fn refusal(bytes: &[u8]) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("perf.data");
     fs::write(&file, bytes).unwrap();
-    let error = import(&file, &folder.path().join("out"), None).unwrap_err();
+    let error = import(&file, &folder.path().join("out"), None).err()?;
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{error}");
     let line = error.to_string();
     assert!(matches!(error, Error::Foreign { .. }), "{line}");
-    line.strip_prefix(&format!("{}: ", file.display()))
-        .expect("the file's name comes first")
-        .to_owned()
+    let reason = line.strip_prefix(&format!("{}: ", file.display()));
+    Some(reason.expect("the file's name comes first").to_owned())
+}
+
+/// Why a file is refused.
+fn refused(bytes: &[u8]) -> String {
+    refusal(bytes).expect("it is no file to import")
 }
 
 /// A program with two threads and an anonymous mapping that both use.
@@ -230,7 +234,7 @@ fn what_the_real_file_says() {
     let mut bytes = fs::read(path).unwrap();
     let line = refused(&bytes);
     assert!(
-        line.starts_with("it has no samples in user mode; record with"),
+        line.starts_with("its samples are of page faults alone, not of accesses; record with"),
         "{line}"
     );
 
@@ -351,6 +355,20 @@ fn reads_what_perf_script_prints() {
 }
 
 /// A sample of `perf script` with some words for data_src and what follows it.
+#[test]
+fn names_in_the_text_may_be_anything_but_utf8() {
+    let text = b"caf\xe9 7/7 0.1: PERF_RECORD_MMAP2 7/7: [0x400000(0x2000) @ 0 fe:00 1 2]: r-xp /caf\xe9/solve\n\
+        caf\xe9 7/7 0.2: 1 mem-loads: 70000010 68100142 |OP LOAD|LVL L1 hit|LCK No 9 401000 main (/caf\xe9/solve)\n";
+    let recording = imported(text);
+    let module = &recording.tables.modules[0];
+    assert_eq!(
+        module.file().as_os_str().as_encoded_bytes(),
+        b"/caf\xe9/solve"
+    );
+    assert_eq!(recording.tables.threads[0].name, "caf\u{fffd}");
+    assert_eq!(accesses(&recording).instruction, [0x40_1000]);
+}
+
 fn printed(whose: &str, described: &str) -> String {
     format!(
         "solve {whose} [003] 1.5: 1009 cpu/mem-loads/P: 7f1268100142 {described} main+0x9 (/w)\n"
@@ -463,12 +481,46 @@ fn a_file_cut_short_is_refused_wherever_it_was_cut() {
 }
 
 #[test]
+fn what_went_through_a_pipe_is_what_is_in_a_file() {
+    let (file, pipe) = (imported(&program().bytes()), imported(&program().piped()));
+    let of = |recording| format!("{:?}", accesses(recording));
+    assert_eq!(of(&pipe), of(&file));
+    let tables = |recording: &Recording| format!("{:?}", recording.tables);
+    assert_eq!(tables(&pipe), tables(&file));
+    assert_eq!(pipe.metadata.command, file.metadata.command);
+    assert_eq!(pipe.machine, file.machine);
+    assert_eq!(pipe.metadata.calibration, file.metadata.calibration);
+    assert_eq!(pipe.metadata.counts, file.metadata.counts);
+
+    let whole = program().piped();
+    for length in (16..whole.len()).step_by(7) {
+        // Cut between two records, it is a shorter one.
+        if let Some(line) = refusal(&whole[..length]) {
+            let words = [
+                "damaged: no record",
+                "damaged: a record cut short",
+                "damaged: it has no events",
+            ];
+            assert!(
+                words.iter().any(|words| line.starts_with(words)),
+                "{length}: {line}"
+            );
+        }
+    }
+    // Attributes that say to be longer than their record.
+    let mut longer = whole;
+    longer[16 + 8 + 4..16 + 8 + 8].fill(0xff);
+    assert_eq!(
+        refused(&longer),
+        "damaged: an event's attributes at byte 16; copy or record it again"
+    );
+}
+
+#[test]
 fn other_files_are_named() {
     let mut swapped = program().bytes();
     swapped[..8].reverse();
     assert!(refused(&swapped).contains("big-endian"));
-    let pipe = Bytes::default().bytes(b"PERFILE2").u64(16).0;
-    assert!(refused(&pipe).contains("perf inject"));
     assert!(refused(b"").starts_with("empty"));
     assert!(refused(b"\x7fELF\x02\x01").starts_with("neither a perf.data"));
     assert!(refused(b"hello\nworld\n").starts_with("neither a perf.data"));

@@ -152,7 +152,8 @@ impl PerfData {
         bytes
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    /// What perf says of the machine and of itself, by number: CPU description, command, event description, NUMA topology.
+    fn features(&self) -> [(u64, Vec<u8>); 4] {
         let padded = |text: &str| {
             let mut bytes = text.as_bytes().to_vec();
             bytes.resize((text.len() + 1).next_multiple_of(64), 0);
@@ -177,8 +178,7 @@ impl PerfData {
             let head = Bytes::default().bytes(&self.attribute(config)).u32(1);
             head.bytes(&padded(name)).u64(id).0
         };
-        // By number: CPU description, command, event description, NUMA topology.
-        let features = [
+        [
             (8, padded("Some CPU @ 2.00GHz")),
             (11, strings(&["perf", "mem", "record", "./solve"])),
             (
@@ -194,7 +194,12 @@ impl PerfData {
                 14,
                 [Bytes::default().u32(2).0, node(0, "0-1"), node(1, "2-3")].concat(),
             ),
-        ];
+        ]
+    }
+
+    /// As a file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let features = self.features();
         let (ids_at, attributes_at) = (104, 120);
         let data_at = attributes_at + 2 * 144;
         let features_at = data_at + self.records.len() as u64;
@@ -222,6 +227,27 @@ impl PerfData {
             .iter()
             .fold(bytes, |bytes, (_, section)| bytes.bytes(section))
             .0
+    }
+
+    /// As it comes through a pipe.
+    pub fn piped(&self) -> Vec<u8> {
+        let mut piped = Self {
+            records: Vec::new(),
+            ..*self
+        };
+        for (config, id) in [(0x1cd, LOADS), (0x82d0, STORES)] {
+            piped = piped.record(64, 0, Bytes(self.attribute(config)).u64(id));
+        }
+        for (number, section) in self.features() {
+            piped = piped.record(80, 0, Bytes::default().u64(number).bytes(&section));
+        }
+        // Data of tracepoints, and of an instruction trace.
+        piped = piped.record(66, 0, Bytes::default().u32(5).u32(0));
+        piped.records.extend([0xff; 8]);
+        piped = piped.record(71, 0, Bytes::default().u64(16).u64(0).u64(0).u64(0).u64(0));
+        piped.records.extend([0xff; 16]);
+        let header = Bytes::default().bytes(b"PERFILE2").u64(16);
+        header.bytes(&piped.records).bytes(&self.records).0
     }
 }
 

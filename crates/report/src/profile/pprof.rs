@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use nearpage_files::readable;
 use nearpage_machine::NodeId;
 use nearpage_recording::{AccessKind, Level, ModuleId, Recording, ThreadIndex};
 use prost::Message;
@@ -191,7 +192,7 @@ impl<'a> Pprof<'a> {
         let mapping = proto::Mapping {
             id,
             memory_limit: u64::MAX,
-            filename: self.string(&recorded.path),
+            filename: self.string(&readable(&recorded.path)),
             build_id: self.string(&recorded.build_id),
             // All that can be known is; pprof is not to look for more.
             has_functions: true,

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
+use nearpage_files::memory_folder;
 use nearpage_plan::{ProgramImage, SearchPaths, resolve_command};
 use nearpage_recording::NoLog;
 use nearpage_recording::elf::ElfFile;
@@ -59,11 +60,12 @@ impl ObservedProgram {
             [_] => "process",
             _ => "processes",
         };
-        let words = fs::read(format!("/proc/{first}/cmdline")).unwrap_or_default();
+        let folder = memory_folder(Path::new("/proc"), first);
+        let words = fs::read(folder.join("cmdline")).unwrap_or_default();
         let words = words
             .split(|byte| *byte == 0)
             .filter(|word| !word.is_empty());
-        let file = ElfFile::open(Path::new(&format!("/proc/{first}/exe"))).ok();
+        let file = ElfFile::open(&folder.join("exe")).ok();
         Self {
             command: words
                 .map(|word| String::from_utf8_lossy(word).into_owned())

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nearpage_files::TemporaryFolder;
 use nearpage_machine::{Machine, ThreadPlacement};
 use nearpage_plan::{Later, Mechanism, PlaceRule, Plan, ProgramImage, Target, translate};
 
@@ -19,8 +20,7 @@ use self::outcome::{changed_places, outcome};
 use self::summary::ProcessSummary;
 use self::threads::RunThreads;
 use crate::Environment;
-use crate::error::{Error, IoContext};
-use crate::temporary::TemporaryFolder;
+use crate::error::{Error, IoContext, NO_FOLDER};
 
 /// Linux's default of `vm.max_map_count`.
 const MAPPINGS_DEFAULT: u32 = 65_530;
@@ -132,7 +132,7 @@ impl Placing {
         let compact = translate(options.plans, options.rules, &target, programs)?;
         warnings.extend(compact.warnings);
 
-        let folder = TemporaryFolder::new("plan")?;
+        let folder = TemporaryFolder::new("plan").context(NO_FOLDER)?;
         let plan_file = folder.path().join(PLAN_FILE);
         let placing = Self {
             folder,

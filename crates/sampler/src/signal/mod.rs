@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nearpage_files::memory_folder;
 use nearpage_wire::samples::{Ended, Header, Kind, SLOTS_MAX};
 use rustc_hash::FxHashSet;
 
@@ -259,7 +260,7 @@ impl Sampled {
         out: &mut Vec<u8>,
     ) {
         let began = std::time::Instant::now();
-        let live = proc_root.join(format!("{}/maps", self.process.pid()));
+        let live = memory_folder(proc_root, self.process.pid()).join("maps");
         let copy = self.path.with_extension("maps");
         // Read in as few pieces as the kernel gives; as a rule, nothing has changed.
         let mut text = Vec::with_capacity(self.maps.len() + MAPS_BYTES);
@@ -356,6 +357,20 @@ mod tests {
             told.push(format!("{tid} {time_ns} {what}"));
         }
         told
+    }
+
+    #[test]
+    fn a_process_outlives_its_main_thread_that_ends_before_another_says_that_it_began() {
+        let samples = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("70")).unwrap();
+        let mut signals = Signals::new(samples.path(), root.path(), 4_000_000);
+        let slots = [(3, 70, 110, 0), (2, 71, 120, 0), (1, 71, 130, 0)];
+        ring(samples.path(), 70, 100, true, &slots);
+        let mut bytes = Vec::new();
+        signals.drain(200, false, &mut bytes);
+        let expected = ["71 120 fork of 70", "70 121 exit", "71 130 sample"];
+        assert_eq!(told(&bytes)[1..], expected);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use nearpage_files::bytes_of_text;
 use nearpage_perf_abi::{Map, Sideband, header};
 use nearpage_wire::samples::{Header, Kind, Slot};
 use rustc_hash::FxHashMap;
@@ -16,6 +17,8 @@ pub(crate) struct Process {
     pid: u32,
     start_ns: u64,
     threads: FxHashMap<u32, ()>,
+    /// The last known thread has ended. One that it began may go on: a thread says so itself, once it runs.
+    ended_last: Option<u32>,
     /// Mappings told so far, by address.
     mapped: BTreeMap<u64, Mapping>,
 }
@@ -39,7 +42,7 @@ impl Process {
             let exec = Sideband::Name {
                 pid,
                 tid: pid,
-                name: name.as_bytes(),
+                name: name.trim_ascii_end(),
                 exec: true,
             };
             origin.append(exec, out);
@@ -48,6 +51,7 @@ impl Process {
             pid,
             start_ns,
             threads: FxHashMap::from_iter([(pid, ())]),
+            ended_last: None,
             mapped: BTreeMap::new(),
         }
     }
@@ -79,6 +83,16 @@ impl Process {
                     parent_pid: pid,
                 };
                 origin.append(fork, out);
+                if let Some(tid) = self.ended_last.take() {
+                    self.threads.remove(&tid);
+                    let origin = Origin::new(pid, tid, time_ns.saturating_add(1));
+                    origin.append(Sideband::Exit { pid, tid }, out);
+                }
+            }
+            // With it the process would end, and what is mapped be forgotten.
+            Kind::ThreadEnds if self.threads.len() == 1 => {
+                self.ended_last = Some(tid);
+                return 0;
             }
             Kind::ThreadEnds => {
                 self.threads.remove(&tid);
@@ -110,7 +124,7 @@ impl Process {
                 length: mapping.end - mapping.begin,
                 file_offset: mapping.file_offset,
                 protection: mapping.protection,
-                path: mapping.path.as_bytes(),
+                path: &bytes_of_text(&mapping.path),
                 ..Map::default()
             };
             Origin::new(self.pid, self.pid, time_ns).append(Sideband::Map(map), out);
@@ -153,7 +167,6 @@ fn append_sample(out: &mut Vec<u8>, pid: u32, time_ns: u64, slot: &Slot) {
 }
 
 /// The name of a process, as far as it still runs.
-fn name(pid: u32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().to_owned()
+fn name(pid: u32) -> Vec<u8> {
+    std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default()
 }

@@ -6,47 +6,56 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, IoContext};
+use crate::{memory_folder, own_user};
 
 const PREFIX: &str = "nearpage-";
 
 /// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
 /// is made where its owner was killed.
 #[derive(Debug)]
-pub(crate) struct TemporaryFolder {
+pub struct TemporaryFolder {
     path: PathBuf,
     /// The folder, locked: the kernel lets go of it however this process ends.
     _owned: File,
 }
 
 impl TemporaryFolder {
-    /// Makes one; `purpose` becomes part of its name.
-    pub(crate) fn new(purpose: &str) -> Result<Self, Error> {
+    /// Makes one in the folder for temporary files; `purpose` becomes part of its name.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn new(purpose: &str) -> io::Result<Self> {
         Self::below(&std::env::temp_dir(), purpose)
     }
 
-    fn below(parent: &Path, purpose: &str) -> Result<Self, Error> {
+    /// Makes one in another folder.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn below(parent: &Path, purpose: &str) -> io::Result<Self> {
         remove_left(parent);
         let name = |number: u32| {
             let process = std::process::id();
             parent.join(format!("{PREFIX}{purpose}-{process}-{number}"))
         };
-        let failure = "can't make a temporary folder";
+        let in_parent = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", parent.display()))
+        };
         for path in (0..1000).map(name) {
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => {
-                    if let Some(_owned) = made.and_then(|()| own(&path)).at(&path, failure)? {
+                    if let Some(_owned) = made.and_then(|()| own(&path)).map_err(in_parent)? {
                         return Ok(Self { path, _owned });
                     }
                 }
             }
         }
-        Err(io::ErrorKind::AlreadyExists.into()).at(&name(0), failure)
+        Err(in_parent(io::ErrorKind::AlreadyExists.into()))
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -68,8 +77,7 @@ fn own_number(folder: &File) -> u64 {
 /// Removes folders of this user whose owners were killed, unless a program that they left behind may still look there.
 /// Best effort: what stays is small files.
 fn remove_left(parent: &Path) {
-    // SAFETY: takes nothing, cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = own_user();
     let is_left = |path: &PathBuf| {
         let metadata = fs::symlink_metadata(path);
         metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user)
@@ -95,9 +103,11 @@ fn is_name(name: &str) -> bool {
 /// Does the environment of a running process name the path?
 fn is_named_to_a_process(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let proc_root = Path::new("/proc");
+    let processes = fs::read_dir(proc_root).into_iter().flatten().flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut environments =
-        processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok());
+        processes.filter_map(|pid| fs::read(memory_folder(proc_root, pid).join("environ")).ok());
     environments.any(|text| text.windows(name.len()).any(|part| part == name))
 }
 

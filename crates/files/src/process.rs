@@ -1,0 +1,280 @@
+//! Files of running processes (`proc(5)`): what of `/proc/PID` tells of memory while any thread lives, and the file behind a
+//! mapping whose path does not lead to it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::open;
+
+/// What the kernel appends to the path of a mapped file that no longer has that name.
+const DELETED: &[u8] = b" (deleted)";
+
+/// Does a `stat` file tell of a thread that has ended?
+fn has_ended(stat: &[u8]) -> bool {
+    // The name before it may contain anything.
+    let after = stat.iter().rposition(|byte| *byte == b')');
+    let state = after.and_then(|at| stat.get(at + 2));
+    matches!(state, Some(b'Z' | b'X' | b'x'))
+}
+
+fn thread_has_ended(folder: &Path) -> bool {
+    fs::read(folder.join("stat")).is_ok_and(|stat| has_ended(&stat))
+}
+
+/// A thread of a process that has its memory: the main thread or, where that one has ended and others run on, one of them.
+/// `None`: all have ended. Of a process that does not exist, its number.
+pub fn living_thread(proc_root: &Path, pid: u32) -> Option<u32> {
+    let folder = proc_root.join(pid.to_string());
+    if !thread_has_ended(&folder) {
+        return Some(pid);
+    }
+    let threads = fs::read_dir(folder.join("task")).ok()?.flatten();
+    threads
+        .filter(|entry| !thread_has_ended(&entry.path()))
+        .find_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The folder under `/proc` that tells of a process's memory, root and program. That of the main thread is empty once this
+/// thread has ended.
+pub fn memory_folder(proc_root: &Path, pid: u32) -> PathBuf {
+    let folder = proc_root.join(pid.to_string());
+    match living_thread(proc_root, pid) {
+        Some(tid) if tid != pid => folder.join("task").join(tid.to_string()),
+        _ => folder,
+    }
+}
+
+/// The file that a process sees at `path`, which may live in another mount namespace.
+pub fn path_inside(proc_root: &Path, pid: u32, path: &Path) -> PathBuf {
+    let root = memory_folder(proc_root, pid).join("root");
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// A line of `/proc/PID/maps`.
+struct Line {
+    range: Range<u64>,
+    inode: u64,
+    path: Vec<u8>,
+}
+
+impl Line {
+    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let (begin, end) = text()?.split_once('-')?;
+        let address = |digits| u64::from_str_radix(digits, 16).ok();
+        let range = address(begin)?..address(end)?;
+        let inode = (text()?, text()?, text()?, text()?).3.parse().ok()?;
+        let path = fields.next().unwrap_or_default().trim_ascii_start();
+        Some(Self {
+            range,
+            inode,
+            path: without_octal_newlines(path),
+        })
+    }
+
+    fn is_of(&self, path: &[u8]) -> bool {
+        self.path == path
+            || self.path.strip_suffix(DELETED) == Some(path)
+            || path.strip_suffix(DELETED) == Some(&self.path)
+    }
+}
+
+/// The kernel writes a newline in octal.
+fn without_octal_newlines(path: &[u8]) -> Vec<u8> {
+    let mut rest = path;
+    let mut plain = Vec::with_capacity(path.len());
+    while let Some((first, after)) = rest.split_first() {
+        let (byte, after) = match rest.strip_prefix(b"\\012") {
+            Some(after) => (b'\n', after),
+            None => (*first, after),
+        };
+        plain.push(byte);
+        rest = after;
+    }
+    plain
+}
+
+/// A file that a process has mapped.
+pub struct MappedFile {
+    folder: PathBuf,
+    own_folder: PathBuf,
+    line: Line,
+}
+
+impl MappedFile {
+    /// What the process has mapped at `address`, if that is still the file whose path was `path` when it was mapped.
+    pub fn find(proc_root: &Path, pid: u32, address: u64, path: &Path) -> Option<Self> {
+        let folder = memory_folder(proc_root, pid);
+        let maps = fs::read(folder.join("maps")).ok()?;
+        let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
+        let line = lines.find(|line| line.range.contains(&address))?;
+        line.is_of(path.as_os_str().as_bytes()).then(|| Self {
+            folder,
+            own_folder: proc_root.join(pid.to_string()),
+            line,
+        })
+    }
+
+    /// Has it lost its name, so that whatever is at its path now is another file? So has a memfd.
+    pub fn is_deleted(&self) -> bool {
+        self.line.path.ends_with(DELETED)
+    }
+
+    /// Opens it without its name: through `map_files`, which takes CAP_CHECKPOINT_RESTORE, else as the process's program or
+    /// through one of the process's descriptors.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] where none of them leads to it.
+    pub fn open(&self) -> io::Result<File> {
+        let Range { start, end } = self.line.range;
+        let by_address = self.own_folder.join(format!("map_files/{start:x}-{end:x}"));
+        let descriptors = fs::read_dir(self.folder.join("fd"));
+        let descriptors = descriptors.into_iter().flatten().flatten();
+        let links = [by_address, self.folder.join("exe")];
+        let links = links
+            .into_iter()
+            .chain(descriptors.map(|entry| entry.path()));
+        links
+            .filter(|link| self.leads_here(link))
+            .find_map(|link| open(&link).ok())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn leads_here(&self, link: &Path) -> bool {
+        let same_name = fs::read_link(link)
+            .is_ok_and(|to| to.as_os_str() == OsStr::from_bytes(&self.line.path));
+        same_name && fs::metadata(link).is_ok_and(|file| file.ino() == self.line.inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const ENDED: &str = "7 (a) b) Z 1 7 7 0 -1 4227084 0\n";
+    const RUNS: &str = "8 (\u{7f} Z) S 1 7 7 0 -1 4194560 0\n";
+
+    fn proc_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn memory_is_told_of_by_a_thread_that_lives() {
+        let root = proc_with(&[
+            ("7/stat", ENDED),
+            ("7/task/7/stat", ENDED),
+            ("7/task/8/stat", RUNS),
+            ("9/stat", ENDED),
+            ("9/task/9/stat", ENDED),
+            ("10/stat", RUNS),
+        ]);
+        let living = |pid| living_thread(root.path(), pid);
+        assert_eq!(
+            [living(7), living(9), living(10), living(11)],
+            [Some(8), None, Some(10), Some(11)]
+        );
+        assert_eq!(memory_folder(root.path(), 7), root.path().join("7/task/8"));
+        assert_eq!(
+            path_inside(root.path(), 10, Path::new("/lib/x.so")),
+            root.path().join("10/root/lib/x.so")
+        );
+    }
+
+    #[test]
+    fn lines_of_maps_are_bytes() {
+        let line = |text: &[u8]| Line::parse(text).map(|line| (line.range, line.inode, line.path));
+        assert_eq!(
+            line(b"7f00-7f10 r-xp 00002000 fe:01 1234                       /caf\xe9/a b\\012c (deleted)"),
+            Some((0x7f00..0x7f10, 1234, b"/caf\xe9/a b\nc (deleted)".to_vec()))
+        );
+        assert_eq!(
+            line(b"1000-2000 rw-p 00000000 00:00 0 "),
+            Some((0x1000..0x2000, 0, Vec::new()))
+        );
+        for nonsense in [&b""[..], b"nonsense", b"1-2 r", b"1-2 r--p 0 0:0 x /a"] {
+            assert_eq!(line(nonsense), None);
+        }
+    }
+
+    /// A process that runs the file of `sleep` from `program`, which is then removed.
+    fn nameless(folder: &Path, program: &Path) -> Child {
+        let program = folder.join(program);
+        fs::copy("/bin/sleep", &program).unwrap();
+        let child = Command::new(&program).arg("100").spawn().unwrap();
+        fs::remove_file(&program).unwrap();
+        child
+    }
+
+    fn start_of_program(pid: u32, path: &Path) -> u64 {
+        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap();
+        let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
+        let line = lines.find(|line| line.is_of(path.as_os_str().as_bytes()));
+        line.unwrap().range.start
+    }
+
+    #[test]
+    fn a_program_that_was_replaced_is_opened_and_not_what_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        let mut child = nameless(folder.path(), Path::new("program"));
+        fs::write(&path, "another").unwrap();
+        let proc_root = Path::new("/proc");
+        let at = start_of_program(child.id(), &path);
+        let found = MappedFile::find(proc_root, child.id(), at, &path).unwrap();
+        let mut bytes = Vec::new();
+        found.open().unwrap().read_to_end(&mut bytes).unwrap();
+        let other = MappedFile::find(proc_root, child.id(), at, Path::new("/bin/other"));
+        let (is_deleted, is_other) = (found.is_deleted(), other.is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_deleted && !is_other);
+        assert_eq!(bytes, fs::read("/bin/sleep").unwrap());
+        assert!(MappedFile::find(proc_root, child.id(), at, &path).is_none());
+    }
+
+    #[test]
+    fn a_program_in_memory_alone_is_opened() {
+        // SAFETY: a name that ends in a zero byte; the descriptor it returns is ours.
+        let memory = unsafe {
+            use std::os::fd::FromRawFd;
+            let fd = libc::memfd_create(c"x".as_ptr(), 0);
+            assert!(fd >= 0);
+            File::from_raw_fd(fd)
+        };
+        let link = format!("/proc/self/fd/{}", memory.as_raw_fd());
+        fs::copy("/bin/sleep", &link).unwrap();
+        let mut child = Command::new(&link)
+            .arg0("sleep")
+            .arg("100")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let path = Path::new("/memfd:x (deleted)");
+        let at = start_of_program(child.id(), path);
+        let found = MappedFile::find(Path::new("/proc"), child.id(), at, path);
+        let opened = found.and_then(|found| found.open().ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut bytes = Vec::new();
+        opened.unwrap().read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, fs::read("/bin/sleep").unwrap());
+    }
+}

@@ -1,0 +1,301 @@
+//! Processes that `/proc` shows otherwise than most, names and paths that are not UTF-8, code without a file of its name: they
+//! are observed as any other.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearpage_tests::{Case, Finished, nearpage_path};
+use serde_json::Value;
+
+/// `walk MODE…` reads and writes all over a static and a heap array for a second of its CPU time, or until its folder has a file
+/// `end` where MODE is `on`. Before that, `named` gives itself a name in Latin-1, `memory` executes itself from a memfd, `alone`
+/// leaves everything to a thread when the main thread has ended, and `library FILE` has the walk done by a copy of a library in a
+/// memfd. Creates `ready`.
+const WALK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+#define CELLS (2u << 20)
+static int is_on;
+int goes_on(void) {
+    if (is_on) return access("end", F_OK) != 0;
+    return clock() < CLOCKS_PER_SEC;
+}
+#ifdef LIBRARY
+unsigned long in_library[CELLS];
+void walk(int (*go_on)(void)) {
+    unsigned long at = 88172645463325252ul;
+    while (go_on())
+        for (int i = 0; i < 200000; i++)
+            at ^= at << 13, at ^= at >> 7, at ^= at << 17, in_library[at % CELLS]++;
+}
+#else
+unsigned long in_program[CELLS];
+extern void walk(int (*go_on)(void)) __attribute__((weak));
+static void (*walk_there)(int (*)(void));
+__attribute__((noinline)) static unsigned long *make_table(void) { return malloc(CELLS * 8); }
+static int copy(const char *name) {
+    int from = open(name, O_RDONLY), to = memfd_create("copy", 0);
+    char bytes[65536];
+    long count;
+    while ((count = read(from, bytes, sizeof bytes)) > 0)
+        if (write(to, bytes, count) != count) exit(8);
+    close(from);
+    return to;
+}
+static void *run(void *main_thread) {
+    if (main_thread) pthread_join(*(pthread_t *)main_thread, 0);
+    unsigned long at = 88172645463325252ul, *table = make_table();
+    close(open("ready", O_CREAT | O_WRONLY, 0644));
+    if (walk_there) walk_there(goes_on);
+    while (goes_on())
+        for (int i = 0; i < 200000; i++)
+            at ^= at << 13, at ^= at >> 7, at ^= at << 17, in_program[at % CELLS] += table[at / 3 % CELLS]++;
+    puts("done");
+    exit(0);
+}
+int main(int count, char **words, char **environment) {
+    int is_alone = 0;
+    walk_there = walk;
+    for (int i = 1; i < count; i++) {
+        if (!strcmp(words[i], "on")) is_on = 1;
+        if (!strcmp(words[i], "named")) prctl(PR_SET_NAME, "caf\xe9 (x)");
+        if (!strcmp(words[i], "alone")) is_alone = 1;
+        if (!strcmp(words[i], "memory")) {
+            words[i] = "from";
+            fexecve(copy("/proc/self/exe"), words, environment);
+            return 9;
+        }
+        if (!strcmp(words[i], "library")) {
+            char name[64];
+            int library = copy(words[++i]);
+            sprintf(name, "/proc/self/fd/%d", library);
+            void *opened = dlopen(name, RTLD_NOW);
+            close(library);
+            if (!opened || !(walk_there = dlsym(opened, "walk"))) return puts(dlerror()), 10;
+        }
+    }
+    if (!is_alone) run(0);
+    static pthread_t own;
+    own = pthread_self();
+    pthread_t other;
+    pthread_create(&other, 0, run, &own);
+    pthread_exit(0);
+}
+#endif
+"#;
+
+/// Compiles [`WALK`] to a file of the case.
+fn compile(case: &Case, name: impl AsRef<Path>, options: &[&OsStr]) -> PathBuf {
+    let source = case.write("walk.c", WALK);
+    let program = case.path(name);
+    let mut compiler = case.command("cc");
+    compiler.args(["-g", "-O1", "-pthread", "-o"]).arg(&program);
+    compiler.arg(source).args(options).arg("-ldl");
+    case.run(compiler).success();
+    program
+}
+
+fn options<const N: usize>(options: [&str; N]) -> [&OsStr; N] {
+    options.map(OsStr::new)
+}
+
+/// A program of the case that runs until the test ends.
+struct Running(Child);
+
+impl Running {
+    fn start(case: &Case, program: &Path, words: &[&str]) -> Self {
+        let mut command = case.command(program);
+        command.args(words).current_dir(case.folder());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let running = Self(command.spawn().unwrap());
+        let begin = Instant::now();
+        while !case.path("ready").exists() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not run");
+            sleep(Duration::from_millis(5));
+        }
+        running
+    }
+
+    fn record(&self, case: &Case) -> Finished {
+        let pid = self.0.id().to_string();
+        case.nearpage([
+            "record", "-o", "r", "--rate", "499", "--for", "2s", "-p", &pid,
+        ])
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn json(case: &Case, arguments: &[&str]) -> Value {
+    let finished = case.nearpage(arguments).success();
+    serde_json::from_str(&finished.stdout).expect("JSON")
+}
+
+/// The names of the report's objects, of which there are samples and almost all of them decoded.
+fn objects(case: &Case, recording: &str) -> Vec<String> {
+    let report = json(case, &["report", recording, "--json"]);
+    let number = |key: &str| report[key].as_f64().expect("a number");
+    let samples = number("accesses") + number("compute") + number("undecoded");
+    assert!(
+        number("accesses") >= 5.0 && number("undecoded") <= 0.05 * samples,
+        "{report:#}"
+    );
+    let objects = report["objects"].as_array().expect("objects").iter();
+    objects
+        .map(|object| object["name"].as_str().expect("a name").to_owned())
+        .collect()
+}
+
+#[track_caller]
+fn names(case: &Case, recording: &str, object: &str) {
+    let found = objects(case, recording);
+    assert!(
+        found.iter().any(|name| name.contains(object)),
+        "{object}: {found:?}"
+    );
+}
+
+#[test]
+fn a_process_without_its_main_thread_is_observed() {
+    let case = Case::new("unusual_main_thread");
+    let program = compile(&case, "walk", &[]);
+    let running = Running::start(&case, &program, &["on", "alone"]);
+    let pid = running.0.id();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    assert!(stat.contains(") Z "), "{stat}");
+    running.record(&case).success();
+    names(&case, "r", "in_program");
+    let metadata: Value = serde_json::from_str(&case.read("r/recording.json")).unwrap();
+    assert_eq!(metadata["command"][1], "on", "{metadata:#}");
+    assert_ne!(metadata["build_id"], "", "{metadata:#}");
+    let pid = pid.to_string();
+    // Until it is told to end.
+    let mut daemon = case.command("timeout");
+    daemon.args(["-s", "INT", "3"]).arg(nearpage_path());
+    daemon.args(["live", "--interval", "0.5", "-p", &pid]);
+    let daemon = case.run(daemon);
+    assert!(daemon.stderr.contains(" walk "), "{daemon}");
+}
+
+#[test]
+fn objects_of_a_command_without_its_main_thread_are_known() {
+    let case = Case::new("unusual_main_thread_command");
+    let program = compile(&case, "walk", &[]);
+    let program = program.to_str().unwrap();
+    for source in ["clock", "signal"] {
+        let fixed = ["record", "--force", "--source", source, "--rate", "499"];
+        let command = ["-o", "r", "--", program, "alone"];
+        case.nearpage(fixed.iter().chain(&command)).success();
+        names(&case, "r", "in_program");
+        names(&case, "r", "make_table");
+    }
+}
+
+#[test]
+fn a_process_with_a_name_that_is_not_utf8_is_observed() {
+    let case = Case::new("unusual_name");
+    let program = compile(&case, "walk", &[]);
+    let running = Running::start(&case, &program, &["on", "named"]);
+    running.record(&case).success();
+    names(&case, "r", "in_program");
+    let rows = case.nearpage(["export", "r", "--to", "csv", "-o", "rows.csv"]);
+    rows.success();
+    assert!(case.read("rows.csv").contains("caf\u{fffd} (x)"));
+}
+
+/// A folder of the case whose name is Latin-1.
+fn latin(case: &Case) -> PathBuf {
+    let folder = case.path(OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
+    let case = Case::new("unusual_path");
+    let folder = latin(&case);
+    let library = OsStr::from_bytes(b"libwalk\xfc.so");
+    let built = options(["-shared", "-fPIC", "-DLIBRARY"]);
+    compile(&case, folder.join(library), &built);
+    let mut search = OsString::from("-Wl,-rpath,");
+    search.push(&folder);
+    let file = folder.join(library);
+    let program = folder.join(OsStr::from_bytes(b"w\xe4lk"));
+    let needed = OsStr::new("-Wl,--no-as-needed");
+    compile(&case, &program, &[needed, file.as_os_str(), &search]);
+    let observed = |recording: &str, words: &[&str]| {
+        let mut command = case.command(nearpage_path());
+        command.args(["record", "--rate", "499", "-o", recording, "--"]);
+        command.arg(&program).args(words);
+        case.run(command).success();
+    };
+    observed("library", &[]);
+    names(&case, "library", "in_library");
+    let report = case.nearpage(["report", "library"]).success();
+    assert!(!report.stdout.contains("no static objects"), "{report}");
+    let planned = ["plan", "library", "--machine", "opteron-4", "--policy"];
+    case.nearpage(planned.iter().chain(&["interleave", "-o", "p.toml"]))
+        .success();
+    let plan = case.read("p.toml");
+    assert!(plan.contains("in_library"), "{plan}");
+    // It finds the objects of the program and its library by their symbols again.
+    let mut command = case.command(nearpage_path());
+    command
+        .args(["run", "--plan", "p.toml", "--"])
+        .arg(&program);
+    let run = case.run(command).success();
+    assert!(!run.stderr.contains("has no static object"), "{run}");
+}
+
+#[test]
+fn code_without_a_file_is_decoded_and_named() {
+    let case = Case::new("unusual_memfd");
+    let program = compile(&case, "walk", &[]);
+    let program = program.to_str().unwrap();
+    let built = options(["-shared", "-fPIC", "-DLIBRARY"]);
+    compile(&case, "libwalk.so", &built);
+    let recorded = |words: &[&str]| {
+        let fixed = [
+            "record", "--force", "--rate", "499", "-o", "r", "--", program,
+        ];
+        case.nearpage(fixed.iter().chain(words)).success()
+    };
+    recorded(&["memory"]);
+    names(&case, "r", "in_program");
+    names(&case, "r", "make_table");
+    recorded(&["library", "libwalk.so"]);
+    names(&case, "r", "in_library");
+}
+
+#[test]
+fn a_program_that_was_replaced_while_it_ran_is_decoded_and_named() {
+    for build_id in ["-Wl,--build-id", "-Wl,--build-id=none"] {
+        let case = Case::new("unusual_replaced");
+        let program = compile(&case, "walk", &options([build_id]));
+        let running = Running::start(&case, &program, &["on"]);
+        // As linkers do: another file of that name.
+        fs::remove_file(&program).unwrap();
+        fs::copy("/bin/true", &program).unwrap();
+        running.record(&case).success();
+        names(&case, "r", "in_program");
+    }
+}
