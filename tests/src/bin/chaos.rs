@@ -11,12 +11,13 @@ use nearpage_tests::{nearpage_path, target};
 const HELP: &str = "\
 Real programs under nearpage while things go wrong around them.
 
-Usage: tests/chaos [--seed N] [--events N] [--from N] [--folder DIR] [--list]
+Usage: tests/chaos [--seed N] [--events N] [--from N] [--folder DIR] [--kill] [--list]
 
   --seed N      events are drawn from this (1)
   --events N    up to this number (1000)
   --from N      from this number on (after the last that the folder's log has)
-  --folder DIR  where events happen, with events.log (target/chaos/SEED); of harmful ones everything is kept there
+  --folder DIR  where events happen, with events.log (target/chaos/SEED, with --kill kill-SEED); of harmful ones everything is kept there
+  --kill        nearpage is killed in every one, at some moment
   --list        say what would happen
 
 A run that was interrupted goes on where it was. NEARPAGE_BIN names the command under test.
@@ -27,6 +28,7 @@ struct Options {
     events: u64,
     from: Option<u64>,
     folder: Option<PathBuf>,
+    kill: bool,
     list: bool,
 }
 
@@ -36,12 +38,18 @@ fn options() -> Result<Options, String> {
         events: 1000,
         from: None,
         folder: None,
+        kill: false,
         list: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        if word == "--list" {
-            options.list = true;
+        let switch = match word.as_str() {
+            "--list" => Some(&mut options.list),
+            "--kill" => Some(&mut options.kill),
+            _ => None,
+        };
+        if let Some(switch) = switch {
+            *switch = true;
             continue;
         }
         let value = words
@@ -87,15 +95,22 @@ fn run(options: &Options) -> io::Result<usize> {
     let programs = available();
     let folder = match &options.folder {
         Some(folder) => folder.clone(),
-        None => target().join(format!("chaos/{}", options.seed)),
+        None => {
+            let kind = if options.kill { "kill-" } else { "" };
+            target().join(format!("chaos/{kind}{}", options.seed))
+        }
     };
     fs::create_dir_all(&folder)?;
     let log = folder.join("events.log");
     let before = fs::read_to_string(&log).unwrap_or_default();
+    let draw = match options.kill {
+        true => Event::killed,
+        false => Event::draw,
+    };
     let from = options.from.unwrap_or(before.lines().count() as u64);
     if options.list {
         for number in from..options.events {
-            println!("{number} {}", Event::draw(options.seed, number, &programs));
+            println!("{number} {}", draw(options.seed, number, &programs));
         }
         return Ok(0);
     }
@@ -112,7 +127,7 @@ fn run(options: &Options) -> io::Result<usize> {
         .filter(|line| line.contains(" HARM "))
         .count();
     for number in from..options.events {
-        let event = Event::draw(options.seed, number, &programs);
+        let event = draw(options.seed, number, &programs);
         let line = match harness.run(&event)? {
             None => format!("{number} well {event}"),
             Some(harm) => {

@@ -132,6 +132,15 @@ impl Event {
             mishap: Mishap::draw(&mut random),
         }
     }
+
+    /// The same where nearpage is killed, at some moment of its first second and a half.
+    pub fn killed(seed: u64, number: u64, programs: &[&'static Program]) -> Self {
+        let after_ms = 1 + Random::new(!seed, number).below(1500);
+        Self {
+            mishap: Mishap::Signal("KILL", after_ms),
+            ..Self::draw(seed, number, programs)
+        }
+    }
 }
 
 impl fmt::Display for Event {
