@@ -218,16 +218,29 @@ mod tests {
     fn nameless(folder: &Path, program: &Path) -> Child {
         let program = folder.join(program);
         fs::copy("/bin/sleep", &program).unwrap();
-        let child = Command::new(&program).arg("100").spawn().unwrap();
+        // A process that another test starts meanwhile has the copy open until it executes its own program.
+        let child = (0..6000).find_map(|_| match Command::new(&program).arg("100").spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                None
+            }
+            started => Some(started.unwrap()),
+        });
         fs::remove_file(&program).unwrap();
-        child
+        child.expect("not busy for good")
     }
 
+    /// Where a process has mapped the program: a moment after it was started, when it has its own memory.
     fn start_of_program(pid: u32, path: &Path) -> u64 {
-        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap();
-        let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
-        let line = lines.find(|line| line.is_of(path.as_os_str().as_bytes()));
-        line.unwrap().range.start
+        for _ in 0..6000 {
+            let maps = fs::read(format!("/proc/{pid}/maps")).unwrap();
+            let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
+            if let Some(line) = lines.find(|line| line.is_of(path.as_os_str().as_bytes())) {
+                return line.range.start;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("{pid} has not mapped {} after a minute", path.display());
     }
 
     #[test]

@@ -94,7 +94,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).expect("it listens");
         write!(
             stream,
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         )
         .expect("sent");
         let mut text = String::new();
