@@ -1,9 +1,7 @@
 //! `nearpage view`: recordings, plans and simulations in a browser.
 
 use std::env;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
@@ -77,9 +75,7 @@ impl Opener {
             "<!doctype html><meta charset=utf-8><title>nearpage</title>\
              <meta http-equiv=refresh content=\"0;url={address}\"><a href=\"{address}\">nearpage</a>\n"
         );
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(opener.file())?.write_all(text.as_bytes())?;
+        nearpage_files::create(&opener.file())?.write_all(text.as_bytes())?;
         Ok(opener)
     }
 

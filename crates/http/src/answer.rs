@@ -18,7 +18,7 @@ pub struct Head<'a> {
     pub method: Method,
     /// Path and parameters, as they were sent: `/metrics?x=1`.
     pub target: &'a str,
-    /// By what name the client calls this server; none where it sent none, or more than one.
+    /// By what name the client calls this server; none where it sent none.
     pub host: Option<&'a str>,
     /// Which site's page asks; none where no page does.
     pub origin: Option<&'a str>,

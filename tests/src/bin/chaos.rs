@@ -5,86 +5,42 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
 use nearpage_tests::chaos::{Event, Harness, available};
 use nearpage_tests::{nearpage_path, target};
 
-const HELP: &str = "\
-Real programs under nearpage while things go wrong around them.
-
-Usage: tests/chaos [--seed N] [--events N] [--from N] [--folder DIR] [--kill] [--list]
-
-  --seed N      events are drawn from this (1)
-  --events N    up to this number (1000)
-  --from N      from this number on (after the last that the folder's log has)
-  --folder DIR  where events happen, with events.log (target/chaos/SEED, with --kill kill-SEED); of harmful ones everything is kept there
-  --kill        nearpage is killed in every one, at some moment
-  --list        say what would happen
-
-A run that was interrupted goes on where it was. NEARPAGE_BIN names the command under test.
-";
-
+/// Real programs under nearpage while things go wrong around them
+///
+/// A run that was interrupted goes on where it was. NEARPAGE_BIN names the command under test.
+#[derive(Parser)]
+#[command(name = "tests/chaos")]
 struct Options {
+    /// Events are drawn from this
+    #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Up to this number
+    #[arg(long, default_value_t = 1000)]
     events: u64,
+    /// From this number on [default: after the last that the folder's log has]
+    #[arg(long)]
     from: Option<u64>,
+    /// Where events happen, with events.log; of harmful ones everything is kept there [default: target/chaos/SEED, with
+    /// --kill target/chaos/kill-SEED]
+    #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
+    /// nearpage is killed in every one, at some moment
+    #[arg(long)]
     kill: bool,
+    /// Say what would happen
+    #[arg(long)]
     list: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let mut options = Options {
-        seed: 1,
-        events: 1000,
-        from: None,
-        folder: None,
-        kill: false,
-        list: false,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let switch = match word.as_str() {
-            "--list" => Some(&mut options.list),
-            "--kill" => Some(&mut options.kill),
-            _ => None,
-        };
-        if let Some(switch) = switch {
-            *switch = true;
-            continue;
-        }
-        let value = words
-            .next()
-            .ok_or_else(|| format!("{word} needs a value"))?;
-        let number = || {
-            value
-                .parse()
-                .map_err(|_| format!("{word} {value}: not a number"))
-        };
-        match word.as_str() {
-            "--seed" => options.seed = number()?,
-            "--events" => options.events = number()?,
-            "--from" => options.from = Some(number()?),
-            "--folder" => options.folder = Some(PathBuf::from(value)),
-            _ => return Err(format!("{word}: not an option")),
-        }
-    }
-    Ok(options)
-}
-
 fn main() -> ExitCode {
-    if std::env::args().any(|word| word == "--help" || word == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    let done = options().map(|options| run(&options));
-    match done {
-        Ok(Ok(harms)) => ExitCode::from(u8::from(harms > 0)),
-        Ok(Err(error)) => {
+    match run(&Options::parse()) {
+        Ok(harms) => ExitCode::from(u8::from(harms > 0)),
+        Err(error) => {
             eprintln!("chaos: {error}");
-            ExitCode::from(2)
-        }
-        Err(message) => {
-            eprint!("chaos: {message}\n{HELP}");
             ExitCode::from(2)
         }
     }

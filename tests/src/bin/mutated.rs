@@ -5,71 +5,36 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
 use nearpage_tests::mutated::{COMMANDS, Seeds, Trials};
 use nearpage_tests::{nearpage_path, target};
 
-const HELP: &str = "\
-Recordings that lie, under each command that reads recordings.
-
-Usage: tests/mutated [--seed N] [--count N] [--from N] [--folder DIR]
-
-  --seed N      recordings are changed by choices drawn from this (1)
-  --count N     up to this number (2000)
-  --from N      from this number on (0)
-  --folder DIR  where they are made, from the sound ones in DIR/seeds (target/mutated); those that a command fails on stay
-
-A command fails that panics, is ended by a signal, takes longer than 20 s or more than 1 GiB. NEARPAGE_BIN names the
-nearpage under test. --from N --count N+1 makes one again, from the same sound recordings.
-";
-
+/// Recordings that lie, under each command that reads recordings
+///
+/// A command fails that panics, is ended by a signal, takes longer than 20 s or more than 1 GiB. NEARPAGE_BIN names the
+/// nearpage under test. --from N --count N+1 makes one again, from the same sound recordings.
+#[derive(Parser)]
+#[command(name = "tests/mutated")]
 struct Options {
+    /// Recordings are changed by choices drawn from this
+    #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Up to this number
+    #[arg(long, default_value_t = 2000)]
     count: u64,
+    /// From this number on
+    #[arg(long, default_value_t = 0)]
     from: u64,
-    folder: PathBuf,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options {
-        seed: 1,
-        count: 2000,
-        from: 0,
-        folder: target().join("mutated"),
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let value = words
-            .next()
-            .ok_or_else(|| format!("{word} needs a value"))?;
-        let number = || {
-            value
-                .parse()
-                .map_err(|_| format!("{word} {value}: not a number"))
-        };
-        match word.as_str() {
-            "--seed" => options.seed = number()?,
-            "--count" => options.count = number()?,
-            "--from" => options.from = number()?,
-            "--folder" => options.folder = PathBuf::from(value),
-            _ => return Err(format!("{word}: not an option")),
-        }
-    }
-    Ok(options)
+    /// Where they are made, from the sound ones in DIR/seeds; those that a command fails on stay [default: target/mutated]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    if std::env::args().any(|word| word == "--help" || word == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    match options().map(|options| run(&options)) {
-        Ok(Ok(failures)) => ExitCode::from(u8::from(failures > 0)),
-        Ok(Err(error)) => {
+    match run(&Options::parse()) {
+        Ok(failures) => ExitCode::from(u8::from(failures > 0)),
+        Err(error) => {
             eprintln!("mutated: {error}");
-            ExitCode::from(2)
-        }
-        Err(message) => {
-            eprint!("mutated: {message}\n{HELP}");
             ExitCode::from(2)
         }
     }
@@ -77,8 +42,12 @@ fn main() -> ExitCode {
 
 /// Runs the commands on the recordings; how many recordings a command failed on.
 fn run(options: &Options) -> io::Result<u64> {
-    fs::create_dir_all(&options.folder)?;
-    let folder = options.folder.canonicalize()?;
+    let folder = options
+        .folder
+        .clone()
+        .unwrap_or_else(|| target().join("mutated"));
+    fs::create_dir_all(&folder)?;
+    let folder = folder.canonicalize()?;
     let nearpage = nearpage_path().canonicalize()?;
     let seeds = Seeds::new(&nearpage, &folder.join("seeds"))?;
     println!(
