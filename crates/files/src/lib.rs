@@ -17,7 +17,7 @@ mod process;
 mod temporary;
 
 pub use names::{bytes_of_text, bytes_to_text, path_from_text, path_to_text, readable};
-pub use process::{MappedFile, living_thread, memory_folder, path_inside};
+pub use process::{MappedFile, MapsLine, living_thread, memory_folder, path_inside};
 pub use temporary::TemporaryFolder;
 
 /// Opens a regular file to be read.

@@ -56,26 +56,39 @@ pub fn path_inside(proc_root: &Path, pid: u32, path: &Path) -> PathBuf {
 }
 
 /// A line of `/proc/PID/maps`.
-struct Line {
-    range: Range<u64>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapsLine {
+    /// Addresses.
+    pub range: Range<u64>,
+    /// Letters or dashes, `r`, `w`, `x` and `p` (private) or `s` (shared).
+    pub permissions: [u8; 4],
+    /// Where in the file the range begins, in bytes.
+    pub file_offset: u64,
     inode: u64,
-    path: Vec<u8>,
+    /// A path, `[heap]`, `[anon:NAME]`…, or nothing.
+    pub path: Vec<u8>,
 }
 
-impl Line {
-    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`.
-    fn parse(line: &[u8]) -> Option<Self> {
+impl MapsLine {
+    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
+    pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(6, |byte| *byte == b' ');
         let mut text = || std::str::from_utf8(fields.next()?).ok();
+        let hexadecimal = |digits| u64::from_str_radix(digits, 16).ok();
         let (begin, end) = text()?.split_once('-')?;
-        let address = |digits| u64::from_str_radix(digits, 16).ok();
-        let range = address(begin)?..address(end)?;
-        let inode = (text()?, text()?, text()?, text()?).3.parse().ok()?;
-        let path = fields.next().unwrap_or_default().trim_ascii_start();
+        let range = hexadecimal(begin)?..hexadecimal(end)?;
+        let permissions = text()?.as_bytes().try_into().ok()?;
+        let file_offset = hexadecimal(text()?)?;
+        let _device = text()?;
+        let inode = text()?.parse().ok()?;
+        let path = fields.next().unwrap_or_default();
+        let spaces = path.iter().take_while(|byte| **byte == b' ').count();
         Some(Self {
             range,
+            permissions,
+            file_offset,
             inode,
-            path: without_octal_newlines(path),
+            path: without_octal_newlines(&path[spaces..]),
         })
     }
 
@@ -105,7 +118,7 @@ fn without_octal_newlines(path: &[u8]) -> Vec<u8> {
 pub struct MappedFile {
     folder: PathBuf,
     own_folder: PathBuf,
-    line: Line,
+    line: MapsLine,
 }
 
 impl MappedFile {
@@ -113,7 +126,9 @@ impl MappedFile {
     pub fn find(proc_root: &Path, pid: u32, address: u64, path: &Path) -> Option<Self> {
         let folder = memory_folder(proc_root, pid);
         let maps = fs::read(folder.join("maps")).ok()?;
-        let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
+        let mut lines = maps
+            .split(|byte| *byte == b'\n')
+            .filter_map(MapsLine::parse);
         let line = lines.find(|line| line.range.contains(&address))?;
         line.is_of(path.as_os_str().as_bytes()).then(|| Self {
             folder,
@@ -200,7 +215,8 @@ mod tests {
 
     #[test]
     fn lines_of_maps_are_bytes() {
-        let line = |text: &[u8]| Line::parse(text).map(|line| (line.range, line.inode, line.path));
+        let line =
+            |text: &[u8]| MapsLine::parse(text).map(|line| (line.range, line.inode, line.path));
         assert_eq!(
             line(b"7f00-7f10 r-xp 00002000 fe:01 1234                       /caf\xe9/a b\\012c (deleted)"),
             Some((0x7f00..0x7f10, 1234, b"/caf\xe9/a b\nc (deleted)".to_vec()))
@@ -234,7 +250,9 @@ mod tests {
     fn start_of_program(pid: u32, path: &Path) -> u64 {
         for _ in 0..6000 {
             let maps = fs::read(format!("/proc/{pid}/maps")).unwrap();
-            let mut lines = maps.split(|byte| *byte == b'\n').filter_map(Line::parse);
+            let mut lines = maps
+                .split(|byte| *byte == b'\n')
+                .filter_map(MapsLine::parse);
             if let Some(line) = lines.find(|line| line.is_of(path.as_os_str().as_bytes())) {
                 return line.range.start;
             }

@@ -154,30 +154,7 @@ impl Kernel for Linux {
         nodes: &[NodeId],
         status: &mut [i32],
     ) -> io::Result<()> {
-        assert!(pages.len() == nodes.len() && pages.len() == status.len());
-        let nodes: Vec<libc::c_int> = nodes.iter().map(|node| node.0.into()).collect();
-        const MPOL_MF_MOVE: libc::c_int = 1 << 1;
-        nearpage_sampler::with_memory(pid, |thread| {
-            // SAFETY: the three arrays have as many elements as the count says and outlive the call,
-            // which writes to `status` alone. What moves is another process's memory, whose contents
-            // stay what they are.
-            let result = unsafe {
-                libc::syscall(
-                    libc::SYS_move_pages,
-                    thread as libc::pid_t,
-                    pages.len(),
-                    pages.as_ptr(),
-                    nodes.as_ptr(),
-                    status.as_mut_ptr(),
-                    MPOL_MF_MOVE,
-                )
-            };
-            // Above 0: so many pages were not moved, as their status says.
-            match result < 0 {
-                true => Err(io::Error::last_os_error()),
-                false => Ok(()),
-            }
-        })
+        nearpage_sampler::move_pages(pid, pages, nodes, status)
     }
 }
 

@@ -147,7 +147,7 @@ pub use filter::Wanted;
 pub use follower::{RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 pub use governor::DEFAULT_MAX_OVERHEAD;
 pub use overhead::RateChange;
-pub use page_nodes::{page_nodes, with_memory};
+pub use page_nodes::{move_pages, page_nodes};
 pub use pmu::{DEFAULT_MIN_LATENCY_CYCLES, PmuEvent, PmuOptions};
 pub use probe::{Finding, probe};
 pub use processes::process_started;

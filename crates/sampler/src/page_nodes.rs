@@ -58,7 +58,17 @@ fn nodes_of(pid: u32, pages: &[u64]) -> Vec<Option<NodeId>> {
 /// # Errors
 /// Of the call: no such process, or not allowed to ask.
 pub fn page_nodes(pid: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
-    with_memory(pid, |thread| page_nodes_by(thread, pages, status))
+    call_move_pages(pid, pages, None, status)
+}
+
+/// `move_pages(2)`: moves pages of a process that it alone has mapped, each to its node; one status a page, a node or the
+/// negative of an `errno`.
+///
+/// # Errors
+/// What the call as a whole was refused for.
+pub fn move_pages(pid: u32, pages: &[u64], nodes: &[NodeId], status: &mut [i32]) -> io::Result<()> {
+    let nodes: Vec<libc::c_int> = nodes.iter().map(|node| node.0.into()).collect();
+    call_move_pages(pid, pages, Some(&nodes), status)
 }
 
 /// Makes a system call that reaches a process's memory through the thread that it is given: the main thread and, where the
@@ -66,7 +76,10 @@ pub fn page_nodes(pid: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()>
 ///
 /// # Errors
 /// Of the call.
-pub fn with_memory<T>(pid: u32, mut call: impl FnMut(u32) -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn with_memory<T>(
+    pid: u32,
+    mut call: impl FnMut(u32) -> io::Result<T>,
+) -> io::Result<T> {
     call(pid).or_else(|error| {
         if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESRCH)) {
             return Err(error);
@@ -78,23 +91,34 @@ pub fn with_memory<T>(pid: u32, mut call: impl FnMut(u32) -> io::Result<T>) -> i
     })
 }
 
-fn page_nodes_by(thread: u32, pages: &[u64], status: &mut [i32]) -> io::Result<()> {
+fn call_move_pages(
+    pid: u32,
+    pages: &[u64],
+    nodes: Option<&[libc::c_int]>,
+    status: &mut [i32],
+) -> io::Result<()> {
+    const MPOL_MF_MOVE: libc::c_int = 1 << 1;
     assert_eq!(pages.len(), status.len());
-    // SAFETY: both arrays have as many elements as the count says; without target nodes the call
-    // moves nothing and writes to `status` alone.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_move_pages,
-            thread as libc::pid_t,
-            pages.len(),
-            pages.as_ptr(),
-            std::ptr::null::<libc::c_int>(),
-            status.as_mut_ptr(),
-            0,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    assert!(nodes.is_none_or(|nodes| nodes.len() == pages.len()));
+    with_memory(pid, |thread| {
+        // SAFETY: the arrays have as many elements as the count says and outlive the call, which writes to `status`
+        // alone. Without target nodes it moves nothing; what else moves is another process's memory, whose contents stay
+        // what they are.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                thread as libc::pid_t,
+                pages.len(),
+                pages.as_ptr(),
+                nodes.map_or(std::ptr::null(), <[libc::c_int]>::as_ptr),
+                status.as_mut_ptr(),
+                nodes.map_or(0, |_| MPOL_MF_MOVE),
+            )
+        };
+        // Above 0: so many pages were not moved, as their status says.
+        match result < 0 {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    })
 }

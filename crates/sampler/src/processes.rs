@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nearpage_files::{
-    MappedFile, bytes_to_text, living_thread, memory_folder, path_from_text, path_inside,
+    MappedFile, MapsLine, living_thread, memory_folder, path_from_text, path_inside, path_to_text,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -83,42 +83,29 @@ impl Mapping {
     /// What is mapped according to `text`, `/proc/PID/maps`; lines that make no sense are left out.
     pub fn all(text: &[u8]) -> impl Iterator<Item = Self> + '_ {
         let lines = text.split(|byte| *byte == b'\n');
-        lines.filter_map(|line| Self::parse(&bytes_to_text(line)))
+        lines.filter_map(MapsLine::parse).filter_map(Self::of_line)
     }
 
-    /// `BEGIN-END rwxp OFFSET MAJOR:MINOR INODE   PATH`; `None` for something else.
-    fn parse(line: &str) -> Option<Self> {
-        let mut rest = line;
-        let mut field = || {
-            let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
-            rest = after;
-            field
-        };
-        let (begin, end) = field().split_once('-')?;
-        let permissions = field();
-        let file_offset = u64::from_str_radix(field(), 16).ok()?;
-        let (_device, _inode) = (field(), field());
+    /// `None`: there is nothing between its addresses.
+    fn of_line(line: MapsLine) -> Option<Self> {
         let bits = [
-            ('r', libc::PROT_READ),
-            ('w', libc::PROT_WRITE),
-            ('x', libc::PROT_EXEC),
+            (b'r', libc::PROT_READ),
+            (b'w', libc::PROT_WRITE),
+            (b'x', libc::PROT_EXEC),
         ];
         let bits = bits
             .iter()
-            .filter(|(letter, _)| permissions.contains(*letter));
-        let path = rest.trim_start_matches(' ');
-        Some(Self {
-            begin: u64::from_str_radix(begin, 16).ok()?,
-            end: u64::from_str_radix(end, 16).ok()?,
-            file_offset,
+            .filter(|(letter, _)| line.permissions.contains(letter));
+        (!line.range.is_empty()).then(|| Self {
+            begin: line.range.start,
+            end: line.range.end,
+            file_offset: line.file_offset,
             protection: bits.fold(0, |all, (_, bit)| all | *bit as u32),
-            // The kernel writes a newline in octal.
-            path: match path {
-                "" => "//anon".to_owned(),
-                path => path.replace("\\012", "\n"),
+            path: match line.path.as_slice() {
+                b"" => "//anon".to_owned(),
+                path => path_to_text(path),
             },
         })
-        .filter(|mapping| mapping.begin < mapping.end)
     }
 }
 
