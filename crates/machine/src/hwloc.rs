@@ -202,6 +202,7 @@ fn nodes(
             },
         });
     }
+    let all: CpuList = (0..NODES_MAX as u32).map(CpuId).collect();
     for (&cpu, &element) in cpus {
         let home = numa
             .iter()
@@ -211,7 +212,7 @@ fn nodes(
         let home = match home {
             Some((_, node)) => Some(node.id),
             // One that is there says itself which CPUs are its own.
-            None => hidden_node(element)?.filter(|id| numa.iter().all(|node| node.id != *id)),
+            None => hidden_node(element, &all)?.filter(|id| numa.iter().all(|node| node.id != *id)),
         };
         let Some(id) = home else {
             return problem(whole, format!("CPU {cpu} is in no NUMA node's cpuset"));
@@ -229,14 +230,14 @@ fn nodes(
     Ok(nodes)
 }
 
-/// The node of a CPU whose memory is hidden: the first of its `complete_nodeset`, or of what it is in.
-fn hidden_node(cpu: Element) -> Result<Option<NodeId>, Problem> {
-    let all: CpuList = (0..NODES_MAX as u32).map(CpuId).collect();
+/// The node of a CPU whose memory is hidden: the first of its `complete_nodeset`, or of what it is in. `all` are the numbers
+/// that nodes can have.
+fn hidden_node(cpu: Element, all: &CpuList) -> Result<Option<NodeId>, Problem> {
     for object in cpu
         .ancestors()
         .filter(|object| object.has_attribute("complete_nodeset"))
     {
-        if let Some(first) = cpuset(object, "complete_nodeset", &all)?.as_slice().first() {
+        if let Some(first) = cpuset(object, "complete_nodeset", all)?.as_slice().first() {
             return Ok(Some(NodeId(first.0 as u16)));
         }
     }

@@ -55,10 +55,6 @@ impl Lengths {
         self.module(Some(module))
     }
 
-    fn frame(self, frame: &Frame) -> Fault {
-        self.module(frame.module)
-    }
-
     fn first_touch(self, touch: &FirstTouch) -> Fault {
         missing("thread", touch.thread.0, self.threads)
     }
@@ -88,14 +84,17 @@ fn table<T>(
     rows: &[T],
     fault: impl Fn(&T) -> Fault,
 ) -> Result<(), Error> {
-    let found = rows
-        .iter()
-        .enumerate()
-        .find_map(|(row, value)| Some((row, fault(value)?)));
-    match found {
+    match first(rows, fault) {
         Some((row, cause)) => Err(damaged(folder, file, row, cause)),
         None => Ok(()),
     }
+}
+
+/// The first row that something is wrong with, and what.
+fn first<T>(rows: &[T], fault: impl Fn(&T) -> Fault) -> Option<(usize, String)> {
+    let faults = rows.iter().map(fault).enumerate();
+    let mut found = faults.filter_map(|(row, cause)| Some((row, cause?)));
+    found.next()
 }
 
 fn damaged(folder: &Path, file: &str, row: usize, cause: String) -> Error {
@@ -179,32 +178,16 @@ pub(crate) fn frame(
     frame: &Frame,
     modules: usize,
 ) -> Result<(), Error> {
-    let known = Lengths {
-        threads: 0,
-        modules,
-        call_sites: 0,
-    };
-    known
-        .frame(frame)
-        .map_or(Ok(()), |cause| Err(damaged(folder, file, row, cause)))
+    let module = frame.module;
+    match module.and_then(|module| missing("module", module.0, modules)) {
+        Some(cause) => Err(damaged(folder, file, row, cause)),
+        None => Ok(()),
+    }
 }
 
 /// What is wrong with a row of a batch of accesses, where something is.
 pub(crate) fn accesses(batch: &AccessBatch, threads: usize) -> Option<(usize, String)> {
-    let thread = batch
-        .thread
-        .iter()
-        .position(|thread| thread.0 as usize >= threads);
-    let amount = |amounts: &[f32]| {
-        amounts
-            .iter()
-            .position(|amount| !amount.is_finite() || *amount < 0.0)
-    };
-    thread
-        .map(|row| (row, missing("thread", batch.thread[row].0, threads)))
-        .or_else(|| amount(&batch.weight).map(|row| (row, no_amount("weight", batch.weight[row]))))
-        .or_else(|| {
-            amount(&batch.cost_ns).map(|row| (row, no_amount("cost_ns", batch.cost_ns[row])))
-        })
-        .and_then(|(row, cause)| Some((row, cause?)))
+    first(&batch.thread, |thread| missing("thread", thread.0, threads))
+        .or_else(|| first(&batch.weight, |weight| no_amount("weight", *weight)))
+        .or_else(|| first(&batch.cost_ns, |cost| no_amount("cost_ns", *cost)))
 }

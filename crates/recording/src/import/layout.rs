@@ -60,8 +60,8 @@ pub(super) struct Layout<'a> {
     pub attributes: Vec<EventAttributes<'a>>,
     /// Feature sections by number.
     pub features: FxHashMap<usize, &'a [u8]>,
-    /// Paths and build-ids of files that samples were in.
-    pub build_ids: Vec<(&'a [u8], BuildId)>,
+    /// Build-ids of files that samples were in, by path.
+    pub build_ids: FxHashMap<&'a [u8], BuildId>,
 }
 
 impl<'a> Layout<'a> {
@@ -83,7 +83,10 @@ impl<'a> Layout<'a> {
             begin: data.as_ptr() as usize - bytes.as_ptr() as usize,
             length: data.len(),
             attributes: find_attributes(bytes)?,
-            build_ids: build_ids.map_or_else(Vec::new, |section| features::build_ids(section)),
+            build_ids: build_ids
+                .into_iter()
+                .flat_map(|section| features::build_ids(section))
+                .collect(),
             features,
         })
     }
@@ -95,7 +98,7 @@ impl<'a> Layout<'a> {
             length: bytes.len() - begin,
             attributes: Vec::new(),
             features: FxHashMap::default(),
-            build_ids: Vec::new(),
+            build_ids: FxHashMap::default(),
         };
         let mut at = begin;
         while at < bytes.len() {

@@ -133,7 +133,7 @@ impl<'a> PerfData<'a> {
             bytes,
             events,
             by_id,
-            build_ids: build_ids.into_iter().collect(),
+            build_ids,
             order: Vec::new(),
             features,
         };
