@@ -473,10 +473,12 @@ fn huge_pages_are_units_where_malloc_asks_for_them() {
         &[],
         &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
     );
-    let start = run.object("large").pages().start;
-    // 400 KiB become 2 MiB, at boundaries nearest to those from the object's first byte.
+    let large = run.object("large");
+    let start = large.pages().start;
+    // 400 KiB become 2 MiB, at boundaries nearest to those from the object's first byte: its page begins before that, and
+    // half-way between two boundaries would lead to the other.
     let huge = 2 << 20;
-    let boundary = |k: usize| (start + k * huge + huge / 2 - 1) / huge * huge;
+    let boundary = |k: usize| (large.address + k * huge + huge / 2 - 1) / huge * huge;
     let expected = in_a_row((0..2048).map(|page| {
         let address = start + page * PAGE;
         let block = (0..6).find(|k| address < boundary(k + 1)).unwrap();
