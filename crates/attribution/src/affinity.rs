@@ -43,8 +43,8 @@ pub struct Affinity {
     /// The same for the initialisation: what one thread did before any other thread accessed the
     /// object. Not part of `cells`. Empty for objects that only one thread ever used.
     pub initialisation: Vec<Cell>,
-    /// The greatest weight of a single sample in the recording: tells how many samples a count
-    /// stands for. 0 where unknown, taken for 1.
+    /// Accesses that a sample of the object stands for, on the average by accesses: tells how many samples a
+    /// count is worth. 0 where unknown, taken for 1.
     pub sample_weight: f64,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     lifetimes::Cursor,
     live::Place,
     sum_table::SumTable,
-    sums::{Amount, HotSum, OperationSum},
+    sums::{Amount, HotSum, OperationSum, Squares},
 };
 
 /// Pairs of group and instruction that a worker counts; far more than programs have.
@@ -24,6 +24,8 @@ pub(crate) struct GroupPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
     pub cells: PhasedCells,
+    /// Squares of weights.
+    pub squares: Squares,
     /// Cells that objects of this size deserve.
     cells_max: usize,
 }
@@ -67,8 +69,6 @@ pub(crate) struct Scratch {
 pub(crate) struct Part {
     pub kinds: [u64; 7],
     pub unknown: u64,
-    /// Greatest weight of an access.
-    pub weight_max: u64,
     /// Position in `groups`, by group; `u32::MAX`: not accessed.
     slots: Vec<u32>,
     pub groups: Vec<(u32, GroupPart)>,
@@ -86,7 +86,6 @@ impl Part {
         Part {
             kinds: [0; 7],
             unknown: 0,
-            weight_max: 0,
             slots: vec![u32::MAX; context.groups.groups.len()],
             groups: Vec::new(),
             threads: vec![ThreadPart::default(); context.threads.len()],
@@ -176,7 +175,6 @@ impl Part {
             return None;
         }
         let amount = Amount::new(batch.weight[row], batch.cost_ns[row], kind);
-        self.weight_max = self.weight_max.max(amount.weight);
         let cpu = batch.cpu[row];
         let remote = match batch.page_node[row] {
             Some(node) => context.node(cpu).map(|mine| mine != node),
@@ -250,6 +248,7 @@ impl Part {
             &mut part.loads
         }
         .add(amount, remote);
+        part.squares.add(amount);
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
@@ -294,7 +293,6 @@ impl Part {
             *mine = mine.saturating_add(other);
         }
         self.unknown = self.unknown.saturating_add(later.unknown);
-        self.weight_max = self.weight_max.max(later.weight_max);
         self.group_cells_max = self.group_cells_max.min(later.group_cells_max);
         for (group, part) in later.groups {
             let slot = &mut self.slots[group as usize];
@@ -306,6 +304,7 @@ impl Part {
             let mine = &mut self.groups[*slot as usize].1;
             mine.loads.merge(&part.loads);
             mine.stores.merge(&part.stores);
+            mine.squares.merge(part.squares);
             mine.cells.append(part.cells);
         }
         for (mine, other) in self.threads.iter_mut().zip(later.threads) {

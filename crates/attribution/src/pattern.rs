@@ -1,5 +1,7 @@
 //! Patterns: who uses which part of an object.
 
+use std::ops::Range;
+
 use nearpage_recording::ThreadIndex;
 
 use rustc_hash::FxHashMap;
@@ -8,7 +10,8 @@ use crate::{
     Affinity, Cell, Team,
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
-    period::best_cyclic,
+    period::{best_cyclic, refine},
+    segments::{Segment, segments},
 };
 
 /// Who uses which part of an object.
@@ -30,6 +33,15 @@ pub enum Pattern {
         /// Bytes of one thread's share.
         block_bytes: u64,
     },
+    /// The same of a part of the object; what is outside it has no accesses to speak of.
+    PartialBlock {
+        /// Position in [`crate::Attribution::teams`].
+        team: usize,
+        /// Bytes of one thread's share.
+        block_bytes: u64,
+        /// Offsets of the part, in bytes.
+        part_bytes: Range<u64>,
+    },
     /// Pieces dealt to the threads of a team in order, over and over.
     BlockCyclic {
         /// Position in [`crate::Attribution::teams`].
@@ -43,6 +55,8 @@ pub enum Pattern {
     Shared,
     /// All threads everywhere, loads only.
     ReadShared,
+    /// Contiguous parts, each mostly of one thread, in no order that a rule says.
+    Segments(Vec<Segment>),
     /// Parts belong to threads, but no rule fits: explicit page runs.
     Mixed,
 }
@@ -63,6 +77,11 @@ pub(crate) const SKILL_TIE: f64 = 0.02;
 pub(crate) const EVIDENCE_MIN: f64 = 10.0;
 /// Stores of an object that counts as read-only: sampling mistakes one now and then.
 const STORES_READ_ONLY: f64 = 0.01;
+
+/// A segment's user with this share of its accesses owns it.
+const OWNER_SHARE: f64 = 0.5;
+/// More segments than this are no pattern that anybody could follow.
+const SEGMENTS_MAX: usize = 64;
 
 /// Finds the pattern of an object of `size_bytes`.
 ///
@@ -98,6 +117,9 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     if affinity.pages > 1 {
         if let Some(pattern) = best_rule(affinity, cells, size_bytes, teams, unit, all) {
             return pattern;
+        }
+        if let Some(segments) = owned_segments(cells, unit, all, most / all) {
+            return Pattern::Segments(segments);
         }
         if has_parts(cells, unit, all, most / all) {
             return Pattern::Mixed;
@@ -150,6 +172,12 @@ fn best_rule(
     if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
         return Some(found);
     }
+    if let Some(partial) = best_partial(&ownership, cells, affinity.page_bytes, unit)
+        && significant(&partial.fit)
+        && partial.fit.skill() > block_fit.skill() + SKILL_TIE
+    {
+        return Some(partial.pattern(team, size_bytes));
+    }
     let cyclic = best_cyclic(&ownership, affinity.page_bytes as f64, size)
         .map(|block| (block, ownership.fit(block)))
         .filter(|(block, fit)| significant(fit) && pieces_are_owned(&ownership, *block));
@@ -164,6 +192,99 @@ fn best_rule(
         block_bytes,
         period_bytes: block_bytes * ownership.team() as u64,
     })
+}
+
+/// A block distribution over a part of an object.
+struct Partial {
+    start_bytes: f64,
+    block_bytes: f64,
+    end_bytes: f64,
+    fit: Fit,
+}
+
+impl Partial {
+    fn pattern(&self, team: usize, size_bytes: u64) -> Pattern {
+        let end_bytes = (self.end_bytes.round() as u64).min(size_bytes);
+        Pattern::PartialBlock {
+            team,
+            block_bytes: self.block_bytes.round() as u64,
+            part_bytes: (self.start_bytes.round() as u64).min(end_bytes)..end_bytes,
+        }
+    }
+}
+
+/// Where the object's segments are the team's in order, one each, the equal shares that explain them best: of all from
+/// the object's beginning, where those do as well, else of what is used.
+fn best_partial(
+    ownership: &Ownership,
+    cells: &[Cell],
+    page_bytes: u64,
+    unit: f64,
+) -> Option<Partial> {
+    let found = segments(cells, unit);
+    let mut owned: Vec<(usize, &Segment, &Segment)> = Vec::new();
+    for segment in found.iter().filter(|one| one.share >= OWNER_SHARE) {
+        let member = ownership.member(segment.user)?;
+        match owned.last_mut() {
+            Some(last) if last.0 == member => last.2 = segment,
+            _ => owned.push((member, segment, segment)),
+        }
+    }
+    let team = ownership.team();
+    if !owned.iter().map(|one| one.0).eq(0..team) {
+        return None;
+    }
+    let page = page_bytes as f64;
+    let first_bytes = f64::from(owned[0].1.first_page) * page;
+    let end_bytes = (f64::from(owned[team - 1].2.last_page) + 1.0) * page;
+    // Between the last page that one is seen on and the first of the next.
+    let boundary = |pair: &[(usize, &Segment, &Segment)]| {
+        0.5 * page * (f64::from(pair[0].2.last_page) + 1.0 + f64::from(pair[1].1.first_page))
+    };
+    let boundaries: Vec<f64> = owned.windows(2).map(boundary).collect();
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for (number, boundary) in boundaries.iter().enumerate() {
+        sum += boundary * (number + 1) as f64;
+        squares += ((number + 1) * (number + 1)) as f64;
+    }
+    let shares = team as f64;
+    let (from_start, _) = refine(ownership, (sum / squares).max(page), page);
+    let of_used = (end_bytes - first_bytes) / shares;
+    let mut candidates = vec![(0.0, from_start), (first_bytes, of_used)];
+    if let [second, .., last] = boundaries[..] {
+        let block = (last - second) / (shares - 2.0);
+        candidates.push(((second - block).max(0.0), block));
+    }
+    let mut best: Option<Partial> = None;
+    for (start_bytes, block_bytes) in candidates {
+        let fit = ownership.fit_from(start_bytes, block_bytes);
+        // The last share may be smaller, but is one.
+        let is_one_round = start_bytes + shares * block_bytes > end_bytes - page;
+        let known = best.as_ref().map_or(f64::MIN, |best| best.fit.skill());
+        if is_one_round && fit.skill() > known + SKILL_TIE {
+            best = Some(Partial {
+                start_bytes,
+                block_bytes,
+                end_bytes: end_bytes.min(start_bytes + shares * block_bytes),
+                fit,
+            });
+        }
+    }
+    best
+}
+
+/// The object's segments, where their users explain clearly more than the thread with the share `most` of its
+/// accesses does, and few enough to be looked at.
+fn owned_segments(cells: &[Cell], unit: f64, all: f64, most: f64) -> Option<Vec<Segment>> {
+    let found = segments(cells, unit);
+    let samples = all / unit;
+    let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
+    let fit = Fit {
+        explained: (owned / samples).min(1.0),
+        chance: most,
+    };
+    let is_clear = fit.skill() >= SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN;
+    (is_clear && (2..=SEGMENTS_MAX).contains(&found.len())).then_some(found)
 }
 
 /// Are so many pieces their owner's that it can't be a coincidence, the search for the size of the

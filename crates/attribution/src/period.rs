@@ -107,7 +107,7 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
 
 /// Moves from a coarse size of pieces to the one that explains most, then to the roundest of those
 /// that explain as much. Returns it with its skill.
-fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
+pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
     let end = ownership.end_page() as f64 * page;
     let pieces = (end / coarse).max(1.0);
     let skill = |block: f64| ownership.fit(block).skill();

@@ -53,7 +53,6 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             uses,
             hot: hot.remove(&number).unwrap_or_default(),
             first_touches: first_touches.remove(&number).unwrap_or_default(),
-            sample_weight: accesses(part.weight_max),
         };
         let object = object(group, group_part, details, context, options, &teams);
         objects.push((number, object));
@@ -97,8 +96,6 @@ struct Details {
     uses: (Vec<ObjectId>, Vec<InstanceUser>),
     hot: Vec<HotPlace>,
     first_touches: Vec<(u32, ThreadIndex)>,
-    /// Weight of a sample.
-    sample_weight: f64,
 }
 
 /// A group's sums and what else is known of it.
@@ -127,8 +124,9 @@ fn object(
         .collect();
     threads.sort_unstable_by_key(|&(thread, ..)| thread);
 
+    let weights = part.loads.weight.saturating_add(part.stores.weight);
     let affinity = Affinity {
-        sample_weight: details.sample_weight,
+        sample_weight: part.squares.sample_weight(weights),
         ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
     };
     let (samples, users) = details.uses;

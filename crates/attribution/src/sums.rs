@@ -82,6 +82,31 @@ impl OperationSum {
     }
 }
 
+/// Squares of weights: with their sum they tell how many samples there are in effect.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Squares(u128);
+
+impl Squares {
+    #[inline]
+    pub fn add(&mut self, amount: Amount) {
+        // Weights have at most 46 bits, so no sum of squares of a recording's accesses overflows.
+        self.0 += u128::from(amount.weight) * u128::from(amount.weight);
+    }
+
+    pub fn merge(&mut self, other: Squares) {
+        self.0 += other.0;
+    }
+
+    /// Accesses that a sample stands for, given the sum of weights: as many samples of this one weight say as much
+    /// as those of different weights do (Kish's effective sample size).
+    pub fn sample_weight(self, sum: u64) -> f64 {
+        match sum {
+            0 => 0.0,
+            sum => self.0 as f64 / sum as f64 / WEIGHT_ONE,
+        }
+    }
+}
+
 /// Loads and stores of one page by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CellSum {

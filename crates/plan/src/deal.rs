@@ -161,6 +161,25 @@ impl Dealer<'_> {
         }
     }
 
+    /// The node of a run's owner. Where the team has another size than when the runs were planned, they go round it
+    /// in proportion: neighbours stay neighbours, and no node has more than its share.
+    fn run_owner_node(&mut self, owner: &Owner) -> Result<NodeId, Error> {
+        let Owner::Thread { team, index } = owner else {
+            return self.owner_node(owner);
+        };
+        let name = self.team_name(team)?;
+        let planned = self.teams.iter().find(|team| team.name == name);
+        let planned = planned.map_or(0, |team| u64::from(team.threads));
+        let nodes = self.team_nodes(team)?;
+        let now = nodes.len() as u64;
+        if !self.period_is_kept || planned == now || u64::from(*index) >= planned {
+            return self.owner_node(owner);
+        }
+        // The middle of its share.
+        let middle = (2 * u64::from(*index) + 1) * now / (2 * planned);
+        Ok(nodes[middle.min(now - 1) as usize])
+    }
+
     /// The rule with page runs: exactly as planned where its objects have the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
         let page_bytes = u64::from(self.target.page_bytes);
@@ -219,7 +238,7 @@ impl Dealer<'_> {
             Ok((
                 start,
                 end.saturating_mul(bytes),
-                self.owner_node(&run.owner)?,
+                self.run_owner_node(&run.owner)?,
             ))
         });
         owned.collect()

@@ -1,4 +1,10 @@
-//! Sizes of blocks.
+//! Sizes of blocks, and blocks over a part of an object.
+
+use std::ops::Range;
+
+use nearpage_plan::{PageRun, Placement};
+
+use crate::context::Context;
 
 /// A block of the size that enforcement can do; see the module.
 pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) -> u64 {
@@ -14,6 +20,45 @@ pub(crate) fn whole_pages(block_bytes: u64, size_bytes: u64, page_bytes: u64) ->
     } else {
         block_bytes
     }
+}
+
+/// Equal shares of a part of an object, one for each thread of a team in order. What is before the part goes with its
+/// first share, and what is after it with its last: plans cover whole objects.
+pub(crate) fn over_part(
+    context: &Context,
+    team: usize,
+    block_bytes: u64,
+    part_bytes: &Range<u64>,
+    size_bytes: u64,
+) -> Option<Placement> {
+    let threads = context.team(&context.team_name(team)?)?;
+    let page_bytes = context.page_bytes.max(1);
+    let end = size_bytes.max(part_bytes.end).div_ceil(page_bytes);
+    let first = |share: usize| match share {
+        0 => 0,
+        share => {
+            let offset = block_bytes.saturating_mul(share as u64);
+            let begin = part_bytes.start.saturating_add(offset);
+            // A page that two shares meet in belongs to the one with more of it.
+            (begin.saturating_add(page_bytes / 2) / page_bytes).min(end)
+        }
+    };
+    let mut runs = Vec::with_capacity(threads.len());
+    for (share, &thread) in threads.iter().enumerate() {
+        let next = match share + 1 == threads.len() {
+            true => end,
+            false => first(share + 1),
+        };
+        let pages = next.saturating_sub(first(share));
+        if pages > 0 {
+            runs.push(PageRun {
+                first_page: first(share),
+                pages,
+                owner: context.owner(thread)?,
+            });
+        }
+    }
+    (!runs.is_empty()).then_some(Placement::Runs(runs))
 }
 
 #[cfg(test)]

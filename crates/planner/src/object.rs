@@ -4,10 +4,12 @@
 //! | pattern | placement |
 //! | --- | --- |
 //! | block | `block`: share k of T to thread k, whatever T will be |
+//! | block over a part | page runs: the same shares of that part |
 //! | block-cyclic | `block-cyclic` with the block found, in whole pages |
 //! | one thread | `thread k` |
 //! | shared, read-only or not | `interleave` over the nodes its threads run on |
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
+//! | segments | page runs: each segment near its users |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
 //!
@@ -23,10 +25,11 @@
 //! threads, and neighbours on one node make the 20 MiB.
 
 use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
-use crate::blocks::whole_pages;
+use crate::blocks::{over_part, whole_pages};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::first_touch::FirstTouches;
@@ -90,6 +93,31 @@ pub(crate) fn place(
                 nearpage_plan::print_size(period_bytes),
             );
             Some(with_own_share(context, group, placement, rule))
+        }
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            ref part_bytes,
+        } => {
+            let placement = over_part(context, team, block_bytes, part_bytes, group.size_bytes)?;
+            let rule = format!(
+                "each of {} uses {} of its own between {} and {}",
+                context.team_words(team),
+                nearpage_plan::print_size(block_bytes),
+                nearpage_plan::print_size(part_bytes.start),
+                nearpage_plan::print_size(part_bytes.end),
+            );
+            Some(with_own_share(context, group, placement, rule))
+        }
+        Pattern::Segments(ref segments) => {
+            let (placement, _) = affinity::by_segments(context, group, Equation::HopSensitive)?;
+            let rule = several(segments.len() as u64, "contiguous part");
+            Some(with_own_share(
+                context,
+                group,
+                placement,
+                format!("each of {rule} is near its users"),
+            ))
         }
         Pattern::Shared => Some((
             interleave::over_users(context, group)?,

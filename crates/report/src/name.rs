@@ -47,6 +47,26 @@ pub fn pattern_words(
             bytes(*period_bytes),
             size(*team)
         ),
+        Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } => {
+            let part = match part_bytes.start {
+                0 => format!("the first {}", bytes(part_bytes.end)),
+                start => format!("{} from {} on", bytes(part_bytes.end - start), bytes(start)),
+            };
+            format!(
+                "each thread its own block of {} in {part}",
+                bytes(*block_bytes)
+            )
+        }
+        Pattern::Segments(segments) => {
+            format!(
+                "{} contiguous parts, each mostly one thread's",
+                segments.len()
+            )
+        }
         Pattern::Shared => "all threads everywhere".to_owned(),
         Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),
         Pattern::Mixed => "parts belong to threads, by no rule".to_owned(),

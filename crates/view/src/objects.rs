@@ -143,11 +143,20 @@ fn pattern(attribution: &Attribution, pattern: &Pattern) -> Value {
         let threads = attribution.teams.get(team).map(|team| &team.threads);
         json!({ "kind": kind, "block_bytes": block_bytes, "threads": threads })
     };
-    match *pattern {
-        Pattern::Block { team, block_bytes } => dealt("block", team, block_bytes),
+    match pattern {
+        Pattern::Block { team, block_bytes } => dealt("block", *team, *block_bytes),
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            part_bytes,
+        } => {
+            let mut value = dealt("partial-block", *team, *block_bytes);
+            value["part_bytes"] = json!([part_bytes.start, part_bytes.end]);
+            value
+        }
         Pattern::BlockCyclic {
             team, block_bytes, ..
-        } => dealt("block-cyclic", team, block_bytes),
+        } => dealt("block-cyclic", *team, *block_bytes),
         Pattern::Private { thread } => json!({ "kind": "private", "threads": [thread] }),
         _ => json!({ "kind": "none" }),
     }

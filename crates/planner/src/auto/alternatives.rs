@@ -329,8 +329,9 @@ impl<'a> Alternatives<'a> {
 }
 
 /// Rules that may treat all objects alike.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Pattern,
+    Kind::Segments,
     Kind::Block,
     Kind::NextTouch,
     Kind::Interleave,

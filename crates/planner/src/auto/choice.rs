@@ -1,9 +1,10 @@
 //! What may be done with one object.
 
-use nearpage_attribution::{Cell, ObjectGroup};
+use nearpage_attribution::{Cell, ObjectGroup, Pattern};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
+use crate::affinity::{self, Equation};
 use crate::context::Context;
 use crate::first_touch::FirstTouches;
 use crate::group::{decide_group, decided};
@@ -18,6 +19,7 @@ use crate::under::assumed_toucher;
 pub(super) enum Kind {
     Left,
     Pattern,
+    Segments,
     Block,
     Whole,
     NextTouch,
@@ -160,15 +162,19 @@ pub(super) fn choices(
     let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
+    // A rule, or segments, are chosen by few numbers, page runs by one for each page.
+    let by_rule = !matches!(group.pattern, Pattern::Mixed);
     let mut offer = |kind, decisions: Vec<Decision>| {
         let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
-            let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
-            let chosen = match decisions.iter().any(by_page) {
-                true => pages,
-                false => 0,
+            let chosen = |decision: &Decision| match &decision.placement {
+                Placement::Runs(runs) if kind == Kind::Segments => runs.len(),
+                Placement::Runs(runs) if kind == Kind::Pattern && by_rule => runs.len(),
+                Placement::Runs(_) => pages,
+                _ => 0,
             };
+            let chosen = decisions.iter().map(chosen).max().unwrap_or(0);
             choices.push(Choice {
                 kind,
                 chance_ns: chosen as f64 * sample_ns,
@@ -190,6 +196,12 @@ pub(super) fn choices(
                 .map(|placement| decided(context, group, subject.clone(), placement, rule));
             offer(kind, decision.into_iter().collect());
         };
+        let segments = affinity::by_segments(context, group, Equation::HopSensitive);
+        let rule = match &segments {
+            Some((_, count)) => format!("each of {count} contiguous parts near its users"),
+            None => String::new(),
+        };
+        one(Kind::Segments, segments.map(|found| found.0), &rule);
         let team = context.team("");
         let block = team.filter(|threads| {
             threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
