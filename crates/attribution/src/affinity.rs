@@ -113,22 +113,23 @@ pub struct ObjectGroup {
     /// Who touched which page first, as far as the recording knows: page as in
     /// [`Cell::page`], ascending; of several instances the first touch of the first one.
     pub first_touches: Vec<(u32, ThreadIndex)>,
-    /// Where there is more than one instance: the main user of each instance in `samples`, in the
-    /// same order.
-    pub users: Vec<InstanceUser>,
+    /// Where there is more than one instance: what each thread did to each of them that is followed, ascending.
+    pub uses: Vec<InstanceUse>,
     /// What was found in it.
     pub pattern: Pattern,
 }
 
-/// The thread that uses an instance most.
+/// What a thread did to an instance, after its group's initialisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InstanceUser {
-    /// Which.
+pub struct InstanceUse {
+    /// The instance.
+    pub object: ObjectId,
+    /// The thread.
     pub thread: ThreadIndex,
-    /// Its share of the instance's accesses, 0 to 1.
-    pub share: f64,
-    /// Accesses of all threads to the instance, by weight.
+    /// Accesses, by weight.
     pub accesses: f64,
+    /// Time lost to them, in nanoseconds.
+    pub cost_ns: f64,
 }
 
 impl ObjectGroup {

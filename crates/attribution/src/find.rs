@@ -49,7 +49,7 @@ impl ObjectIndex {
                 hot: Vec::new(),
                 affinity: Affinity::default(),
                 first_touches: Vec::new(),
-                users: Vec::new(),
+                uses: Vec::new(),
                 pattern: Pattern::Unknown,
             })
             .collect()

@@ -142,7 +142,12 @@ fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
         })
         .collect();
     if candidates.len() > FOLLOWED_MAX {
-        let largest_first = |&id: &u32| (std::cmp::Reverse(objects[id as usize].size_bytes), id);
+        // Of equally large ones, some from everywhere: whose they are may change along the way.
+        let scattered = |id: u32| id.wrapping_mul(0x9E37_79B1);
+        let largest_first = |&id: &u32| {
+            let size_bytes = objects[id as usize].size_bytes;
+            (std::cmp::Reverse(size_bytes), scattered(id))
+        };
         candidates.select_nth_unstable_by_key(FOLLOWED_MAX, largest_first);
         candidates.truncate(FOLLOWED_MAX);
     }

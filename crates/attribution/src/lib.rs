@@ -48,7 +48,7 @@ mod sums;
 mod teams;
 
 pub use affinity::{
-    Affinity, Attribution, Cell, Hot, InstanceUser, ObjectGroup, ObjectName, OperationTotals, Team,
+    Affinity, Attribution, Cell, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
     ThreadTotals, Totals,
 };
 pub use attribute::attribute;

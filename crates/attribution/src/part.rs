@@ -2,7 +2,6 @@
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{AccessBatch, AccessKind, ObjectKind, ThreadIndex};
-use rustc_hash::FxHashMap;
 
 use crate::{
     Operations,
@@ -24,6 +23,8 @@ pub(crate) struct GroupPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
     pub cells: PhasedCells,
+    /// The same by followed instance: its number in place of a page.
+    pub instances: PhasedCells,
     /// Squares of weights.
     pub squares: Squares,
     /// Cells that objects of this size deserve.
@@ -75,8 +76,6 @@ pub(crate) struct Part {
     pub threads: Vec<ThreadPart>,
     /// By instruction, group and image of code.
     pub hot: SumTable<(u64, u64), HotSum>,
-    /// By followed object and thread.
-    pub instances: FxHashMap<u64, HotSum>,
     cell_count: usize,
     group_cells_max: usize,
 }
@@ -90,7 +89,6 @@ impl Part {
             groups: Vec::new(),
             threads: vec![ThreadPart::default(); context.threads.len()],
             hot: SumTable::default(),
-            instances: FxHashMap::default(),
             cell_count: 0,
             group_cells_max: GROUP_CELLS_MAX,
         }
@@ -249,6 +247,9 @@ impl Part {
         }
         .add(amount, remote);
         part.squares.add(amount);
+        if context.groups.follows(object) {
+            part.instances.add(u64::from(object), thread, amount);
+        }
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
@@ -262,11 +263,6 @@ impl Part {
             }
         }
         if let Some(sum) = self.hot.entry_within(hot, HOT_PAIRS_MAX) {
-            sum.merge(amount.into());
-        }
-        if context.groups.follows(object) {
-            let by_object = u64::from(object) << 32 | u64::from(thread.0);
-            let sum = self.instances.entry(by_object).or_default();
             sum.merge(amount.into());
         }
     }
@@ -305,6 +301,7 @@ impl Part {
             mine.loads.merge(&part.loads);
             mine.stores.merge(&part.stores);
             mine.squares.merge(part.squares);
+            mine.instances.append(part.instances);
             mine.cells.append(part.cells);
         }
         for (mine, other) in self.threads.iter_mut().zip(later.threads) {
@@ -319,9 +316,6 @@ impl Part {
         }
         for (place, sum) in later.hot.iter() {
             self.hot.entry(place).0.merge(*sum);
-        }
-        for (place, sum) in later.instances {
-            self.instances.entry(place).or_default().merge(sum);
         }
     }
 }

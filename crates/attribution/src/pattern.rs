@@ -24,8 +24,11 @@ pub enum Pattern {
         /// Which.
         thread: ThreadIndex,
     },
-    /// Several instances, each used by one thread: see [`crate::ObjectGroup::users`].
+    /// Several instances, each used by one thread: see [`crate::ObjectGroup::uses`].
     PrivateEach,
+    /// Several instances, runs of which belong to threads in the order in which they were made: pages of segments are
+    /// numbers of objects, from the first that was used on.
+    PrivateRuns(Vec<Segment>),
     /// Each thread of a team its own contiguous share, in order of the team.
     Block {
         /// Position in [`crate::Attribution::teams`].

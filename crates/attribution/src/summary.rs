@@ -5,14 +5,14 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, InstanceUser, ObjectGroup, Options, Pattern, Team,
+    AccessChunks, Affinity, Attribution, Input, InstanceUse, ObjectGroup, Options, Pattern, Team,
     ThreadTotals, Totals,
     cells::Cells,
     context::Context,
     find_pattern,
     first_touches::first_touches,
     groups::Group,
-    instances::{each_its_own, instances_by_group},
+    instances::{costliest, each_its_own, in_turn, uses},
     part::{GroupPart, Part, ThreadPart},
     sums::{CellSum, HotSum, accesses, nanoseconds},
     teams::teams,
@@ -39,18 +39,12 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             .or_default()
             .push(((instruction, place as u32), *sum));
     }
-    let mut instances = instances_by_group(groups, part.instances);
     let mut first_touches = first_touches(input, context);
 
     let mut objects: Vec<(u32, ObjectGroup)> = Vec::with_capacity(part.groups.len());
     for (number, group_part) in part.groups {
         let group = &groups.groups[number as usize];
-        let uses = match group.is_only {
-            true => (vec![ObjectId(group.first)], Vec::new()),
-            false => instances.remove(&number).unwrap_or_default(),
-        };
         let details = Details {
-            uses,
             hot: hot.remove(&number).unwrap_or_default(),
             first_touches: first_touches.remove(&number).unwrap_or_default(),
         };
@@ -92,8 +86,6 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
 
 /// What was found of a group besides its sums.
 struct Details {
-    /// The objects that were sampled, and who used each.
-    uses: (Vec<ObjectId>, Vec<InstanceUser>),
     hot: Vec<HotPlace>,
     first_touches: Vec<(u32, ThreadIndex)>,
 }
@@ -129,8 +121,12 @@ fn object(
         sample_weight: part.squares.sample_weight(weights),
         ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
     };
-    let (samples, users) = details.uses;
-    let pattern = pattern(group, &affinity, &users, teams);
+    let uses = uses(&part.instances);
+    let samples = match group.is_only {
+        true => vec![ObjectId(group.first)],
+        false => costliest(&uses),
+    };
+    let pattern = pattern(group, &affinity, &uses, teams);
     let mut touches = details.first_touches;
     for (page, _) in &mut touches {
         *page >>= cells.shift();
@@ -156,16 +152,22 @@ fn object(
         hot: context.code.costliest(hot, HOT_MAX),
         affinity,
         first_touches: touches,
-        users,
+        uses,
         pattern,
     }
 }
 
-fn pattern(group: &Group, affinity: &Affinity, users: &[InstanceUser], teams: &[Team]) -> Pattern {
+fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Team]) -> Pattern {
+    if let Some(runs) = in_turn(uses, affinity.sample_weight) {
+        return match each_its_own(uses, affinity.sample_weight) {
+            true => Pattern::PrivateEach,
+            false => Pattern::PrivateRuns(runs),
+        };
+    }
     match group.kind {
         // Whose else should a stack be? Many of them lie over each other here.
         ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
-        _ if each_its_own(users) => Pattern::PrivateEach,
+        _ if each_its_own(uses, affinity.sample_weight) => Pattern::PrivateEach,
         // No thread has a part of it, whatever it happens to run.
         ObjectKind::Code => {
             let as_one = Affinity {

@@ -237,6 +237,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         }),
         Pattern::Unknown
         | Pattern::PrivateEach
+        | Pattern::PrivateRuns(_)
         | Pattern::Shared
         | Pattern::ReadShared
         | Pattern::Segments(_)

@@ -51,7 +51,7 @@ pub(crate) fn place(
     }
     match group.pattern {
         // What is known of each instance has been used before.
-        Pattern::Unknown | Pattern::PrivateEach => None,
+        Pattern::Unknown | Pattern::PrivateEach | Pattern::PrivateRuns(_) => None,
         Pattern::Private { thread } => {
             let owner = context.owner(thread)?;
             let Owner::Thread { team, index } = &owner else {

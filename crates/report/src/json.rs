@@ -157,8 +157,10 @@ struct SegmentForm {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum PatternKind {
-    /// One thread uses it.
+    /// One thread uses it; of several objects, each.
     Private,
+    /// Of several objects of one call site, each thread uses those that were made one after another.
+    PrivateRuns,
     /// Each thread uses a block.
     Block,
     /// Blocks go round the threads.
@@ -378,6 +380,7 @@ fn pattern(group: &ObjectGroup) -> PatternForm {
     };
     match &group.pattern {
         Pattern::Private { .. } | Pattern::PrivateEach => form(PatternKind::Private),
+        Pattern::PrivateRuns(_) => form(PatternKind::PrivateRuns),
         Pattern::Block { block_bytes, .. } => PatternForm {
             block_bytes: Some(*block_bytes),
             ..form(PatternKind::Block)

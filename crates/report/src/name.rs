@@ -34,6 +34,9 @@ pub fn pattern_words(
             }
         }
         Pattern::PrivateEach => "each object its own thread".to_owned(),
+        Pattern::PrivateRuns(runs) => {
+            format!("each of {} runs of objects its own thread", runs.len())
+        }
         Pattern::Block { block_bytes, .. } => {
             format!("each thread its own block of {}", bytes(*block_bytes))
         }

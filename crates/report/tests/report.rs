@@ -125,7 +125,7 @@ fn group(
         }],
         affinity: Affinity::default(),
         first_touches: vec![],
-        users: vec![],
+        uses: vec![],
         pattern,
     }
 }

@@ -87,15 +87,15 @@ fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
     let known = group
         .samples
         .iter()
-        .filter_map(|id| objects.get(id.0 as usize));
+        .filter_map(|id| Some((id, objects.get(id.0 as usize)?)));
     known
         .take(most)
-        .enumerate()
-        .filter_map(|(number, object)| {
+        .filter_map(|(id, object)| {
             let place = opened.space.place(object.pid, object.address)?;
             let died =
                 (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
-            let user = group.users.get(number);
+            let of_this = group.uses.iter().filter(|one| one.object == *id);
+            let user = of_this.max_by(|a, b| a.accesses.total_cmp(&b.accesses));
             Some(json!({
                 "pid": object.pid,
                 "address": format!("{:#x}", object.address),
@@ -280,7 +280,7 @@ mod tests {
                 (1, ThreadIndex(0)),
                 (5, ThreadIndex(2)),
             ],
-            users: vec![],
+            uses: vec![],
             pattern: Pattern::Mixed,
         }
     }

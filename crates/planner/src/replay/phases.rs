@@ -400,7 +400,7 @@ mod tests {
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
-            users: Vec::new(),
+            uses: Vec::new(),
             pattern: Pattern::Unknown,
         }]
     }

@@ -1,7 +1,7 @@
 //! Decisions and predictions on recordings made up for the purpose.
 
 use nearpage_attribution::{
-    Affinity, Attribution, Cell, InstanceUser, Names, ObjectGroup, ObjectName, OperationTotals,
+    Affinity, Attribution, Cell, InstanceUse, Names, ObjectGroup, ObjectName, OperationTotals,
     Pattern, Team, ThreadTotals, Totals,
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
@@ -165,7 +165,7 @@ impl Recording {
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
-            users: Vec::new(),
+            uses: Vec::new(),
             pattern,
         });
         self.attribution.objects.last_mut().expect("just added")
