@@ -97,6 +97,8 @@ pub struct ObjectGroup {
     pub size_bytes: u64,
     /// Number of instances in the recording (sampled ones by weight, rounded).
     pub instances: u64,
+    /// The one object of its call site that this is about, where there are a few and their patterns differ.
+    pub sibling: Option<ObjectId>,
     /// The instances that were accessed, at most [`ObjectGroup::SAMPLES_MAX`] of them, by cost
     /// (of the 8,192 largest objects that are not alone in their group, where there are more).
     pub samples: Vec<ObjectId>,

@@ -220,6 +220,15 @@ impl PhasedCells {
         self.cells.merge(cells);
     }
 
+    /// Adds those of another object, whose initialisation is its own.
+    pub fn overlay(&mut self, other: PhasedCells) {
+        self.first = self.first.or(other.first);
+        self.joined |= other.joined;
+        self.initialisation.merge(other.initialisation);
+        self.cells.merge(other.cells);
+        self.cells.align(&mut self.initialisation);
+    }
+
     /// The cells after the initialisation, and those of the initialisation.
     pub fn phases(&self) -> (&Cells, &Cells) {
         (&self.cells, &self.initialisation)

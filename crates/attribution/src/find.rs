@@ -42,6 +42,7 @@ impl ObjectIndex {
                 name: group.name.clone(),
                 size_bytes: group.size_bytes,
                 instances: group.instances.round() as u64,
+                sibling: None,
                 samples: vec![ObjectId(group.first)],
                 loads: OperationTotals::default(),
                 stores: OperationTotals::default(),

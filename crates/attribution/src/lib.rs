@@ -41,6 +41,7 @@ mod parts;
 mod pattern;
 mod period;
 mod segments;
+mod siblings;
 mod spectrum;
 mod sum_table;
 mod summary;

@@ -31,6 +31,32 @@ pub(crate) struct GroupPart {
     cells_max: usize,
 }
 
+impl GroupPart {
+    /// Accesses that a sample stands for.
+    pub fn sample_weight(&self) -> f64 {
+        let weights = self.loads.weight.saturating_add(self.stores.weight);
+        self.squares.sample_weight(weights)
+    }
+
+    /// Adds what came later.
+    pub fn append(&mut self, later: GroupPart) {
+        self.loads.merge(&later.loads);
+        self.stores.merge(&later.stores);
+        self.squares.merge(later.squares);
+        self.cells.append(later.cells);
+        self.instances.append(later.instances);
+    }
+
+    /// Adds those of another object.
+    pub fn overlay(&mut self, other: GroupPart) {
+        self.loads.merge(&other.loads);
+        self.stores.merge(&other.stores);
+        self.squares.merge(other.squares);
+        self.cells.overlay(other.cells);
+        self.instances.overlay(other.instances);
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadPart {
     pub loads: OperationSum,
@@ -297,12 +323,7 @@ impl Part {
                 self.groups.push((group, part));
                 continue;
             }
-            let mine = &mut self.groups[*slot as usize].1;
-            mine.loads.merge(&part.loads);
-            mine.stores.merge(&part.stores);
-            mine.squares.merge(part.squares);
-            mine.instances.append(part.instances);
-            mine.cells.append(part.cells);
+            self.groups[*slot as usize].1.append(part);
         }
         for (mine, other) in self.threads.iter_mut().zip(later.threads) {
             mine.loads.merge(&other.loads);

@@ -14,6 +14,7 @@ use crate::{
     groups::Group,
     instances::{costliest, each_its_own, in_turn, uses},
     part::{GroupPart, Part, ThreadPart},
+    siblings::{self, Row},
     sums::{CellSum, HotSum, accesses, nanoseconds},
     teams::teams,
 };
@@ -41,16 +42,24 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
     }
     let mut first_touches = first_touches(input, context);
 
-    let mut objects: Vec<(u32, ObjectGroup)> = Vec::with_capacity(part.groups.len());
-    for (number, group_part) in part.groups {
-        let group = &groups.groups[number as usize];
-        let details = Details {
+    let row = |(number, part): (u32, GroupPart)| Row {
+        number,
+        part,
+        details: Details {
             hot: hot.remove(&number).unwrap_or_default(),
             first_touches: first_touches.remove(&number).unwrap_or_default(),
-        };
-        let object = object(group, group_part, details, context, options, &teams);
-        objects.push((number, object));
-    }
+        },
+    };
+    let rows = part.groups.into_iter().map(row).collect();
+    let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
+    let mut objects: Vec<(u32, ObjectGroup)> = rows
+        .into_iter()
+        .map(|row| {
+            let group = &groups.groups[row.number as usize];
+            let object = object(group, row.part, row.details, context, options, &teams);
+            (row.number, object)
+        })
+        .collect();
     objects.sort_by(|(a, left), (b, right)| {
         let by = |group: &ObjectGroup| (group.cost_ns(), group.accesses());
         by(right)
@@ -85,9 +94,24 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
 }
 
 /// What was found of a group besides its sums.
-struct Details {
+pub(crate) struct Details {
     hot: Vec<HotPlace>,
     first_touches: Vec<(u32, ThreadIndex)>,
+}
+
+impl Details {
+    /// Adds what was found of another object.
+    pub fn merge(&mut self, other: Details) {
+        let mut hot: FxHashMap<(u64, u32), HotSum> = self.hot.drain(..).collect();
+        for (place, sum) in other.hot {
+            hot.entry(place).or_default().merge(sum);
+        }
+        self.hot.extend(hot);
+        self.first_touches.extend(other.first_touches);
+        // Of several, the first object's.
+        self.first_touches.sort_by_key(|&(page, _)| page);
+        self.first_touches.dedup_by_key(|(page, _)| *page);
+    }
 }
 
 /// A group's sums and what else is known of it.
@@ -116,9 +140,8 @@ fn object(
         .collect();
     threads.sort_unstable_by_key(|&(thread, ..)| thread);
 
-    let weights = part.loads.weight.saturating_add(part.stores.weight);
     let affinity = Affinity {
-        sample_weight: part.squares.sample_weight(weights),
+        sample_weight: part.sample_weight(),
         ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
     };
     let uses = uses(&part.instances);
@@ -145,6 +168,7 @@ fn object(
         name: group.name.clone(),
         size_bytes: group.size_bytes,
         instances: group.instances.round().max(1.0) as u64,
+        sibling: group.parent.map(|_| ObjectId(group.first)),
         samples,
         loads: part.loads.totals(),
         stores: part.stores.totals(),
@@ -194,7 +218,12 @@ fn thread_totals(part: ThreadPart) -> ThreadTotals {
     }
 }
 
-fn affinity(page_bytes: u64, size_bytes: u64, cells: &Cells, initialisation: &Cells) -> Affinity {
+pub(crate) fn affinity(
+    page_bytes: u64,
+    size_bytes: u64,
+    cells: &Cells,
+    initialisation: &Cells,
+) -> Affinity {
     let page_bytes = page_bytes << cells.shift();
     let (cells, initialisation) = (cells.sorted(), initialisation.sorted());
     // One more than the size says where the object begins inside a page and ends in another.

@@ -126,6 +126,7 @@ fn group(
         affinity: Affinity::default(),
         first_touches: vec![],
         uses: vec![],
+        sibling: None,
         pattern,
     }
 }

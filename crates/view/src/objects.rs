@@ -281,6 +281,7 @@ mod tests {
                 (5, ThreadIndex(2)),
             ],
             uses: vec![],
+            sibling: None,
             pattern: Pattern::Mixed,
         }
     }

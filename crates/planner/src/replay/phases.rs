@@ -401,6 +401,7 @@ mod tests {
             },
             first_touches: Vec::new(),
             uses: Vec::new(),
+            sibling: None,
             pattern: Pattern::Unknown,
         }]
     }

@@ -166,6 +166,7 @@ impl Recording {
             },
             first_touches: Vec::new(),
             uses: Vec::new(),
+            sibling: None,
             pattern,
         });
         self.attribution.objects.last_mut().expect("just added")
