@@ -47,6 +47,7 @@ mod sum_table;
 mod summary;
 mod sums;
 mod teams;
+mod tiles;
 
 pub use affinity::{
     Affinity, Attribution, Cell, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
@@ -60,3 +61,4 @@ pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};
 pub use segments::{Segment, find_segments};
+pub use tiles::RowShare;

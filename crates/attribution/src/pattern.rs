@@ -12,6 +12,7 @@ use crate::{
     parts::has_parts,
     period::{best_cyclic, refine},
     segments::{Segment, segments},
+    tiles::{RowShare, best_tiles},
 };
 
 /// Who uses which part of an object.
@@ -53,6 +54,13 @@ pub enum Pattern {
         block_bytes: u64,
         /// Bytes after which the pattern repeats: the piece × the team's size.
         period_bytes: u64,
+    },
+    /// Rows in shares, of each of which the columns are dealt to some threads: tiles of a two-dimensional array.
+    Tiles {
+        /// Bytes of a tile's part of a row.
+        block_bytes: u64,
+        /// Shares of the rows, ascending.
+        shares: Vec<RowShare>,
     },
     /// All threads everywhere, with stores.
     Shared,
@@ -189,7 +197,14 @@ fn best_rule(
     {
         return Some(found);
     }
-    let block_bytes = cyclic?.0.round() as u64;
+    let Some((block, _)) = cyclic else {
+        let tiles = best_tiles(affinity, cells, &teams[team], unit)?;
+        return significant(&tiles.fit).then(|| Pattern::Tiles {
+            block_bytes: tiles.block_bytes.round() as u64,
+            shares: tiles.shares,
+        });
+    };
+    let block_bytes = block.round() as u64;
     Some(Pattern::BlockCyclic {
         team,
         block_bytes,

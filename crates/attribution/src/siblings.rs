@@ -72,6 +72,7 @@ fn differ(patterns: &[Pattern]) -> bool {
             Pattern::Block { .. }
                 | Pattern::PartialBlock { .. }
                 | Pattern::BlockCyclic { .. }
+                | Pattern::Tiles { .. }
                 | Pattern::Segments(_)
         )
     };
@@ -95,6 +96,7 @@ fn alike(one: &Pattern, other: &Pattern) -> bool {
             Pattern::PartialBlock { block_bytes: a, .. },
             Pattern::PartialBlock { block_bytes: b, .. },
         )
+        | (Pattern::Tiles { block_bytes: a, .. }, Pattern::Tiles { block_bytes: b, .. })
         | (
             Pattern::BlockCyclic { block_bytes: a, .. },
             Pattern::BlockCyclic { block_bytes: b, .. },

@@ -1,7 +1,9 @@
 //! From patterns over threads to sequences of nodes: who gets which part of an object.
 
 use nearpage_machine::{NodeId, several};
-use nearpage_wire::compact_plan::{BRK_HEAP_BYTES_MAX, RULE_WEAK, Rule, Run, placement, subject};
+use nearpage_wire::compact_plan::{
+    BRK_HEAP_BYTES_MAX, NONE, RULE_WEAK, Rule, Run, placement, subject,
+};
 
 use crate::compact::{Tables, run};
 use crate::{Error, Owner, PageRun, Placement, Target, Team};
@@ -74,7 +76,11 @@ impl Dealer<'_> {
                 }
             }
             Placement::Whole(owner) => {
-                let node = self.owner_node(owner)?;
+                // Objects of some numbers are a run of a call site's.
+                let node = match rule.order == [0, NONE] {
+                    true => self.owner_node(owner)?,
+                    false => self.run_owner_node(owner)?,
+                };
                 Rule {
                     nodes: self.tables.add_nodes([node]),
                     ..place(placement::NODE)
@@ -202,7 +208,7 @@ impl Dealer<'_> {
                     nodes: self.shares(&owned, planned_bytes, pages),
                     ..rule
                 };
-                if rule.order != [0, nearpage_wire::compact_plan::NONE] {
+                if rule.order != [0, NONE] {
                     // Bounds would change what is counted; of the same size the shares are the pages.
                     return Ok(vec![scaled]);
                 }

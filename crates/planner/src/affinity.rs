@@ -241,6 +241,7 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         | Pattern::Shared
         | Pattern::ReadShared
         | Pattern::Segments(_)
+        | Pattern::Tiles { .. }
         | Pattern::Mixed => None,
     }
 }

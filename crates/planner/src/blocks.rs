@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use nearpage_attribution::{ObjectGroup, RowShare};
 use nearpage_plan::{PageRun, Placement};
 
 use crate::context::Context;
@@ -56,6 +57,56 @@ pub(crate) fn over_part(
                 pages,
                 owner: context.owner(thread)?,
             });
+        }
+    }
+    (!runs.is_empty()).then_some(Placement::Runs(runs))
+}
+
+/// Tiles: the rows' shares, of each of which pieces go to its threads in turn. None where they would be more than
+/// `runs_max` runs of pages.
+pub(crate) fn tiles(
+    context: &Context,
+    group: &ObjectGroup,
+    block_bytes: u64,
+    shares: &[RowShare],
+    runs_max: usize,
+) -> Option<Placement> {
+    let page_bytes = context.page_bytes.max(1);
+    let size_bytes = group.size_bytes.max(1);
+    let offset = |page: u32| u64::from(page).saturating_mul(group.affinity.page_bytes);
+    let block_bytes = block_bytes.max(page_bytes);
+    if size_bytes / block_bytes > runs_max as u64 {
+        return None;
+    }
+    let mut runs: Vec<PageRun> = Vec::new();
+    for (number, share) in shares.iter().enumerate() {
+        // Nothing is known of the pages between two shares: half of them to each.
+        let begin = match number.checked_sub(1) {
+            None => 0,
+            Some(before) => offset(shares[before].pages.end).midpoint(offset(share.pages.start)),
+        };
+        let end = match shares.get(number + 1) {
+            None => size_bytes,
+            Some(next) => offset(share.pages.end).midpoint(offset(next.pages.start)),
+        };
+        let mut at = begin;
+        while at < end {
+            let piece = at / block_bytes;
+            let thread = share.threads[(piece % share.threads.len() as u64) as usize];
+            let next = ((piece + 1) * block_bytes).min(end);
+            let first_page = runs.last().map_or(0, |run| run.first_page + run.pages);
+            let last_page = match next == size_bytes {
+                true => size_bytes.div_ceil(page_bytes),
+                false => (next + page_bytes / 2) / page_bytes,
+            };
+            if last_page > first_page {
+                runs.push(PageRun {
+                    first_page,
+                    pages: last_page - first_page,
+                    owner: context.owner(thread)?,
+                });
+            }
+            at = next;
         }
     }
     (!runs.is_empty()).then_some(Placement::Runs(runs))

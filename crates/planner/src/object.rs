@@ -9,6 +9,7 @@
 //! | one thread | `thread k` |
 //! | shared, read-only or not | `interleave` over the nodes its threads run on |
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
+//! | tiles | page runs: columns of each share of the rows |
 //! | segments | page runs: each segment near its users |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
@@ -29,7 +30,7 @@ use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
-use crate::blocks::{over_part, whole_pages};
+use crate::blocks::{over_part, tiles, whole_pages};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::first_touch::FirstTouches;
@@ -106,6 +107,18 @@ pub(crate) fn place(
                 nearpage_plan::print_size(block_bytes),
                 nearpage_plan::print_size(part_bytes.start),
                 nearpage_plan::print_size(part_bytes.end),
+            );
+            Some(with_own_share(context, group, placement, rule))
+        }
+        Pattern::Tiles {
+            block_bytes,
+            ref shares,
+        } => {
+            let placement = tiles(context, group, block_bytes, shares, parameters.runs_max)?;
+            let rule = format!(
+                "tiles: columns of {} in {}",
+                nearpage_plan::print_size(block_bytes),
+                several(shares.len() as u64, "row share"),
             );
             Some(with_own_share(context, group, placement, rule))
         }

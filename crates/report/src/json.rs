@@ -171,6 +171,8 @@ enum PatternKind {
     ReadShared,
     /// Each thread uses a block of a part of it; the rest is not used.
     PartialBlock,
+    /// Rows in shares, of each of which the columns are dealt to some threads.
+    Tiles,
     /// Contiguous parts, each mostly of one thread, in no order that a rule says.
     Segments,
     /// Parts belong to threads by no rule.
@@ -402,6 +404,10 @@ fn pattern(group: &ObjectGroup) -> PatternForm {
             block_bytes: Some(*block_bytes),
             period_bytes: Some(*period_bytes),
             ..form(PatternKind::BlockCyclic)
+        },
+        Pattern::Tiles { block_bytes, .. } => PatternForm {
+            block_bytes: Some(*block_bytes),
+            ..form(PatternKind::Tiles)
         },
         Pattern::Shared => form(PatternKind::Shared),
         Pattern::ReadShared => form(PatternKind::ReadShared),

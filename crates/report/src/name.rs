@@ -64,6 +64,14 @@ pub fn pattern_words(
                 bytes(*block_bytes)
             )
         }
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } => format!(
+            "tiles: columns of {} in {} row shares",
+            bytes(*block_bytes),
+            shares.len()
+        ),
         Pattern::Segments(segments) => {
             format!(
                 "{} contiguous parts, each mostly one thread's",

@@ -181,6 +181,50 @@ fn equal_shares_after_an_unused_head_are_found() {
     assert!(block_bytes.abs_diff(5 * MIB) < MIB / 4);
 }
 
+/// From 88 samples blocks of 4 MiB were 4092 KiB.
+#[test]
+fn round_blocks_are_round_from_few_samples() {
+    for seed in 0..20 {
+        let affinity = sample(64 * MIB, 88, &mut Random(seed), |offset, _| {
+            (offset / (4 * MIB) % 4) as u32
+        });
+        assert_eq!(
+            find_pattern(&affinity, 64 * MIB, &team(4)),
+            Pattern::BlockCyclic {
+                team: 0,
+                block_bytes: 4 * MIB,
+                period_bytes: 16 * MIB
+            },
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn tiles_of_two_by_two() {
+    let (rows, row) = (1500, 32 << 10);
+    let size = rows * row;
+    let affinity = sample(size, 700, &mut Random(14), |offset, _| {
+        let (down, across) = (offset / row, offset % row);
+        (2 * (2 * down / rows) + 2 * across / row) as u32
+    });
+    let Pattern::Tiles {
+        block_bytes,
+        shares,
+    } = find_pattern(&affinity, size, &team(4))
+    else {
+        panic!("no tiles");
+    };
+    assert_eq!(block_bytes, row / 2);
+    let threads: Vec<Vec<u32>> = shares
+        .iter()
+        .map(|share| share.threads.iter().map(|thread| thread.0).collect())
+        .collect();
+    assert_eq!(threads, [[0, 1], [2, 3]]);
+    let half = (rows / 2 * row / PAGE) as u32;
+    assert!(shares[0].pages.end.abs_diff(half) < 100 && shares[1].pages.start.abs_diff(half) < 100);
+}
+
 #[test]
 fn blocks_that_descend_are_segments() {
     let affinity = sample(32 * MIB, 500, &mut Random(13), |offset, _| {

@@ -162,16 +162,19 @@ pub(super) fn choices(
     let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
-    // A rule, or segments, are chosen by few numbers, page runs by one for each page.
-    let by_rule = !matches!(group.pattern, Pattern::Mixed);
     let mut offer = |kind, decisions: Vec<Decision>| {
         let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
             let chosen = |decision: &Decision| match &decision.placement {
-                Placement::Runs(runs) if kind == Kind::Segments => runs.len(),
-                Placement::Runs(runs) if kind == Kind::Pattern && by_rule => runs.len(),
-                Placement::Runs(_) => pages,
+                Placement::Runs(runs) => match (kind, &group.pattern) {
+                    (Kind::Segments, _) => runs.len(),
+                    // A rule is told by few numbers.
+                    (Kind::Pattern, Pattern::PartialBlock { .. }) => 2,
+                    (Kind::Pattern, Pattern::Tiles { shares, .. }) => 1 + shares.len(),
+                    (Kind::Pattern, Pattern::Segments(_)) => runs.len(),
+                    _ => pages,
+                },
                 _ => 0,
             };
             let chosen = decisions.iter().map(chosen).max().unwrap_or(0);
