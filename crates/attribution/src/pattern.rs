@@ -89,8 +89,12 @@ pub(crate) const EVIDENCE_MIN: f64 = 10.0;
 /// Stores of an object that counts as read-only: sampling mistakes one now and then.
 const STORES_READ_ONLY: f64 = 0.01;
 
+/// What the team of the main thread alone is called.
+const MAIN_TEAM: &str = "main";
 /// A segment's user with this share of its accesses owns it.
 const OWNER_SHARE: f64 = 0.5;
+/// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
+const CLEARER: f64 = 0.05;
 /// More segments than this are no pattern that anybody could follow.
 const SEGMENTS_MAX: usize = 64;
 
@@ -126,11 +130,15 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        if let Some(pattern) = best_rule(affinity, cells, size_bytes, teams, unit, all) {
-            return pattern;
-        }
-        if let Some(segments) = owned_segments(cells, unit, all, most / all) {
-            return Pattern::Segments(segments);
+        let rule = best_rule(affinity, cells, size_bytes, teams, unit, all);
+        let segments = owned_segments(cells, unit, all, most / all);
+        match (rule, segments) {
+            (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
+                return Pattern::Segments(segments);
+            }
+            (Some((pattern, _)), _) => return pattern,
+            (None, Some((segments, _))) => return Pattern::Segments(segments),
+            (None, None) => {}
         }
         if has_parts(cells, unit, all, most / all) {
             return Pattern::Mixed;
@@ -144,7 +152,8 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 }
 
-/// Block or block-cyclic over the team that accesses the object most.
+/// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
+/// the skill.
 fn best_rule(
     affinity: &Affinity,
     cells: &[Cell],
@@ -152,64 +161,161 @@ fn best_rule(
     teams: &[Team],
     unit: f64,
     all: f64,
-) -> Option<Pattern> {
-    let (team, ownership) = teams
-        .iter()
-        .enumerate()
+) -> Option<(Pattern, f64)> {
+    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes, unit);
+    let covers = |ownership: &Ownership| {
+        ownership.samples * unit >= TEAM_SHARE * all && ownership.active() > 1
+    };
+    let numbered = teams.iter().enumerate();
+    let found = numbered
         .filter(|(_, team)| team.threads.len() > 1)
-        .map(|(number, team)| {
-            (
-                number,
-                Ownership::new(cells, team, affinity.page_bytes, size_bytes, unit),
-            )
-        })
-        .filter(|(_, ownership)| {
-            ownership.samples * unit >= TEAM_SHARE * all && ownership.active() > 1
-        })
-        .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)))?;
-    let size = size_bytes as f64;
-    let members = ownership.team() as f64;
-    let significant = |fit: &Fit| {
-        fit.skill() >= SKILL_MIN && ownership.samples * fit.divergence() >= EVIDENCE_MIN
-    };
+        .map(|(number, team)| (number, own(team)))
+        .filter(|(_, ownership)| covers(ownership))
+        .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)));
+    let by_team = found.and_then(|(team, ownership)| {
+        let of = Rule {
+            affinity,
+            cells,
+            size_bytes,
+            unit,
+            ownership: &ownership,
+        };
+        let (pattern, skill) = of.best(team, &teams[team])?;
+        Some((pattern, skill * ownership.samples * unit / all))
+    });
+    if by_team.as_ref().is_some_and(|one| one.1 >= SKILL_CLEAR) {
+        return by_team;
+    }
+    // A program may give the main thread a share, too.
+    let joined = teams.iter().filter_map(|team| with_main(teams, team));
+    let found = joined
+        .map(|team| (own(&team), team))
+        .filter(|(ownership, _)| covers(ownership))
+        .max_by(|left, right| left.0.samples.total_cmp(&right.0.samples));
+    let by_joined = found.and_then(|(ownership, team)| {
+        let of = Rule {
+            affinity,
+            cells,
+            size_bytes,
+            unit,
+            ownership: &ownership,
+        };
+        let (pattern, skill) = of.best(0, &team)?;
+        let pattern = dealt(pattern, &team, affinity)?;
+        Some((pattern, skill * ownership.samples * unit / all))
+    });
+    match (by_team, by_joined) {
+        (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
+        (Some(team), _) => Some(team),
+        (None, joined) => joined,
+    }
+}
 
-    // The whole object in shares; pages are the limit of what can be told.
-    let block = size / members;
-    let block_fit = ownership.fit(block);
-    let found = Pattern::Block {
-        team,
-        block_bytes: size_bytes.div_ceil(ownership.team() as u64),
+/// The main thread, then a team of its process that it is not in.
+fn with_main(teams: &[Team], team: &Team) -> Option<Team> {
+    let is_main = |other: &&Team| {
+        other.pid == team.pid && other.name == MAIN_TEAM && other.threads.len() == 1
     };
-    if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
-        return Some(found);
-    }
-    if let Some(partial) = best_partial(&ownership, cells, affinity.page_bytes, unit)
-        && significant(&partial.fit)
-        && partial.fit.skill() > block_fit.skill() + SKILL_TIE
-    {
-        return Some(partial.pattern(team, size_bytes));
-    }
-    let cyclic = best_cyclic(&ownership, affinity.page_bytes as f64, size)
-        .map(|block| (block, ownership.fit(block)))
-        .filter(|(block, fit)| significant(fit) && pieces_are_owned(&ownership, *block));
-    if significant(&block_fit)
-        && cyclic.is_none_or(|(_, fit)| fit.skill() <= block_fit.skill() + SKILL_TIE)
-    {
-        return Some(found);
-    }
-    let Some((block, _)) = cyclic else {
-        let tiles = best_tiles(affinity, cells, &teams[team], unit)?;
-        return significant(&tiles.fit).then(|| Pattern::Tiles {
-            block_bytes: tiles.block_bytes.round() as u64,
-            shares: tiles.shares,
-        });
-    };
-    let block_bytes = block.round() as u64;
-    Some(Pattern::BlockCyclic {
-        team,
-        block_bytes,
-        period_bytes: block_bytes * ownership.team() as u64,
+    let main = teams
+        .iter()
+        .find(is_main)
+        .filter(|_| team.name != MAIN_TEAM)?;
+    let threads = main.threads.iter().chain(&team.threads).copied().collect();
+    Some(Team {
+        threads,
+        ..team.clone()
     })
+}
+
+/// A rule over threads of no one team: pieces dealt to them in turn.
+fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> {
+    let block_bytes = match pattern {
+        Pattern::Block { block_bytes, .. } | Pattern::BlockCyclic { block_bytes, .. } => {
+            block_bytes
+        }
+        Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } if part_bytes.start == 0 => block_bytes,
+        Pattern::Tiles { .. } => return Some(pattern),
+        _ => return None,
+    };
+    Some(Pattern::Tiles {
+        block_bytes,
+        shares: vec![RowShare {
+            pages: 0..affinity.pages,
+            threads: team.threads.clone(),
+        }],
+    })
+}
+
+/// What a rule is looked for in.
+struct Rule<'a> {
+    affinity: &'a Affinity,
+    cells: &'a [Cell],
+    size_bytes: u64,
+    unit: f64,
+    ownership: &'a Ownership,
+}
+
+impl Rule<'_> {
+    /// The best rule over a team, which patterns name by `team`, and its skill.
+    fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
+        let Self {
+            affinity,
+            cells,
+            size_bytes,
+            unit,
+            ownership,
+        } = *self;
+        let size = size_bytes as f64;
+        let members = ownership.team() as f64;
+        let significant = |fit: &Fit| {
+            fit.skill() >= SKILL_MIN && ownership.samples * fit.divergence() >= EVIDENCE_MIN
+        };
+
+        // The whole object in shares; pages are the limit of what can be told.
+        let block = size / members;
+        let block_fit = ownership.fit(block);
+        let found = Pattern::Block {
+            team,
+            block_bytes: size_bytes.div_ceil(ownership.team() as u64),
+        };
+        if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
+            return Some((found, block_fit.skill()));
+        }
+        if let Some(partial) = best_partial(ownership, cells, affinity.page_bytes, unit)
+            && significant(&partial.fit)
+            && partial.fit.skill() > block_fit.skill() + SKILL_TIE
+        {
+            return Some((partial.pattern(team, size_bytes), partial.fit.skill()));
+        }
+        let cyclic = best_cyclic(ownership, affinity.page_bytes as f64, size)
+            .map(|block| (block, ownership.fit(block)))
+            .filter(|(block, fit)| significant(fit) && pieces_are_owned(ownership, *block));
+        if significant(&block_fit)
+            && cyclic.is_none_or(|(_, fit)| fit.skill() <= block_fit.skill() + SKILL_TIE)
+        {
+            return Some((found, block_fit.skill()));
+        }
+        let Some((block, fit)) = cyclic else {
+            let tiles = best_tiles(affinity, cells, threads, unit)?;
+            let skill = tiles.fit.skill();
+            let pattern = Pattern::Tiles {
+                block_bytes: tiles.block_bytes.round() as u64,
+                shares: tiles.shares,
+            };
+            return significant(&tiles.fit).then_some((pattern, skill));
+        };
+        let block_bytes = block.round() as u64;
+        let pattern = Pattern::BlockCyclic {
+            team,
+            block_bytes,
+            period_bytes: block_bytes * ownership.team() as u64,
+        };
+        Some((pattern, fit.skill()))
+    }
 }
 
 /// A block distribution over a part of an object.
@@ -291,18 +397,23 @@ fn best_partial(
     best
 }
 
-/// The object's segments, where their users explain clearly more than the thread with the share `most` of its
-/// accesses does, and few enough to be looked at.
-fn owned_segments(cells: &[Cell], unit: f64, all: f64, most: f64) -> Option<Vec<Segment>> {
+/// The object's segments and their skill, where their users explain clearly more than the thread with the share
+/// `most` of its accesses does, and few enough to be looked at.
+fn owned_segments(cells: &[Cell], unit: f64, all: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
     let found = segments(cells, unit);
     let samples = all / unit;
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
+    // Each segment's owner and beginning are chosen to suit its samples.
+    let chosen = 2.0 * found.len() as f64;
     let fit = Fit {
-        explained: (owned / samples).min(1.0),
+        explained: ((owned - chosen) / samples).clamp(0.0, 1.0),
         chance: most,
     };
     let is_clear = fit.skill() >= SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN;
-    (is_clear && (2..=SEGMENTS_MAX).contains(&found.len())).then_some(found)
+    (is_clear && (2..=SEGMENTS_MAX).contains(&found.len())).then(|| {
+        let skill = fit.skill();
+        (found, skill)
+    })
 }
 
 /// Are so many pieces their owner's that it can't be a coincidence, the search for the size of the

@@ -115,11 +115,17 @@ pub(crate) fn place(
             ref shares,
         } => {
             let placement = tiles(context, group, block_bytes, shares, parameters.runs_max)?;
-            let rule = format!(
-                "tiles: columns of {} in {}",
-                nearpage_plan::print_size(block_bytes),
-                several(shares.len() as u64, "row share"),
-            );
+            let columns = nearpage_plan::print_size(block_bytes);
+            let rule = match shares.as_slice() {
+                [one] => format!(
+                    "blocks of {columns} go round {}, the main thread first",
+                    several(one.threads.len() as u64, "thread")
+                ),
+                _ => format!(
+                    "tiles: columns of {columns} in {}",
+                    several(shares.len() as u64, "row share"),
+                ),
+            };
             Some(with_own_share(context, group, placement, rule))
         }
         Pattern::Segments(ref segments) => {

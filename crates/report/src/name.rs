@@ -67,6 +67,14 @@ pub fn pattern_words(
         Pattern::Tiles {
             block_bytes,
             shares,
+        } if shares.len() == 1 => format!(
+            "block-cyclic, {} each, over {} threads, the main thread first",
+            bytes(*block_bytes),
+            shares[0].threads.len()
+        ),
+        Pattern::Tiles {
+            block_bytes,
+            shares,
         } => format!(
             "tiles: columns of {} in {} row shares",
             bytes(*block_bytes),

@@ -42,7 +42,10 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> io::Result<()> {
-    let folder = options.keep.clone().unwrap_or_else(|| target().join("generated"));
+    let folder = options
+        .keep
+        .clone()
+        .unwrap_or_else(|| target().join("generated"));
     for seed in options.seed..options.seed + options.seeds {
         let program = Program::draw(seed);
         if options.source {
@@ -77,7 +80,11 @@ fn run(options: &Options) -> io::Result<()> {
                 object.kind,
                 100.0 * object.share,
                 object.score(),
-                if object.is_pattern_right { "   " } else { "NOT" },
+                if object.is_pattern_right {
+                    "   "
+                } else {
+                    "NOT"
+                },
                 object.pattern,
                 object.decision
             );

@@ -15,7 +15,8 @@ const LINES_MAX: u64 = 400 * MIB;
 const FETCHED: u64 = 400_000_000;
 /// Names of objects.
 const NAMES: [&str; 12] = [
-    "grid", "matrix", "vector", "field", "flux", "density", "pressure", "table", "cells", "nodes", "edges", "spare",
+    "grid", "matrix", "vector", "field", "flux", "density", "pressure", "table", "cells", "nodes",
+    "edges", "spare",
 ];
 /// Sizes of teams, those of power two more often.
 const TEAMS: [u64; 16] = [2, 2, 3, 4, 4, 4, 5, 6, 7, 8, 8, 8, 10, 12, 16, 16];

@@ -134,7 +134,12 @@ struct Judge<'a> {
 impl Judge<'_> {
     fn all(&self, program: &Program, truth: &Truth, setting: Setting) -> Judgement {
         let all = truth.fetched() as f64;
-        let cost: f64 = self.attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
+        let cost: f64 = self
+            .attribution
+            .objects
+            .iter()
+            .map(ObjectGroup::cost_ns)
+            .sum();
         let mut sums = [0.0; 3];
         let mut objects = Vec::new();
         for (object, truth) in program.objects.iter().zip(&truth.objects) {

@@ -158,13 +158,22 @@ impl Kind {
             Self::Block {
                 is_reversed: true, ..
             } => &["Mixed", "BlockReversed", "Reversed", "Runs", "Segments"],
-            Self::Block { .. } | Self::Halo { .. } | Self::Padded { .. } | Self::Grown => &["Block"],
+            Self::Block { .. } | Self::Halo { .. } | Self::Padded { .. } | Self::Grown => {
+                &["Block"]
+            }
             Self::Unequal { .. } => &["Mixed", "Unequal", "Runs", "Segments", "Shares"],
             Self::Extent { .. } => &["Mixed", "Block", "UsedExtent", "Extent", "Runs", "Segments"],
             Self::Columns { .. } => &["BlockCyclic", "Columns", "Tiles"],
             Self::Tiles { .. } => &["Mixed", "Tiles"],
             Self::Cyclic { .. } => &["BlockCyclic"],
-            Self::Packed { .. } => &["Mixed", "BlockCyclic", "Packed", "Arrays", "Parts", "Segments"],
+            Self::Packed { .. } => &[
+                "Mixed",
+                "BlockCyclic",
+                "Packed",
+                "Arrays",
+                "Parts",
+                "Segments",
+            ],
             Self::Rows { .. } => &["PrivateEach", "Sequence", "BlockOfAllocations", "Instances"],
             Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "Sequence", "Instances"],
             Self::Pool { .. } => &["Mixed"],
@@ -295,8 +304,7 @@ impl Used<'_> {
                 let down = tile_rows(team);
                 let across = team / down;
                 let of = |all, number, parts| share(Shares::Even, all, number, parts);
-                let [top, bottom] =
-                    [0, 1].map(|more| of(lines / row, me / across + more, down));
+                let [top, bottom] = [0, 1].map(|more| of(lines / row, me / across + more, down));
                 let [left, right] = [0, 1].map(|more| of(row, me % across + more, across));
                 (top..bottom)
                     .map(|number| (number * row + left, number * row + right))
@@ -343,9 +351,8 @@ impl Used<'_> {
             stride,
             operation,
         };
-        let everywhere = |stride: u64, operation| {
-            sweep(((me + pass) % stride, lines), stride, operation)
-        };
+        let everywhere =
+            |stride: u64, operation| sweep(((me + pass) % stride, lines), stride, operation);
         let mut uses: Vec<Sweep> = match self.object.kind {
             Kind::OneWriter { thread } => {
                 let writes = (thread % team == me).then(|| sweep((0, lines), 1, Operation::Store));
@@ -363,7 +370,8 @@ impl Used<'_> {
             }
             _ => {
                 let own = self.own(me, pass).into_iter();
-                own.map(|own| sweep(own, 1, self.object.operation)).collect()
+                own.map(|own| sweep(own, 1, self.object.operation))
+                    .collect()
             }
         };
         if let Kind::Halo { row } = self.object.kind {

@@ -135,17 +135,24 @@ fn own(object: &Object) -> String {
             let rows = [0, 1].map(|more| format!("share(lines / {row}, me + {more}, team)"));
             by_row(name, row, [&rows[0], &rows[1]], ["0", &used.to_string()])
         }
-        Kind::Halo { row } | Kind::Rows { row, is_cyclic: false } => rows(row),
+        Kind::Halo { row }
+        | Kind::Rows {
+            row,
+            is_cyclic: false,
+        } => rows(row),
         Kind::Columns { row } => columns(row),
         Kind::Tiles { row } => {
-            let rows = [0, 1].map(|more| format!("share(lines / {row}, me / across + {more}, down)"));
+            let rows =
+                [0, 1].map(|more| format!("share(lines / {row}, me / across + {more}, down)"));
             let columns = [0, 1].map(|more| format!("share({row}, me % across + {more}, across)"));
             let tiles = by_row(name, row, [&rows[0], &rows[1]], [&columns[0], &columns[1]]);
             format!("    size_t down = tile_rows(team), across = team / down;\n{tiles}")
         }
-        Kind::Cyclic { block: chunk } | Kind::Rows { row: chunk, is_cyclic: true } => {
-            by_chunk(name, chunk, "chunk % team == me")
-        }
+        Kind::Cyclic { block: chunk }
+        | Kind::Rows {
+            row: chunk,
+            is_cyclic: true,
+        } => by_chunk(name, chunk, "chunk % team == me"),
         Kind::Packed { ref parts } => {
             let mut text = "    size_t begin = 0;\n".to_owned();
             for &part in parts {
@@ -158,10 +165,16 @@ fn own(object: &Object) -> String {
         Kind::Pool { chunk } => by_chunk(name, chunk, "taker(chunk, 0, team) == me"),
         Kind::Stolen { chunk } => by_chunk(name, chunk, "taker(chunk, pass, team) == me"),
         Kind::PrivateOne { thread } => {
-            format!("    if ({thread} % team == me)\n        sweep_{name}(me, 0, lines, 1, mode);\n")
+            format!(
+                "    if ({thread} % team == me)\n        sweep_{name}(me, 0, lines, 1, mode);\n"
+            )
         }
         Kind::Transposed { row } => {
-            format!("    if (pass % 2) {{\n{}    }} else {{\n{}    }}\n", columns(row), rows(row))
+            format!(
+                "    if (pass % 2) {{\n{}    }} else {{\n{}    }}\n",
+                columns(row),
+                rows(row)
+            )
         }
         Kind::Grown
         | Kind::Arena { .. }
@@ -228,7 +241,9 @@ fn allocation(site: &[&Object]) -> String {
         Storage::Mapping => "mapped(bytes)",
         Storage::Static => return String::new(),
     };
-    format!("\nstatic __attribute__((noinline)) char *allocate_{name}(size_t bytes) {{ return {call}; }}\n")
+    format!(
+        "\nstatic __attribute__((noinline)) char *allocate_{name}(size_t bytes) {{ return {call}; }}\n"
+    )
 }
 
 /// Pieces of an object, and the lines of each.
@@ -317,7 +332,11 @@ fn preparation(program: &Program) -> String {
 
 /// Threads and the main function.
 fn threads(program: &Program) -> String {
-    let names: Vec<&str> = program.objects.iter().map(|one| one.name.as_str()).collect();
+    let names: Vec<&str> = program
+        .objects
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
     let list: Vec<String> = names.iter().map(|name| format!("&{name}_object")).collect();
     let passes = "for (size_t pass = 0; pass < passes; pass++) {\n";
     let mut work = format!("\nstatic void work(size_t me) {{\n    prepare_own(me);\n    {passes}");

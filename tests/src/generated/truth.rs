@@ -76,7 +76,12 @@ impl Truth {
                 if unit < count && truth.unit(unit) == truth.unit(from) {
                     continue;
                 }
-                let _ = writeln!(text, "  units {from}+{}:{}", unit - from, Row(truth.unit(from)));
+                let _ = writeln!(
+                    text,
+                    "  units {from}+{}:{}",
+                    unit - from,
+                    Row(truth.unit(from))
+                );
                 from = unit;
             }
         }
@@ -117,7 +122,11 @@ impl ObjectTruth {
         match object.initialiser {
             Initialiser::Main => {
                 let (first, end) = object.extent(size, team);
-                let main = if program.style.main_is_worker() { 0 } else { team };
+                let main = if program.style.main_is_worker() {
+                    0
+                } else {
+                    team
+                };
                 truth.add(
                     piece_lines,
                     &Sweep {

@@ -149,6 +149,9 @@ fn pages_by_cost(
     pages
 }
 
+/// Samples of a page from which it may be decided about by itself.
+const PAGE_SAMPLES_MIN: f64 = 4.0;
+
 /// Everything that may be done with a group, without repetitions; leaving it alone first.
 pub(super) fn choices(
     context: &Context,
@@ -188,7 +191,10 @@ pub(super) fn choices(
         }
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
-    offer(Kind::Pattern, by(Policy::Object));
+    let samples = group.accesses() / group.affinity.sample_weight.max(1.0);
+    if group.pattern != Pattern::Mixed || samples >= PAGE_SAMPLES_MIN * pages as f64 {
+        offer(Kind::Pattern, by(Policy::Object));
+    }
     let together = matches!(
         instances::of(context, group, parameters),
         Instances::Together
@@ -241,8 +247,11 @@ pub(super) fn choices(
             );
         }
     }
-    offer(Kind::HopSensitive, by(Policy::HopSensitive));
-    offer(Kind::Uniform, by(Policy::Uniform));
+    // From few samples of a page, whoever made them seems to own it.
+    if samples >= PAGE_SAMPLES_MIN * pages as f64 {
+        offer(Kind::HopSensitive, by(Policy::HopSensitive));
+        offer(Kind::Uniform, by(Policy::Uniform));
+    }
     choices
 }
 

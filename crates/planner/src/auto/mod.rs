@@ -192,6 +192,10 @@ impl<J: Judge> Judged<'_, '_, J> {
             self.alternatives.has_size(object, choice)
         };
         let is_heap = self.alternatives.is_brk_heap(object);
+        let share = match is_heap {
+            true => share.min(RESIZED_HEAP),
+            false => share,
+        };
         let time_ns = |at: usize| {
             let is_compared = |&other: &usize| {
                 let is_slower = after_ns[other][0] > after_ns[at][0];
@@ -380,6 +384,10 @@ impl<J: Judge> Judged<'_, '_, J> {
         worth.collect()
     }
 }
+
+/// What a decision about the heap that `brk` extends may cost of what it saves, with an input of another size: it is
+/// another size with most.
+const RESIZED_HEAP: f64 = 1.0 / 3.0;
 
 /// Rounds over the objects; each is a new look at an object after others have changed.
 const ROUNDS_MAX: usize = 3;

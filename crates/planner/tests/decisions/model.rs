@@ -158,17 +158,20 @@ fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
     let unlimited = Machine {
         processor: nearpage_machine::Processor {
             clock_ghz: Some(2.0),
-            ..machine.processor
+            ..machine.processor.clone()
         },
-        ..machine
+        ..machine.clone()
     };
-    let plan = recording.decide(Policy::Auto, &unlimited);
-    assert!(
-        plan.decisions
-            .iter()
-            .all(|decision| decision.placement != interleave),
-        "{plan:?}"
-    );
+    // There, all that is saved is that no thread is farther from everything than others are.
+    let saved = |machine: &Machine| {
+        let parameters = Parameters::default();
+        recording.with(machine, |input| {
+            let mut model = Model::new(input, &parameters).expect("several nodes");
+            let Ok(chosen) = choose(input, &parameters, &mut model);
+            1.0 - chosen.time.planned_ns / chosen.time.first_touch_ns
+        })
+    };
+    assert!(saved(&machine) > 3.0 * saved(&unlimited));
 }
 
 #[test]
