@@ -6,13 +6,14 @@ use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
 use crate::affinity::{self, Equation};
 use crate::context::Context;
+use crate::effect::Tally;
 use crate::first_touch::FirstTouches;
 use crate::group::{decide_group, decided};
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::parameters::{Parameters, Policy};
-use crate::under::assumed_toucher;
+use crate::under::{Fate, assumed_toucher, under};
 
 /// A rule that may treat all objects alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(super) struct Choice {
     pub error_ns: f64,
     /// What it makes slower ([`super::inputs::slower_ns`]).
     pub slower_ns: f64,
+    /// Share of the accesses that are local, 0 to 1; none where that is not known.
+    pub local_share: Option<f64>,
 }
 
 /// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
@@ -55,6 +58,7 @@ pub(super) fn left() -> Choice {
         chance_ns: 0.0,
         error_ns: 0.0,
         slower_ns: 0.0,
+        local_share: None,
     }
 }
 
@@ -161,7 +165,15 @@ pub(super) fn choices(
     latency_ns: &[Vec<f64>],
     stores_most: f64,
 ) -> Vec<Choice> {
-    let mut choices = vec![left()];
+    let local_share = |decisions: &[Decision]| {
+        let decisions: Vec<&Decision> = decisions.iter().collect();
+        let found = under::<Tally>(context, group, Fate::Decided(&decisions), parameters);
+        found.map(|(_, tally)| tally.local_share())
+    };
+    let mut choices = vec![Choice {
+        local_share: local_share(&[]),
+        ..left()
+    }];
     let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
@@ -185,6 +197,7 @@ pub(super) fn choices(
                 kind,
                 chance_ns: chosen as f64 * sample_ns,
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
+                local_share: local_share(&decisions),
                 decisions,
                 ..left()
             });

@@ -25,7 +25,7 @@ use crate::under::{Fate, under};
 /// worth so much of the time; see docs/reproduction.md. What a sampled gain owes to what it makes slower is in the
 /// error of its samples.
 const MARGINS: Margins = Margins {
-    plan: 0.02,
+    plan: 0.005,
     object: 0.002,
     slower: 0.0,
     resized: 1.0,
