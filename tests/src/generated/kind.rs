@@ -219,10 +219,9 @@ pub fn share(shares: Shares, all: u64, number: u64, team: u64) -> u64 {
     }
 }
 
-/// Who takes a chunk that goes to anybody.
-pub fn taker(chunk: u64, turn: u64, team: u64) -> u64 {
-    let mut x = (chunk + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ (turn + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+/// Who owns a chunk, as if by chance.
+pub fn owner(chunk: u64, team: u64) -> u64 {
+    let mut x = (chunk + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (x ^ (x >> 29)) % team
 }
@@ -317,8 +316,10 @@ impl Used<'_> {
                 is_cyclic: true,
             } => chunks(row, &|number| number % team == me),
             Kind::Rows { row, .. } => vec![rows(row)],
-            Kind::Pool { chunk } => chunks(chunk, &|number| taker(number, 0, team) == me),
-            Kind::Stolen { chunk } => chunks(chunk, &|number| taker(number, pass, team) == me),
+            Kind::Pool { chunk } => chunks(chunk, &|number| owner(number, team) == me),
+            Kind::Stolen { chunk } => {
+                chunks(chunk, &|number| (owner(number, team) + pass) % team == me)
+            }
             Kind::PrivateOne { thread } if thread % team == me => vec![(0, lines)],
             Kind::PrivateOne { .. } => Vec::new(),
             Kind::Transposed { row } if pass % 2 == 1 => columns(row),

@@ -155,8 +155,8 @@ fn own(object: &Object) -> String {
             }
             text
         }
-        Kind::Pool { chunk } => by_chunk(name, chunk, "taker(chunk, 0, team) == me"),
-        Kind::Stolen { chunk } => by_chunk(name, chunk, "taker(chunk, pass, team) == me"),
+        Kind::Pool { chunk } => by_chunk(name, chunk, "owner(chunk, team) == me"),
+        Kind::Stolen { chunk } => by_chunk(name, chunk, "(owner(chunk, team) + pass) % team == me"),
         Kind::PrivateOne { thread } => {
             format!("    if ({thread} % team == me)\n        sweep_{name}(me, 0, lines, 1, mode);\n")
         }
