@@ -69,6 +69,8 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
+        // Threads that spin while they wait take the CPU from those that work, where there are more than CPUs.
+        command.env("OMP_WAIT_POLICY", "passive");
         command
     }
 
