@@ -127,7 +127,12 @@ fn description(options: &Options, program: &Program) -> String {
         return source(program);
     }
     let team = options.threads.unwrap_or(program.team);
-    let truth = Truth::of(program, options.size, team, program.whole_rounds(program.passes, team));
+    let truth = Truth::of(
+        program,
+        options.size,
+        team,
+        program.whole_rounds(program.passes, team),
+    );
     truth.table(program, options.size)
 }
 
@@ -154,7 +159,11 @@ fn table(trial: &Trial) -> String {
             100.0 * object.share,
             object.score(),
             other.score(),
-            if object.is_pattern_right { "   " } else { "NOT" },
+            if object.is_pattern_right {
+                "   "
+            } else {
+                "NOT"
+            },
             object.pattern,
             object.decision
         );
@@ -165,6 +174,14 @@ fn table(trial: &Trial) -> String {
         "score {:.3} from {} accesses; {:.3} at size {size} with {team} threads",
         scores[0], trial.own.accesses, scores[1]
     );
+    if let Some([before, after]) = trial.own.predicted {
+        let [planned, best, touch] = trial.own.local.map(|local| 100.0 * local);
+        text += &format!(
+            "; local: first touch {touch:.0} % (predicted {:.0} %), plan {planned:.0} % ({:.0} %), best {best:.0} %",
+            100.0 * before,
+            100.0 * after
+        );
+    }
     let (alike, of) = trial.decided_alike;
     if of > 0 {
         text += &format!("; {alike} of {of} objects decided alike");

@@ -15,7 +15,8 @@ const LINES_MAX: u64 = 400 * MIB;
 const FETCHED: u64 = 400_000_000;
 /// Names of objects.
 const NAMES: [&str; 12] = [
-    "grid", "matrix", "vector", "field", "flux", "density", "pressure", "table", "cells", "nodes", "edges", "spare",
+    "grid", "matrix", "vector", "field", "flux", "density", "pressure", "table", "cells", "nodes",
+    "edges", "spare",
 ];
 /// Sizes of teams, those of power two more often.
 const TEAMS: [u64; 16] = [2, 2, 3, 4, 4, 4, 5, 6, 7, 8, 8, 8, 10, 12, 16, 16];
@@ -32,11 +33,10 @@ impl Program {
         let count = 3 + random.below(5) as usize;
         let mut objects: Vec<Object> = Vec::new();
         let lines = |objects: &[Object]| objects.iter().map(|one| one.lines).sum::<u64>();
-        while objects.len() < NAMES.len() - 1
-            && (objects.len() < count || lines(&objects) < LINES_MIN)
+        while objects.len() < NAMES.len() && (objects.len() < count || lines(&objects) < LINES_MIN)
         {
             let mut object = object(random, NAMES[objects.len()]);
-            if lines(&objects) + 2 * object.lines > LINES_MAX {
+            if lines(&objects) + object.lines > LINES_MAX {
                 break;
             }
             object.initialiser = match (&object.kind, mixed) {
@@ -50,9 +50,16 @@ impl Program {
             let is_pair = matches!(object.kind, Kind::Block { .. })
                 && object.storage != Storage::Static
                 && random.below(2) == 0;
-            let second = is_pair.then(|| sibling(&object, NAMES[objects.len() + 1]));
             objects.push(object);
-            objects.extend(second);
+            let siblings = if is_pair { 1 + random.below(2) } else { 0 };
+            for _ in 0..siblings {
+                let before = &objects[objects.len() - 1];
+                let is_too_much = lines(&objects) + before.lines > LINES_MAX;
+                if let Some(name) = NAMES.get(objects.len()).filter(|_| !is_too_much) {
+                    let next = sibling(before, name);
+                    objects.push(next);
+                }
+            }
         }
         let size = 2;
         // As many threads as nodes, so that there is something to be placed on each.
@@ -61,6 +68,12 @@ impl Program {
             .filter(|&other| other != team && other >= nodes)
             .collect();
         let other_team = random.of(&others);
+        // A thread of its own has to be there in both teams.
+        for object in &mut objects {
+            if let Kind::PrivateOne { thread } | Kind::OneWriter { thread } = &mut object.kind {
+                *thread %= team.min(other_team);
+            }
+        }
         let mut program = Self {
             seed,
             style,
@@ -81,12 +94,16 @@ impl Program {
     /// About so many passes, after which all threads of a team have been in each other's place equally often, and
     /// objects that are used in two ways in turn in both.
     pub fn whole_rounds(&self, passes: u64, team: u64) -> u64 {
-        let round = if team.is_multiple_of(2) { team } else { 2 * team };
+        let round = if team.is_multiple_of(2) {
+            team
+        } else {
+            2 * team
+        };
         (passes / round).max(1) * round
     }
 }
 
-/// A second object of the same call site, used in the opposite order.
+/// The next object of the same call site, used in the opposite order.
 fn sibling(first: &Object, name: &str) -> Object {
     let kind = match first.kind {
         Kind::Block {

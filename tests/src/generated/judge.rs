@@ -55,7 +55,10 @@ impl JudgedObject {
 impl JudgedObject {
     /// The word of its decision, without sizes and owners.
     fn decided(&self) -> &str {
-        self.decision.split([':', ' ', '@']).next().unwrap_or_default()
+        self.decision
+            .split([':', ' ', '@'])
+            .next()
+            .unwrap_or_default()
     }
 
     /// Is the same decided about both? Pages that are interleaved go by their addresses, which differ.
@@ -73,6 +76,8 @@ impl JudgedObject {
 pub struct Judgement {
     /// Accesses that were recorded.
     pub accesses: u64,
+    /// Share of accesses that are local, as the plan's file predicts it: under first touch, under the plan.
+    pub predicted: Option<[f64; 2]>,
     /// In order.
     pub objects: Vec<JudgedObject>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
@@ -159,7 +164,12 @@ struct Judge<'a> {
 impl Judge<'_> {
     fn all(&self, program: &Program, truth: &Truth, setting: Setting) -> Judgement {
         let all = truth.fetched() as f64;
-        let cost: f64 = self.attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
+        let cost: f64 = self
+            .attribution
+            .objects
+            .iter()
+            .map(ObjectGroup::cost_ns)
+            .sum();
         let mut sums = [0.0; 3];
         let mut objects = Vec::new();
         for (object, truth) in program.objects.iter().zip(&truth.objects) {
@@ -175,7 +185,12 @@ impl Judge<'_> {
                 kind: object.kind.name(),
                 share: fetched / all,
                 expected: object.kind.patterns(),
-                is_pattern_right: is_right(object, setting, &pattern),
+                is_pattern_right: {
+                    let siblings = program.objects.iter().filter(|one| one.site == object.site);
+                    // Different patterns of one call site may also be told as what they are together.
+                    siblings.count() > 1 && pattern == "Mixed"
+                        || is_right(object, setting, &pattern)
+                },
                 pattern,
                 cost_share: group.map_or(0.0, |group| part(group.cost_ns(), cost)),
                 decision: self.decision(object, truth, setting),
@@ -189,6 +204,10 @@ impl Judge<'_> {
         let counts = &self.attribution.counts;
         Judgement {
             accesses: counts.accesses,
+            predicted: self
+                .plan
+                .predicted
+                .map(|predicted| [predicted.local_before, predicted.local_after]),
             objects,
             local: sums.map(|sum| part(sum, all)),
         }

@@ -14,6 +14,7 @@ mod program;
 mod run;
 mod source;
 mod summary;
+mod sweep;
 mod trial;
 mod truth;
 

@@ -30,7 +30,11 @@ pub struct Placed {
 }
 
 /// CPUs of each team's threads in the recorded run, on a machine.
-fn teams(tables: &Tables, machine: &Machine, layout: ThreadPlacement) -> HashMap<String, Vec<CpuId>> {
+fn teams(
+    tables: &Tables,
+    machine: &Machine,
+    layout: ThreadPlacement,
+) -> HashMap<String, Vec<CpuId>> {
     let mut sizes: HashMap<String, usize> = HashMap::new();
     for thread in &tables.threads {
         let size = sizes.entry(thread.team.clone()).or_default();
@@ -147,7 +151,14 @@ impl Placed {
             }
             let pages = found.map_or(Vec::new(), |one| one.pages);
             let end = object.address + object.size_bytes;
-            placed.add(object.address, PlacedObject { end, decision, pages });
+            placed.add(
+                object.address,
+                PlacedObject {
+                    end,
+                    decision,
+                    pages,
+                },
+            );
         }
         Ok(placed)
     }
@@ -156,7 +167,10 @@ impl Placed {
     /// object.
     fn add(&mut self, address: u64, object: PlacedObject) {
         let mut over = self.objects.range(..object.end);
-        if over.next_back().is_some_and(|(_, other)| other.end > address) {
+        if over
+            .next_back()
+            .is_some_and(|(_, other)| other.end > address)
+        {
             let over: Vec<u64> = self
                 .objects
                 .range(..object.end)

@@ -51,7 +51,15 @@ impl<'a> Run<'a> {
         };
         let mut compiler = self.command("cc");
         compiler
-            .args(["-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", thread_option])
+            .args([
+                "-O1",
+                "-g",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-function",
+                "-Werror",
+                thread_option,
+            ])
             .args(options)
             .args(["-o", name, "program.c"]);
         self.finish(compiler, "cc.log")

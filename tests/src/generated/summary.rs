@@ -62,7 +62,10 @@ fn quantile(values: &[f64], part: f64) -> f64 {
         0 => 1.0,
         count => {
             let place = (count - 1) as f64 * part;
-            let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+            let (low, high) = (
+                sorted[place.floor() as usize],
+                sorted[place.ceil() as usize],
+            );
             low + (high - low) * place.fract()
         }
     }
@@ -126,7 +129,11 @@ impl Summary {
             for (number, object) in objects(own).iter().enumerate() {
                 let other = objects(other).get(number);
                 let kind = text(&object["kind"]).to_owned();
-                summary.kinds.entry(kind).or_default().add_object(object, other);
+                summary
+                    .kinds
+                    .entry(kind)
+                    .or_default()
+                    .add_object(object, other);
                 style.add_object(object, other);
                 let mut all = Group::default();
                 all.add_object(object, other);
@@ -170,7 +177,8 @@ impl Summary {
             .collect();
         let groups = |groups: &BTreeMap<String, Group>| -> serde_json::Map<String, Value> {
             let each = groups.iter();
-            each.map(|(name, group)| (name.clone(), group.to_json())).collect()
+            each.map(|(name, group)| (name.clone(), group.to_json()))
+                .collect()
         };
         json!({
             "programs": self.all.count,
@@ -206,10 +214,16 @@ impl fmt::Display for Summary {
             for (name, group) in sorted {
                 let mut wrong: Vec<(&String, &u64)> = group.wrong.iter().collect();
                 wrong.sort_by(|a, b| b.1.cmp(a.1));
-                let words = wrong.iter().fold(String::new(), |mut words, (name, count)| {
-                    let _ = write!(words, " {} {count}", if name.is_empty() { "none" } else { name });
-                    words
-                });
+                let words = wrong
+                    .iter()
+                    .fold(String::new(), |mut words, (name, count)| {
+                        let _ = write!(
+                            words,
+                            " {} {count}",
+                            if name.is_empty() { "none" } else { name }
+                        );
+                        words
+                    });
                 writeln!(
                     f,
                     "{name:16} {:7} {:5.1}% {:6.3} {:6.3} {:6.3} {:6.3} {:7.0}% {words}",

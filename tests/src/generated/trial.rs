@@ -31,7 +31,12 @@ impl Trial {
     ///
     /// # Errors
     /// A step failed.
-    pub fn new(program: Program, nearpage: &Path, folder: &Path, recordings: u64) -> io::Result<Self> {
+    pub fn new(
+        program: Program,
+        nearpage: &Path,
+        folder: &Path,
+        recordings: u64,
+    ) -> io::Result<Self> {
         let run = Run::new(&program, nearpage, folder)?;
         let Program { team, passes, .. } = program;
         let setting = Setting {
@@ -105,6 +110,7 @@ impl Trial {
             "machine": machine,
             "layout": layout,
             "accesses": self.own.accesses,
+            "predicted": self.own.predicted,
             "own": judgement(&self.own),
             "other": judgement(&self.other),
             "decided_alike": [self.decided_alike.0, self.decided_alike.1],

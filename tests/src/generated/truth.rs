@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::kind::Sweep;
 use super::program::{Initialiser, Object, Operation, Program, UNIT_LINES};
+use super::sweep::Sweep;
 
 /// Accesses of one thread to one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,10 @@ impl Truth {
             let rest = truth.units.iter().filter(|unit| **unit != Unit::default());
             let count = rest.count();
             if count > 0 {
-                wrong.push(format!("{}: {count} accesses were not counted", object.name));
+                wrong.push(format!(
+                    "{}: {count} accesses were not counted",
+                    object.name
+                ));
             }
         }
         wrong.truncate(10);
@@ -121,7 +124,12 @@ impl Truth {
                 if unit < count && truth.unit(unit) == truth.unit(from) {
                     continue;
                 }
-                let _ = writeln!(text, "  units {from}+{}:{}", unit - from, Row(truth.unit(from)));
+                let _ = writeln!(
+                    text,
+                    "  units {from}+{}:{}",
+                    unit - from,
+                    Row(truth.unit(from))
+                );
                 from = unit;
             }
         }
@@ -162,7 +170,11 @@ impl ObjectTruth {
         match object.initialiser {
             Initialiser::Main => {
                 let (first, end) = object.extent(size, team);
-                let main = if program.style.main_is_worker() { 0 } else { team };
+                let main = if program.style.main_is_worker() {
+                    0
+                } else {
+                    team
+                };
                 truth.add(
                     piece_lines,
                     &Sweep {
