@@ -40,7 +40,12 @@ pub struct Summary {
     styles: BTreeMap<String, Group>,
     accesses: Vec<f64>,
     decided_alike: (u64, u64),
+    /// Programs that had been better left to first touch.
+    worse_than_first_touch: u64,
 }
+
+/// A plan is worse than first touch that has so much of all lines less on their thread's node.
+const WORSE: f64 = 0.02;
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
@@ -121,6 +126,8 @@ impl Summary {
             summary.all.scores.push(number(&own["score"]));
             summary.all.other_scores.push(number(&other["score"]));
             summary.accesses.push(number(&result["accesses"]));
+            let local = |at: usize| number(&own["local"][at]);
+            summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE);
             let alike = |at: usize| result["decided_alike"][at].as_u64().unwrap_or(0);
             summary.decided_alike.0 += alike(0);
             summary.decided_alike.1 += alike(1);
@@ -183,6 +190,7 @@ impl Summary {
         json!({
             "programs": self.all.count,
             "accesses_median": quantile(&self.accesses, 0.5),
+            "worse_than_first_touch": self.worse_than_first_touch,
             "figures": figures,
             "kinds": groups(&self.kinds),
             "styles": groups(&self.styles),
@@ -194,9 +202,10 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} programs, {:.0} accesses recorded of each (median)\n",
+            "{} programs, {:.0} accesses recorded of each (median); {} plans are worse than first touch\n",
             self.all.count,
-            quantile(&self.accesses, 0.5)
+            quantile(&self.accesses, 0.5),
+            self.worse_than_first_touch
         )?;
         writeln!(f, "{:26} {:>8} {:>6}", "", "measured", "aim")?;
         for ((name, aim), figure) in AIMS.iter().zip(self.figures()) {
