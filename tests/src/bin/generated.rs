@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use clap::Parser;
-use nearpage_tests::generated::{Judgement, Program, Summary, Trial, Truth, source};
+use nearpage_tests::generated::{
+    Judgement, Program, PublicTrial, Summary, Trial, Truth, kernels, source,
+};
 use nearpage_tests::{nearpage_path, target};
 use serde_json::Value;
 
@@ -29,6 +31,9 @@ struct Options {
     /// Record each program so many times, and compare what is decided
     #[arg(long, default_value_t = 1)]
     repeat: u64,
+    /// Samples a second, to see what more samples would do [default: what `record` chooses]
+    #[arg(long, value_name = "HZ")]
+    rate: Option<u64>,
     /// Where programs and recordings are made, and results.jsonl; each program and its recordings stay there [default:
     /// target/generated, where recordings stay if there is one seed]
     #[arg(long, value_name = "DIR")]
@@ -45,6 +50,9 @@ struct Options {
     /// Print the program's table of cache lines by page and thread, and stop
     #[arg(long)]
     truth: bool,
+    /// Instead of programs of ours, judge public benchmark kernels by their full traces
+    #[arg(long)]
+    public: bool,
     /// With --truth: of another size
     #[arg(long, default_value_t = 1)]
     size: u64,
@@ -74,6 +82,9 @@ fn run(options: &Options) -> io::Result<()> {
     let folder = options.keep.clone();
     let folder = folder.unwrap_or_else(|| target().join("generated"));
     fs::create_dir_all(&folder)?;
+    if options.public {
+        return public(options, &folder);
+    }
     let build = build(&nearpage_path())?;
     let file = folder.join("results.jsonl");
     let mut results = Vec::new();
@@ -87,6 +98,7 @@ fn run(options: &Options) -> io::Result<()> {
             result["seed"] == seed
                 && result["build"] == build.as_str()
                 && result["recordings"] == options.repeat
+                && result["rate"].as_u64() == options.rate
         };
         if let Some(result) = known.iter().find(is_this).filter(|_| options.seeds > 1) {
             results.push(result.clone());
@@ -97,13 +109,20 @@ fn run(options: &Options) -> io::Result<()> {
         if !options.json {
             println!("{program}");
         }
-        let trial = Trial::new(program, &nearpage_path(), &own, options.repeat)?;
+        let trial = Trial::new(
+            program,
+            &nearpage_path(),
+            &own,
+            options.repeat,
+            options.rate,
+        )?;
         if !options.json {
             println!("{}", table(&trial));
         }
         let mut result = trial.to_json();
         result["build"] = build.as_str().into();
         result["recordings"] = options.repeat.into();
+        result["rate"] = options.rate.into();
         let mut log = OpenOptions::new().create(true).append(true).open(&file)?;
         writeln!(log, "{result}")?;
         results.push(result);
@@ -117,6 +136,50 @@ fn run(options: &Options) -> io::Result<()> {
         (true, _) => println!("{}", summary.to_json()),
         (false, 1) => {}
         (false, _) => print!("{summary}"),
+    }
+    Ok(())
+}
+
+/// Public kernels: what plans of samples gain, as a part of what plans of traces gain.
+fn public(options: &Options, folder: &Path) -> io::Result<()> {
+    let mut results = Vec::new();
+    if !options.json {
+        println!(
+            "{:16} {:>8} {:>14} {:>16} {:>6}",
+            "kernel", "accesses", "gain of trace", "gain of samples", "part"
+        );
+    }
+    for kernel in kernels() {
+        let own = folder.join(kernel.name.replace(' ', "-"));
+        let trial = match PublicTrial::new(&kernel, &nearpage_path(), &own) {
+            Ok(trial) => trial,
+            Err(error) => {
+                eprintln!("{} (package {}): {error}", kernel.name, kernel.package);
+                continue;
+            }
+        };
+        let [full, sampled] = trial.gains().map(|gain| 100.0 * gain);
+        let part = trial
+            .part()
+            .map_or("-".to_owned(), |part| format!("{part:.2}"));
+        if !options.json {
+            println!(
+                "{:16} {:8} {full:12.1} % {sampled:14.1} % {part:>6}",
+                kernel.name, trial.accesses
+            );
+        }
+        results.push(trial);
+    }
+    let mut parts: Vec<f64> = results.iter().filter_map(PublicTrial::part).collect();
+    parts.sort_by(f64::total_cmp);
+    if options.json {
+        let kernels: Vec<Value> = results.iter().map(PublicTrial::to_json).collect();
+        println!("{}", Value::from(kernels));
+    } else if let Some(median) = parts.get(parts.len() / 2) {
+        println!(
+            "median part of {} with something to gain: {median:.2}",
+            parts.len()
+        );
     }
     Ok(())
 }

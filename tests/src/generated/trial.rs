@@ -27,7 +27,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Records a program so many times into a folder, plans and judges.
+    /// Records a program so many times into a folder, plans and judges. `rate`: samples a second; none: as many as by
+    /// default.
     ///
     /// # Errors
     /// A step failed.
@@ -36,8 +37,9 @@ impl Trial {
         nearpage: &Path,
         folder: &Path,
         recordings: u64,
+        rate: Option<u64>,
     ) -> io::Result<Self> {
-        let run = Run::new(&program, nearpage, folder)?;
+        let run = Run::new(&program, nearpage, folder)?.at_rate(rate);
         let Program { team, passes, .. } = program;
         let setting = Setting {
             recording: "recorded",
