@@ -38,6 +38,8 @@ pub struct Summary {
     all: Group,
     kinds: BTreeMap<String, Group>,
     styles: BTreeMap<String, Group>,
+    /// By pattern found and decision made.
+    decisions: BTreeMap<String, Group>,
     accesses: Vec<f64>,
     decided_alike: (u64, u64),
     /// Programs that had been better left to first touch.
@@ -57,6 +59,18 @@ fn text(value: &Value) -> &str {
 
 fn objects(judgement: &Value) -> &[Value] {
     judgement["objects"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What was found in an object and decided about it, without sizes and owners.
+fn decision(object: &Value) -> String {
+    let word = |name: &str| {
+        let text = text(&object[name]);
+        text.split([' ', ':', '{', '(']).next().unwrap_or_default()
+    };
+    match word("decision") {
+        "-" => format!("{}: none", word("pattern")),
+        decision => format!("{}: {decision}", word("pattern")),
+    }
 }
 
 /// The value below which a part of them is; 1 of none.
@@ -142,6 +156,8 @@ impl Summary {
                     .or_default()
                     .add_object(object, other);
                 style.add_object(object, other);
+                let decision = summary.decisions.entry(decision(object)).or_default();
+                decision.add_object(object, other);
                 let mut all = Group::default();
                 all.add_object(object, other);
                 summary.all.lost += all.lost;
@@ -194,6 +210,7 @@ impl Summary {
             "figures": figures,
             "kinds": groups(&self.kinds),
             "styles": groups(&self.styles),
+            "decisions": groups(&self.decisions),
         })
     }
 }
@@ -212,10 +229,14 @@ impl fmt::Display for Summary {
             let figure = figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"));
             writeln!(f, "{:26} {figure:>8} {aim:>6}", name.replace('_', " "))?;
         }
-        for (what, groups) in [("kind", &self.kinds), ("style", &self.styles)] {
+        for (what, groups) in [
+            ("kind", &self.kinds),
+            ("style", &self.styles),
+            ("decision", &self.decisions),
+        ] {
             writeln!(
                 f,
-                "\n{what:16} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8}  wrong patterns",
+                "\n{what:24} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8}  wrong patterns",
                 "objects", "lost", "median", "5 %", "other", "5 %", "patterns"
             )?;
             let mut sorted: Vec<(&String, &Group)> = groups.iter().collect();
@@ -235,7 +256,7 @@ impl fmt::Display for Summary {
                     });
                 writeln!(
                     f,
-                    "{name:16} {:7} {:5.1}% {:6.3} {:6.3} {:6.3} {:6.3} {:7.0}% {words}",
+                    "{name:24} {:7} {:5.1}% {:6.3} {:6.3} {:6.3} {:6.3} {:7.0}% {words}",
                     group.scores.len(),
                     100.0 * group.lost / self.all.count.max(1) as f64,
                     quantile(&group.scores, 0.5),
