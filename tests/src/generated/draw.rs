@@ -27,17 +27,16 @@ impl Program {
         let random = &mut Random::new(seed, 27);
         let style = random.of(&Style::ALL);
         let team = random.of(&TEAMS);
-        let (machine, layout) = machine(random, team);
+        let (machine, layout, nodes) = machine(random, team);
         let mixed = random.below(3);
         let has_noise = random.below(3) == 0;
         let count = 3 + random.below(5) as usize;
         let mut objects: Vec<Object> = Vec::new();
         let lines = |objects: &[Object]| objects.iter().map(|one| one.lines).sum::<u64>();
-        while objects.len() < NAMES.len() - 1
-            && (objects.len() < count || lines(&objects) < LINES_MIN)
+        while objects.len() < NAMES.len() && (objects.len() < count || lines(&objects) < LINES_MIN)
         {
             let mut object = object(random, NAMES[objects.len()]);
-            if lines(&objects) + 2 * object.lines > LINES_MAX {
+            if lines(&objects) + object.lines > LINES_MAX {
                 break;
             }
             object.initialiser = match (&object.kind, mixed) {
@@ -51,14 +50,29 @@ impl Program {
             let is_pair = matches!(object.kind, Kind::Block { .. })
                 && object.storage != Storage::Static
                 && random.below(2) == 0;
-            let second = is_pair.then(|| sibling(&object, NAMES[objects.len() + 1]));
             objects.push(object);
-            objects.extend(second);
+            let siblings = if is_pair { 1 + random.below(2) } else { 0 };
+            for _ in 0..siblings {
+                let before = &objects[objects.len() - 1];
+                let is_too_much = lines(&objects) + before.lines > LINES_MAX;
+                if let Some(name) = NAMES.get(objects.len()).filter(|_| !is_too_much) {
+                    let next = sibling(before, name);
+                    objects.push(next);
+                }
+            }
         }
         let size = 2;
-        let mut other_team = random.of(&TEAMS);
-        if other_team == team {
-            other_team = if team == 4 { 8 } else { 4 };
+        // As many threads as nodes, so that there is something to be placed on each.
+        let others: Vec<u64> = TEAMS
+            .into_iter()
+            .filter(|&other| other != team && other >= nodes)
+            .collect();
+        let other_team = random.of(&others);
+        // A thread of its own has to be there in both teams.
+        for object in &mut objects {
+            if let Kind::PrivateOne { thread } | Kind::OneWriter { thread } = &mut object.kind {
+                *thread %= team.min(other_team);
+            }
         }
         let mut program = Self {
             seed,
@@ -71,13 +85,25 @@ impl Program {
             other: (size, other_team),
         };
         let twice = Truth::of(&program, 1, team, 2).fetched();
-        // An even number, as some objects are used in two ways in turn.
-        program.passes = (FETCHED / twice.max(1)).clamp(2, 100) * 2;
+        program.passes = program.whole_rounds((FETCHED * 2 / twice.max(1)).clamp(4, 200), team);
         program
     }
 }
 
-/// A second object of the same call site, used in the opposite order.
+impl Program {
+    /// About so many passes, after which all threads of a team have been in each other's place equally often, and
+    /// objects that are used in two ways in turn in both.
+    pub fn whole_rounds(&self, passes: u64, team: u64) -> u64 {
+        let round = if team.is_multiple_of(2) {
+            team
+        } else {
+            2 * team
+        };
+        (passes / round).max(1) * round
+    }
+}
+
+/// The next object of the same call site, used in the opposite order.
 fn sibling(first: &Object, name: &str) -> Object {
     let kind = match first.kind {
         Kind::Block {
@@ -96,18 +122,18 @@ fn sibling(first: &Object, name: &str) -> Object {
     }
 }
 
-/// A machine on whose nodes the team is spread.
-fn machine(random: &mut Random, team: u64) -> (&'static str, &'static str) {
-    let mut machines = vec![
-        ("opteron-4", "compact"),
-        ("opteron-4", "compact"),
-        ("xeon-2", "scatter"),
-    ];
+/// A machine, its layout of threads, and its nodes: no more than there are threads.
+fn machine(random: &mut Random, team: u64) -> (&'static str, &'static str, u64) {
+    let mut machines = vec![("xeon-2", "scatter", 2)];
     if team >= 4 {
-        machines.extend([("flash-8", "compact"), ("amd48", "scatter")]);
+        machines.extend([("opteron-4", "compact", 4), ("opteron-4", "compact", 4)]);
     }
     if team >= 8 {
-        machines.push(("carrefour-a", "compact"));
+        machines.extend([
+            ("flash-8", "compact", 8),
+            ("amd48", "scatter", 8),
+            ("carrefour-a", "scatter", 4),
+        ]);
     }
     random.of(&machines)
 }

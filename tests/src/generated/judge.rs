@@ -1,6 +1,6 @@
 //! A plan against the best static placement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -15,6 +15,11 @@ use super::program::{LINE_BYTES, Object, Program, UNIT_LINES};
 use super::run::{Run, Sidecar};
 use super::truth::{ObjectTruth, Truth};
 
+/// A page is used by all threads alike where none has more of the lines than an equal share and so much of the others.
+const EVEN: f64 = 0.25;
+/// Share of an object's pages that two plans have on the same nodes if they decide the same.
+const SAME_HOMES: f64 = 0.95;
+
 /// An object under a plan.
 #[derive(Clone, Debug)]
 pub struct JudgedObject {
@@ -25,7 +30,7 @@ pub struct JudgedObject {
     /// Share of all lines.
     pub share: f64,
     /// Names of patterns that it may have.
-    pub expected: &'static [&'static str],
+    pub expected: Vec<&'static str>,
     /// The pattern that was found; empty: the recording does not have the object.
     pub pattern: String,
     /// It is one of those that it may have, with blocks as large as they are.
@@ -34,6 +39,8 @@ pub struct JudgedObject {
     pub cost_share: f64,
     /// What is decided about it.
     pub decision: String,
+    /// The node of each page; none: left to first touch.
+    pub homes: Vec<Option<NodeId>>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
     pub local: [f64; 3],
 }
@@ -45,9 +52,32 @@ impl JudgedObject {
     }
 }
 
+impl JudgedObject {
+    /// The word of its decision, without sizes and owners.
+    fn decided(&self) -> &str {
+        self.decision
+            .split([':', ' ', '@'])
+            .next()
+            .unwrap_or_default()
+    }
+
+    /// Is the same decided about both? Pages that are interleaved go by their addresses, which differ.
+    pub fn is_decided_as(&self, other: &Self) -> bool {
+        let pairs = || self.homes.iter().zip(&other.homes);
+        let same = pairs().filter(|(one, other)| one == other).count();
+        self.decided() == other.decided()
+            && (self.decided() == "interleave"
+                || same as f64 >= SAME_HOMES * self.homes.len() as f64)
+    }
+}
+
 /// A program under a plan.
 #[derive(Clone, Debug)]
 pub struct Judgement {
+    /// Accesses that were recorded.
+    pub accesses: u64,
+    /// Share of accesses that are local, as the plan's file predicts it: under first touch, under the plan.
+    pub predicted: Option<[f64; 2]>,
     /// In order.
     pub objects: Vec<JudgedObject>,
     /// Share of lines on their thread's node: under the plan, at best, under first touch.
@@ -150,19 +180,30 @@ impl Judge<'_> {
             let group = self.group(object);
             let pattern = group.map_or(String::new(), |group| format!("{:?}", group.pattern));
             let fetched = truth.fetched() as f64;
+            let expected = program.patterns(object);
             objects.push(JudgedObject {
                 name: object.name.clone(),
                 kind: object.kind.name(),
                 share: fetched / all,
-                expected: object.kind.patterns(),
-                is_pattern_right: is_right(object, setting, &pattern),
+                is_pattern_right: is_right(object, &expected, setting, &pattern),
+                expected,
                 pattern,
                 cost_share: group.map_or(0.0, |group| part(group.cost_ns(), cost)),
                 decision: self.decision(object, truth, setting),
+                homes: self
+                    .addresses(object, truth, setting)
+                    .map(|address| self.placed.node(address))
+                    .collect(),
                 local: lines.map(|lines| part(lines, fetched)),
             });
         }
+        let counts = &self.attribution.counts;
         Judgement {
+            accesses: counts.accesses,
+            predicted: self
+                .plan
+                .predicted
+                .map(|predicted| [predicted.local_before, predicted.local_after]),
             objects,
             local: sums.map(|sum| part(sum, all)),
         }
@@ -190,21 +231,37 @@ impl Judge<'_> {
     }
 
     /// Lines of an object that are on their thread's node: under the plan, at best, under first touch.
+    ///
+    /// A page that all threads use about as much has no best node: all of them on the node with a thread more than
+    /// others would be a little more local, and that node's memory would serve everybody. At best such pages are
+    /// spread over the threads' nodes, and no plan counts as better.
     fn lines(&self, object: &Object, truth: &ObjectTruth, setting: Setting) -> [f64; 3] {
-        let mut sums = [0; 3];
+        let team = &self.nodes[..setting.team as usize];
+        let nodes_used = team.iter().collect::<BTreeSet<_>>().len() as f64;
+        let (mut owned, mut even) = ([0.0; 3], [0.0; 3]);
         for (unit, address) in self.addresses(object, truth, setting).enumerate() {
             let threads = truth.unit(unit as u64);
             let mut by_node: BTreeMap<NodeId, u64> = BTreeMap::new();
             for (thread, unit) in threads.iter().enumerate() {
                 *by_node.entry(self.nodes[thread]).or_default() += unit.fetched;
             }
-            let on = |node: NodeId| by_node.get(&node).copied().unwrap_or(0);
+            let on = |node: NodeId| by_node.get(&node).copied().unwrap_or(0) as f64;
             let first = self.nodes[truth.initialiser(unit as u64)];
-            sums[0] += on(self.placed.node(address).unwrap_or(first));
-            sums[1] += by_node.values().copied().max().unwrap_or(0);
-            sums[2] += on(first);
+            let all: u64 = by_node.values().sum();
+            let most = by_node.values().copied().max().unwrap_or(0) as f64;
+            let of_thread = threads.iter().map(|unit| unit.fetched).max().unwrap_or(0);
+            let equal = 1.0 / setting.team as f64;
+            let is_even = of_thread as f64 <= (equal + EVEN * (1.0 - equal)) * all as f64;
+            let (sums, best) = match is_even {
+                true => (&mut even, all as f64 / nodes_used),
+                false => (&mut owned, most),
+            };
+            let planned = on(self.placed.node(address).unwrap_or(first));
+            for (sum, lines) in sums.iter_mut().zip([planned, best, on(first)]) {
+                *sum += lines;
+            }
         }
-        sums.map(|sum| sum as f64)
+        [0, 1, 2].map(|at| owned[at] + even[at].min(even[1]))
     }
 
     /// The recorded objects that an object's pieces are among.
@@ -247,20 +304,20 @@ impl Judge<'_> {
 }
 
 /// Is a pattern, as `Debug` prints it, one that the object may have, with blocks as large as they are?
-fn is_right(object: &Object, setting: Setting, pattern: &str) -> bool {
+fn is_right(object: &Object, expected: &[&str], setting: Setting, pattern: &str) -> bool {
     let name = pattern.split([' ', '{', '(']).next().unwrap_or_default();
-    if !object.kind.patterns().contains(&name) {
+    if !expected.contains(&name) {
         return false;
     }
     let Setting { size, team, .. } = setting;
     let lines = object.lines_at(size, team);
-    let expected = object.kind.block_lines(lines, team);
+    let block = object.kind.block_lines(lines, team);
     let found = pattern
         .split_once("block_bytes: ")
         .and_then(|(_, rest)| rest.split([',', ' ', '}']).next()?.parse::<f64>().ok());
-    match (expected, found) {
-        (Some(expected), Some(found)) => {
-            let bytes = (expected * LINE_BYTES) as f64;
+    match (block, found) {
+        (Some(block), Some(found)) => {
+            let bytes = (block * LINE_BYTES) as f64;
             (found - bytes).abs() <= (bytes / 10.0).max(4096.0)
         }
         _ => true,

@@ -83,9 +83,9 @@ static size_t tile_rows(size_t team) {
     return rows;
 }
 
-/* Who takes a chunk that goes to anybody. */
-static size_t taker(uint64_t chunk, uint64_t turn, size_t team) {
-    uint64_t x = (chunk + 1) * 0x9e3779b97f4a7c15 ^ (turn + 1) * 0xbf58476d1ce4e5b9;
+/* Who owns a chunk, as if by chance. */
+static size_t owner(uint64_t chunk, size_t team) {
+    uint64_t x = (chunk + 1) * 0x9e3779b97f4a7c15;
     x = (x ^ x >> 31) * 0x94d049bb133111eb;
     return (x ^ x >> 29) % team;
 }

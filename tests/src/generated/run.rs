@@ -14,6 +14,8 @@ pub struct Run<'a> {
     program: &'a Program,
     nearpage: PathBuf,
     folder: PathBuf,
+    /// Samples a second, where they are not by default.
+    rate: Option<u64>,
 }
 
 /// Where the pieces of objects were in a run, and which kernel thread was which of the team.
@@ -39,9 +41,16 @@ impl<'a> Run<'a> {
             program,
             nearpage: nearpage.canonicalize()?,
             folder,
+            rate: None,
         };
         run.compile("program", &[])?;
         Ok(run)
+    }
+
+    /// Samples so many times a second instead of as often as by default.
+    #[must_use]
+    pub fn at_rate(self, rate: Option<u64>) -> Self {
+        Self { rate, ..self }
     }
 
     fn compile(&self, name: &str, options: &[&str]) -> io::Result<()> {
@@ -77,6 +86,8 @@ impl<'a> Run<'a> {
                 command.env_remove(&name);
             }
         }
+        // Threads that spin while they wait take the CPU from those that work, where there are more than CPUs.
+        command.env("OMP_WAIT_POLICY", "passive");
         command
     }
 
@@ -107,7 +118,11 @@ impl<'a> Run<'a> {
             fs::remove_dir_all(&recording)?;
         }
         let mut command = self.command(&self.nearpage.to_string_lossy());
-        command.args(["record", "-o", name, "--", "./program"]);
+        command.args(["record", "-o", name]);
+        if let Some(rate) = self.rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        command.args(["--", "./program"]);
         command.args(["--size", &size.to_string(), "--threads", &team.to_string()]);
         command.args(["--passes", &passes.to_string()]);
         command.args(["--objects", &format!("{name}.objects")]);

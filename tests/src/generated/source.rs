@@ -84,6 +84,33 @@ fn by_chunk(name: &str, chunk: u64, condition: &str) -> String {
     )
 }
 
+/// A share as large as the thread's weight.
+fn by_weight(name: &str, weights: &[u64]) -> String {
+    let list: Vec<String> = weights.iter().map(u64::to_string).collect();
+    let count = weights.len();
+    let at = |number| format!("weighted_share(lines, {number}, team, weights, {count})");
+    format!(
+        "    static const size_t weights[] = {{{}}};\n    sweep_{name}(me, {}, {}, 1, mode);\n",
+        list.join(", "),
+        at("me"),
+        at("me + 1")
+    )
+}
+
+/// A share of each of several arrays.
+fn by_part(object: &Object, parts: &[u64]) -> String {
+    let name = &object.name;
+    let mut text = "    size_t begin = 0;\n".to_owned();
+    for &part in parts {
+        let part = scaled(object, part);
+        text += &format!(
+            "    sweep_{name}(me, begin + share({part}, me, team), begin + share({part}, me + 1, team), 1, mode);\n    \
+             begin += {part};\n"
+        );
+    }
+    text
+}
+
 /// The parts that are a thread's own.
 fn own(object: &Object) -> String {
     let name = object.name.as_str();
@@ -116,17 +143,7 @@ fn own(object: &Object) -> String {
             };
             share(function, "", "lines", number)
         }
-        Kind::Unequal { ref weights } => {
-            let list: Vec<String> = weights.iter().map(u64::to_string).collect();
-            let count = weights.len();
-            let at = |number| format!("weighted_share(lines, {number}, team, weights, {count})");
-            format!(
-                "    static const size_t weights[] = {{{}}};\n    sweep_{name}(me, {}, {}, 1, mode);\n",
-                list.join(", "),
-                at("me"),
-                at("me + 1")
-            )
-        }
+        Kind::Unequal { ref weights } => by_weight(name, weights),
         Kind::Extent { head, used } => {
             let begin = format!("{} + ", scaled(object, head));
             share("share", &begin, &scaled(object, used), "me")
@@ -153,17 +170,9 @@ fn own(object: &Object) -> String {
             row: chunk,
             is_cyclic: true,
         } => by_chunk(name, chunk, "chunk % team == me"),
-        Kind::Packed { ref parts } => {
-            let mut text = "    size_t begin = 0;\n".to_owned();
-            for &part in parts {
-                let part = scaled(object, part);
-                text += &share("share", "begin + ", &part, "me");
-                text += &format!("    begin += {part};\n");
-            }
-            text
-        }
-        Kind::Pool { chunk } => by_chunk(name, chunk, "taker(chunk, 0, team) == me"),
-        Kind::Stolen { chunk } => by_chunk(name, chunk, "taker(chunk, pass, team) == me"),
+        Kind::Packed { ref parts } => by_part(object, parts),
+        Kind::Pool { chunk } => by_chunk(name, chunk, "owner(chunk, team) == me"),
+        Kind::Stolen { chunk } => by_chunk(name, chunk, "(owner(chunk, team) + pass) % team == me"),
         Kind::PrivateOne { thread } => {
             format!(
                 "    if ({thread} % team == me)\n        sweep_{name}(me, 0, lines, 1, mode);\n"
@@ -232,7 +241,7 @@ fn extent(object: &Object) -> (String, String) {
     }
 }
 
-/// The function that allocates the objects of a call site. Each has a call site of its own in it.
+/// The function that allocates the objects of a call site.
 fn allocation(site: &[&Object]) -> String {
     let name = site[0].site.as_str();
     let call = match site[0].storage {
@@ -260,14 +269,21 @@ fn pieces(object: &Object) -> [String; 2] {
     }
 }
 
-/// Allocation by the main thread.
-fn allocate_by_main(object: &Object) -> String {
-    let Object { name, site, .. } = object;
-    let [pieces, piece_lines] = pieces(object);
-    let mut text = format!("    describe(&{name}_object, {pieces}, {piece_lines});\n");
-    if object.storage == Storage::Static {
+/// Allocation and initialisation by the main thread, of the objects of a call site: in one loop, so that their stacks are
+/// the same.
+fn allocate_by_main(site: &[&Object]) -> String {
+    let mut text = String::new();
+    for object in site {
+        let [pieces, piece_lines] = pieces(object);
+        text += &format!(
+            "    describe(&{}_object, {pieces}, {piece_lines});\n",
+            object.name
+        );
+    }
+    let Object { name, kind, .. } = site[0];
+    if site[0].storage == Storage::Static {
         text += &format!("    {name}_object.piece[0] = (char *){name};\n");
-    } else if object.kind == Kind::Grown {
+    } else if *kind == Kind::Grown {
         text += &format!(
             "    size_t {name}_had = 0, {name}_lines = {name}_object.lines;\n    \
              for (size_t has = {name}_lines / 8; has <= {name}_lines; has *= 2) {{\n        \
@@ -275,18 +291,28 @@ fn allocate_by_main(object: &Object) -> String {
              sweep_{name}(main_thread, {name}_had, has, 1, INITIALISE);\n        \
              {name}_had = has;\n    }}\n"
         );
-    } else if !object.is_allocated_by_threads() {
+        return text;
+    } else if !site[0].is_allocated_by_threads() {
+        let objects: Vec<String> = site
+            .iter()
+            .map(|one| format!("&{}_object", one.name))
+            .collect();
         text += &format!(
-            "    for (size_t i = 0; i < {name}_object.pieces; i++)\n        \
-             {name}_object.piece[i] = allocate_{site}({name}_object.piece_lines * LINE_BYTES);\n"
+            "    struct object *const {name}_site[] = {{{}}};\n    \
+             for (size_t object = 0; object < {}; object++)\n        \
+             for (size_t i = 0; i < {name}_site[object]->pieces; i++)\n            \
+             {name}_site[object]->piece[i] = allocate_{name}({name}_site[object]->piece_lines * LINE_BYTES);\n",
+            objects.join(", "),
+            objects.len()
         );
     }
-    if object.initialiser == Initialiser::Main && object.kind != Kind::Grown {
+    let by_main = |one: &&&Object| one.initialiser == Initialiser::Main;
+    for object in site.iter().filter(by_main) {
+        let name = &object.name;
         let (first, end) = extent(object);
-        let end = if end == "lines" {
-            format!("{name}_object.lines")
-        } else {
-            end
+        let end = match end.as_str() {
+            "lines" => format!("{name}_object.lines"),
+            _ => end,
         };
         text += &format!("    sweep_{name}(main_thread, {first}, {end}, 1, INITIALISE);\n");
     }
@@ -310,9 +336,7 @@ fn preparation(program: &Program) -> String {
     };
     text += &format!("\nstatic void prepare(void) {{\n    size_t main_thread = {main};\n");
     for site in sites(program) {
-        // Pieces of objects of one call site are allocated one after the other.
-        site.iter()
-            .for_each(|object| text += &allocate_by_main(object));
+        text += &allocate_by_main(&site);
     }
     text += "    (void)main_thread;\n}\n\nstatic void prepare_own(size_t me) {\n    register_thread(me);\n";
     let own = program.objects.iter();

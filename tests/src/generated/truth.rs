@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::kind::Sweep;
 use super::program::{Initialiser, Object, Operation, Program, UNIT_LINES};
+use super::sweep::Sweep;
 
 /// Accesses of one thread to one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,12 +54,60 @@ impl Truth {
         self.objects.iter().map(ObjectTruth::fetched).sum()
     }
 
+    /// What is different in a table that the program counted itself ([`super::Run::count`]): the first few lines.
+    pub fn differences(&self, program: &Program, counts: &str) -> Vec<String> {
+        let mut left = self.clone();
+        let mut wrong = Vec::new();
+        for line in counts.lines() {
+            let (name, numbers) = line.split_once(' ').unwrap_or_default();
+            let numbers: Vec<u64> = numbers
+                .split(' ')
+                .filter_map(|number| number.parse().ok())
+                .collect();
+            let object = program.objects.iter().position(|one| one.name == name);
+            let [unit, thread, initialised, fetched, stored] = numbers[..] else {
+                wrong.push(format!("{line}: not a count"));
+                continue;
+            };
+            let counted = Unit {
+                initialised,
+                fetched,
+                stored,
+            };
+            let truth = object.map(|object| &mut left.objects[object]);
+            let cell = truth.and_then(|truth| {
+                let at = unit as usize * truth.threads + thread as usize;
+                truth.units.get_mut(at)
+            });
+            match cell {
+                Some(cell) if *cell == counted => *cell = Unit::default(),
+                Some(cell) => {
+                    wrong.push(format!("{line}: {cell:?} in the table"));
+                    *cell = Unit::default();
+                }
+                None => wrong.push(format!("{line}: not in the table")),
+            }
+        }
+        for (object, truth) in program.objects.iter().zip(&left.objects) {
+            let rest = truth.units.iter().filter(|unit| **unit != Unit::default());
+            let count = rest.count();
+            if count > 0 {
+                wrong.push(format!(
+                    "{}: {count} accesses were not counted",
+                    object.name
+                ));
+            }
+        }
+        wrong.truncate(10);
+        wrong
+    }
+
     /// The table for people: consecutive units of the same accesses are one row.
     pub fn table(&self, program: &Program, size: u64) -> String {
         let mut text = String::new();
         for (object, truth) in program.objects.iter().zip(&self.objects) {
             let bytes = truth.pieces * object.pieces(size, self.team).1 * 64;
-            let patterns = object.kind.patterns().join(" or ");
+            let patterns = program.patterns(object).join(" or ");
             let siblings = program.objects.iter().filter(|one| one.site == object.site);
             let order = siblings.take_while(|one| one.name != object.name).count();
             let _ = writeln!(
