@@ -101,6 +101,7 @@ mod attached;
 #[doc(hidden)]
 pub mod bench;
 mod calibrate;
+mod budget;
 mod cgroup;
 mod coverage;
 mod discovery;
@@ -117,6 +118,7 @@ mod instruction;
 mod interrupts;
 mod judge;
 mod launch;
+mod levels;
 mod lookaside;
 mod mappings;
 mod merge;
