@@ -43,8 +43,9 @@ pub struct Affinity {
     /// The same for the initialisation: what one thread did before any other thread accessed the
     /// object. Not part of `cells`. Empty for objects that only one thread ever used.
     pub initialisation: Vec<Cell>,
-    /// The greatest weight of a single sample in the recording: tells how many samples a count
-    /// stands for. 0 where unknown, taken for 1.
+    /// The weight that samples of the recording have on average, each counted as often as its weight
+    /// says (Kish, 1965): a count divided by it is how many equal samples would tell as much. 0 where
+    /// unknown, taken for 1.
     pub sample_weight: f64,
 }
 

@@ -4,6 +4,7 @@ use nearpage_machine::CpuId;
 use nearpage_recording::{AccessBatch, AccessKind, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
+use crate::sums::SquaredSum;
 use crate::{
     Operations,
     cells::{CELLS_MAX, GROUP_CELLS_MAX, PhasedCells, cells_for},
@@ -67,8 +68,8 @@ pub(crate) struct Scratch {
 pub(crate) struct Part {
     pub kinds: [u64; 7],
     pub unknown: u64,
-    /// Greatest weight of an access.
-    pub weight_max: u64,
+    /// Weights of all accesses, and their squares.
+    pub weights: SquaredSum,
     /// Position in `groups`, by group; `u32::MAX`: not accessed.
     slots: Vec<u32>,
     pub groups: Vec<(u32, GroupPart)>,
@@ -86,7 +87,7 @@ impl Part {
         Part {
             kinds: [0; 7],
             unknown: 0,
-            weight_max: 0,
+            weights: SquaredSum::default(),
             slots: vec![u32::MAX; context.groups.groups.len()],
             groups: Vec::new(),
             threads: vec![ThreadPart::default(); context.threads.len()],
@@ -176,7 +177,7 @@ impl Part {
             return None;
         }
         let amount = Amount::new(batch.weight[row], batch.cost_ns[row], kind);
-        self.weight_max = self.weight_max.max(amount.weight);
+        self.weights.add(amount.weight);
         let cpu = batch.cpu[row];
         let remote = match batch.page_node[row] {
             Some(node) => context.node(cpu).map(|mine| mine != node),
@@ -294,7 +295,7 @@ impl Part {
             *mine = mine.saturating_add(other);
         }
         self.unknown = self.unknown.saturating_add(later.unknown);
-        self.weight_max = self.weight_max.max(later.weight_max);
+        self.weights.append(later.weights);
         self.group_cells_max = self.group_cells_max.min(later.group_cells_max);
         for (group, part) in later.groups {
             let slot = &mut self.slots[group as usize];

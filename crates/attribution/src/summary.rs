@@ -53,7 +53,7 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             uses,
             hot: hot.remove(&number).unwrap_or_default(),
             first_touches: first_touches.remove(&number).unwrap_or_default(),
-            sample_weight: accesses(part.weight_max),
+            sample_weight: part.weights.sample_weight(),
         };
         let object = object(group, group_part, details, context, options, &teams);
         objects.push((number, object));

@@ -33,6 +33,35 @@ impl Amount {
     }
 }
 
+/// Weights and their squares.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SquaredSum {
+    sum: u128,
+    squares: u128,
+}
+
+impl SquaredSum {
+    #[inline]
+    pub fn add(&mut self, weight: u64) {
+        let weight = u128::from(weight);
+        self.sum = self.sum.saturating_add(weight);
+        self.squares = self.squares.saturating_add(weight * weight);
+    }
+
+    pub fn append(&mut self, other: Self) {
+        self.sum = self.sum.saturating_add(other.sum);
+        self.squares = self.squares.saturating_add(other.squares);
+    }
+
+    /// The mean weight, by weight; 0 where there are none.
+    pub fn sample_weight(&self) -> f64 {
+        match self.sum {
+            0 => 0.0,
+            sum => self.squares as f64 / sum as f64 / WEIGHT_ONE,
+        }
+    }
+}
+
 /// A weight as a number of accesses.
 pub(crate) fn accesses(weight: u64) -> f64 {
     weight as f64 / WEIGHT_ONE

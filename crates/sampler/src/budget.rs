@@ -10,6 +10,8 @@
 //!   the program begins, where it marks its stable part, and where half as many threads again are
 //!   busy as when the phase before began. While a single thread runs, which mostly initialises what
 //!   others use later, its phase gets half at most.
+//! - The rate never falls below what tells in a fifth of the phase's length so far whether more
+//!   threads are busy now.
 //! - What no phase has a claim to is spread evenly over the time up to `EVEN_NS`.
 //!
 //! From then on samples come at the steady rate, and a new phase gets what the steady rate has left
@@ -45,6 +47,9 @@ const GROWTH: f64 = 1.5;
 /// is spent in it.
 const BEGINNING_NS: f64 = 500e6;
 const BEGINNING_PART: f64 = 0.9;
+
+/// Samples of a thread in each doubling of a phase's length at least, times the logarithm of 2.
+const TELLING: f64 = 80.0;
 
 /// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
 const AT_ONCE: f64 = 0.5;
@@ -124,7 +129,8 @@ impl Budget {
         let left_ns = limit_ns(program_ns) - spent_ns;
         let phase = self.phase(progress, left_ns, passed_ns / running);
 
-        let phase_ns = (phase.allowance_ns - (spent_ns - phase.spent_ns)).clamp(0.0, left_ns.max(0.0));
+        let phase_ns =
+            (phase.allowance_ns - (spent_ns - phase.spent_ns)).clamp(0.0, left_ns.max(0.0));
         let a_second = phase_ns * hazard(phase.active_ns) * 1e9 / running;
         let even_ns = match EVEN_NS - program_ns {
             to_go_ns if to_go_ns > 0.0 => {
@@ -134,6 +140,8 @@ impl Budget {
             _ => f64::INFINITY,
         };
         let rate_hz = a_second / sample_ns + (even_ns / sample_ns).min(self.steady_hz);
+        let telling_hz = TELLING * 1e9 / phase.active_ns.max(BEGINNING_NS);
+        let rate_hz = rate_hz.max(telling_hz.min(self.steady_hz));
         let grown_ns = left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EVEN_NS);
         let at_once_hz = AT_ONCE * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);
         rate_hz.min(at_once_hz).clamp(0.0, self.most_hz)
@@ -227,7 +235,9 @@ mod tests {
         for (seconds, team) in parts {
             let (mut part_ns, mut samples) = (0.0, 0.0);
             while part_ns < seconds * 1e9 {
-                let ahead_ns = step_ns(rate_hz, steady_hz).min(seconds * 1e9 - part_ns).max(1e3);
+                let ahead_ns = step_ns(rate_hz, steady_hz)
+                    .min(seconds * 1e9 - part_ns)
+                    .max(1e3);
                 let sample_ns = cost_ns(run.program_ns / 1e9);
                 rate_hz = budget.rate_hz(&Progress {
                     program_ns: known_ns,
@@ -277,7 +287,11 @@ mod tests {
     fn an_hour_pays_the_steady_rate() {
         let run = run(&[(3600.0, 2.0)], 2, |_| 11e3, 30e3);
         let steady = 3600.0 * 2.0 * 300.0;
-        assert!((run.samples() / steady - 1.0).abs() < 0.02, "{}", run.samples());
+        assert!(
+            (run.samples() / steady - 1.0).abs() < 0.02,
+            "{}",
+            run.samples()
+        );
         assert!(run.spent_ns <= SHARE * run.program_ns);
         assert!(run.rates_hz[0] > 4_000.0 / 2.0);
         assert_eq!(*run.rates_hz.last().unwrap(), 300.0);

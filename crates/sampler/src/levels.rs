@@ -4,31 +4,37 @@
 //! Threads inherit a perf event with its period, which nothing changes afterwards:
 //! PERF_EVENT_IOC_PERIOD does not reach their copies. Switching on and off does. So a few events of
 //! different rates are open, and any rate is a mean of two sums of theirs that take turns. Below the
-//! lowest, the slowest event is on for part of the time.
+//! lowest, the slowest event is on for part of the time. Two of them make up the rate of long runs: so
+//! something samples all of the time where a short run has spent most of its budget.
 //!
 //! Which of the two is on for how many of the intervals follows from a running sum of their shares, that
 //! begins anywhere: each interval has the upper one with its share for a probability, whatever the
 //! shares before, so that sums of weights are right on average.
 
-/// Rates of the events beside the slowest, in samples a second. Primes, as the steady rates are.
-const FASTER_HZ: [f64; 2] = [1_009.0, 4_001.0];
+/// Rate of the fastest event, in samples a second. A prime, as the steady rates are.
+const FAST_HZ: f64 = 4_001.0;
+/// The slowest event's part of the steady rate. The ratio of the two parts is that of two golden ratios
+/// multiplied, which no fraction is near to: they hardly ever sample at once.
+const SLOWEST_PART: f64 = 0.276_393_202_250_021;
 /// With more CPUs than these, every event is expensive: each thread inherits one for each CPU.
-const CPUS_OF_TWO: usize = 64;
+const CPUS_OF_THREE: usize = 64;
 /// Sampling never pauses for longer than this share allows.
 const SHARE_MIN: f64 = 0.02;
 /// With a larger share than this, sampling does not pause.
 const ALWAYS: f64 = 0.97;
 
-/// Rates of the events to open beside the slowest, where the kernel allows `max_hz` samples a second
-/// and CPU.
-pub(crate) fn faster_hz(cpus: usize, max_hz: f64) -> Vec<f64> {
+/// Rates of the events to open, the slowest first, for `steady_hz` in long runs, where the kernel allows
+/// `max_hz` samples a second and CPU.
+pub(crate) fn event_rates_hz(steady_hz: f64, cpus: usize, max_hz: f64) -> Vec<f64> {
+    let mut rates = match cpus > CPUS_OF_THREE {
+        true => vec![steady_hz],
+        false => vec![SLOWEST_PART * steady_hz, (1.0 - SLOWEST_PART) * steady_hz],
+    };
     // The kernel counts by tick, and lets no more come than its limit has in one.
-    let rates = FASTER_HZ.into_iter().filter(|rate| *rate <= max_hz / 2.0);
-    let rates: Vec<f64> = rates.collect();
-    match cpus > CPUS_OF_TWO && rates.len() > 1 {
-        true => rates[1..].to_vec(),
-        false => rates,
+    if FAST_HZ <= max_hz / 2.0 {
+        rates.push(FAST_HZ);
     }
+    rates
 }
 
 /// What is switched on.
@@ -78,7 +84,10 @@ impl Levels {
     /// The level nearest to a rate.
     pub fn nearest(&self, rate_hz: f64) -> Setting {
         let off = |sum: &&(u32, f64)| (sum.1 - rate_hz).abs();
-        let nearest = self.sums.iter().min_by(|left, right| off(left).total_cmp(&off(right)));
+        let nearest = self
+            .sums
+            .iter()
+            .min_by(|left, right| off(left).total_cmp(&off(right)));
         self.setting(*nearest.expect("at least one"))
     }
 
@@ -102,7 +111,11 @@ impl Levels {
             let is_upper = self.comes_up(share);
             return self.setting(self.sums[above - usize::from(!is_upper)]);
         }
-        let share = if share > ALWAYS { 1.0 } else { share.max(SHARE_MIN) };
+        let share = if share > ALWAYS {
+            1.0
+        } else {
+            share.max(SHARE_MIN)
+        };
         let is_on = self.comes_up(share);
         Setting {
             events: u32::from(is_on),
@@ -125,26 +138,32 @@ mod tests {
 
     use super::*;
 
-    const RATES_HZ: [f64; 3] = [251.0, 1_009.0, 4_001.0];
+    const RATES_HZ: [f64; 3] = [69.0, 182.0, 4_001.0];
 
     #[test]
     fn levels_are_the_sums_of_events() {
         let levels = Levels::new(&RATES_HZ, 7);
         let sums: Vec<f64> = levels.sums.iter().map(|sum| sum.1).collect();
-        assert_eq!(sums, [251.0, 1_260.0, 4_252.0, 5_261.0]);
-        assert_eq!(levels.full_hz(), 5_261.0);
+        assert_eq!(sums, [69.0, 251.0, 4_070.0, 4_252.0]);
+        assert_eq!(levels.full_hz(), 4_252.0);
         let setting = levels.nearest(4_000.0);
-        assert_eq!((setting.events, setting.rate_hz), (0b101, 4_252.0));
+        assert_eq!((setting.events, setting.rate_hz), (0b101, 4_070.0));
         let alone = Levels::new(&[251.0], 7);
         assert_eq!(alone.nearest(4_000.0).weight, 1.0);
     }
 
     #[test]
     fn wide_machines_and_low_limits_have_fewer_events() {
-        assert_eq!(faster_hz(2, 100_000.0), FASTER_HZ);
-        assert_eq!(faster_hz(128, 100_000.0), [4_001.0]);
-        assert_eq!(faster_hz(128, 4_000.0), [1_009.0]);
-        assert!(faster_hz(2, 1_000.0).is_empty());
+        let three = event_rates_hz(251.0, 2, 100_000.0);
+        assert_eq!((three.len(), three[2]), (3, 4_001.0));
+        assert!(((three[0] + three[1]) / 251.0 - 1.0).abs() < 1e-9);
+        // No small multiple of one period is near to one of the other.
+        for times in 1..8 {
+            let ratio = three[1] / three[0] * f64::from(times);
+            assert!((ratio - ratio.round()).abs() > 0.05, "{ratio}");
+        }
+        assert_eq!(event_rates_hz(251.0, 128, 100_000.0), [251.0, 4_001.0]);
+        assert_eq!(event_rates_hz(251.0, 128, 4_000.0), [251.0]);
     }
 
     #[test]
@@ -153,7 +172,7 @@ mod tests {
             let mut levels = Levels::new(&RATES_HZ, 3);
             let settings: Vec<Setting> = (0..1_000).map(|_| levels.choose(rate_hz)).collect();
             let mean = settings.iter().map(|one| one.rate_hz).sum::<f64>() / 1e3;
-            let expected = rate_hz.min(5_261.0);
+            let expected = rate_hz.min(4_252.0);
             assert!((mean / expected - 1.0).abs() < 0.03, "{mean} of {rate_hz}");
         }
     }
