@@ -48,7 +48,7 @@ pub struct OptimizeOutput {
     comparison: Option<Comparison>,
 }
 
-pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
+pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     let search = SearchPaths::from_environment();
     let programs = ProgramImage::load_command(&arguments.command, &search)?;
     let here = crate::machine::read("local")?;
@@ -68,8 +68,6 @@ pub fn main(mut arguments: Optimize) -> anyhow::Result<ExitCode> {
     let own_output = arguments.json.then(OwnOutput::take).transpose()?;
     say("recording the command as it is");
     let first = record(&arguments, &output.join("before"), Vec::new())?;
-    // What is compared is sampled alike.
-    arguments.rate = Some(first.rate_hz);
     let before = vec![first];
     let analysis = analysis::read(&output.join("before"), Operations::Both)?;
     let plans = decided(&arguments, &analysis, &machine, &output)?;

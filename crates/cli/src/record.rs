@@ -9,9 +9,7 @@ use nearpage_recording::{Finished, Recording, SampleCounts};
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
 };
-use nearpage_sampler::{
-    DEFAULT_MAX_OVERHEAD, PmuEvent, PmuOptions, SourceWish, State, Target, Wanted,
-};
+use nearpage_sampler::{PmuEvent, PmuOptions, SourceWish, State, Target, Wanted};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -154,12 +152,7 @@ pub fn main(arguments: Record) -> anyhow::Result<ExitCode> {
         pmu,
         wanted,
         rate_hz: arguments.rate,
-        max_overhead: match arguments.max_overhead {
-            Some(percent) => Some(percent / 100.0),
-            // Whoever asks for a rate or a period has it.
-            None if arguments.rate.is_some() || arguments.period.is_some() => None,
-            None => Some(DEFAULT_MAX_OVERHEAD),
-        },
+        max_overhead: arguments.max_overhead.map(|percent| percent / 100.0),
         after: Duration::from_secs_f64(arguments.after.unwrap_or(0.0)),
         duration: arguments.duration.map(Duration::from_secs_f64),
         small_allocations: small_allocations(&arguments),
@@ -226,13 +219,10 @@ fn say(observed: &Observed, output: &Path) {
     }
     let counts = &observed.counts;
     let of_samples = |count: u64| 100.0 * count as f64 / counts.samples.max(1) as f64;
-    let pace = match observed.rate_hz {
-        0.0 => "by period".to_owned(),
-        rate_hz => format!("at {rate_hz} Hz"),
-    };
     terminal::say(&format!(
-        "recorded {:.1} s {pace}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
+        "recorded {:.1} s {}, {} in user mode: {} ({:.0} %), {} compute, {} undecoded; {} lost",
         observed.elapsed.as_secs_f64(),
+        pace(observed),
         several(counts.samples, "sample"),
         several(counts.accesses, "access"),
         of_samples(counts.accesses),
@@ -258,6 +248,29 @@ fn say(observed: &Observed, output: &Path) {
         "next: nearpage report {}",
         quoted(&output.to_string_lossy())
     ));
+}
+
+/// How often samples came, and what they took where that is known.
+fn pace(observed: &Observed) -> String {
+    let hz = |rate_hz: f64| format!("{rate_hz:.0}");
+    let rate = match (observed.rates.as_slice(), observed.rate_hz) {
+        ([first, .., last], _) if last.rate_hz < first.rate_hz => {
+            format!(
+                "at {} Hz falling to {} Hz",
+                hz(first.rate_hz),
+                hz(last.rate_hz)
+            )
+        }
+        ([first, .., last], _) => {
+            format!("at {} to {} Hz", hz(first.rate_hz), hz(last.rate_hz))
+        }
+        (_, 0.0) => "by period".to_owned(),
+        (_, rate_hz) => format!("at {rate_hz} Hz"),
+    };
+    match observed.sampling {
+        Some(sampling) => format!("{rate} ({} ms of processor time)", sampling.as_millis()),
+        None => rate,
+    }
 }
 
 /// As it can be pasted into a shell.

@@ -8,7 +8,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use nearpage_wire::allocation_log::{
-    BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_MAGIC, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
+    BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_MAGIC, MARKS_OFFSET, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC,
 };
 
 use crate::checksum::crc32;
@@ -46,6 +46,8 @@ struct Segments {
 /// The log of one process.
 pub struct Log {
     on: AtomicBool,
+    /// The process's first segment; 0 before there is one.
+    first: AtomicUsize,
     lock: AtomicU32,
     segments: UnsafeCell<Segments>,
     /// Records that found no place.
@@ -64,6 +66,7 @@ impl Log {
     pub const fn new() -> Self {
         Self {
             on: AtomicBool::new(false),
+            first: AtomicUsize::new(0),
             lock: AtomicU32::new(0),
             segments: UnsafeCell::new(Segments {
                 directory: Text::new(),
@@ -174,6 +177,9 @@ impl Log {
                     (*(block as *const AtomicU32))
                         .store(u32::from_le_bytes(BLOCK_MAGIC), Ordering::Release);
                 }
+                if segments.sequence == 1 {
+                    self.first.store(segments.segment, Ordering::Release);
+                }
                 thread.block = block;
                 thread.block_used = BLOCK_HEADER_BYTES as u32;
                 self.blocks_claimed.fetch_add(1, Ordering::Relaxed);
@@ -184,6 +190,16 @@ impl Log {
                 segments.complain(cause);
                 false
             }
+        }
+    }
+
+    /// Counts a mark where the recorder looks while the program runs.
+    pub fn count_mark(&self) {
+        let first = self.first.load(Ordering::Acquire);
+        if first != 0 {
+            // SAFETY: segments stay mapped, and their headers are longer; both sides use whole-word atomic accesses.
+            let marks = unsafe { &*((first + MARKS_OFFSET) as *const AtomicU64) };
+            marks.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -209,6 +225,7 @@ impl Log {
     /// In the forked child `pid`: the parent's blocks and segments are not ours to write.
     pub fn forked_child(&self, pid: u32, start_ns: u64) {
         self.lock.store(0, Ordering::Release);
+        self.first.store(0, Ordering::Release);
         // SAFETY: the child has one thread.
         let segments = unsafe { &mut *self.segments.get() };
         segments.pid = pid;

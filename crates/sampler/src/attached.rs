@@ -8,12 +8,13 @@ use nearpage_perf_abi::Sideband;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::coverage::{Candidate, Coverage, Room, Turns, coverage, ended};
+use crate::cpu_ring::CpuRing;
 use crate::discovery::{Discovery, Members};
 use crate::error::Error;
 use crate::follower::Follower;
 use crate::found::{Found, Root};
 use crate::merge::Window;
-use crate::opening::{CpuRing, Opening};
+use crate::opening::Opening;
 use crate::perf_event::Scope;
 use crate::processes::{Mapping, Processes};
 use crate::record::{self, Body, Identifiers, Record};
@@ -52,14 +53,18 @@ impl Attached {
     /// Opens the events of everybody who is meant, and tells `follower` who that is.
     pub fn attach(
         mut found: Found,
-        opening: Opening,
+        mut opening: Opening,
         processes: Processes,
         cpus: Vec<CpuId>,
         window: &mut Window,
         rings: &mut Vec<CpuRing>,
     ) -> Result<(Self, Discovery), Error> {
         let mut members = found.members(&processes);
-        let coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
+        let mut coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
+        if !matches!(coverage, Coverage::EachThread { .. }) && opening.keep_rate() {
+            // Fewer events of more threads are worth more than more samples of few of them.
+            coverage = coverage_of(&found, &members, &processes, &opening, &cpus)?;
+        }
         let mut attached = Self {
             processes: processes.clone(),
             cpus,
@@ -128,6 +133,16 @@ impl Attached {
 
     pub fn deferred(&self) -> bool {
         self.opening.deferred
+    }
+
+    /// May the rate change by switching between events?
+    pub fn changes_rates(&self) -> bool {
+        self.opening.changes_rates()
+    }
+
+    /// Events that are opened from now on are on where others are.
+    pub fn switch(&mut self, events: u32) {
+        self.opening.on = events;
     }
 
     pub fn identifiers(&self) -> &Identifiers {

@@ -86,6 +86,18 @@ pub(crate) struct Hardware {
     pub event: PmuEvent,
 }
 
+/// Which period it is that a clock sample's weight counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Period {
+    /// The sample's own, that of all.
+    #[default]
+    Own,
+    /// That of the full rate, in nanoseconds: several events sample in turns.
+    Full(f32),
+    /// That of the first samples, in nanoseconds: each sample has its own.
+    First(f32),
+}
+
 /// State of the program as of the last record.
 pub(crate) struct Follower {
     pub threads: Threads,
@@ -94,8 +106,12 @@ pub(crate) struct Follower {
     codes: Codes,
     pub identifiers: Identifiers,
     /// How many of its periods a sample stands for, and since when: more than 1 where sampling
-    /// pauses.
+    /// pauses, or comes at less than the full rate.
     pub periods_each: Vec<(u64, f32)>,
+    pub period: Period,
+    /// Is it asked how many threads are busy? Then so many were in the last round.
+    pub counts_busy: bool,
+    pub busy: Option<f64>,
     /// Samples so far, of the kernel too, and the time that they stand for.
     pub taken: u64,
     pub taken_ns: f64,
@@ -124,6 +140,9 @@ impl Follower {
             codes: Codes::new(side),
             identifiers,
             periods_each: Vec::new(),
+            period: Period::Own,
+            counts_busy: false,
+            busy: None,
             taken: 0,
             taken_ns: 0.0,
             hardware: Hardware::default(),
@@ -405,6 +424,9 @@ impl Follower {
         let Self {
             threads, events, ..
         } = self;
+        if self.counts_busy {
+            self.busy = threads.busy();
+        }
         threads.take_changed(|thread, counts| events.push(Event::Counts { thread, counts }));
         self.hand_over_so_far(sink)
     }

@@ -100,9 +100,11 @@ mod address_space;
 mod attached;
 #[doc(hidden)]
 pub mod bench;
+mod budget;
 mod calibrate;
 mod cgroup;
 mod coverage;
+mod cpu_ring;
 mod discovery;
 mod error;
 mod filter;
@@ -117,11 +119,14 @@ mod instruction;
 mod interrupts;
 mod judge;
 mod launch;
+mod levels;
 mod lookaside;
 mod mappings;
+mod marks;
 mod merge;
 mod opening;
 mod overhead;
+mod pace;
 mod page_nodes;
 mod perf_event;
 mod pmu;
@@ -141,6 +146,7 @@ mod x86_64;
 
 pub use calibrate::{
     Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,
+    clock_opens,
 };
 pub use error::{Error, NoPreload, Refusal, UnknownSide, paranoid_level};
 pub use filter::Wanted;

@@ -1,4 +1,4 @@
-//! Opens events, with what the first ones taught, and keeps those of each CPU with their ring.
+//! Opens events, with what the first ones taught.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,144 +10,14 @@ use rustc_hash::FxHashMap;
 
 use crate::architecture::REGISTER_MASK;
 use crate::calibrate::page_bytes;
+use crate::cpu_ring::{ALL_EVENTS, CpuRing, Events, Packets, Sampling};
 use crate::error::{Error, Refusal};
-use crate::merge::Unread;
 use crate::perf_event::{PerfEvent, READ_TIMES, Scope, software_attributes};
-use crate::pmu::{MemoryEvent, spe};
+use crate::pmu::MemoryEvent;
 use crate::record::{CLOCK_SAMPLE, FAULT_SAMPLE, Identifiers};
 use crate::ring::Ring;
 use crate::sampler::{Options, now_ns};
 use crate::target::Target;
-
-/// An event and its leader, or an event alone.
-struct Sampling(Vec<PerfEvent>);
-
-impl Sampling {
-    /// The one that samples.
-    fn event(&self) -> &PerfEvent {
-        self.0.last().expect("made with one or two")
-    }
-}
-
-/// What observes one task (with those it starts), or everything, on one CPU.
-pub(crate) struct Events {
-    /// What is switched on and off; without the leaders of groups, which only have to be there, the
-    /// last in each group.
-    sampling: Vec<Sampling>,
-    /// Open for its records, which go to the same ring.
-    tracking: PerfEvent,
-    /// Time of the task on this CPU while sampling was on, and its time when it was switched on.
-    sampled_ns: u64,
-    on_since_ns: Option<u64>,
-    /// Is the sampling that of a PMU?
-    hardware: bool,
-    /// Before the first of `sampling` was opened, CLOCK_MONOTONIC.
-    pub opened_ns: u64,
-}
-
-impl Events {
-    /// Fails at worst where nothing is left to be switched.
-    fn switch(&mut self, on: bool) {
-        for event in self.sampling.iter().flat_map(|sampling| &sampling.0) {
-            let _ = if on { event.enable() } else { event.disable() };
-        }
-        // Reading asks the CPU where it runs; only hardware takes turns.
-        let now_ns = match self.hardware {
-            true => self.tracking.running_ns().unwrap_or(0),
-            false => 0,
-        };
-        if on {
-            self.on_since_ns.get_or_insert(now_ns);
-        } else if let Some(since_ns) = self.on_since_ns.take() {
-            self.sampled_ns += now_ns.saturating_sub(since_ns);
-        }
-    }
-}
-
-/// Number and period of an event.
-type Packets = (u64, u64);
-
-/// The ring of a CPU, and the events whose records go there.
-pub(crate) struct CpuRing {
-    pub cpu: CpuId,
-    ring: Ring,
-    /// The event that the ring belongs to, whatever becomes of its task.
-    owner: PerfEvent,
-    /// By thread; 0 for a command, a group, the machine.
-    pub events: FxHashMap<u32, Events>,
-    /// The event whose packets are in the ring's AUX area, and its period.
-    packets: Option<Packets>,
-}
-
-impl CpuRing {
-    /// Readable once a quarter of it is full.
-    pub fn raw(&self) -> libc::c_int {
-        self.owner.raw()
-    }
-
-    /// Nanoseconds that what is observed was running here.
-    pub fn running_ns(&self) -> u64 {
-        let events = self.events.values();
-        events
-            .map(|events| events.tracking.running_ns().unwrap_or(0))
-            .sum()
-    }
-
-    pub fn switch(&mut self, on: bool) {
-        self.events
-            .values_mut()
-            .for_each(|events| events.switch(on));
-    }
-
-    /// Nanoseconds that hardware events were counting, and that they should have been.
-    pub fn counting_ns(&self) -> (u64, u64) {
-        let (mut counting_ns, mut wanted_ns) = (0, 0);
-        for events in self.events.values() {
-            for sampling in &events.sampling {
-                counting_ns += sampling.event().running_ns().unwrap_or(0);
-                wanted_ns += events.sampled_ns;
-            }
-        }
-        (counting_ns, wanted_ns)
-    }
-
-    /// Does hardware write packets beside the ring? Its records are to be drained then.
-    pub fn has_packets(&self) -> bool {
-        self.packets.is_some()
-    }
-
-    /// New records, for as long as they are read; none of a ring that is to be drained.
-    pub fn unread(&self) -> Unread<'_> {
-        match self.has_packets() {
-            true => Unread::new([&[], &[]]),
-            false => self.ring.unread(),
-        }
-    }
-
-    /// The first `bytes` of them were read.
-    pub fn give_back(&mut self, bytes: usize) {
-        self.ring.give_back(bytes);
-    }
-
-    /// Appends new records to `out`, packets as samples; says how many bytes were no packets.
-    pub fn drain(&mut self, out: &mut Vec<u8>) -> u64 {
-        let begin = out.len();
-        self.ring.drain(out);
-        let Some((id, period)) = self.packets else {
-            return 0;
-        };
-        let (new, ring) = (begin..out.len(), &self.ring);
-        let mut end = None;
-        let bad = spe::append_samples(out, new, id, period, |stretch, packets| {
-            ring.read_aux(stretch.offset, stretch.bytes, packets);
-            end = Some(stretch.offset.wrapping_add(stretch.bytes));
-        });
-        if let Some(end) = end {
-            self.ring.release_aux(end);
-        }
-        bad
-    }
-}
 
 /// Opens events for one CPU after another.
 pub(crate) struct Opening {
@@ -158,6 +28,12 @@ pub(crate) struct Opening {
     ring_bytes: usize,
     page_bytes: usize,
     pub period_ns: u64,
+    /// Where the rate changes within a budget: the period that was given, and those of further clock
+    /// events.
+    given_ns: Option<u64>,
+    faster_ns: Vec<u64>,
+    /// Events that are on from the start, a bit for each.
+    pub on: u32,
     /// Sampling starts later.
     pub deferred: bool,
     /// Events start with the command; otherwise as soon as they are there.
@@ -220,6 +96,9 @@ impl Opening {
             ring_bytes,
             page_bytes,
             period_ns,
+            given_ns: None,
+            faster_ns: Vec::new(),
+            on: ALL_EVENTS,
             deferred,
             at_exec,
             identifiers: Identifiers::default(),
@@ -230,14 +109,46 @@ impl Opening {
 
     /// Files that observing one task takes on all `cpus`.
     pub fn files(&self, cpus: &[CpuId]) -> usize {
+        let faster = self.faster_ns.len();
         let sampling = |cpu: &CpuId| match self.memory.is_empty() {
-            true => 1,
+            true => 1 + faster,
             false => {
                 let here = self.memory.iter().filter(|event| event.on(*cpu));
                 here.map(MemoryEvent::files).sum()
             }
         };
         cpus.iter().map(|cpu| 1 + sampling(cpu)).sum()
+    }
+
+    /// Opens clock events of these rates, the slowest first, of which those of `on` are on at first.
+    pub fn change_rates(&mut self, rates_hz: &[f64], on: u32) {
+        let full_hz = rates_hz.iter().sum::<f64>();
+        // Half a second of samples: while they come fast, they are read many times in that.
+        let ring_bytes = ring_bytes(full_hz / 4.0, self.page_bytes);
+        self.ring_bytes = self.ring_bytes.max(ring_bytes);
+        self.clock.wakeup_watermark = (self.ring_bytes / 4) as u32;
+        self.tracking.wakeup_watermark = self.clock.wakeup_watermark;
+        let period_ns = |rate_hz: &f64| (1e9 / rate_hz).round() as u64;
+        self.given_ns = Some(self.period_ns);
+        self.period_ns = period_ns(&rates_hz[0]);
+        self.faster_ns = rates_hz[1..].iter().map(period_ns).collect();
+        self.on = on;
+    }
+
+    /// Opens one of the given rate instead. Says whether it was to be several.
+    pub fn keep_rate(&mut self) -> bool {
+        let Some(given_ns) = self.given_ns.take() else {
+            return false;
+        };
+        self.on = ALL_EVENTS;
+        self.period_ns = given_ns;
+        self.faster_ns.clear();
+        true
+    }
+
+    /// May the rate change by switching between events?
+    pub fn changes_rates(&self) -> bool {
+        self.given_ns.is_some()
     }
 
     /// Children are not followed by their parents' events.
@@ -311,18 +222,20 @@ impl Opening {
         }
         let at = self.identifiers.faults.partition_point(|other| *other < id);
         self.identifiers.faults.insert(at, id);
+        let is_on = self.at_exec && !self.deferred;
         let mut events = Events {
             sampling,
             tracking,
             sampled_ns: 0,
-            on_since_ns: (self.at_exec && !self.deferred).then_some(0),
+            on_since_ns: is_on.then_some(0),
+            on: if is_on { self.on } else { 0 },
             hardware: !self.memory.is_empty(),
             opened_ns,
         };
         if !self.at_exec {
             let _ = events.tracking.enable();
             if !self.deferred {
-                events.switch(true);
+                events.switch(self.on);
             }
         }
         ring.events.insert(task, events);
@@ -342,7 +255,7 @@ impl Opening {
         cpu: CpuId,
     ) -> Result<(Vec<Sampling>, Option<Packets>), Error> {
         if self.memory.is_empty() {
-            return Ok((vec![Sampling(vec![self.open_clock(scope)?])], None));
+            return Ok((self.open_clocks(scope)?, None));
         }
         let mut sampling = Vec::new();
         let mut packets = None;
@@ -366,6 +279,25 @@ impl Opening {
             sampling.push(events);
         }
         Ok((sampling, packets))
+    }
+
+    /// The clock event, and faster ones beside it.
+    fn open_clocks(&mut self, scope: Scope) -> Result<Vec<Sampling>, Error> {
+        let as_all = self.clock;
+        let faster = self.faster_ns.clone();
+        let periods = std::iter::once(self.period_ns).chain(faster);
+        let mut sampling = Vec::new();
+        for (number, period_ns) in periods.enumerate() {
+            self.clock.sample_period = period_ns;
+            if self.on >> number & 1 == 0 {
+                self.clock.flags &= !flag::ENABLE_ON_EXEC;
+            }
+            let event = self.open_clock(scope);
+            self.clock.sample_period = as_all.sample_period;
+            self.clock.flags |= as_all.flags & flag::ENABLE_ON_EXEC;
+            sampling.push(Sampling(vec![event?]));
+        }
+        Ok(sampling)
     }
 
     fn open_clock(&mut self, scope: Scope) -> Result<PerfEvent, Error> {

@@ -152,26 +152,32 @@ impl Overhead {
         };
         (self.recorder_ns, self.program_ns, self.samples) = (recorder_ns, program_ns, samples);
         let rate_hz = self.governor.observe(interval)?;
-        self.changes.push(RateChange {
+        let change = RateChange {
             time_ns: now_ns,
             rate_hz,
-        });
-        if self.changes.len() > CHANGES_MAX {
-            let mut keep = false;
-            self.changes.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
+        };
+        keep_change(&mut self.changes, change);
         Some(rate_hz)
     }
 }
 
+/// Adds a change of the rate; where there are too many, every second one goes.
+pub(crate) fn keep_change(changes: &mut Vec<RateChange>, change: RateChange) {
+    changes.push(change);
+    if changes.len() > CHANGES_MAX {
+        let mut keep = false;
+        changes.retain(|_| {
+            keep = !keep;
+            keep
+        });
+    }
+}
+
 /// Where it could not be measured: the dearest that a virtual machine was seen to take.
-const UNMEASURED_COST_NS: f64 = 36_000.0;
+pub(crate) const UNMEASURED_COST_NS: f64 = 36_000.0;
 
 /// CPU time of this process.
-fn own_time_ns() -> u64 {
+pub(crate) fn own_time_ns() -> u64 {
     // SAFETY: zero is a valid timespec, which the call fills in.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();

@@ -35,7 +35,7 @@ const SAMPLES_MIN: usize = 3;
 const PLAUSIBLE_COST_NS: RangeInclusive<f64> = 200.0..=100_000.0;
 /// Time between two samples that are measured: the windows around them must not meet, and many have
 /// to come while there is time.
-const GAPS_NS: RangeInclusive<f64> = 500_000.0..=4_000_000.0;
+pub(crate) const GAPS_NS: RangeInclusive<f64> = 500_000.0..=4_000_000.0;
 
 /// Time between two samples at `rate_hz`, as near to it as can be measured.
 pub(crate) fn gap_ns(rate_hz: f64) -> u64 {

@@ -1,6 +1,7 @@
 //! The sampler: events of the target's threads on every CPU, one ring per CPU, drained until the
 //! target ends.
 
+mod governing;
 mod options;
 mod start;
 
@@ -11,17 +12,19 @@ use std::time::Duration;
 
 use nearpage_recording::Source;
 
+use self::governing::RateControl;
 pub use self::options::{DEFAULT_FAULT_PERIOD, MAX_RATE_HZ, Options};
 pub use self::start::choose_source;
 use crate::attached::Attached;
 use crate::calibrate::Calibration;
+use crate::cpu_ring::CpuRing;
 use crate::error::Error;
 use crate::follower::{Follower, RecordCounts, Sink, UndecodedCounts, UndecodedPlace};
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
+use crate::marks::Marks;
 use crate::merge::{Unread, Window};
-use crate::opening::CpuRing;
-use crate::overhead::{Overhead, RateChange, Turns};
+use crate::overhead::{RateChange, Turns};
 use crate::page_nodes;
 use crate::processes::Processes;
 use crate::signal::{SignalLosses, Signals};
@@ -59,6 +62,9 @@ pub struct Summary {
     /// What a sample was found to cost, in nanoseconds, the recorder's part included; `None` where
     /// nobody looked, or too few came.
     pub sample_ns: Option<f64>,
+    /// Within a budget: what sampling took, in nanoseconds of processor time, the recorder's part
+    /// included.
+    pub sampling_ns: Option<f64>,
     /// What the signal source did not see.
     pub signal_losses: SignalLosses,
     /// What could not be had, in sentences for the user.
@@ -94,8 +100,12 @@ pub struct Sampler {
     page_nodes: bool,
     page_bytes: usize,
     period_ns: u64,
-    overhead: Option<Overhead>,
+    rate: RateControl,
+    /// Of a command with the preload library, within the budget.
+    marks: Option<Marks>,
     turns: Turns,
+    /// The events that are switched on, a bit for each of a task.
+    on: u32,
     /// Not before `enable_at_ns`, nor after `disable_at_ns`.
     wanted: bool,
     begin_ns: u64,
@@ -104,6 +114,8 @@ pub struct Sampler {
     disable_at_ns: Option<u64>,
     /// When the last round of draining began: records older than it are complete.
     round_ns: u64,
+    /// Records older than this were followed.
+    followed_ns: u64,
     give_up_at_ns: Option<u64>,
 }
 
@@ -140,6 +152,11 @@ impl Sampler {
     /// Time between two samples of a thread, in nanoseconds: the cost of each.
     pub fn period_ns(&self) -> u64 {
         self.period_ns
+    }
+
+    /// Within the budget: the rate at which a sample weighs 1, the greatest. `None`: the rate was given.
+    pub fn full_rate_hz(&self) -> Option<f64> {
+        self.rate.full_hz()
     }
 
     /// Where the sampled instruction is, and what samples cost.
@@ -186,7 +203,8 @@ impl Sampler {
     /// Ends the recording: stops the clock and hands over the rest. `state` is what the last
     /// [`drain`](Self::drain) said.
     pub fn finish(mut self, state: State, sink: &mut dyn Sink) -> Result<Summary, Error> {
-        self.rings.iter_mut().for_each(|ring| ring.switch(false));
+        self.wanted = false;
+        self.rings.iter_mut().for_each(|ring| ring.switch(0));
         let counting_share = self.counting_share();
         if let Observed::Attached(attached) = &self.observed {
             self.notes.extend(attached.shortcomings(&self.follower));
@@ -202,11 +220,10 @@ impl Sampler {
         let mut records = self.follower.records;
         records.malformed += self.window.malformed;
         records.late = self.window.late;
-        let rates = match &mut self.overhead {
-            Some(overhead) => std::mem::take(&mut overhead.changes),
-            None => Vec::new(),
-        };
-        let sample_ns = self.overhead.as_ref().and_then(Overhead::sample_ns);
+        self.govern(now_ns());
+        let sampling_ns = self.rate.spent_ns();
+        let sample_ns = self.rate.sample_ns();
+        let rates = self.rate.take_changes();
         let signal_losses = self
             .signals
             .map(|signals| signals.losses)
@@ -219,6 +236,7 @@ impl Sampler {
             records,
             rates,
             sample_ns,
+            sampling_ns,
             signal_losses,
             notes: self.notes,
             counting_share,
@@ -297,10 +315,14 @@ impl Sampler {
         let until_switch =
             next_switch_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
         let patience = patience.min(self.turns.patience(now_ns()));
+        let patience = patience.min(self.rate.patience(now_ns()));
         let patience = until_switch.map_or(patience, |until| {
             patience.min(until + Duration::from_millis(1))
         });
-        let timeout_ms = patience.as_millis().min(i32::MAX as u128) as libc::c_int;
+        let timeout_ms = patience
+            .as_nanos()
+            .div_ceil(1_000_000)
+            .min(i32::MAX as u128) as libc::c_int;
         // SAFETY: the array has the length given and outlives the call.
         let result = unsafe {
             libc::poll(
@@ -314,59 +336,6 @@ impl Sampler {
                 Err(Error::Wait(error))
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Switches sampling on and off when it is time; true once it is over.
-    fn switch_clock(&mut self) -> bool {
-        let now_ns = now_ns();
-        let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
-        let was_on = self.wanted && self.turns.is_on();
-        if due(&mut self.enable_at_ns) {
-            self.wanted = true;
-        }
-        let over = due(&mut self.disable_at_ns);
-        if over {
-            self.wanted = false;
-        }
-        self.turns.switch(now_ns);
-        let on = self.wanted && self.turns.is_on();
-        if on != was_on {
-            // Fails only where the process has gone.
-            self.rings.iter_mut().for_each(|ring| ring.switch(on));
-        }
-        over
-    }
-
-    /// Asks for another rate; with [`Options::max_overhead`], it is had as far as it is affordable.
-    pub fn ask_rate(&mut self, rate_hz: f64) {
-        if let Some(overhead) = &mut self.overhead {
-            overhead.ask(rate_hz);
-        }
-    }
-
-    /// Tells the governor what happened, and does what it says.
-    fn govern(&mut self, now_ns: u64) {
-        let Some(overhead) = &mut self.overhead else {
-            return;
-        };
-        let program_ns = match (&self.signals, &self.observed) {
-            (None, Observed::Command(_)) => {
-                self.rings.iter().map(CpuRing::running_ns).sum::<u64>() as f64
-            }
-            // To read the events of thousands of threads would take longer than to sample them.
-            _ => self.follower.taken_ns,
-        };
-        let Some(rate_hz) = overhead.round(now_ns, program_ns, self.follower.taken) else {
-            return;
-        };
-        if let Some(signals) = &mut self.signals {
-            signals.set_period((1e9 / rate_hz).round() as u64);
-        } else {
-            let share = rate_hz * self.period_ns as f64 / 1e9;
-            self.turns.set_share(share, now_ns);
-            let periods_each = (now_ns, self.turns.periods_each());
-            self.follower.periods_each.push(periods_each);
         }
     }
 
@@ -425,6 +394,7 @@ impl Sampler {
         if let Observed::Attached(attached) = &mut self.observed {
             attached.settle(self.round_ns, follower);
         }
+        self.followed_ns = self.round_ns.min(began_ns);
         self.round_ns = began_ns;
         if self.page_nodes && !follower.accesses.is_empty() {
             let Follower {

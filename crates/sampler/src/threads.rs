@@ -25,7 +25,12 @@ pub(crate) struct Threads {
     live_by_process: FxHashMap<u32, u32>,
     /// Threads whose counts changed since they were asked for.
     changed: Vec<bool>,
+    /// Samples of each until [`busy`](Self::busy) last told how many are.
+    counted: Vec<u64>,
 }
+
+/// Fewer samples do not tell how many threads are busy.
+const BUSY_SAMPLES_MIN: u64 = 16;
 
 impl Threads {
     /// A thread began.
@@ -112,6 +117,29 @@ impl Threads {
         }
     }
 
+    /// How many live threads were busy since this was last told, by their samples: of threads that are
+    /// unequally busy, as many as vary as much. `None`: too few samples to tell.
+    pub fn busy(&mut self) -> Option<f64> {
+        self.counted.resize(self.all.len(), 0);
+        let samples_of = |thread: &ThreadIndex| {
+            let samples = self.all[thread.0 as usize].cpus.iter();
+            samples.map(|(_, samples)| samples).sum::<u64>()
+        };
+        let (mut sum, mut squares) = (0u64, 0u128);
+        for thread in self.live.values() {
+            let new = samples_of(thread).saturating_sub(self.counted[thread.0 as usize]);
+            sum += new;
+            squares += u128::from(new) * u128::from(new);
+        }
+        if sum < BUSY_SAMPLES_MIN {
+            return None;
+        }
+        for thread in self.live.values() {
+            self.counted[thread.0 as usize] = samples_of(thread);
+        }
+        Some((sum as f64).powi(2) / squares as f64)
+    }
+
     pub fn all(&self) -> &[SampledThread] {
         &self.all
     }
@@ -140,5 +168,23 @@ mod tests {
         assert!(threads.is_live(1));
         threads.end(7);
         assert!(!threads.is_live(1));
+    }
+
+    #[test]
+    fn busy_threads_are_those_with_samples() {
+        let mut threads = Threads::default();
+        let all: Vec<ThreadIndex> = (0..3).map(|tid| threads.begin(1, tid)).collect();
+        let mut busy = |samples: [u32; 3]| {
+            for (thread, samples) in all.iter().zip(samples) {
+                (0..samples).for_each(|_| _ = threads.seen_on(*thread, CpuId(0)));
+            }
+            threads.busy()
+        };
+        assert_eq!(busy([40, 0, 0]), Some(1.0));
+        assert_eq!(busy([40, 40, 0]), Some(2.0));
+        assert_eq!(busy([5, 0, 5]), None);
+        assert_eq!(busy([5, 0, 5]), Some(2.0));
+        // A helper that hardly runs is no second thread.
+        assert!(busy([100, 3, 2]).is_some_and(|busy| busy < 1.2));
     }
 }

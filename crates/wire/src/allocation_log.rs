@@ -15,7 +15,8 @@
 //!     16    8  start_ns        CLOCK_MONOTONIC, as in the name
 //!     24    8  segment_bytes   whole file
 //!     32    8  block_bytes     BLOCK_BYTES of the writer
-//!     40   24  zero
+//!     40    8  marks           times that the process called nearpage_begin, in sequence 0 alone: its recorder looks here
+//!     48   16  zero
 //!   4096       blocks of block_bytes each, up to segment_bytes
 //! ```
 //!
@@ -68,6 +69,8 @@
 pub const SEGMENT_MAGIC: [u8; 8] = *b"NPALLOC\x01";
 /// First four bytes of a claimed block.
 pub const BLOCK_MAGIC: [u8; 4] = *b"NPBK";
+/// Offset of the number of marks in the first segment's header.
+pub const MARKS_OFFSET: usize = 40;
 /// Offset of the first block.
 pub const SEGMENT_HEADER_BYTES: usize = 4096;
 /// Bytes of a block's header.

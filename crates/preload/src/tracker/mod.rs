@@ -268,6 +268,9 @@ impl Tracker {
             observed.thread,
             &[head(Kind::Mark, 2, 0, which), sys::clock_ns()],
         );
+        if which == 1 {
+            self.log.count_mark();
+        }
         sys::tell_tracer(which);
     }
 

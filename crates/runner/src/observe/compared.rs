@@ -18,7 +18,7 @@ pub struct ComparedRun {
     pub output: PathBuf,
     /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// Samples per second and CPU; `None`: as many as cost little here.
+    /// Samples per second and CPU; `None`: as the sample budget allows.
     pub rate_hz: Option<f64>,
     /// Variables by which a plan is enforced; empty: the command runs as it is.
     pub environment: Environment,
@@ -45,7 +45,7 @@ impl ComparedRun {
         ObserveOptions {
             replace: true,
             rate_hz: self.rate_hz,
-            // All runs are to cost the same.
+            // All runs are to cost the same: by rate, or by budget.
             max_overhead: None,
             thread_placement: match self.environment.is_empty() {
                 true => ThreadPinning::None,

@@ -5,6 +5,7 @@ mod compared;
 mod log_sink;
 mod metadata;
 mod program;
+mod remembered;
 mod warnings;
 
 use std::path::{Path, PathBuf};
@@ -12,11 +13,12 @@ use std::time::Duration;
 
 use nearpage_machine::Machine;
 use nearpage_recording::{
-    Attached, Finished, LogWriter, Messages, SampleCounts, Source, ThreadPinning, Unsampled,
+    Attached, Finished, LogWriter, Messages, RateChange, SampleCounts, Source, ThreadPinning,
+    Unsampled,
 };
 use nearpage_sampler::{
-    Choice, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target, Wanted, calibrate,
-    calibrate_signal, choose_source,
+    Choice, DEFAULT_MAX_OVERHEAD, Options, PmuOptions, Sampler, SourceWish, State, Summary, Target,
+    Wanted, choose_source,
 };
 
 pub use self::compared::ComparedRun;
@@ -47,7 +49,8 @@ pub struct ObserveOptions {
     pub wanted: Wanted,
     /// Samples per second and CPU; `None`: as many as cost little here.
     pub rate_hz: Option<f64>,
-    /// The share of the program's time that sampling may take; `None`: as much as it takes.
+    /// The share of the program's time that sampling may take; `None`: without a rate and a period, what
+    /// the sample budget allows, else as much as it takes.
     pub max_overhead: Option<f64>,
     /// Time from the start until sampling begins.
     pub after: Duration,
@@ -98,6 +101,10 @@ pub struct Observed {
     pub counts: SampleCounts,
     /// Samples per second and CPU; 0: they came by period.
     pub rate_hz: f64,
+    /// The rates sampled at, by time; empty where the rate stayed.
+    pub rates: Vec<RateChange>,
+    /// Within the sample budget: processor time that sampling took, the recorder's part included.
+    pub sampling: Option<Duration>,
     /// How long was sampled.
     pub elapsed: Duration,
     /// What to say of the recording.
@@ -160,6 +167,7 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
         notes.push("--min-latency and --period are for the PMU and were left aside".to_owned());
     }
     notes.extend(sampler.notes().iter().cloned());
+    let full_rate_hz = sampler.full_rate_hz();
     let attached = program.attached_to.as_ref().zip(sampler.coverage());
     let attached = attached.map(|(target, coverage)| Attached {
         target: target.clone(),
@@ -173,6 +181,9 @@ pub fn observe(options: &ObserveOptions, say: Reporter<'_>) -> Result<Observed, 
     log.metadata_mut().attached = attached;
     // The sampler may have taken another source than was chosen before: someone else took the PMU meanwhile.
     metadata::set_source(log.metadata_mut(), &sampling, &choice);
+    if let Some(full_hz) = full_rate_hz {
+        log.metadata_mut().rate_hz = full_hz;
+    }
     finish(log, &summary, &unsampled, notes, is_attached)
 }
 
@@ -189,10 +200,7 @@ fn sampling_options(
         None => Ok(()),
         Some(reason) => Err(nearpage_sampler::NoPreload(reason.clone())),
     };
-    let calibration = match options.source {
-        SourceWish::Signal => calibrate_signal(),
-        _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
-    };
+    let calibration = remembered::calibration(options.source);
     sampling.calibration = calibration.as_ref().ok().copied();
     sampling.rate_hz = options.rate_hz.or(sampling
         .calibration
@@ -206,6 +214,11 @@ fn sampling_options(
 
 fn add_timing_and_environment(sampling: &mut Options, options: &ObserveOptions, machine: &Machine) {
     sampling.max_overhead = options.max_overhead;
+    // Whoever asks for a rate or a period has it.
+    if options.max_overhead.is_none() && options.rate_hz.is_none() && options.pmu.period.is_none() {
+        sampling.budget = true;
+        sampling.max_overhead = Some(DEFAULT_MAX_OVERHEAD);
+    }
     sampling.after = options.after;
     sampling.duration = options.duration;
     sampling.page_nodes = machine.nodes.len() > 1;
@@ -254,7 +267,7 @@ fn finish(
     metadata.rates = metadata::rates(summary);
     metadata.counts = counts;
     metadata.notes.clone_from(&notes);
-    let (rate_hz, source) = (metadata.rate_hz, metadata.source);
+    let (rate_hz, source, rates) = (metadata.rate_hz, metadata.source, metadata.rates.clone());
     let exit_status = match summary.state {
         State::Ended(status) => Some(status),
         State::Running | State::Detached | State::TargetEnded => None,
@@ -265,6 +278,10 @@ fn finish(
         source,
         counts,
         rate_hz,
+        rates,
+        sampling: summary
+            .sampling_ns
+            .map(|sampling_ns| Duration::from_nanos(sampling_ns as u64)),
         elapsed: Duration::from_nanos(summary.end_ns.saturating_sub(summary.begin_ns)),
         notes,
         finished,

@@ -255,6 +255,8 @@ fn what_was_attached_to_goes_on_and_that_is_success() {
         state,
         counts: SampleCounts::default(),
         rate_hz: 97.0,
+        rates: Vec::new(),
+        sampling: None,
         elapsed: Duration::ZERO,
         notes: Vec::new(),
         finished: Finished::Converted,

@@ -69,6 +69,7 @@ pub(super) fn warnings(
     }
     if let (Some(first), Some(last)) = (summary.rates.first(), summary.rates.last())
         && summary.rates.len() > 1
+        && summary.sampling_ns.is_none()
     {
         warnings.push(format!(
             "the rate went from {:.0} to {:.0} Hz in {}, to keep --max-overhead: a sample costs {:.1} µs",

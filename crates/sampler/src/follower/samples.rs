@@ -3,7 +3,7 @@
 
 use nearpage_recording::{Access, AccessKind, Level, Resolution, ThreadIndex};
 
-use super::Follower;
+use super::{Follower, Period};
 use crate::architecture::GENERAL_REGISTERS;
 use crate::lookaside::Sampled;
 use crate::pmu::{MemorySample, Observation, PmuEvent};
@@ -71,8 +71,14 @@ impl Follower {
         thread: ThreadIndex,
     ) {
         let periods = self.periods_at(origin.time_ns);
+        let own_ns = sample.period_ns as f32;
+        let (periods, period_ns) = match self.period {
+            Period::Own => (periods, own_ns),
+            Period::Full(full_ns) => (periods, full_ns),
+            Period::First(first_ns) => (own_ns / first_ns, first_ns),
+        };
         self.taken += 1;
-        self.taken_ns += sample.period_ns as f64 * f64::from(periods);
+        self.taken_ns += f64::from(period_ns) * f64::from(periods);
         let counts = self.threads.seen_on(thread, origin.cpu);
         if !sample.user {
             counts.kernel += 1;
@@ -134,7 +140,7 @@ impl Follower {
                         resolution: *resolution,
                         distance_bytes: template.distance_bytes,
                         weight,
-                        cost_ns: sample.period_ns as f32 * weight,
+                        cost_ns: period_ns * weight,
                         page_node: None,
                     });
                 }

@@ -43,6 +43,10 @@ pub struct Options {
     /// The share of the program's time that sampling may take: the rate is lowered to keep it.
     /// `None`: it stays as it is.
     pub max_overhead: Option<f64>,
+    /// Sample faster at first, within [a budget](crate#what-it-costs) that short runs do not exceed, and
+    /// at `rate_hz` in the long run; `max_overhead` is for sources that have no budget then: the PMU,
+    /// and what is running already where not each of its threads has events of its own.
+    pub budget: bool,
     /// Time after the start of the command, or after attaching, when sampling begins.
     pub after: Duration,
     /// How long sampling lasts; `None`: to the end.
@@ -74,6 +78,7 @@ impl Options {
             samples_folder: PathBuf::new(),
             rate_hz: None,
             max_overhead: None,
+            budget: false,
             after: Duration::ZERO,
             duration: None,
             fault_period: DEFAULT_FAULT_PERIOD,

@@ -1,25 +1,31 @@
 //! How a recording starts: the target is found, a source chosen, its events opened.
 
 use std::ops::Range;
+use std::path::Path;
 
 use nearpage_machine::{CpuId, online_cpus};
 use nearpage_recording::Source;
 
+use super::governing::RateControl;
 use super::{MAX_RATE_HZ, Observed, Options, Sampler, nanoseconds, now_ns};
 use crate::attached::Attached;
 use crate::calibrate::{
     Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
 };
+use crate::cpu_ring::CpuRing;
 use crate::error::Error;
 use crate::filter::Filter;
-use crate::follower::{Follower, Hardware};
+use crate::follower::{Follower, Hardware, Period};
 use crate::found::Found;
 use crate::governor::Governor;
 use crate::interrupts::Interrupts;
 use crate::launch::Child;
+use crate::levels::event_rates_hz;
+use crate::marks::Marks;
 use crate::merge::Window;
-use crate::opening::{CpuRing, Opening};
+use crate::opening::Opening;
 use crate::overhead::{Overhead, Turns};
+use crate::pace::Pace;
 use crate::perf_event::Scope;
 use crate::pmu::Frequencies;
 use crate::processes::Processes;
@@ -39,6 +45,8 @@ struct Opened {
     notes: Vec<String>,
     deferred: bool,
     period_ns: u64,
+    /// Is the rate changed within a budget?
+    has_budget: bool,
 }
 
 /// What is known before anything is started.
@@ -54,6 +62,8 @@ struct Starting<'a> {
     choice: Choice,
     interrupts: Interrupts,
     begin_ns: u64,
+    /// Where there is a budget, as far as the source can keep it.
+    pace: Option<Pace>,
 }
 
 impl Sampler {
@@ -70,6 +80,16 @@ impl Sampler {
             starting.know_hardware(&mut opened);
         }
         opened.follower.filter = Filter::new(options.wanted.clone());
+        if let Some(pace) = starting.pace.as_ref().filter(|_| opened.has_budget) {
+            let full_ns = (1e9 / pace.full_hz()) as f32;
+            opened.follower.counts_busy = true;
+            opened.follower.period = match source {
+                Source::Signal => Period::First(full_ns),
+                _ => Period::Full(full_ns),
+            };
+            let weight = (0, pace.setting().weight);
+            opened.follower.periods_each.push(weight);
+        }
         starting.begin(&mut opened)?;
 
         let (rate_hz, begin_ns) = (starting.rate_hz, starting.begin_ns);
@@ -83,7 +103,7 @@ impl Sampler {
             Source::Clock => starting.calibrated?,
             _ => starting.calibrated.unwrap_or_default(),
         };
-        let overhead = options.max_overhead.map(|share| {
+        let overhead = |share| {
             // Perf events can pause, and not come more often than the threads inherited them.
             let most_hz = match source {
                 Source::Signal => MAX_RATE_HZ,
@@ -91,9 +111,30 @@ impl Sampler {
             };
             let governor = Governor::new(share, rate_hz, RATE_MIN_HZ.min(rate_hz)..=most_hz);
             Overhead::new(governor, source, &calibration, begin_ns)
-        });
+        };
+        let rate = match (
+            starting.pace.take().filter(|_| opened.has_budget),
+            options.max_overhead,
+        ) {
+            (Some(mut pace), _) => {
+                pace.begin(now_ns());
+                RateControl::Budget(Box::new(pace))
+            }
+            (None, Some(share)) => RateControl::Share(overhead(share)),
+            (None, None) => RateControl::Fixed,
+        };
         Ok(Self {
-            overhead,
+            on: match enable_at_ns {
+                None => rate.events(),
+                Some(_) => 0,
+            },
+            marks: match (&rate, &opened.observed, &options.preload) {
+                (RateControl::Budget(_), Observed::Command(_), Ok(())) => {
+                    Some(Marks::new(&options.samples_folder))
+                }
+                _ => None,
+            },
+            rate,
             turns: Turns::new(begin_ns),
             wanted: enable_at_ns.is_none(),
             observed: opened.observed,
@@ -112,6 +153,7 @@ impl Sampler {
             enable_at_ns,
             disable_at_ns,
             round_ns: 0,
+            followed_ns: begin_ns,
             give_up_at_ns: None,
         })
     }
@@ -154,6 +196,7 @@ impl<'a> Starting<'a> {
             facts,
             interrupts: Interrupts::take(),
             begin_ns: now_ns(),
+            pace: None,
         })
     }
 
@@ -174,7 +217,12 @@ impl<'a> Starting<'a> {
 
     fn open_source(&mut self) -> Result<Opened, Error> {
         let (options, source) = (self.options, self.choice.source);
-        let opening = Opening::new(options, source, self.rate_hz)?;
+        let mut opening = Opening::new(options, source, self.rate_hz)?;
+        self.pace = self.paced(source, &mut opening);
+        let rate_hz = self
+            .pace
+            .as_ref()
+            .map_or(self.rate_hz, |pace| pace.setting().rate_hz);
         let side = match &self.calibrated {
             Ok(calibration) => calibration.side,
             Err(_) => Calibration::default().side,
@@ -194,14 +242,37 @@ impl<'a> Starting<'a> {
         let mut environment = options.environment.clone();
         let mut cpus = self.cpus.as_slice();
         if source == Source::Signal {
-            let slots = signal::slots(self.rate_hz, cpus.len());
+            let slots = signal::slots(self.rate_hz.max(rate_hz), cpus.len());
             let folder = &options.samples_folder;
-            environment.extend(signal::environment(folder, self.rate_hz, slots));
+            environment.extend(signal::environment(folder, rate_hz, slots));
             cpus = &[];
         }
         let ignored: Vec<_> = self.interrupts.ignored_before().collect();
         let child = Child::waiting(command, &environment, &ignored)?;
         Opened::command(child, opening, cpus, side)
+    }
+
+    /// The pace within the budget, if that is wanted, and what it takes of events.
+    fn paced(&self, source: Source, opening: &mut Opening) -> Option<Pace> {
+        if !self.options.budget || source == Source::Pmu {
+            return None;
+        }
+        let (cpus, max_hz) = (self.cpus.len(), max_rate_hz(&self.options.proc_root));
+        let rates_hz = match source {
+            Source::Clock => event_rates_hz(self.rate_hz, cpus, max_hz),
+            _ => vec![self.rate_hz],
+        };
+        let calibration = self.calibrated.as_ref().copied().unwrap_or_default();
+        let pace = Pace::new(
+            self.rate_hz,
+            &rates_hz,
+            source,
+            &calibration,
+            cpus,
+            self.begin_ns,
+        );
+        opening.change_rates(&rates_hz, pace.setting().events);
+        Some(pace)
     }
 
     fn know_hardware(&self, opened: &mut Opened) {
@@ -235,7 +306,11 @@ impl<'a> Starting<'a> {
             Observed::Command(child) if self.choice.source == Source::Signal => {
                 let options = self.options;
                 let folder = &options.samples_folder;
-                let mut signals = Signals::new(folder, &options.proc_root, opened.period_ns);
+                let period_ns = match &self.pace {
+                    Some(pace) => (1e9 / pace.setting().rate_hz).round() as u64,
+                    None => opened.period_ns,
+                };
+                let mut signals = Signals::new(folder, &options.proc_root, period_ns);
                 signals.know(child.pid as u32);
                 signals.wanted_ns = wanted_ns;
                 Some(signals)
@@ -261,10 +336,11 @@ impl Opened {
             observed: Observed::Command(child),
             rings,
             window: Window::default(),
-            follower: Follower::new(side, opening.identifiers),
-            notes: opening.notes,
             deferred: opening.deferred,
             period_ns: opening.period_ns,
+            has_budget: opening.changes_rates(),
+            follower: Follower::new(side, opening.identifiers),
+            notes: opening.notes,
         })
     }
 
@@ -285,6 +361,7 @@ impl Opened {
         Ok(Self {
             notes: attached.notes(),
             deferred: attached.deferred(),
+            has_budget: attached.changes_rates(),
             observed: Observed::Attached(attached),
             rings,
             window,
@@ -338,6 +415,13 @@ fn rate_hz<E>(options: &Options, calibrated: &Result<Calibration, E>) -> f64 {
         Ok(calibration) => calibration.default_rate_hz(),
         Err(_) => UNMEASURED_RATE_HZ,
     })
+}
+
+/// The most samples a second and CPU that the kernel takes.
+fn max_rate_hz(proc_root: &Path) -> f64 {
+    let file = proc_root.join("sys/kernel/perf_event_max_sample_rate");
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse().unwrap_or(MAX_RATE_HZ)
 }
 
 /// Two descriptors per CPU are more than the usual limit on large machines. Where each of many

@@ -1,0 +1,334 @@
+//! What samples cost on this machine, remembered from one recording to the next: measuring it takes a
+//! tenth of a second, and a busy machine makes samples look more expensive than they are. So the
+//! first recordings measure, and the least counts.
+//!
+//! The file is `$XDG_CACHE_HOME/nearpage/samples.json` (`~/.cache/nearpage`). A machine is known by its
+//! kernel, its processors and when it was booted, as the kernel's parameters change what an interrupt
+//! costs. Whatever cannot be read or is not plausible is measured again.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nearpage_files::{create, own_user, read_text};
+use nearpage_sampler::{
+    Calibration, Error, Side, SourceWish, calibrate, calibrate_signal, clock_opens,
+};
+use serde::{Deserialize, Serialize};
+
+const VERSION: u32 = 1;
+const BYTES_MAX: u64 = 64 << 10;
+/// Machines with one home directory.
+const MACHINES_MAX: usize = 64;
+/// Recordings that measure.
+const MEASUREMENTS: u32 = 3;
+const DAYS_MAX: u64 = 30;
+
+/// What samples cost here, and where they stand: remembered, or measured now.
+pub(super) fn calibration(source: SourceWish) -> Result<Calibration, Error> {
+    let measure = || match source {
+        SourceWish::Signal => calibrate_signal(),
+        _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+    };
+    // Where the clock is refused, it is the other source that is measured.
+    let by_signals = source == SourceWish::Signal || !clock_opens();
+    let Some((file, machine)) = file().zip(Machine::here(Path::new("/proc"), by_signals)) else {
+        return measure();
+    };
+    remembered(&file, &machine, now_days(), measure)
+}
+
+fn remembered(
+    file: &Path,
+    machine: &Machine,
+    now_days: u64,
+    measure: impl FnOnce() -> Result<Calibration, Error>,
+) -> Result<Calibration, Error> {
+    let mut known = Known::read(file).unwrap_or_default();
+    known.machines.retain(|one| one.is_of(now_days));
+    let at = known
+        .machines
+        .iter()
+        .position(|one| one.machine == *machine);
+    let before = at.map(|at| known.machines.swap_remove(at));
+    if let Some(before) = &before
+        && before.measurements >= MEASUREMENTS
+    {
+        return Ok(before.calibration());
+    }
+    let mut newest = measure()?;
+    let mut measurements = 1;
+    if let Some(before) = before {
+        newest = newest.or_less(before.calibration());
+        measurements += before.measurements;
+    }
+    if let Some(one) = Remembered::new(machine, newest, measurements, now_days) {
+        known.machines.push(one);
+        let surplus = known.machines.len().saturating_sub(MACHINES_MAX);
+        known.machines.drain(..surplus);
+        // Where it cannot be kept, the next recording measures.
+        let _ = known.write(file);
+    }
+    Ok(newest)
+}
+
+/// In the user's folder for such files; `None` without a home.
+fn file() -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("nearpage/samples.json"))
+}
+
+fn now_days() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() / 86_400)
+}
+
+/// All that is remembered.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Known {
+    version: u32,
+    machines: Vec<Remembered>,
+}
+
+/// What tells a machine from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Machine {
+    kernel: String,
+    processor: String,
+    boot: String,
+    by_signals: bool,
+}
+
+/// What samples cost on a machine.
+#[derive(Debug, Serialize, Deserialize)]
+struct Remembered {
+    #[serde(flatten)]
+    machine: Machine,
+    /// Since 1970.
+    measured_days: u64,
+    measurements: u32,
+    side: String,
+    samples: u32,
+    share: f32,
+    sample_cost_ns: f64,
+    close_cost_ns: f64,
+}
+
+impl Machine {
+    fn here(proc_root: &Path, by_signals: bool) -> Option<Self> {
+        let line = |path: &str| -> Option<String> {
+            let text = fs::read_to_string(proc_root.join(path)).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let processors = line("cpuinfo").unwrap_or_default();
+        let name = |line: &str| line.split_once(':').map(|(_, name)| name.trim().to_owned());
+        let model = processors
+            .lines()
+            .find(|line| line.starts_with("model name") || line.starts_with("CPU part"));
+        Some(Self {
+            kernel: line("sys/kernel/osrelease")?,
+            processor: model.and_then(name).unwrap_or_default(),
+            boot: line("sys/kernel/random/boot_id")?,
+            by_signals,
+        })
+    }
+}
+
+impl Remembered {
+    /// `None`: not all was measured.
+    fn new(machine: &Machine, found: Calibration, measurements: u32, days: u64) -> Option<Self> {
+        Some(Self {
+            machine: machine.clone(),
+            measured_days: days,
+            measurements,
+            side: found.side.to_string(),
+            samples: found.samples,
+            share: found.share,
+            sample_cost_ns: found.sample_cost_ns?,
+            close_cost_ns: found.close_cost_ns.or(found.sample_cost_ns)?,
+        })
+    }
+
+    /// Is it plausible, and not too old?
+    fn is_of(&self, now_days: u64) -> bool {
+        let costs = [self.close_cost_ns, self.sample_cost_ns];
+        let is_recent =
+            (self.measured_days..self.measured_days.saturating_add(DAYS_MAX)).contains(&now_days);
+        let are_costs = costs
+            .iter()
+            .all(|cost_ns| (100.0..=200_000.0).contains(cost_ns));
+        is_recent
+            && are_costs
+            && (0.0..=1.0).contains(&self.share)
+            && self.side.parse::<Side>().is_ok()
+    }
+
+    fn calibration(&self) -> Calibration {
+        Calibration {
+            side: self.side.parse().unwrap_or(Calibration::default().side),
+            samples: self.samples,
+            share: self.share,
+            sample_cost_ns: Some(self.sample_cost_ns),
+            close_cost_ns: Some(self.close_cost_ns),
+        }
+    }
+}
+
+impl Known {
+    fn read(file: &Path) -> Option<Self> {
+        let text = read_text(file, BYTES_MAX).ok()?;
+        let known: Self = serde_json::from_str(&text).ok()?;
+        (known.version == VERSION).then_some(known)
+    }
+
+    fn write(&mut self, file: &Path) -> io::Result<()> {
+        self.version = VERSION;
+        let Some(folder) = file.parent() else {
+            return Ok(());
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        let there = fs::symlink_metadata(folder)?;
+        if !there.is_dir() || there.uid() != own_user() || there.mode() & 0o022 != 0 {
+            // Somebody else may put anything there, as with another user's home under sudo.
+            return Ok(());
+        }
+        let unfinished = folder.join(format!("samples-{}.unfinished", std::process::id()));
+        let written = (|| {
+            create(&unfinished)?.write_all(&serde_json::to_vec(self)?)?;
+            fs::rename(&unfinished, file)
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn found(sample_cost_ns: f64, close_cost_ns: f64) -> Calibration {
+        Calibration {
+            samples: 60,
+            share: 0.9,
+            sample_cost_ns: Some(sample_cost_ns),
+            close_cost_ns: Some(close_cost_ns),
+            ..Calibration::default()
+        }
+    }
+
+    fn machine(boot: &str) -> Machine {
+        Machine {
+            kernel: "6.1".to_owned(),
+            processor: "Example".to_owned(),
+            boot: boot.to_owned(),
+            by_signals: false,
+        }
+    }
+
+    fn unmeasured() -> Result<Calibration, Error> {
+        panic!("it is known")
+    }
+
+    #[test]
+    fn the_least_of_three_measurements_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nearpage/samples.json");
+        for (cost_ns, least_ns) in [(30e3, 30e3), (12e3, 12e3), (73e3, 12e3)] {
+            let got = remembered(&file, &machine("a"), 100, || Ok(found(cost_ns, cost_ns)));
+            assert_eq!(got.unwrap().sample_cost_ns, Some(least_ns));
+        }
+        let got = remembered(&file, &machine("a"), 129, unmeasured).unwrap();
+        assert_eq!(got, found(12e3, 12e3));
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // Another machine, and another month.
+        for (boot, days) in [("b", 129), ("a", 130), ("a", 99)] {
+            let got = remembered(&file, &machine(boot), days, || Ok(found(9e3, 9e3)));
+            assert_eq!(got.unwrap().sample_cost_ns, Some(9e3));
+        }
+    }
+
+    #[test]
+    fn what_is_not_plausible_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nearpage/samples.json");
+        let write = |change: &dyn Fn(&mut Remembered)| {
+            let mut one = Remembered::new(&machine("a"), found(9e3, 9e3), 3, 100).unwrap();
+            change(&mut one);
+            Known {
+                version: VERSION,
+                machines: vec![one],
+            }
+            .write(&file)
+            .unwrap();
+        };
+        let measured = || {
+            let got = remembered(&file, &machine("a"), 100, || Ok(found(5e3, 5e3)));
+            got.unwrap().sample_cost_ns == Some(5e3)
+        };
+        write(&|_| ());
+        assert!(!measured());
+        let changes: [&dyn Fn(&mut Remembered); 5] = [
+            &|one| one.sample_cost_ns = 1e9,
+            &|one| one.close_cost_ns = -1.0,
+            &|one| one.share = 7.0,
+            &|one| one.side = "beside".to_owned(),
+            &|one| one.measured_days = u64::MAX,
+        ];
+        for change in changes {
+            write(change);
+            assert!(measured());
+        }
+        for text in ["", "{", "[]", r#"{"version":2,"machines":[]}"#] {
+            fs::write(&file, text).unwrap();
+            assert!(measured(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_folder_of_others_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("nearpage");
+        fs::create_dir(&inside).unwrap();
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o777)).unwrap();
+        let file = inside.join("samples.json");
+        remembered(&file, &machine("a"), 100, || Ok(found(9e3, 9e3))).unwrap();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn costs_that_were_not_measured_are_not_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nearpage/samples.json");
+        remembered(&file, &machine("a"), 100, || Ok(Calibration::default())).unwrap();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_machine_is_told_by_kernel_processor_and_boot() {
+        let here = Machine::here(Path::new("/proc"), false).unwrap();
+        assert!(!here.kernel.is_empty() && !here.boot.is_empty());
+        assert_ne!(
+            here,
+            Machine {
+                by_signals: true,
+                ..here.clone()
+            }
+        );
+    }
+}

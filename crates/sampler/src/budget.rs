@@ -1,0 +1,385 @@
+//! The sample budget: at which rate to sample, so that a short run has enough samples and a long one
+//! pays a small share of its time.
+//!
+//! Sampling may take [`FIXED_NS`] of processor time, or [`SHARE`] of what the program uses, whichever
+//! is more. A person notices neither. The first limit is the larger one up to [`EVEN_NS`] of program
+//! time (16 s), and is spent so:
+//!
+//! - A *phase* gets part of what is left. Samples come at one rate for half a second of it; what it
+//!   has not spent by then is halved with each doubling of the phase's length. A phase begins where
+//!   the program begins, where it marks its stable part, and where half as many threads again are
+//!   busy as when the phase before began. While a single thread runs, which mostly initialises what
+//!   others use later, its phase gets half at most.
+//! - The rate never falls below what tells in a fifth of the phase's length so far whether more
+//!   threads are busy now.
+//! - What no phase has a claim to is spread evenly over the time up to `EVEN_NS`.
+//!
+//! From then on samples come at the steady rate, and a new phase gets what the steady rate has left
+//! of the share.
+//!
+//! It reads no clock: [`Progress`] is all it knows.
+
+use crate::calibrate::DEFAULT_COST_SHARE;
+
+/// Processor time that any run may lose to sampling.
+pub(crate) const FIXED_NS: f64 = 80e6;
+/// The share of the program's processor time that sampling may take in a longer run.
+pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
+/// Program time at which both limits are equal.
+const EVEN_NS: f64 = FIXED_NS / SHARE;
+/// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
+const PLANNED: f64 = 0.96;
+
+/// The part of what is left that no phase gets, so that samples never cease.
+const KEPT: f64 = 0.05;
+/// Samples that a phase is to have: more, and the later phases gain more from them.
+const SAMPLES_WANTED: f64 = 5_000.0;
+/// Least and greatest part of what is left that a phase of several threads gets.
+const PARALLEL_PART: [f64; 2] = [0.6, 0.97];
+/// The same of a phase of one thread.
+const SERIAL_PART: [f64; 2] = [0.3, 0.5];
+/// Fewer busy threads than these are one, beside which others hardly run.
+const SEVERAL: f64 = 1.5;
+/// So many times as many busy threads begin a phase.
+const GROWTH: f64 = 1.5;
+
+/// Length of a phase's beginning, in the program's time, and the part of the phase's allowance that
+/// is spent in it.
+const BEGINNING_NS: f64 = 500e6;
+const BEGINNING_PART: f64 = 0.9;
+
+/// Samples of a thread in each doubling of a phase's length at least, times the logarithm of 2.
+const TELLING: f64 = 80.0;
+
+/// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
+const AT_ONCE: f64 = 0.5;
+
+/// What is known when a rate is to be chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Progress {
+    /// Processor time of the program so far.
+    pub program_ns: f64,
+    /// Processor time that sampling took so far: in the program, with the samples that were not read
+    /// yet, and in the recorder.
+    pub spent_ns: f64,
+    /// What a sample costs at present.
+    pub sample_ns: f64,
+    /// CPUs that the program keeps busy.
+    pub running: f64,
+    /// Threads that it keeps busy.
+    pub threads: f64,
+    /// Time until the next choice.
+    pub ahead_ns: f64,
+}
+
+/// A part of the run with an allowance of its own.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    threads: f64,
+    /// How long threads have been running in it.
+    active_ns: f64,
+    allowance_ns: f64,
+    /// What had been spent when it began.
+    spent_ns: f64,
+    /// What was left then for later phases.
+    later_ns: f64,
+}
+
+/// Chooses the rate.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    steady_hz: f64,
+    most_hz: f64,
+    cpus: f64,
+    phase: Option<Phase>,
+    marked: bool,
+    program_ns: f64,
+}
+
+impl Budget {
+    /// Samples at `most_hz` at most, on so many CPUs, and at `steady_hz` in long runs.
+    pub fn new(steady_hz: f64, most_hz: f64, cpus: usize) -> Self {
+        Self {
+            steady_hz,
+            most_hz,
+            cpus: cpus.max(1) as f64,
+            phase: None,
+            marked: false,
+            program_ns: 0.0,
+        }
+    }
+
+    /// The program marks where its stable part begins.
+    pub fn mark(&mut self) {
+        self.marked = true;
+    }
+
+    /// The rate until the next choice, in samples a second of a thread's time.
+    pub fn rate_hz(&mut self, progress: &Progress) -> f64 {
+        let Progress {
+            program_ns,
+            spent_ns,
+            sample_ns,
+            ahead_ns,
+            ..
+        } = *progress;
+        let running = progress.running.max(1.0);
+        let passed_ns = (program_ns - self.program_ns).max(0.0);
+        self.program_ns = program_ns;
+        let left_ns = limit_ns(program_ns) - spent_ns;
+        let phase = self.phase(progress, left_ns, passed_ns / running);
+
+        let phase_ns =
+            (phase.allowance_ns - (spent_ns - phase.spent_ns)).clamp(0.0, left_ns.max(0.0));
+        let a_second = phase_ns * hazard(phase.active_ns) * 1e9 / running;
+        let even_ns = match EVEN_NS - program_ns {
+            to_go_ns if to_go_ns > 0.0 => {
+                let later_ns = phase.later_ns * to_go_ns / EVEN_NS;
+                (left_ns - phase_ns - later_ns).max(0.0) / to_go_ns * 1e9
+            }
+            _ => f64::INFINITY,
+        };
+        let rate_hz = a_second / sample_ns + (even_ns / sample_ns).min(self.steady_hz);
+        let telling_hz = TELLING * 1e9 / phase.active_ns.max(BEGINNING_NS);
+        let rate_hz = rate_hz.max(telling_hz.min(self.steady_hz));
+        let grown_ns = left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EVEN_NS);
+        let at_once_hz = AT_ONCE * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);
+        rate_hz.min(at_once_hz).clamp(0.0, self.most_hz)
+    }
+
+    /// The present phase, which is a new one where one begins.
+    fn phase(&mut self, progress: &Progress, left_ns: f64, active_ns: f64) -> Phase {
+        let goes_on = match &self.phase {
+            Some(phase) => !self.marked && progress.threads < GROWTH * phase.threads,
+            None => false,
+        };
+        if let (true, Some(phase)) = (goes_on, &mut self.phase) {
+            phase.active_ns += active_ns;
+            return *phase;
+        }
+        self.marked = false;
+        let threads = progress.threads.max(1.0);
+        let there_ns = (1.0 - KEPT) * left_ns.clamp(0.0, FIXED_NS);
+        let wanted = SAMPLES_WANTED * progress.sample_ns / there_ns.max(1.0);
+        let part = match threads < SEVERAL {
+            true => (wanted / 2.0).clamp(SERIAL_PART[0], SERIAL_PART[1]),
+            false => wanted.clamp(PARALLEL_PART[0], PARALLEL_PART[1]),
+        };
+        let phase = Phase {
+            threads,
+            active_ns: 0.0,
+            allowance_ns: part * there_ns,
+            spent_ns: progress.spent_ns,
+            later_ns: (1.0 - part) * there_ns,
+        };
+        *self.phase.insert(phase)
+    }
+}
+
+/// What sampling may have taken after so much program time.
+fn limit_ns(program_ns: f64) -> f64 {
+    PLANNED * FIXED_NS.max(SHARE * program_ns)
+}
+
+/// The part of what is left of a phase's allowance to be spent per nanosecond, after so much of it:
+/// evenly in the beginning; then as much is left as the beginning left over, halved with each doubling.
+fn hazard(active_ns: f64) -> f64 {
+    match active_ns < BEGINNING_NS {
+        true => 1.0 / (BEGINNING_NS / BEGINNING_PART - active_ns),
+        false => 1.0 / active_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A program: so many seconds with so many threads, one part after the other.
+    type Parts<'a> = &'a [(f64, f64)];
+
+    const CPUS: usize = 64;
+
+    #[derive(Default)]
+    struct Run {
+        samples_by_part: Vec<f64>,
+        spent_ns: f64,
+        program_ns: f64,
+        /// The most that was spent beyond the limit.
+        beyond_ns: f64,
+        rates_hz: Vec<f64>,
+    }
+
+    impl Run {
+        fn samples(&self) -> f64 {
+            self.samples_by_part.iter().sum()
+        }
+    }
+
+    fn step_ns(rate_hz: f64, steady_hz: f64) -> f64 {
+        match () {
+            () if rate_hz > steady_hz => 20e6,
+            () if rate_hz == steady_hz => 200e6,
+            () => 100e6,
+        }
+    }
+
+    /// What happens reaches the budget a step late, as samples stay in the rings for a round.
+    fn run(parts: Parts<'_>, cpus: usize, cost_ns: impl Fn(f64) -> f64, recorder_ns: f64) -> Run {
+        let steady_hz = 300.0;
+        let mut budget = Budget::new(steady_hz, 5_300.0, cpus);
+        let mut run = Run::default();
+        let (mut known_ns, mut running, mut threads) = (0.0, 1.0, 1.0);
+        let mut rate_hz = steady_hz;
+        for (seconds, team) in parts {
+            let (mut part_ns, mut samples) = (0.0, 0.0);
+            while part_ns < seconds * 1e9 {
+                let ahead_ns = step_ns(rate_hz, steady_hz)
+                    .min(seconds * 1e9 - part_ns)
+                    .max(1e3);
+                let sample_ns = cost_ns(run.program_ns / 1e9);
+                rate_hz = budget.rate_hz(&Progress {
+                    program_ns: known_ns,
+                    spent_ns: run.spent_ns,
+                    sample_ns,
+                    running,
+                    threads,
+                    ahead_ns,
+                });
+                run.rates_hz.push(rate_hz);
+                (known_ns, running, threads) = (run.program_ns, *team, *team);
+                let new = rate_hz * team * ahead_ns / 1e9;
+                samples += new;
+                run.spent_ns += new * sample_ns + recorder_ns;
+                run.program_ns += team * ahead_ns;
+                part_ns += ahead_ns;
+                let limit_ns = FIXED_NS.max(SHARE * run.program_ns);
+                run.beyond_ns = run.beyond_ns.max(run.spent_ns - limit_ns);
+            }
+            run.samples_by_part.push(samples);
+        }
+        run
+    }
+
+    #[test]
+    fn a_second_of_two_threads_has_thousands_of_samples() {
+        for cost_ns in [8e3, 12e3, 16e3] {
+            let run = run(&[(1.0, 2.0)], 2, |_| cost_ns, 30e3);
+            assert!(run.samples() >= 4_000.0, "{} at {cost_ns}", run.samples());
+            assert!(run.beyond_ns <= 0.0);
+        }
+    }
+
+    #[test]
+    fn initialisation_by_one_thread_leaves_samples_for_the_parallel_part() {
+        for cost_ns in [5e3, 12e3, 16e3, 40e3] {
+            for seconds in [0.3, 0.5, 1.0, 3.0, 10.0, 60.0] {
+                let run = run(&[(seconds, 1.0), (seconds, 2.0)], 2, |_| cost_ns, 30e3);
+                let parallel = run.samples_by_part[1] / run.samples();
+                assert!(parallel >= 0.4, "{parallel} of {seconds} s at {cost_ns} ns");
+                assert!(run.beyond_ns <= 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn an_hour_pays_the_steady_rate() {
+        let run = run(&[(3600.0, 2.0)], 2, |_| 11e3, 30e3);
+        let steady = 3600.0 * 2.0 * 300.0;
+        assert!(
+            (run.samples() / steady - 1.0).abs() < 0.02,
+            "{}",
+            run.samples()
+        );
+        assert!(run.spent_ns <= SHARE * run.program_ns);
+        assert!(run.rates_hz[0] > 4_000.0 / 2.0);
+        assert_eq!(*run.rates_hz.last().unwrap(), 300.0);
+    }
+
+    #[test]
+    fn rates_fall_within_a_phase_and_never_cease() {
+        let run = run(&[(8.0, 2.0)], 2, |_| 12e3, 30e3);
+        let at = |second: f64| {
+            let mut passed = 0.0;
+            let then = run.rates_hz.iter().find(|rate| {
+                passed += step_ns(**rate, 300.0) / 1e9;
+                passed >= second
+            });
+            *then.unwrap()
+        };
+        assert!(at(0.4) > 2.0 * at(0.8) && at(0.8) > at(2.0));
+        assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
+    }
+
+    #[test]
+    fn a_mark_begins_a_phase() {
+        let mut budget = Budget::new(300.0, 5_300.0, 2);
+        let mut progress = Progress {
+            program_ns: 0.0,
+            spent_ns: 0.0,
+            sample_ns: 12e3,
+            running: 1.0,
+            threads: 1.0,
+            ahead_ns: 20e6,
+        };
+        let first_hz = budget.rate_hz(&progress);
+        (progress.program_ns, progress.spent_ns) = (3e9, 36e6);
+        let later_hz = budget.rate_hz(&progress);
+        assert!(later_hz < first_hz / 5.0, "{later_hz} of {first_hz}");
+        budget.mark();
+        let marked_hz = budget.rate_hz(&progress);
+        assert!(marked_hz > first_hz / 3.0, "{marked_hz} of {first_hz}");
+        progress.program_ns += 20e6;
+        assert!(budget.rate_hz(&progress) > first_hz / 3.0);
+    }
+
+    #[test]
+    fn threads_that_are_one_fewer_or_more_of_many_begin_no_phase() {
+        let mut budget = Budget::new(300.0, 5_300.0, 64);
+        let mut progress = Progress {
+            program_ns: 0.0,
+            spent_ns: 0.0,
+            sample_ns: 12e3,
+            running: 8.0,
+            threads: 8.0,
+            ahead_ns: 20e6,
+        };
+        budget.rate_hz(&progress);
+        let begun = budget.phase.unwrap().spent_ns;
+        for threads in [7.0, 9.0, 1.0, 8.0, 11.9] {
+            progress.threads = threads;
+            progress.spent_ns += 1e6;
+            budget.rate_hz(&progress);
+            assert_eq!(budget.phase.unwrap().spent_ns, begun);
+        }
+        progress.threads = 12.1;
+        budget.rate_hz(&progress);
+        assert_eq!(budget.phase.unwrap().spent_ns, progress.spent_ns);
+    }
+
+    proptest! {
+        #[test]
+        fn the_limit_is_never_exceeded(
+            parts in prop::collection::vec((0.01f64..20.0, 1u32..CPUS as u32), 1..8),
+            cost_ns in 2e3f64..60e3,
+            swing in 0.0f64..0.5,
+        ) {
+            let parts: Vec<(f64, f64)> = parts.into_iter().map(|(seconds, team)| (seconds, f64::from(team))).collect();
+            let cost = |second: f64| cost_ns * (1.0 + swing * (second * 3.0).sin());
+            let run = run(&parts, CPUS, cost, 20e3);
+            prop_assert!(run.beyond_ns <= 0.0, "{} ns beyond", run.beyond_ns);
+        }
+
+        #[test]
+        fn any_progress_has_a_rate_within_bounds(
+            steps in prop::collection::vec((any::<f64>(), any::<f64>(), 1.0f64..1e6, 0.0f64..1e3, any::<f64>(), 1e3f64..1e9), 0..20),
+        ) {
+            let mut budget = Budget::new(300.0, 5_300.0, 2);
+            for (program_ns, spent_ns, sample_ns, running, threads, ahead_ns) in steps {
+                let rate_hz = budget.rate_hz(&Progress { program_ns, spent_ns, sample_ns, running, threads, ahead_ns });
+                prop_assert!((0.0..=5_300.0).contains(&rate_hz) || !(program_ns.is_finite() && spent_ns.is_finite()), "{rate_hz}");
+            }
+        }
+    }
+}

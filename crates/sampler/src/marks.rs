@@ -1,0 +1,118 @@
+//! Notices that a program marks where its stable part begins: the preload library counts such marks in
+//! its log ([`nearpage_wire::allocation_log`]).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nearpage_wire::allocation_log::MARKS_OFFSET;
+
+/// Between two looks.
+const LOOK_NS: u64 = 50_000_000;
+/// Processes that are looked at: a program that starts more marks nothing that is one part of all.
+const PROCESSES_MAX: usize = 64;
+
+/// Marks of the processes that log into a folder.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    folder: PathBuf,
+    folder_changed: Option<SystemTime>,
+    counts: BTreeMap<OsString, u64>,
+    next_look_ns: u64,
+}
+
+impl Marks {
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            folder_changed: None,
+            counts: BTreeMap::new(),
+            next_look_ns: 0,
+        }
+    }
+
+    /// Has any process marked the beginning since the last look? Looks now and then.
+    pub fn new_ones(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.next_look_ns {
+            return false;
+        }
+        self.next_look_ns = now_ns + LOOK_NS;
+        self.look_for_logs();
+        let mut marked = false;
+        for (name, count) in &mut self.counts {
+            let now = count_in(&self.folder.join(name)).unwrap_or(*count);
+            marked |= now > *count;
+            *count = now;
+        }
+        marked
+    }
+
+    fn look_for_logs(&mut self) {
+        let changed = fs::metadata(&self.folder).and_then(|folder| folder.modified());
+        let changed = changed.ok();
+        if changed.is_some() && changed == self.folder_changed {
+            return;
+        }
+        self.folder_changed = changed;
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for name in entries.map(|entry| entry.file_name()) {
+            let text = name.to_string_lossy();
+            let is_first = text.starts_with("alloc-") && text.ends_with("-0.log");
+            if is_first && self.counts.len() < PROCESSES_MAX {
+                self.counts.entry(name).or_insert(0);
+            }
+        }
+    }
+}
+
+fn count_in(path: &Path) -> Option<u64> {
+    let mut count = [0; 8];
+    let file = nearpage_files::open(path).ok()?;
+    file.read_exact_at(&mut count, MARKS_OFFSET as u64).ok()?;
+    Some(u64::from_le_bytes(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_every_process_are_noticed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut marks = Marks::new(folder.path());
+        let mut now_ns = 0;
+        let mut look = || {
+            now_ns += LOOK_NS;
+            marks.new_ones(now_ns)
+        };
+        let write = |name: &str, count: u64| {
+            let mut header = [0; 64];
+            header[MARKS_OFFSET..][..8].copy_from_slice(&count.to_le_bytes());
+            fs::write(folder.path().join(name), header).unwrap();
+        };
+        assert!(!look());
+        write("alloc-7-1-0.log", 0);
+        write("alloc-7-1-10.log", 9);
+        write("samples-7.ring", 9);
+        assert!(!look());
+        write("alloc-7-1-0.log", 1);
+        assert!(look() && !look());
+        write("alloc-8-2-0.log", 2);
+        assert!(look() && !look());
+        // Shorter than a header.
+        fs::write(folder.path().join("alloc-9-2-0.log"), [1]).unwrap();
+        assert!(!look());
+    }
+
+    #[test]
+    fn between_two_looks_nothing_is_read() {
+        let mut marks = Marks::new(Path::new("/nonexistent"));
+        assert!(!marks.new_ones(5));
+        assert_eq!(marks.next_look_ns, 5 + LOOK_NS);
+        assert!(!marks.new_ones(6));
+        assert_eq!(marks.next_look_ns, 5 + LOOK_NS);
+    }
+}

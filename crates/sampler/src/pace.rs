@@ -1,0 +1,327 @@
+//! Keeps a recording within its [budget](crate::budget): accounts for what sampling has taken, and says
+//! what is to be switched on until when.
+
+use std::time::Duration;
+
+use nearpage_recording::Source;
+
+use crate::budget::{Budget, Progress};
+use crate::calibrate::Calibration;
+use crate::levels::{Levels, Setting};
+use crate::overhead::{RateChange, UNMEASURED_COST_NS, keep_change, own_time_ns};
+use crate::sample_cost::GAPS_NS;
+use crate::sampler::MAX_RATE_HZ;
+
+/// Between two choices: while samples come faster than in the long run, slower, and at that rate.
+const FAST_NS: f64 = 25e6;
+const SLOW_NS: f64 = 150e6;
+const STEADY_NS: f64 = 200e6;
+/// While samples come fast on more CPUs than these, as many threads may begin to run at once.
+const FEW_CPUS: usize = 16;
+const FAST_MANY_NS: f64 = 5e6;
+/// A switch reaches every copy of an event, each by an interrupt. A setting stays this many times as
+/// long as the switch to it took.
+const SWITCH_SHARE: u64 = 100;
+/// What the recorder needs for a sample, beside its rounds.
+const RECORDER_SAMPLE_NS: f64 = 1_000.0;
+/// Samples that make the newest estimate of how many CPUs are busy the only one.
+const SAMPLES_TELLING: f64 = 32.0;
+/// The signal source goes no lower, as its timers take a new period with their next sample.
+const SIGNAL_MIN_HZ: f64 = 10.0;
+/// Changes of the rate by less are not kept.
+const CHANGE_MIN: f64 = 0.2;
+
+/// What was read of the samples so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Samples, of the kernel too, and the time that they stand for.
+    pub samples: u64,
+    pub taken_ns: f64,
+    /// Those until then.
+    pub until_ns: u64,
+    /// Busy threads, where enough samples came to tell.
+    pub threads: Option<f64>,
+}
+
+/// The pace of a recording.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    budget: Budget,
+    levels: Levels,
+    source: Source,
+    steady_hz: f64,
+    cpus: usize,
+    /// What a sample costs the program where samples are close together, and where they are apart.
+    close_ns: f64,
+    apart_ns: f64,
+    seen: Seen,
+    running: f64,
+    threads: f64,
+    /// What samples cost inside the program, and switches.
+    inside_ns: f64,
+    /// The recorder's CPU time when the command began.
+    recorder_begin_ns: u64,
+    wanted_hz: f64,
+    setting: Setting,
+    next_ns: u64,
+    random: u64,
+    pub changes: Vec<RateChange>,
+}
+
+impl Pace {
+    /// Events with these rates, the slowest first, and the rate of long runs. With the signal source, that
+    /// rate alone.
+    pub fn new(
+        steady_hz: f64,
+        rates_hz: &[f64],
+        source: Source,
+        calibration: &Calibration,
+        cpus: usize,
+        now_ns: u64,
+    ) -> Self {
+        let levels = Levels::new(rates_hz, now_ns);
+        let most_hz = match source {
+            // It is served by ticks.
+            Source::Signal => steady_hz.max(1_000.0),
+            _ => levels.full_hz(),
+        };
+        let apart_ns = calibration.sample_cost_ns.unwrap_or(UNMEASURED_COST_NS);
+        let mut pace = Self {
+            budget: Budget::new(steady_hz, most_hz.min(MAX_RATE_HZ), cpus),
+            setting: levels.nearest(steady_hz),
+            levels,
+            source,
+            steady_hz,
+            cpus,
+            close_ns: calibration.close_cost_ns.unwrap_or(apart_ns),
+            apart_ns,
+            seen: Seen {
+                until_ns: now_ns,
+                ..Seen::default()
+            },
+            running: 1.0,
+            threads: 1.0,
+            inside_ns: 0.0,
+            recorder_begin_ns: own_time_ns(),
+            wanted_hz: most_hz,
+            next_ns: now_ns,
+            random: now_ns | 1,
+            changes: Vec::new(),
+        };
+        pace.choose(now_ns);
+        pace
+    }
+
+    /// The rate whose samples weigh 1.
+    pub fn full_hz(&self) -> f64 {
+        match self.source {
+            Source::Signal => self.changes[0].rate_hz,
+            _ => self.levels.full_hz(),
+        }
+    }
+
+    pub fn setting(&self) -> Setting {
+        self.setting
+    }
+
+    /// The command begins now: what was done before is no part of sampling.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.recorder_begin_ns = own_time_ns();
+        self.seen.until_ns = now_ns;
+        self.next_ns = now_ns + FAST_NS as u64;
+    }
+
+    /// The program marks where its stable part begins.
+    pub fn mark(&mut self) {
+        self.budget.mark();
+        self.next_ns = 0;
+    }
+
+    /// What sampling has taken so far: of the program's processor time and the recorder's.
+    pub fn spent_ns(&self) -> f64 {
+        self.inside_ns + own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
+    }
+
+    /// What a sample cost, the recorder's part included; `None` where there were none.
+    pub fn sample_ns(&self) -> Option<f64> {
+        (self.seen.samples > 0).then(|| self.spent_ns() / self.seen.samples as f64)
+    }
+
+    /// Takes in what was read.
+    pub fn take_in(&mut self, seen: Seen) {
+        let new = seen.samples.saturating_sub(self.seen.samples) as f64;
+        let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
+        self.inside_ns += new * self.inside_at(self.wanted_hz);
+        if passed_ns > 0.0 {
+            let newest = (seen.taken_ns - self.seen.taken_ns) / passed_ns;
+            self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
+        }
+        self.threads = seen.threads.unwrap_or(self.threads);
+        self.seen = Seen {
+            until_ns: seen.until_ns.max(self.seen.until_ns),
+            ..seen
+        };
+    }
+
+    /// Some: this is to be switched on now.
+    pub fn due(&mut self, now_ns: u64) -> Option<Setting> {
+        (now_ns >= self.next_ns).then(|| self.choose(now_ns))
+    }
+
+    /// Switching took so long.
+    pub fn switched(&mut self, now_ns: u64, took_ns: u64) {
+        // The recorder's part is in its time; the program's is as much again.
+        self.inside_ns += took_ns as f64;
+        self.next_ns = self.next_ns.max(now_ns + SWITCH_SHARE * took_ns);
+    }
+
+    /// Until something has to be chosen.
+    pub fn patience(&self, now_ns: u64) -> Duration {
+        Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
+    }
+
+    fn choose(&mut self, now_ns: u64) -> Setting {
+        let ahead_ns = match () {
+            () if self.wanted_hz == self.steady_hz => STEADY_NS,
+            () if self.wanted_hz < self.steady_hz => SLOW_NS,
+            () if self.cpus > FEW_CPUS => FAST_MANY_NS,
+            () => FAST_NS,
+        };
+        let unread_ns = now_ns.saturating_sub(self.seen.until_ns) as f64;
+        let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
+        let inside_ns = self.inside_at(self.wanted_hz);
+        let is_first = self.changes.is_empty();
+        let spent_ns = match is_first {
+            true => 0.0,
+            false => self.spent_ns() + unread * inside_ns,
+        };
+        let rate_hz = self.budget.rate_hz(&Progress {
+            program_ns: self.seen.taken_ns,
+            spent_ns,
+            sample_ns: inside_ns + RECORDER_SAMPLE_NS,
+            running: self.running,
+            threads: self.threads,
+            ahead_ns,
+        });
+        self.wanted_hz = rate_hz;
+        self.setting = match self.source {
+            Source::Signal => Setting {
+                events: 0,
+                rate_hz: rate_hz.max(SIGNAL_MIN_HZ),
+                weight: 1.0,
+            },
+            _ => self.levels.choose(rate_hz),
+        };
+        let known_hz = self.changes.last().map_or(0.0, |change| change.rate_hz);
+        let rate_hz = rate_hz.max(1.0);
+        if (rate_hz / known_hz - 1.0).abs() > CHANGE_MIN {
+            keep_change(
+                &mut self.changes,
+                RateChange {
+                    time_ns: now_ns,
+                    rate_hz,
+                },
+            );
+        }
+        self.next_ns = now_ns + (ahead_ns * self.jitter()) as u64;
+        self.setting
+    }
+
+    /// What a sample costs the program at this rate: less where samples are close together.
+    fn inside_at(&self, rate_hz: f64) -> f64 {
+        if self.source == Source::Signal {
+            return self.apart_ns;
+        }
+        let (close, apart) = (GAPS_NS.start().ln(), GAPS_NS.end().ln());
+        let gap = (1e9 / rate_hz.max(1.0)).ln().clamp(close, apart);
+        let part = (gap - close) / (apart - close);
+        self.close_ns + part * (self.apart_ns - self.close_ns)
+    }
+
+    /// Half to one and a half: not in step with the program (xorshift64).
+    fn jitter(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        0.5 + (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES_HZ: [f64; 3] = [69.4, 181.6, 4_001.0];
+
+    fn calibration() -> Calibration {
+        Calibration {
+            sample_cost_ns: Some(18_000.0),
+            close_cost_ns: Some(12_000.0),
+            ..Calibration::default()
+        }
+    }
+
+    /// Two threads for so many seconds; what the pace believes, and samples' weights summed.
+    fn recorded(seconds: f64) -> (Pace, f64) {
+        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        let (mut now_ns, mut written, mut weights) = (1, Seen::default(), 0.0);
+        let mut rest = 0.0;
+        while (now_ns as f64) < seconds * 1e9 {
+            let setting = pace.setting();
+            let step_ns = pace.patience(now_ns).as_nanos() as u64 + 100_000;
+            rest += setting.rate_hz * 2.0 * step_ns as f64 / 1e9;
+            let samples = f64::floor(rest);
+            rest -= samples;
+            now_ns += step_ns;
+            // What is read was written until the round before.
+            pace.take_in(written);
+            written.samples += samples as u64;
+            written.taken_ns += samples * f64::from(setting.weight) * 1e9 / pace.full_hz();
+            written.until_ns = now_ns;
+            written.threads = Some(2.0);
+            weights += samples * f64::from(setting.weight);
+            pace.due(now_ns);
+        }
+        (pace, weights)
+    }
+
+    #[test]
+    fn a_second_has_thousands_of_samples_for_at_most_80_ms() {
+        let (pace, _) = recorded(1.0);
+        assert!(pace.seen.samples >= 4_000, "{}", pace.seen.samples);
+        assert!(pace.inside_ns < 80e6, "{}", pace.inside_ns);
+        assert!(pace.changes[0].rate_hz > 2_000.0);
+    }
+
+    #[test]
+    fn weights_stand_for_the_time_whatever_the_length() {
+        for seconds in [0.3, 1.0, 5.0, 60.0] {
+            let (pace, weights) = recorded(seconds);
+            let stood_for = weights / pace.full_hz();
+            assert!(
+                (stood_for / (2.0 * seconds) - 1.0).abs() < 0.1,
+                "{stood_for} of {seconds}"
+            );
+            assert!(pace.changes.is_sorted_by_key(|change| change.time_ns));
+        }
+    }
+
+    #[test]
+    fn close_samples_cost_less() {
+        let pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        assert_eq!(pace.inside_at(9_000.0), 12_000.0);
+        assert_eq!(pace.inside_at(100.0), 18_000.0);
+        assert!((12_000.0..18_000.0).contains(&pace.inside_at(1_000.0)));
+        let signal = Pace::new(200.0, &[200.0], Source::Signal, &calibration(), 2, 1);
+        assert_eq!(signal.inside_at(9_000.0), 18_000.0);
+        assert!(signal.setting().rate_hz > 200.0 && signal.setting().rate_hz <= 1_000.0);
+    }
+
+    #[test]
+    fn a_switch_that_takes_long_is_not_soon_followed_by_another() {
+        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        pace.begin(1_000);
+        pace.switched(2_000, 5_000_000);
+        assert!(pace.patience(2_000) >= Duration::from_millis(500));
+    }
+}

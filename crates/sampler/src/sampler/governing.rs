@@ -1,0 +1,173 @@
+//! How the rate is kept within what it may cost: what is switched on and off meanwhile.
+
+use std::time::Duration;
+
+use super::{Observed, Sampler, now_ns};
+use crate::cpu_ring::{ALL_EVENTS, CpuRing};
+use crate::overhead::{Overhead, RateChange};
+use crate::pace::{Pace, Seen};
+
+/// Who changes the rate.
+pub(super) enum RateControl {
+    /// Nobody.
+    Fixed,
+    /// The governor, so that sampling takes a share of the program's time at most.
+    Share(Overhead),
+    /// The budget, which lets a short run have more.
+    Budget(Box<Pace>),
+}
+
+impl RateControl {
+    /// Events that are on while sampling is.
+    pub fn events(&self) -> u32 {
+        match self {
+            Self::Fixed | Self::Share(_) => ALL_EVENTS,
+            Self::Budget(pace) => pace.setting().events,
+        }
+    }
+
+    pub fn full_hz(&self) -> Option<f64> {
+        match self {
+            Self::Fixed | Self::Share(_) => None,
+            Self::Budget(pace) => Some(pace.full_hz()),
+        }
+    }
+
+    pub fn patience(&self, now_ns: u64) -> Duration {
+        match self {
+            Self::Fixed | Self::Share(_) => Duration::MAX,
+            Self::Budget(pace) => pace.patience(now_ns),
+        }
+    }
+
+    pub fn take_changes(&mut self) -> Vec<RateChange> {
+        match self {
+            Self::Fixed => Vec::new(),
+            Self::Share(overhead) => std::mem::take(&mut overhead.changes),
+            Self::Budget(pace) => std::mem::take(&mut pace.changes),
+        }
+    }
+
+    pub fn sample_ns(&self) -> Option<f64> {
+        match self {
+            Self::Fixed => None,
+            Self::Share(overhead) => overhead.sample_ns(),
+            Self::Budget(pace) => pace.sample_ns(),
+        }
+    }
+
+    pub fn spent_ns(&self) -> Option<f64> {
+        match self {
+            Self::Fixed | Self::Share(_) => None,
+            Self::Budget(pace) => Some(pace.spent_ns()),
+        }
+    }
+}
+
+impl Sampler {
+    /// Switches sampling on and off when it is time; true once it is over.
+    pub(super) fn switch_clock(&mut self) -> bool {
+        let now_ns = now_ns();
+        let due = |at: &mut Option<u64>| at.take_if(|at| *at <= now_ns).is_some();
+        if due(&mut self.enable_at_ns) {
+            self.wanted = true;
+        }
+        let over = due(&mut self.disable_at_ns);
+        if over {
+            self.wanted = false;
+        }
+        self.turns.switch(now_ns);
+        self.switch_events();
+        over
+    }
+
+    fn switch_events(&mut self) {
+        let on = match self.wanted && self.turns.is_on() {
+            true => self.rate.events(),
+            false => 0,
+        };
+        if on == std::mem::replace(&mut self.on, on) {
+            return;
+        }
+        let began_ns = now_ns();
+        // Fails only where the process has gone.
+        self.rings.iter_mut().for_each(|ring| ring.switch(on));
+        let now_ns = now_ns();
+        if let RateControl::Budget(pace) = &mut self.rate {
+            pace.switched(now_ns, now_ns - began_ns);
+            if let Observed::Attached(attached) = &mut self.observed {
+                attached.switch(on);
+            }
+        }
+    }
+
+    /// Asks for another rate; with [`Options::max_overhead`](super::Options::max_overhead), it is had as
+    /// far as it is affordable.
+    pub fn ask_rate(&mut self, rate_hz: f64) {
+        if let RateControl::Share(overhead) = &mut self.rate {
+            overhead.ask(rate_hz);
+        }
+    }
+
+    /// Tells who governs the rate what happened, and does what they say.
+    pub(super) fn govern(&mut self, now_ns: u64) {
+        match &mut self.rate {
+            RateControl::Fixed => {}
+            RateControl::Share(_) => self.govern_by_share(now_ns),
+            RateControl::Budget(pace) => {
+                let seen = Seen {
+                    samples: self.follower.taken,
+                    taken_ns: self.follower.taken_ns,
+                    until_ns: self.followed_ns,
+                    threads: self.follower.busy,
+                };
+                pace.take_in(seen);
+                if self
+                    .marks
+                    .as_mut()
+                    .is_some_and(|marks| marks.new_ones(now_ns))
+                {
+                    pace.mark();
+                }
+                let due = match self.wanted {
+                    true => pace.due(now_ns),
+                    false => None,
+                };
+                let Some(setting) = due else {
+                    return;
+                };
+                if let Some(signals) = &mut self.signals {
+                    signals.set_period((1e9 / setting.rate_hz).round() as u64);
+                    return;
+                }
+                self.switch_events();
+                let weight = (super::now_ns(), setting.weight);
+                self.follower.periods_each.push(weight);
+            }
+        }
+    }
+
+    fn govern_by_share(&mut self, now_ns: u64) {
+        let RateControl::Share(overhead) = &mut self.rate else {
+            return;
+        };
+        let program_ns = match (&self.signals, &self.observed) {
+            (None, Observed::Command(_)) => {
+                self.rings.iter().map(CpuRing::running_ns).sum::<u64>() as f64
+            }
+            // To read the events of thousands of threads would take longer than to sample them.
+            _ => self.follower.taken_ns,
+        };
+        let Some(rate_hz) = overhead.round(now_ns, program_ns, self.follower.taken) else {
+            return;
+        };
+        if let Some(signals) = &mut self.signals {
+            signals.set_period((1e9 / rate_hz).round() as u64);
+        } else {
+            let share = rate_hz * self.period_ns as f64 / 1e9;
+            self.turns.set_share(share, now_ns);
+            let periods_each = (now_ns, self.turns.periods_each());
+            self.follower.periods_each.push(periods_each);
+        }
+    }
+}
