@@ -20,6 +20,9 @@ pub struct Cell {
     pub stores: f32,
     /// Time lost to both, in nanoseconds.
     pub cost_ns: f32,
+    /// Samples of both, whatever they weigh: what tells whose the page is. Weights differ by the rate at which the
+    /// recording sampled, and a few heavy ones would drown the rest.
+    pub samples: f32,
 }
 
 impl Cell {
@@ -132,6 +135,8 @@ pub struct InstanceUse {
     pub accesses: f64,
     /// Time lost to them, in nanoseconds.
     pub cost_ns: f64,
+    /// Samples of them, whatever they weigh.
+    pub samples: f64,
 }
 
 impl ObjectGroup {

@@ -125,6 +125,7 @@ impl Cells {
                 loads: accesses(sum.loads) as f32,
                 stores: accesses(sum.stores) as f32,
                 cost_ns: nanoseconds(sum.cost) as f32,
+                samples: sum.samples as f32,
             })
             .collect();
         cells.sort_unstable_by_key(|cell| (cell.page, cell.thread));

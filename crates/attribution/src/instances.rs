@@ -29,6 +29,7 @@ pub(crate) fn uses(cells: &PhasedCells) -> Vec<InstanceUse> {
         thread: cell.thread,
         accesses: cell.accesses(),
         cost_ns: f64::from(cell.cost_ns),
+        samples: f64::from(cell.samples),
     };
     found.into_iter().map(of).collect()
 }
@@ -53,14 +54,14 @@ pub(crate) fn costliest(uses: &[InstanceUse]) -> Vec<ObjectId> {
 }
 
 /// Do the instances belong to different threads, each to one?
-pub(crate) fn each_its_own(uses: &[InstanceUse], sample_weight: f64) -> bool {
+pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
     let (mut all, mut own, mut owners) = (0.0, 0.0, FxHashMap::default());
     for of_one in uses.chunk_by(|a, b| a.object == b.object) {
-        let sum: f64 = of_one.iter().map(|one| one.accesses).sum();
-        if sum < TELLING_SAMPLES * sample_weight.max(1.0) {
+        let sum: f64 = of_one.iter().map(|one| one.samples).sum();
+        if sum < TELLING_SAMPLES {
             continue;
         }
-        let by = |one: &&InstanceUse| (one.accesses, Reverse(one.thread));
+        let by = |one: &&InstanceUse| (one.samples, Reverse(one.thread));
         let most = of_one.iter().max_by(|a, b| {
             by(a)
                 .partial_cmp(&by(b))
@@ -68,7 +69,7 @@ pub(crate) fn each_its_own(uses: &[InstanceUse], sample_weight: f64) -> bool {
         });
         let Some(most) = most else { continue };
         all += sum;
-        if most.accesses >= OWN_SHARE * sum {
+        if most.samples >= OWN_SHARE * sum {
             own += sum;
         }
         *owners.entry(most.thread).or_insert(0) += 1;
@@ -77,8 +78,7 @@ pub(crate) fn each_its_own(uses: &[InstanceUse], sample_weight: f64) -> bool {
 }
 
 /// Runs of instances, in the order in which they were made, each mostly of one thread; none where they are not.
-pub(crate) fn in_turn(uses: &[InstanceUse], sample_weight: f64) -> Option<Vec<Segment>> {
-    let unit = sample_weight.max(1.0);
+pub(crate) fn in_turn(uses: &[InstanceUse]) -> Option<Vec<Segment>> {
     let first = uses.first()?.object.0;
     let cell = |one: &InstanceUse| Cell {
         page: one.object.0 - first,
@@ -86,9 +86,10 @@ pub(crate) fn in_turn(uses: &[InstanceUse], sample_weight: f64) -> Option<Vec<Se
         loads: one.accesses as f32,
         stores: 0.0,
         cost_ns: one.cost_ns as f32,
+        samples: one.samples as f32,
     };
     let cells: Vec<Cell> = uses.iter().map(cell).collect();
-    let found = segments(&cells, unit);
+    let found = segments(&cells);
     let all: f64 = found.iter().map(|one| one.samples).sum();
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
     let several = found.windows(2).any(|pair| pair[0].user != pair[1].user);

@@ -134,14 +134,8 @@ pub(crate) fn divergence(p: f64, q: f64) -> f64 {
 }
 
 impl Ownership {
-    /// `cells` by page, in units of samples (`unit` accesses each), of an object of `size_bytes`.
-    pub fn new(
-        cells: &[Cell],
-        team: &Team,
-        page_bytes: u64,
-        size_bytes: u64,
-        unit: f64,
-    ) -> Ownership {
+    /// The samples of `cells`, by page, of an object of `size_bytes`.
+    pub fn new(cells: &[Cell], team: &Team, page_bytes: u64, size_bytes: u64) -> Ownership {
         let numbers: FxHashMap<ThreadIndex, usize> = team
             .threads
             .iter()
@@ -152,7 +146,7 @@ impl Ownership {
         let mut all = Sums::default();
         for cell in cells {
             if let Some(&member) = numbers.get(&cell.thread) {
-                let samples = f64::from(cell.loads + cell.stores) / unit;
+                let samples = f64::from(cell.samples);
                 members[member].push(cell.page, samples);
                 all.push(cell.page, samples);
             }
@@ -308,10 +302,11 @@ mod tests {
                 loads: loads as f32,
                 stores: 0.0,
                 cost_ns: 0.0,
+                samples: loads as f32,
             }).collect();
             cells.sort_by_key(|cell| cell.page);
             let team = Team { name: "openmp".to_owned(), pid: 1, threads };
-            let mut ownership = Ownership::new(&cells, &team, 4096, 60 * 4096, 1.0);
+            let mut ownership = Ownership::new(&cells, &team, 4096, 60 * 4096);
             let dense = (ownership.fit(block_bytes), ownership.pieces(block_bytes));
             let sums = ownership.members.iter_mut().chain([&mut ownership.all]);
             sums.for_each(|sums| sums.dense.clear());

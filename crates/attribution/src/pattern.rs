@@ -112,9 +112,7 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     } else {
         &affinity.cells
     };
-    let count = |cell: &Cell| f64::from(cell.loads + cell.stores);
-    // Hardware samples stand for many accesses; samples that share a weight still are one each.
-    let unit = affinity.sample_weight.max(1.0);
+    let count = |cell: &Cell| f64::from(cell.samples);
     let all: f64 = cells.iter().map(count).sum();
     let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
     for cell in cells {
@@ -122,7 +120,7 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
     let mut threads: Vec<(ThreadIndex, f64)> = by_thread.into_iter().collect();
     threads.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let Some(&(first, most)) = threads.first().filter(|_| all / unit >= SAMPLES_MIN) else {
+    let Some(&(first, most)) = threads.first().filter(|_| all >= SAMPLES_MIN) else {
         return Pattern::Unknown;
     };
     if most >= PRIVATE_SHARE * all {
@@ -130,8 +128,8 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        let rule = best_rule(affinity, cells, size_bytes, teams, unit, all);
-        let segments = owned_segments(cells, unit, all, most / all);
+        let rule = best_rule(affinity, cells, size_bytes, teams, all);
+        let segments = owned_segments(cells, all, most / all);
         match (rule, segments) {
             (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
                 return Pattern::Segments(segments);
@@ -140,12 +138,13 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
             (None, Some((segments, _))) => return Pattern::Segments(segments),
             (None, None) => {}
         }
-        if has_parts(cells, unit, all, most / all) {
+        if has_parts(cells, all, most / all) {
             return Pattern::Mixed;
         }
     }
     let stores: f64 = cells.iter().map(|cell| f64::from(cell.stores)).sum();
-    if stores <= STORES_READ_ONLY * all {
+    let accesses: f64 = cells.iter().map(Cell::accesses).sum();
+    if stores <= STORES_READ_ONLY * accesses {
         Pattern::ReadShared
     } else {
         Pattern::Shared
@@ -159,13 +158,11 @@ fn best_rule(
     cells: &[Cell],
     size_bytes: u64,
     teams: &[Team],
-    unit: f64,
     all: f64,
 ) -> Option<(Pattern, f64)> {
-    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes, unit);
-    let covers = |ownership: &Ownership| {
-        ownership.samples * unit >= TEAM_SHARE * all && ownership.active() > 1
-    };
+    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes);
+    let covers =
+        |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
     let numbered = teams.iter().enumerate();
     let found = numbered
         .filter(|(_, team)| team.threads.len() > 1)
@@ -177,11 +174,10 @@ fn best_rule(
             affinity,
             cells,
             size_bytes,
-            unit,
             ownership: &ownership,
         };
         let (pattern, skill) = of.best(team, &teams[team])?;
-        Some((pattern, skill * ownership.samples * unit / all))
+        Some((pattern, skill * ownership.samples / all))
     });
     if by_team.as_ref().is_some_and(|one| one.1 >= SKILL_CLEAR) {
         return by_team;
@@ -197,12 +193,11 @@ fn best_rule(
             affinity,
             cells,
             size_bytes,
-            unit,
             ownership: &ownership,
         };
         let (pattern, skill) = of.best(0, &team)?;
         let pattern = dealt(pattern, &team, affinity)?;
-        Some((pattern, skill * ownership.samples * unit / all))
+        Some((pattern, skill * ownership.samples / all))
     });
     match (by_team, by_joined) {
         (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
@@ -255,7 +250,6 @@ struct Rule<'a> {
     affinity: &'a Affinity,
     cells: &'a [Cell],
     size_bytes: u64,
-    unit: f64,
     ownership: &'a Ownership,
 }
 
@@ -266,7 +260,6 @@ impl Rule<'_> {
             affinity,
             cells,
             size_bytes,
-            unit,
             ownership,
         } = *self;
         let size = size_bytes as f64;
@@ -285,7 +278,7 @@ impl Rule<'_> {
         if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
             return Some((found, block_fit.skill()));
         }
-        if let Some(partial) = best_partial(ownership, cells, affinity.page_bytes, unit)
+        if let Some(partial) = best_partial(ownership, cells, affinity.page_bytes)
             && significant(&partial.fit)
             && partial.fit.skill() > block_fit.skill() + SKILL_TIE
         {
@@ -300,7 +293,7 @@ impl Rule<'_> {
             return Some((found, block_fit.skill()));
         }
         let Some((block, fit)) = cyclic else {
-            let tiles = best_tiles(affinity, cells, threads, unit)?;
+            let tiles = best_tiles(affinity, cells, threads)?;
             let skill = tiles.fit.skill();
             let pattern = Pattern::Tiles {
                 block_bytes: tiles.block_bytes.round() as u64,
@@ -339,13 +332,8 @@ impl Partial {
 
 /// Where the object's segments are the team's in order, one each, the equal shares that explain them best: of all from
 /// the object's beginning, where those do as well, else of what is used.
-fn best_partial(
-    ownership: &Ownership,
-    cells: &[Cell],
-    page_bytes: u64,
-    unit: f64,
-) -> Option<Partial> {
-    let found = segments(cells, unit);
+fn best_partial(ownership: &Ownership, cells: &[Cell], page_bytes: u64) -> Option<Partial> {
+    let found = segments(cells);
     let mut owned: Vec<(usize, &Segment, &Segment)> = Vec::new();
     for segment in found.iter().filter(|one| one.share >= OWNER_SHARE) {
         let member = ownership.member(segment.user)?;
@@ -399,9 +387,8 @@ fn best_partial(
 
 /// The object's segments and their skill, where their users explain clearly more than the thread with the share
 /// `most` of its accesses does, and few enough to be looked at.
-fn owned_segments(cells: &[Cell], unit: f64, all: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
-    let found = segments(cells, unit);
-    let samples = all / unit;
+fn owned_segments(cells: &[Cell], samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
+    let found = segments(cells);
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
     // Each segment's owner and beginning are chosen to suit its samples.
     let chosen = 2.0 * found.len() as f64;

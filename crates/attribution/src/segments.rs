@@ -28,9 +28,9 @@ pub struct Segment {
     pub last_page: u32,
     /// The thread that uses it most, the lowest of equals.
     pub user: ThreadIndex,
-    /// That thread's share of the segment's accesses, 0 to 1.
+    /// That thread's share of the segment's samples, 0 to 1.
     pub share: f64,
-    /// Accesses of all threads, in samples.
+    /// Samples of all threads.
     pub samples: f64,
 }
 
@@ -47,11 +47,11 @@ impl Segment {
 
 /// Cuts an object into segments, ascending; empty where it has no samples.
 pub fn find_segments(affinity: &Affinity) -> Vec<Segment> {
-    segments(&affinity.cells, affinity.sample_weight.max(1.0))
+    segments(&affinity.cells)
 }
 
-pub(crate) fn segments(cells: &[Cell], unit: f64) -> Vec<Segment> {
-    let Some(counts) = Counts::new(cells, unit) else {
+pub(crate) fn segments(cells: &[Cell]) -> Vec<Segment> {
+    let Some(counts) = Counts::new(cells) else {
         return Vec::new();
     };
     let coarse = counts.places(PLACES_MAX);
@@ -64,7 +64,7 @@ pub(crate) fn segments(cells: &[Cell], unit: f64) -> Vec<Segment> {
     let ends = cuts.iter().skip(1).copied().chain([end]);
     cuts.iter()
         .zip(ends)
-        .map(|(&first, end)| counts.segment(first, end, unit))
+        .map(|(&first, end)| counts.segment(first, end))
         .collect()
 }
 
@@ -83,12 +83,12 @@ struct Counts<'a> {
 }
 
 impl<'a> Counts<'a> {
-    fn new(cells: &'a [Cell], unit: f64) -> Option<Self> {
+    fn new(cells: &'a [Cell]) -> Option<Self> {
         let mut activity: Vec<(ThreadIndex, f64)> = Vec::new();
         let mut sorted: Vec<&Cell> = cells.iter().collect();
         sorted.sort_by_key(|cell| cell.thread);
         for of_thread in sorted.chunk_by(|a, b| a.thread == b.thread) {
-            let sum = of_thread.iter().map(|cell| cell.accesses()).sum();
+            let sum = of_thread.iter().map(|cell| f64::from(cell.samples)).sum();
             activity.push((of_thread[0].thread, sum));
         }
         let all: f64 = activity.iter().map(|one| one.1).sum();
@@ -103,7 +103,7 @@ impl<'a> Counts<'a> {
             .map(|(number, one)| (one.0, number.min(threads - 1)))
             .collect();
         numbers.sort_unstable();
-        let scale = (SAMPLES_MAX / all).min(1.0 / unit);
+        let scale = (SAMPLES_MAX / all).min(1.0);
         let mut pages: Vec<(u32, usize)> = Vec::new();
         let mut sums = vec![0.0; threads];
         let mut before: Vec<u32> = Vec::new();
@@ -113,7 +113,7 @@ impl<'a> Counts<'a> {
                 before.extend(sums.iter().map(|sum: &f64| sum.round() as u32));
             }
             let found = numbers.binary_search_by_key(&cell.thread, |number| number.0);
-            sums[numbers[found.ok()?].1] += cell.accesses() * scale;
+            sums[numbers[found.ok()?].1] += f64::from(cell.samples) * scale;
         }
         before.extend(sums.iter().map(|sum| sum.round() as u32));
         let most = (all * scale).ceil() as usize + threads + 1;
@@ -175,8 +175,8 @@ impl<'a> Counts<'a> {
         let mut shares: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
         let mut all = 0.0;
         for cell in self.cells_of(first, end) {
-            *shares.entry(cell.thread).or_default() += cell.accesses();
-            all += cell.accesses();
+            *shares.entry(cell.thread).or_default() += f64::from(cell.samples);
+            all += f64::from(cell.samples);
         }
         shares
             .values_mut()
@@ -184,12 +184,12 @@ impl<'a> Counts<'a> {
         shares
     }
 
-    fn segment(&self, first: usize, end: usize, unit: f64) -> Segment {
+    fn segment(&self, first: usize, end: usize) -> Segment {
         let mut cells: Vec<&Cell> = self.cells_of(first, end).iter().collect();
         cells.sort_by_key(|cell| cell.thread);
         let (mut user, mut most, mut all) = (cells[0].thread, 0.0, 0.0);
         for of_thread in cells.chunk_by(|a, b| a.thread == b.thread) {
-            let sum: f64 = of_thread.iter().map(|cell| cell.accesses()).sum();
+            let sum: f64 = of_thread.iter().map(|cell| f64::from(cell.samples)).sum();
             all += sum;
             if sum > most {
                 (user, most) = (of_thread[0].thread, sum);
@@ -200,7 +200,7 @@ impl<'a> Counts<'a> {
             last_page: self.pages[end - 1].0,
             user,
             share: if all > 0.0 { most / all } else { 0.0 },
-            samples: all / unit,
+            samples: all,
         }
     }
 }
@@ -280,7 +280,7 @@ fn refine(counts: &Counts, places: &[usize], cuts: &mut [usize]) {
                 let share = |shares: &FxHashMap<ThreadIndex, f64>| {
                     shares.get(&cell.thread).copied().unwrap_or(0.0) + SHARE_MIN
                 };
-                sum += cell.accesses() * (share(&left) / share(&right)).ln();
+                sum += f64::from(cell.samples) * (share(&left) / share(&right)).ln();
             }
             if sum > best.0 {
                 best = (sum, cut + 1);
@@ -306,6 +306,7 @@ mod tests {
             loads,
             stores: 0.0,
             cost_ns: 0.0,
+            samples: loads,
         }
     }
 
@@ -315,7 +316,7 @@ mod tests {
     }
 
     fn bounds(cells: &[Cell]) -> Vec<(u32, u32, u32)> {
-        segments(cells, 1.0)
+        segments(cells)
             .iter()
             .map(|one| (one.first_page, one.last_page, one.user.0))
             .collect()
@@ -342,7 +343,7 @@ mod tests {
             57 | 58 | 301 => 2,
             _ => page / 200,
         });
-        let found = segments(&cells, 1.0);
+        let found = segments(&cells);
         assert_eq!(found.len(), 2);
         assert!((found[0].share - 0.99).abs() < 1e-6);
         assert_eq!(found[1].samples, 200.0);
@@ -350,8 +351,8 @@ mod tests {
 
     #[test]
     fn no_samples_have_no_segments() {
-        assert_eq!(segments(&[], 1.0), []);
-        assert_eq!(segments(&[cell(3, 0, 0.0)], 1.0), []);
+        assert_eq!(segments(&[]), []);
+        assert_eq!(segments(&[cell(3, 0, 0.0)]), []);
     }
 
     proptest! {
@@ -365,7 +366,7 @@ mod tests {
             };
             let users: Vec<u32> = (0..pages).map(|_| (next() % threads) as u32).collect();
             let cells = each_page(pages, |page| users[page as usize]);
-            prop_assert!(segments(&cells, 1.0).len() <= 2);
+            prop_assert!(segments(&cells).len() <= 2);
         }
 
         #[test]
@@ -373,10 +374,10 @@ mod tests {
             entries in prop::collection::btree_map((0u32..500, 0u32..80), 0.1f32..9.0, 1..300),
         ) {
             let cells: Vec<Cell> = entries.iter().map(|(&(page, thread), &loads)| cell(page, thread, loads)).collect();
-            let found = segments(&cells, 2.0);
-            let all: f64 = cells.iter().map(Cell::accesses).sum();
+            let found = segments(&cells);
+            let all: f64 = cells.iter().map(|cell| f64::from(cell.samples)).sum();
             let sum: f64 = found.iter().map(|one| one.samples).sum();
-            prop_assert!((2.0 * sum - all).abs() < 1e-6 * all);
+            prop_assert!((sum - all).abs() < 1e-6 * all);
             prop_assert_eq!(found[0].first_page, cells[0].page);
             prop_assert_eq!(found[found.len() - 1].last_page, cells[cells.len() - 1].page);
             for pair in found.windows(2) {

@@ -182,8 +182,8 @@ fn object(
 }
 
 fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Team]) -> Pattern {
-    if let Some(runs) = in_turn(uses, affinity.sample_weight) {
-        return match each_its_own(uses, affinity.sample_weight) {
+    if let Some(runs) = in_turn(uses) {
+        return match each_its_own(uses) {
             true => Pattern::PrivateEach,
             false => Pattern::PrivateRuns(runs),
         };
@@ -191,7 +191,7 @@ fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Te
     match group.kind {
         // Whose else should a stack be? Many of them lie over each other here.
         ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
-        _ if each_its_own(uses, affinity.sample_weight) => Pattern::PrivateEach,
+        _ if each_its_own(uses) => Pattern::PrivateEach,
         // No thread has a part of it, whatever it happens to run.
         ObjectKind::Code => {
             let as_one = Affinity {

@@ -113,6 +113,7 @@ pub(crate) struct CellSum {
     pub loads: u64,
     pub stores: u64,
     pub cost: u64,
+    pub samples: u64,
 }
 
 impl CellSum {
@@ -123,12 +124,14 @@ impl CellSum {
         let stored = if amount.store { amount.weight } else { 0 };
         self.stores = self.stores.saturating_add(stored);
         self.loads = self.loads.saturating_add(amount.weight - stored);
+        self.samples += 1;
     }
 
     pub fn merge(&mut self, other: &CellSum) {
         self.loads = self.loads.saturating_add(other.loads);
         self.stores = self.stores.saturating_add(other.stores);
         self.cost = self.cost.saturating_add(other.cost);
+        self.samples += other.samples;
     }
 }
 

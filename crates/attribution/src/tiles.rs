@@ -37,13 +37,8 @@ pub(crate) struct Tiles {
 }
 
 /// The tiles that a team's accesses form, where they do.
-pub(crate) fn best_tiles(
-    affinity: &Affinity,
-    cells: &[Cell],
-    team: &Team,
-    unit: f64,
-) -> Option<Tiles> {
-    let found = segments(cells, unit);
+pub(crate) fn best_tiles(affinity: &Affinity, cells: &[Cell], team: &Team) -> Option<Tiles> {
+    let found = segments(cells);
     if found.len() > team.threads.len() {
         return None;
     }
@@ -58,7 +53,7 @@ pub(crate) fn best_tiles(
             ..team.clone()
         };
         let size = u64::from(affinity.pages) * affinity.page_bytes;
-        let ownership = Ownership::new(own, &users, affinity.page_bytes, size, unit);
+        let ownership = Ownership::new(own, &users, affinity.page_bytes, size);
         let pages = segment.first_page..segment.last_page + 1;
         shares.push((RowShare { pages, threads }, ownership));
     }
@@ -70,7 +65,7 @@ pub(crate) fn best_tiles(
         .iter()
         .max_by(|a, b| a.1.samples.total_cmp(&b.1.samples))?;
     let block = best_cyclic(&most.1, page, f64::from(affinity.pages) * page)?;
-    let all: f64 = cells.iter().map(Cell::accesses).sum::<f64>() / unit;
+    let all: f64 = cells.iter().map(|cell| f64::from(cell.samples)).sum();
     let mut fit = Fit::default();
     for (_, ownership) in &shares {
         let own = best_cyclic(ownership, page, f64::from(affinity.pages) * page)?;
@@ -93,7 +88,7 @@ pub(crate) fn best_tiles(
 fn users(cells: &[Cell], team: &Team, segment: &Segment) -> Option<Vec<ThreadIndex>> {
     let sum = |thread: ThreadIndex| -> f64 {
         let own = cells.iter().filter(|cell| cell.thread == thread);
-        own.map(Cell::accesses).sum()
+        own.map(|cell| f64::from(cell.samples)).sum()
     };
     let most = sum(segment.user);
     let members = team.threads.iter().copied();

@@ -45,6 +45,7 @@ struct Use<'a> {
     object: &'a Object,
     thread: ThreadIndex,
     accesses: f64,
+    samples: f64,
 }
 
 fn uses<'a>(context: &Context<'a>, group: &ObjectGroup) -> Vec<Use<'a>> {
@@ -58,6 +59,7 @@ fn uses<'a>(context: &Context<'a>, group: &ObjectGroup) -> Vec<Use<'a>> {
                 object: context.tables.objects.get(one.object.0 as usize)?,
                 thread: one.thread,
                 accesses: one.accesses,
+                samples: one.samples,
             })
         })
         .collect()
@@ -75,6 +77,7 @@ fn by_allocator(context: &Context, uses: &[Use]) -> BTreeMap<u32, Vec<Cell>> {
             thread: one.thread,
             loads: one.accesses as f32,
             stores: 0.0,
+            samples: one.samples as f32,
             cost_ns: 0.0,
         });
     }
@@ -87,7 +90,8 @@ fn by_allocator(context: &Context, uses: &[Use]) -> BTreeMap<u32, Vec<Cell>> {
 /// What a group's instances tell.
 pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters) -> Instances {
     let uses = uses(context, group);
-    let all: f64 = uses.iter().map(|one| one.accesses).sum();
+    let all: f64 = uses.iter().map(|one| one.samples).sum();
+    let accesses: f64 = uses.iter().map(|one| one.accesses).sum();
     let one_instance = uses
         .iter()
         .all(|one| std::ptr::eq(one.object, uses[0].object));
@@ -98,7 +102,7 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
     let own = uses
         .iter()
         .filter(|one| one.object.thread == Some(one.thread));
-    let by_allocators: f64 = own.map(|one| one.accesses).sum();
+    let by_allocators: f64 = own.map(|one| one.samples).sum();
     if by_allocators >= parameters.first_touch_local_min * all {
         return Instances::OwnAllocator;
     }
@@ -109,25 +113,31 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
         let affinity = Affinity {
             page_bytes: 1,
             cells,
-            sample_weight: group.affinity.sample_weight,
             ..Affinity::default()
         };
         let count = u32::try_from(group.instances).unwrap_or(u32::MAX);
-        runs.extend(runs_of(allocator, &affinity, is_only.then_some(count)));
+        let each = accesses / all.max(f64::MIN_POSITIVE);
+        runs.extend(runs_of(
+            allocator,
+            &affinity,
+            each,
+            is_only.then_some(count),
+        ));
     }
     let by_user: f64 = runs.iter().map(|run| run.accesses * run.share).sum();
     let one_user = runs.iter().all(|run| run.user == runs[0].user);
-    match one_user || by_user < parameters.instance_share_min * all {
+    match one_user || by_user < parameters.instance_share_min * accesses {
         true => Instances::Together,
         false => Instances::Runs(runs),
     }
 }
 
-/// Runs of what one thread allocated, from its first object on; to the last of `count`, where that is known.
-fn runs_of(allocator: u32, affinity: &Affinity, count: Option<u32>) -> Vec<InstanceRun> {
+/// Runs of what one thread allocated, from its first object on; to the last of `count`, where that is known. A sample
+/// stands for `each` accesses.
+fn runs_of(allocator: u32, affinity: &Affinity, each: f64, count: Option<u32>) -> Vec<InstanceRun> {
     let mut runs: Vec<InstanceRun> = Vec::new();
     for segment in find_segments(affinity) {
-        let accesses = segment.samples * affinity.sample_weight.max(1.0);
+        let accesses = segment.samples * each;
         match runs.last_mut() {
             Some(last) if last.user == segment.user => {
                 let sum = last.accesses + accesses;

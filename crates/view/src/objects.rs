@@ -247,6 +247,7 @@ mod tests {
             thread: ThreadIndex(thread),
             loads,
             stores,
+            samples: loads + stores,
             cost_ns: loads + stores,
         }
     }

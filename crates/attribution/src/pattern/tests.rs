@@ -62,6 +62,7 @@ fn sample(
             loads,
             stores,
             cost_ns: loads + stores,
+            samples: loads + stores,
         })
         .collect();
     Affinity {

@@ -204,7 +204,7 @@ pub(super) fn choices(
         }
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
-    let samples = group.accesses() / group.affinity.sample_weight.max(1.0);
+    let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
     if group.pattern != Pattern::Mixed || samples >= PAGE_SAMPLES_MIN * pages as f64 {
         offer(Kind::Pattern, by(Policy::Object));
     }

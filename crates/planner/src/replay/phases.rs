@@ -381,6 +381,7 @@ mod tests {
             thread: ThreadIndex(thread),
             loads,
             stores: 0.0,
+            samples: loads,
             cost_ns: 0.0,
         };
         [ObjectGroup {

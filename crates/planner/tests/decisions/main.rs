@@ -159,6 +159,7 @@ impl Recording {
                         thread: ThreadIndex(thread),
                         loads,
                         stores: 0.0,
+                        samples: loads,
                         cost_ns: loads * 1e6,
                     })
                     .collect(),
@@ -282,6 +283,7 @@ fn filled_by_master() -> Cell {
         thread: ThreadIndex(0),
         loads: 0.0,
         stores: 64.0,
+        samples: 64.0,
         cost_ns: 64.0,
     }
 }

@@ -70,6 +70,7 @@ fn auto_lets_placements_wait_where_filling_would_cost_more_than_moving() {
         thread: ThreadIndex(0),
         loads: 0.0,
         stores: 2000.0,
+        samples: 2000.0,
         cost_ns: 2e9,
     };
     group.affinity.initialisation = (0..32).map(stores).collect();
@@ -97,6 +98,7 @@ fn auto_places_what_pays_in_a_run_as_long_as_it_is_told() {
         thread: ThreadIndex(0),
         loads: 0.0,
         stores: 300.0,
+        samples: 300.0,
         cost_ns: 300.0,
     };
     let group = &mut recording.attribution.objects[0];

@@ -344,6 +344,7 @@ fn instances_go_to_their_users_in_order_of_allocation() {
             object: ObjectId(order),
             thread: ThreadIndex(order / 2),
             accesses: 8.0,
+            samples: 8.0,
             cost_ns: 8e6,
         })
         .collect();

@@ -132,6 +132,7 @@ fn instances_of_their_own_threads_are_kept_too() {
             object: ObjectId(first + thread),
             thread: ThreadIndex(thread),
             accesses: 4000.0,
+            samples: 4000.0,
             cost_ns: 4e9,
         })
         .collect();
