@@ -155,27 +155,28 @@ impl Kind {
             Self::Block {
                 is_reversed: true, ..
             } => &["Segments", "Mixed"],
-            Self::Block { .. } | Self::Halo { .. } | Self::Padded { .. } | Self::Grown => {
-                &["Block"]
-            }
+            // `Tiles` of one share are dealt to the main thread and a team.
+            Self::Block { .. } | Self::Padded { .. } | Self::Grown => &["Block", "Tiles"],
+            Self::Halo { .. } => &["Block", "PartialBlock", "Tiles"],
             Self::Unequal { .. } => &["Segments", "Mixed"],
             // Blocks of the part's size are dealt once, if the part is the object's beginning.
             Self::Extent { .. } => &["PartialBlock", "Block", "BlockCyclic", "Segments", "Mixed"],
             Self::Columns { .. } => &["BlockCyclic", "Tiles"],
             Self::Tiles { .. } => &["Tiles", "Mixed"],
-            Self::Cyclic { .. } => &["BlockCyclic"],
+            Self::Cyclic { .. } => &["BlockCyclic", "Tiles"],
             Self::Packed { .. } => &["Segments", "BlockCyclic", "Mixed"],
             Self::Rows { .. } => &["PrivateEach", "PrivateRuns"],
             // Of one thread alone is what it allocated by another stack than the others.
             Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "PrivateRuns", "Private"],
-            Self::Pool { .. } => &["Mixed", "Segments"],
+            Self::Pool { .. } => &["Mixed", "Segments", "PrivateEach", "PrivateRuns"],
             Self::PrivateOne { .. } => &["Private"],
             Self::Transposed { .. } => &["Mixed", "Shared", "ReadShared"],
             Self::Stolen { .. } => &["Shared", "ReadShared"],
             Self::MasterWorker => &["Block", "Mixed"],
             Self::OneWriter { .. } => &["Shared"],
             Self::ReadShared => &["ReadShared"],
-            Self::Shared => &["Shared"],
+            // Samples of time see few of the stores to what has just been loaded.
+            Self::Shared => &["Shared", "ReadShared"],
         }
     }
 
