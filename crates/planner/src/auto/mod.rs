@@ -192,11 +192,15 @@ impl<J: Judge> Judged<'_, '_, J> {
             self.alternatives.has_size(object, choice)
         };
         let is_heap = self.alternatives.is_brk_heap(object);
-        let share = match is_heap {
-            true => share.min(RESIZED_HEAP),
-            false => share,
-        };
         let time_ns = |at: usize| {
+            let by_pattern = self
+                .alternatives
+                .is_by_pattern(object, selections[at].choice(object));
+            let share = match (is_heap, by_pattern) {
+                (true, _) => share.min(RESIZED_HEAP),
+                (false, true) => share.max(RESIZED_PATTERN),
+                (false, false) => share,
+            };
             let is_compared = |&other: &usize| {
                 let is_slower = after_ns[other][0] > after_ns[at][0];
                 other == 0 || is_heap && is_slower && has_size(at) && !has_size(other)
@@ -411,6 +415,9 @@ impl<J: Judge> Judged<'_, '_, J> {
         worth.collect()
     }
 }
+
+/// The same of a placement by a pattern that its samples are enough for: patterns mostly go with the input.
+const RESIZED_PATTERN: f64 = 2.0;
 
 /// Placements by a pattern that make more accesses local, by more than this share, may take longer than the quickest
 /// choice by this share of the program's time: what queues cost is known less surely than what distance does.
