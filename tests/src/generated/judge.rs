@@ -30,7 +30,7 @@ pub struct JudgedObject {
     /// Share of all lines.
     pub share: f64,
     /// Names of patterns that it may have.
-    pub expected: &'static [&'static str],
+    pub expected: Vec<&'static str>,
     /// The pattern that was found; empty: the recording does not have the object.
     pub pattern: String,
     /// It is one of those that it may have, with blocks as large as they are.
@@ -180,17 +180,13 @@ impl Judge<'_> {
             let group = self.group(object);
             let pattern = group.map_or(String::new(), |group| format!("{:?}", group.pattern));
             let fetched = truth.fetched() as f64;
+            let expected = program.patterns(object);
             objects.push(JudgedObject {
                 name: object.name.clone(),
                 kind: object.kind.name(),
                 share: fetched / all,
-                expected: object.kind.patterns(),
-                is_pattern_right: {
-                    let siblings = program.objects.iter().filter(|one| one.site == object.site);
-                    // Different patterns of one call site may also be told as what they are together.
-                    siblings.count() > 1 && pattern == "Mixed"
-                        || is_right(object, setting, &pattern)
-                },
+                is_pattern_right: is_right(object, &expected, setting, &pattern),
+                expected,
                 pattern,
                 cost_share: group.map_or(0.0, |group| part(group.cost_ns(), cost)),
                 decision: self.decision(object, truth, setting),
@@ -308,20 +304,20 @@ impl Judge<'_> {
 }
 
 /// Is a pattern, as `Debug` prints it, one that the object may have, with blocks as large as they are?
-fn is_right(object: &Object, setting: Setting, pattern: &str) -> bool {
+fn is_right(object: &Object, expected: &[&str], setting: Setting, pattern: &str) -> bool {
     let name = pattern.split([' ', '{', '(']).next().unwrap_or_default();
-    if !object.kind.patterns().contains(&name) {
+    if !expected.contains(&name) {
         return false;
     }
     let Setting { size, team, .. } = setting;
     let lines = object.lines_at(size, team);
-    let expected = object.kind.block_lines(lines, team);
+    let block = object.kind.block_lines(lines, team);
     let found = pattern
         .split_once("block_bytes: ")
         .and_then(|(_, rest)| rest.split([',', ' ', '}']).next()?.parse::<f64>().ok());
-    match (expected, found) {
-        (Some(expected), Some(found)) => {
-            let bytes = (expected * LINE_BYTES) as f64;
+    match (block, found) {
+        (Some(block), Some(found)) => {
+            let bytes = (block * LINE_BYTES) as f64;
             (found - bytes).abs() <= (bytes / 10.0).max(4096.0)
         }
         _ => true,

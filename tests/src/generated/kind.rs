@@ -149,40 +149,39 @@ impl Kind {
         }
     }
 
-    /// Names of `Pattern`s that say what the kind is, by the names of its variants. Names that do not exist yet are
-    /// those that a pattern of this kind could have. To accept another name, add it here.
+    /// Names of `Pattern`s that say what the kind is, by the names of its variants. To accept another name, add it here.
     pub fn patterns(&self) -> &'static [&'static str] {
         match self {
             Self::Block {
                 is_reversed: true, ..
-            } => &["Mixed", "BlockReversed", "Reversed", "Runs", "Segments"],
+            } => &["Segments", "Mixed"],
             Self::Block { .. } | Self::Halo { .. } | Self::Padded { .. } | Self::Grown => {
                 &["Block"]
             }
-            Self::Unequal { .. } => &["Mixed", "Unequal", "Runs", "Segments", "Shares"],
-            Self::Extent { .. } => &["Mixed", "Block", "UsedExtent", "Extent", "Runs", "Segments"],
-            Self::Columns { .. } => &["BlockCyclic", "Columns", "Tiles"],
-            Self::Tiles { .. } => &["Mixed", "Tiles"],
+            Self::Unequal { .. } => &["Segments", "Mixed"],
+            // Blocks of the part's size are dealt once, if the part is the object's beginning.
+            Self::Extent { .. } => &["PartialBlock", "Block", "BlockCyclic", "Segments", "Mixed"],
+            Self::Columns { .. } => &["BlockCyclic", "Tiles"],
+            Self::Tiles { .. } => &["Tiles", "Mixed"],
             Self::Cyclic { .. } => &["BlockCyclic"],
-            Self::Packed { .. } => &[
-                "Mixed",
-                "BlockCyclic",
-                "Packed",
-                "Arrays",
-                "Parts",
-                "Segments",
-            ],
-            Self::Rows { .. } => &["PrivateEach", "Sequence", "BlockOfAllocations", "Instances"],
-            Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "Sequence", "Instances"],
-            Self::Pool { .. } => &["Mixed"],
+            Self::Packed { .. } => &["Segments", "BlockCyclic", "Mixed"],
+            Self::Rows { .. } => &["PrivateEach", "PrivateRuns"],
+            // Of one thread alone is what it allocated by another stack than the others.
+            Self::Arena { .. } | Self::Private { .. } => &["PrivateEach", "PrivateRuns", "Private"],
+            Self::Pool { .. } => &["Mixed", "Segments"],
             Self::PrivateOne { .. } => &["Private"],
-            Self::Transposed { .. } => &["Mixed", "Shared", "ReadShared", "Phases", "Transposed"],
+            Self::Transposed { .. } => &["Mixed", "Shared", "ReadShared"],
             Self::Stolen { .. } => &["Shared", "ReadShared"],
             Self::MasterWorker => &["Block", "Mixed"],
-            Self::OneWriter { .. } => &["Shared", "OneWriter"],
+            Self::OneWriter { .. } => &["Shared"],
             Self::ReadShared => &["ReadShared"],
             Self::Shared => &["Shared"],
         }
+    }
+
+    /// Do its parts belong to threads by a rule about their numbers in the team?
+    pub fn is_by_team(&self) -> bool {
+        self.block_lines(1, 1).is_some() || matches!(self, Self::Tiles { .. })
     }
 
     /// Lines of a thread's block, where a `Pattern` of this kind has to say how many.

@@ -166,6 +166,23 @@ impl Object {
     }
 }
 
+impl Program {
+    /// Names of `Pattern`s that an object may have: of its kind, and others where the program leaves nearpage no better
+    /// one.
+    pub fn patterns(&self, object: &Object) -> Vec<&'static str> {
+        let mut names = object.kind.patterns().to_vec();
+        let siblings = self.objects.iter().filter(|one| one.site == object.site);
+        // What is used in different ways may be told as what it is together.
+        let has_siblings = siblings.count() > 1;
+        // The main thread and those that it creates are no team, so that no rule is about all of them.
+        let has_no_team = self.style == Style::MainAndWorkers && object.kind.is_by_team();
+        if has_siblings || has_no_team {
+            names.extend(["Segments", "Mixed"]);
+        }
+        names
+    }
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes: u64 = self.objects.iter().map(|one| one.lines * LINE_BYTES).sum();

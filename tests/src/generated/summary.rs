@@ -65,12 +65,13 @@ fn objects(judgement: &Value) -> &[Value] {
 fn decision(object: &Value) -> String {
     let word = |name: &str| {
         let text = text(&object[name]);
-        text.split([' ', ':', '{', '(']).next().unwrap_or_default()
+        let word = text.split([' ', ':', '{', '(']).next();
+        match word.unwrap_or_default() {
+            "" | "-" => "none",
+            word => word,
+        }
     };
-    match word("decision") {
-        "-" => format!("{}: none", word("pattern")),
-        decision => format!("{}: {decision}", word("pattern")),
-    }
+    format!("{}: {}", word("pattern"), word("decision"))
 }
 
 /// The value below which a part of them is; 1 of none.

@@ -107,7 +107,7 @@ impl Truth {
         let mut text = String::new();
         for (object, truth) in program.objects.iter().zip(&self.objects) {
             let bytes = truth.pieces * object.pieces(size, self.team).1 * 64;
-            let patterns = object.kind.patterns().join(" or ");
+            let patterns = program.patterns(object).join(" or ");
             let siblings = program.objects.iter().filter(|one| one.site == object.site);
             let order = siblings.take_while(|one| one.name != object.name).count();
             let _ = writeln!(
