@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use nearpage_tests::generated::{Program, Run, Summary, Trial, Truth};
+use nearpage_tests::generated::{Initialiser, Kind, Program, Run, Summary, Trial, Truth};
 use nearpage_tests::{Case, nearpage_path};
 
 /// Seeds of the programs whose table is checked.
@@ -27,6 +27,27 @@ fn tables_are_what_instrumented_programs_count() {
         let counts = run.count(size, team, PASSES).unwrap();
         let truth = Truth::of(&program, size, team, PASSES);
         assert_eq!(truth.differences(&program, &counts), [""; 0], "{program}");
+    }
+}
+
+#[test]
+fn threads_initialise_each_line_of_their_objects_once() {
+    for seed in 0..50 {
+        let program = Program::draw(seed);
+        let (size, team) = program.other;
+        let truth = Truth::of(&program, size, team, 0);
+        for (object, truth) in program.objects.iter().zip(&truth.objects) {
+            let (first, end) = object.extent(size, team);
+            let lines = match object.kind {
+                // The main thread does not know of gaps between rows.
+                Kind::Padded { row, used } if object.initialiser == Initialiser::Threads => {
+                    end / row * used
+                }
+                _ => end - first,
+            };
+            let initialised: u64 = truth.units.iter().map(|unit| unit.initialised).sum();
+            assert_eq!(initialised, lines, "seed {seed}: {object:?}");
+        }
     }
 }
 

@@ -160,7 +160,14 @@ impl Kind {
             Self::Halo { .. } => &["Block", "PartialBlock", "Tiles"],
             Self::Unequal { .. } => &["Segments", "Mixed"],
             // Blocks of the part's size are dealt once, if the part is the object's beginning.
-            Self::Extent { .. } => &["PartialBlock", "Block", "BlockCyclic", "Segments", "Mixed"],
+            Self::Extent { .. } => &[
+                "PartialBlock",
+                "Block",
+                "BlockCyclic",
+                "Tiles",
+                "Segments",
+                "Mixed",
+            ],
             Self::Columns { .. } => &["BlockCyclic", "Tiles"],
             Self::Tiles { .. } => &["Tiles", "Mixed"],
             Self::Cyclic { .. } => &["BlockCyclic", "Tiles"],

@@ -3,7 +3,7 @@
 //!
 //! A [`Program`] is drawn (`draw`), and says what it does in two ways that share no code: as C (`source`, with
 //! `program.h`), and as a table of cache lines by page and thread ([`Truth`]). [`Run::record`] records it, `plan`
-//! decides, `placed` says where the decided plan puts each page of the recorded objects, and [`judge`] compares that
+//! decides, `placed` says where the decided plan puts each page of the recorded objects, and [`judge()`] compares that
 //! with the best node for each page. A [`Trial`] is all of that for one program, a [`Summary`] the figures over several.
 
 mod draw;

@@ -22,7 +22,8 @@ pub struct Kernel {
     pub package: &'static str,
     /// The command; `{}` is how much it does.
     pub command: &'static str,
-    /// How much it does when it is traced, and when it is sampled for a second or two.
+    /// How much it does when it is traced, several times what fills its memory, and when it is sampled for a second or
+    /// two.
     pub amounts: [&'static str; 2],
 }
 
@@ -31,38 +32,27 @@ macro_rules! likwid {
         name: concat!("likwid ", $name),
         package: "likwid",
         command: concat!("likwid-bench -t ", $name, " -w S0:64MB:2 -i {}"),
-        amounts: ["3", "250"],
+        amounts: ["5", "250"],
     }),*] };
 }
 
-const LIKWID: [Kernel; 8] = likwid!("copy" "daxpy" "ddot" "load" "store" "sum" "triad" "update");
+const LIKWID: [Kernel; 10] =
+    likwid!("copy" "daxpy" "ddot" "divide" "load" "store" "stream" "sum" "triad" "update");
 
-const OTHERS: [Kernel; 4] = [
+const OTHERS: [Kernel; 2] = [
     Kernel {
         name: "sysbench global",
         package: "sysbench",
         command: "sysbench memory --threads=4 --memory-block-size=16M --memory-scope=global --time=0 \
                   --memory-total-size={}M run",
-        amounts: ["64", "20000"],
+        amounts: ["512", "20000"],
     },
     Kernel {
         name: "sysbench local",
         package: "sysbench",
         command: "sysbench memory --threads=4 --memory-block-size=16M --memory-scope=local --memory-oper=read --time=0 \
                   --memory-total-size={}M run",
-        amounts: ["64", "20000"],
-    },
-    Kernel {
-        name: "gm resize",
-        package: "graphicsmagick",
-        command: "gm benchmark -iterations {} convert -size 640x480 gradient:red-blue -resize 2048x1536 null:",
-        amounts: ["1", "8"],
-    },
-    Kernel {
-        name: "gm emboss",
-        package: "graphicsmagick",
-        command: "gm benchmark -iterations {} convert -size 1024x768 gradient:red-blue -emboss 1 null:",
-        amounts: ["1", "8"],
+        amounts: ["512", "20000"],
     },
 ];
 
@@ -174,8 +164,6 @@ impl Steps {
         let output = Command::new(&self.nearpage)
             .args(arguments)
             .current_dir(&self.folder)
-            .env("OMP_WAIT_POLICY", "passive")
-            .env("OMP_NUM_THREADS", "4")
             .stdin(Stdio::null())
             .output()?;
         if output.status.success() {
