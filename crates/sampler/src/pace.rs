@@ -14,8 +14,11 @@ use crate::sampler::MAX_RATE_HZ;
 
 /// Between two choices: while samples come faster than in the long run, slower, and at that rate.
 const FAST_NS: f64 = 25e6;
-const SLOW_NS: f64 = 150e6;
+const SLOW_NS: f64 = 300e6;
 const STEADY_NS: f64 = 200e6;
+/// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
+/// many times: each round costs the recorder a tenth of a millisecond.
+const STRETCH_MAX: f64 = 4.0;
 /// While samples come fast on more CPUs than these, as many threads may begin to run at once.
 const FEW_CPUS: usize = 16;
 const FAST_MANY_NS: f64 = 5e6;
@@ -28,6 +31,8 @@ const RECORDER_SAMPLE_NS: f64 = 1_000.0;
 const SAMPLES_TELLING: f64 = 32.0;
 /// The signal source goes no lower, as its timers take a new period with their next sample.
 const SIGNAL_MIN_HZ: f64 = 10.0;
+/// A rate that is as near to the steady rate is that.
+const STEADY_WITHIN: f64 = 0.1;
 /// Changes of the rate by less are not kept.
 const CHANGE_MIN: f64 = 0.2;
 
@@ -185,7 +190,10 @@ impl Pace {
             () if self.wanted_hz == self.steady_hz => STEADY_NS,
             () if self.wanted_hz < self.steady_hz => SLOW_NS,
             () if self.cpus > FEW_CPUS => FAST_MANY_NS,
-            () => FAST_NS,
+            () => {
+                let at_once = self.threads.min(self.cpus as f64);
+                FAST_NS * (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX)
+            }
         };
         let unread_ns = now_ns.saturating_sub(self.seen.until_ns) as f64;
         let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
@@ -203,6 +211,9 @@ impl Pace {
             threads: self.threads,
             ahead_ns,
         });
+        // Near to the steady rate, to switch between levels is worth less than it costs.
+        let is_steady = (rate_hz / self.steady_hz - 1.0).abs() < STEADY_WITHIN;
+        let rate_hz = if is_steady { self.steady_hz } else { rate_hz };
         self.wanted_hz = rate_hz;
         self.setting = match self.source {
             Source::Signal => Setting {
@@ -261,7 +272,8 @@ mod tests {
         }
     }
 
-    /// Two threads for so many seconds; what the pace believes, and samples' weights summed.
+    /// Two threads for so many seconds and a round; what the pace believes, and how much of the time the
+    /// samples' weights stand for.
     fn recorded(seconds: f64) -> (Pace, f64) {
         let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
         let (mut now_ns, mut written, mut weights) = (1, Seen::default(), 0.0);
@@ -282,7 +294,8 @@ mod tests {
             weights += samples * f64::from(setting.weight);
             pace.due(now_ns);
         }
-        (pace, weights)
+        let stood_for = weights / pace.full_hz() / (2.0 * now_ns as f64 / 1e9);
+        (pace, stood_for)
     }
 
     #[test]
@@ -296,12 +309,8 @@ mod tests {
     #[test]
     fn weights_stand_for_the_time_whatever_the_length() {
         for seconds in [0.3, 1.0, 5.0, 60.0] {
-            let (pace, weights) = recorded(seconds);
-            let stood_for = weights / pace.full_hz();
-            assert!(
-                (stood_for / (2.0 * seconds) - 1.0).abs() < 0.1,
-                "{stood_for} of {seconds}"
-            );
+            let (pace, stood_for) = recorded(seconds);
+            assert!((stood_for - 1.0).abs() < 0.08, "{stood_for} of {seconds} s");
             assert!(pace.changes.is_sorted_by_key(|change| change.time_ns));
         }
     }
