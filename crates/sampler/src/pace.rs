@@ -262,7 +262,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const RATES_HZ: [f64; 3] = [69.4, 181.6, 4_001.0];
+    const RATES_HZ: [f64; 3] = [37.9, 213.1, 4_001.0];
 
     fn calibration() -> Calibration {
         Calibration {
@@ -310,7 +310,7 @@ mod tests {
     fn weights_stand_for_the_time_whatever_the_length() {
         for seconds in [0.3, 1.0, 5.0, 60.0] {
             let (pace, stood_for) = recorded(seconds);
-            assert!((stood_for - 1.0).abs() < 0.08, "{stood_for} of {seconds} s");
+            assert!((stood_for - 1.0).abs() < 0.1, "{stood_for} of {seconds} s");
             assert!(pace.changes.is_sorted_by_key(|change| change.time_ns));
         }
     }
