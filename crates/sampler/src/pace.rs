@@ -12,9 +12,11 @@ use crate::overhead::{RateChange, UNMEASURED_COST_NS, keep_change, own_time_ns};
 use crate::sample_cost::GAPS_NS;
 use crate::sampler::MAX_RATE_HZ;
 
-/// Between two choices: while samples come faster than in the long run, slower, and at that rate.
+/// Between two choices: while samples come faster than in the long run, slower, and at that rate. While
+/// slower, by how long the phase has lasted, as more threads are to be noticed in a part of that.
 const FAST_NS: f64 = 25e6;
 const SLOW_NS: f64 = 300e6;
+const SLOW_PART: f64 = 0.1;
 const STEADY_NS: f64 = 200e6;
 /// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
 /// many times: each round costs the recorder a tenth of a millisecond.
@@ -64,6 +66,8 @@ pub(crate) struct Pace {
     threads: f64,
     /// What samples cost inside the program, and switches.
     inside_ns: f64,
+    /// Rounds so far.
+    rounds: f64,
     /// The recorder's CPU time when the command began.
     recorder_begin_ns: u64,
     wanted_hz: f64,
@@ -107,6 +111,7 @@ impl Pace {
             running: 1.0,
             threads: 1.0,
             inside_ns: 0.0,
+            rounds: 0.0,
             recorder_begin_ns: own_time_ns(),
             wanted_hz: most_hz,
             next_ns: now_ns,
@@ -144,7 +149,11 @@ impl Pace {
 
     /// What sampling has taken so far: of the program's processor time and the recorder's.
     pub fn spent_ns(&self) -> f64 {
-        self.inside_ns + own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
+        self.inside_ns + self.recorder_ns()
+    }
+
+    fn recorder_ns(&self) -> f64 {
+        own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
     }
 
     /// What a sample cost, the recorder's part included; `None` where there were none.
@@ -157,6 +166,7 @@ impl Pace {
         let new = seen.samples.saturating_sub(self.seen.samples) as f64;
         let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
         self.inside_ns += new * self.inside_at(self.wanted_hz);
+        self.rounds += 1.0;
         if passed_ns > 0.0 {
             let newest = (seen.taken_ns - self.seen.taken_ns) / passed_ns;
             self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
@@ -186,14 +196,15 @@ impl Pace {
     }
 
     fn choose(&mut self, now_ns: u64) -> Setting {
+        let at_once = self.threads.min(self.cpus as f64);
+        let stretch = (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX);
         let ahead_ns = match () {
             () if self.wanted_hz == self.steady_hz => STEADY_NS,
-            () if self.wanted_hz < self.steady_hz => SLOW_NS,
-            () if self.cpus > FEW_CPUS => FAST_MANY_NS,
-            () => {
-                let at_once = self.threads.min(self.cpus as f64);
-                FAST_NS * (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX)
+            () if self.wanted_hz < self.steady_hz => {
+                (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, SLOW_NS) * stretch
             }
+            () if self.cpus > FEW_CPUS => FAST_MANY_NS,
+            () => FAST_NS * stretch,
         };
         let unread_ns = now_ns.saturating_sub(self.seen.until_ns) as f64;
         let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
@@ -206,6 +217,8 @@ impl Pace {
         let rate_hz = self.budget.rate_hz(&Progress {
             program_ns: self.seen.taken_ns,
             spent_ns,
+            round_ns: self.recorder_ns() / self.rounds.max(1.0),
+            slow_ns: SLOW_NS * stretch,
             sample_ns: inside_ns + RECORDER_SAMPLE_NS,
             running: self.running,
             threads: self.threads,

@@ -284,7 +284,12 @@ impl Sampler {
     /// Drains to the end: [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
     pub fn run(mut self, sink: &mut dyn Sink) -> Result<Summary, Error> {
         loop {
-            let state = self.drain(Duration::from_millis(200), sink)?;
+            // Within the budget, each round is paid from it, and the pace says when one is due.
+            let patience = match (&self.rate, self.give_up_at_ns) {
+                (RateControl::Budget(_), None) => Duration::from_secs(2),
+                _ => Duration::from_millis(200),
+            };
+            let state = self.drain(patience, sink)?;
             if state != State::Running {
                 return self.finish(state, sink);
             }
