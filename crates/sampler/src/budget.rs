@@ -28,13 +28,13 @@ pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
 const EVEN_NS: f64 = FIXED_NS / SHARE;
 /// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
-const PLANNED: f64 = 0.96;
+const PLANNED: f64 = 0.98;
 
 /// The part that is kept for the recorder's rounds at most.
-const ROUNDS_PART: f64 = 0.05;
+const ROUNDS_PART: f64 = 0.03;
 
 /// The part of what is left that no phase gets, so that samples never cease.
-const KEPT: f64 = 0.05;
+const KEPT: f64 = 0.02;
 /// Samples that a phase is to have: more, and the later phases gain more from them.
 const SAMPLES_WANTED: f64 = 5_000.0;
 /// Least and greatest part of what is left that a phase of several threads gets.
@@ -49,10 +49,10 @@ const GROWTH: f64 = 1.5;
 /// Length of a phase's beginning, in the program's time, and the part of the phase's allowance that
 /// is spent in it.
 const BEGINNING_NS: f64 = 500e6;
-const BEGINNING_PART: f64 = 0.9;
+const BEGINNING_PART: f64 = 0.95;
 
 /// Samples of a thread in each doubling of a phase's length at least, times the logarithm of 2.
-const TELLING: f64 = 80.0;
+const TELLING: f64 = 120.0;
 
 /// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
 const AT_ONCE: f64 = 0.5;

@@ -16,7 +16,7 @@ use crate::sampler::MAX_RATE_HZ;
 /// slower, by how long the phase has lasted, as more threads are to be noticed in a part of that.
 const FAST_NS: f64 = 25e6;
 const SLOW_NS: f64 = 300e6;
-const SLOW_PART: f64 = 0.1;
+const SLOW_PART: f64 = 0.07;
 const STEADY_NS: f64 = 200e6;
 /// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
 /// many times: each round costs the recorder a tenth of a millisecond.
@@ -64,6 +64,7 @@ pub(crate) struct Pace {
     seen: Seen,
     running: f64,
     threads: f64,
+    last_busy: f64,
     /// What samples cost inside the program, and switches.
     inside_ns: f64,
     /// Rounds so far.
@@ -110,6 +111,7 @@ impl Pace {
             },
             running: 1.0,
             threads: 1.0,
+            last_busy: 1.0,
             inside_ns: 0.0,
             rounds: 0.0,
             recorder_begin_ns: own_time_ns(),
@@ -171,7 +173,11 @@ impl Pace {
             let newest = (seen.taken_ns - self.seen.taken_ns) / passed_ns;
             self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
         }
-        self.threads = seen.threads.unwrap_or(self.threads);
+        if let Some(busy) = seen.threads {
+            // One program after the other looks like two in the round in which they change.
+            self.threads = busy.min(self.last_busy);
+            self.last_busy = busy;
+        }
         self.seen = Seen {
             until_ns: seen.until_ns.max(self.seen.until_ns),
             ..seen
@@ -345,5 +351,19 @@ mod tests {
         pace.begin(1_000);
         pace.switched(2_000, 5_000_000);
         assert!(pace.patience(2_000) >= Duration::from_millis(500));
+    }
+
+    #[test]
+    fn one_program_after_the_other_is_no_second_thread() {
+        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        let mut busy = |threads| {
+            pace.take_in(Seen {
+                threads: Some(threads),
+                ..Seen::default()
+            });
+            pace.threads
+        };
+        assert_eq!([busy(1.0), busy(1.9), busy(1.0)], [1.0, 1.0, 1.0]);
+        assert_eq!([busy(1.6), busy(2.0), busy(2.0)], [1.0, 1.6, 2.0]);
     }
 }
