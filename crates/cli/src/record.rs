@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use nearpage_machine::several;
-use nearpage_recording::{Finished, Recording, SampleCounts};
+use nearpage_recording::{Finished, RateChange, Recording, SampleCounts};
 use nearpage_runner::{
     ObserveOptions, Observed, Placing, SmallAllocations, Traced, default_output, observe,
 };
@@ -33,8 +33,13 @@ pub struct RecordOutput {
     ending: Ending,
     /// How long was recorded.
     elapsed_ns: u64,
-    /// Samples per second and CPU; null: by period, or every miss.
+    /// Samples per second and CPU, the most where the rate changed; null: by period, or every miss.
     rate_hz: Option<f64>,
+    /// The rates sampled at, by time; empty where the rate stayed.
+    rates: Vec<RateOutput>,
+    /// Processor time that sampling took, the recorder's part included; null where it was not accounted for: with
+    /// --rate, --period, --max-overhead, the PMU and --source full.
+    sampling_ns: Option<u64>,
     /// Accesses recorded.
     accesses: u64,
     /// What became of the samples; null with `--source full`.
@@ -45,6 +50,15 @@ pub struct RecordOutput {
     has_tables: bool,
     /// What was degraded, and why.
     notes: Vec<String>,
+}
+
+/// A rate, and since when.
+#[derive(Debug, Serialize, JsonSchema)]
+struct RateOutput {
+    /// CLOCK_MONOTONIC.
+    time_ns: u64,
+    /// Samples per second of a thread's time.
+    rate_hz: f64,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -71,6 +85,15 @@ struct TraceOutput {
     stores: u64,
 }
 
+impl From<&RateChange> for RateOutput {
+    fn from(change: &RateChange) -> Self {
+        Self {
+            time_ns: change.time_ns,
+            rate_hz: change.rate_hz,
+        }
+    }
+}
+
 impl RecordOutput {
     fn of_samples(observed: &Observed, recording: &Path) -> Self {
         let (ending, exit_status) = match observed.state {
@@ -86,6 +109,8 @@ impl RecordOutput {
             ending,
             elapsed_ns: observed.elapsed.as_nanos() as u64,
             rate_hz: (observed.rate_hz > 0.0).then_some(observed.rate_hz),
+            rates: observed.rates.iter().map(RateOutput::from).collect(),
+            sampling_ns: observed.sampling.map(|time| time.as_nanos() as u64),
             accesses: observed.counts.accesses,
             samples: Some(observed.counts),
             trace: None,
@@ -104,6 +129,8 @@ impl RecordOutput {
             ending: Ending::CommandEnded,
             elapsed_ns: traced.elapsed.as_nanos() as u64,
             rate_hz: None,
+            rates: Vec::new(),
+            sampling_ns: None,
             accesses: recording.access_count(),
             samples: None,
             trace: Some(TraceOutput {

@@ -95,48 +95,8 @@ pub(crate) fn place(
             );
             Some(with_own_share(context, group, placement, rule))
         }
-        Pattern::PartialBlock {
-            team,
-            block_bytes,
-            ref part_bytes,
-        } => {
-            let placement = over_part(context, team, block_bytes, part_bytes, group.size_bytes)?;
-            let rule = format!(
-                "each of {} uses {} of its own between {} and {}",
-                context.team_words(team),
-                nearpage_plan::print_size(block_bytes),
-                nearpage_plan::print_size(part_bytes.start),
-                nearpage_plan::print_size(part_bytes.end),
-            );
-            Some(with_own_share(context, group, placement, rule))
-        }
-        Pattern::Tiles {
-            block_bytes,
-            ref shares,
-        } => {
-            let placement = tiles(context, group, block_bytes, shares, parameters.runs_max)?;
-            let columns = nearpage_plan::print_size(block_bytes);
-            let rule = match shares.as_slice() {
-                [one] => format!(
-                    "blocks of {columns} go round {}, the main thread first",
-                    several(one.threads.len() as u64, "thread")
-                ),
-                _ => format!(
-                    "tiles: columns of {columns} in {}",
-                    several(shares.len() as u64, "row share"),
-                ),
-            };
-            Some(with_own_share(context, group, placement, rule))
-        }
-        Pattern::Segments(ref segments) => {
-            let (placement, _) = affinity::by_segments(context, group, Equation::HopSensitive)?;
-            let rule = several(segments.len() as u64, "contiguous part");
-            Some(with_own_share(
-                context,
-                group,
-                placement,
-                format!("each of {rule} is near its users"),
-            ))
+        Pattern::PartialBlock { .. } | Pattern::Tiles { .. } | Pattern::Segments(_) => {
+            parts(context, group, parameters)
         }
         Pattern::Shared => Some((
             interleave::over_users(context, group)?,
@@ -155,6 +115,56 @@ pub(crate) fn place(
             ))
         }
     }
+}
+
+/// The same of patterns whose parts are runs of pages.
+fn parts(
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    let print = nearpage_plan::print_size;
+    let (placement, rule) = match &group.pattern {
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            part_bytes,
+        } => (
+            over_part(context, *team, *block_bytes, part_bytes, group.size_bytes)?,
+            format!(
+                "each of {} uses {} of its own between {} and {}",
+                context.team_words(*team),
+                print(*block_bytes),
+                print(part_bytes.start),
+                print(part_bytes.end),
+            ),
+        ),
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } => {
+            let columns = print(*block_bytes);
+            let rule = match shares.as_slice() {
+                [one] => format!(
+                    "blocks of {columns} go round {}, the main thread first",
+                    several(one.threads.len() as u64, "thread")
+                ),
+                _ => format!(
+                    "tiles: columns of {columns} in {}",
+                    several(shares.len() as u64, "row share"),
+                ),
+            };
+            let runs_max = parameters.runs_max;
+            (tiles(context, group, *block_bytes, shares, runs_max)?, rule)
+        }
+        Pattern::Segments(segments) => {
+            let parts = several(segments.len() as u64, "contiguous part");
+            let found = affinity::by_segments(context, group, Equation::HopSensitive)?;
+            (found.0, format!("each of {parts} is near its users"))
+        }
+        _ => return None,
+    };
+    Some(with_own_share(context, group, placement, rule))
 }
 
 /// Adds to the rule how well the pattern fits the accesses that were seen.

@@ -73,7 +73,8 @@ pub struct Metadata {
     pub end_ns: u64,
     /// Where its accesses come from.
     pub source: Source,
-    /// Samples per second and CPU, asked for or chosen.
+    /// Samples per second and CPU, asked for or chosen: the greatest rate where it changes within the
+    /// sample budget, at which a sample weighs 1.
     pub rate_hz: f64,
     /// The rates sampled at, by time, where they changed (weights and costs say so already); the
     /// first from the beginning on.

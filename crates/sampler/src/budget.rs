@@ -28,10 +28,13 @@ pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
 const EVEN_NS: f64 = FIXED_NS / SHARE;
 /// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
-const PLANNED: f64 = 0.96;
+const PLANNED: f64 = 0.98;
+
+/// The part that is kept for the recorder's rounds at most.
+const ROUNDS_PART: f64 = 0.03;
 
 /// The part of what is left that no phase gets, so that samples never cease.
-const KEPT: f64 = 0.05;
+const KEPT: f64 = 0.02;
 /// Samples that a phase is to have: more, and the later phases gain more from them.
 const SAMPLES_WANTED: f64 = 5_000.0;
 /// Least and greatest part of what is left that a phase of several threads gets.
@@ -46,10 +49,10 @@ const GROWTH: f64 = 1.5;
 /// Length of a phase's beginning, in the program's time, and the part of the phase's allowance that
 /// is spent in it.
 const BEGINNING_NS: f64 = 500e6;
-const BEGINNING_PART: f64 = 0.9;
+const BEGINNING_PART: f64 = 0.95;
 
 /// Samples of a thread in each doubling of a phase's length at least, times the logarithm of 2.
-const TELLING: f64 = 80.0;
+const TELLING: f64 = 120.0;
 
 /// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
 const AT_ONCE: f64 = 0.5;
@@ -62,6 +65,9 @@ pub(crate) struct Progress {
     /// Processor time that sampling took so far: in the program, with the samples that were not read
     /// yet, and in the recorder.
     pub spent_ns: f64,
+    /// What the recorder needs for a round, and how long the rounds are that it makes while samples are few.
+    pub round_ns: f64,
+    pub slow_ns: f64,
     /// What a sample costs at present.
     pub sample_ns: f64,
     /// CPUs that the program keeps busy.
@@ -109,6 +115,11 @@ impl Budget {
         }
     }
 
+    /// How long threads have been running in the present phase.
+    pub fn phase_ns(&self) -> f64 {
+        self.phase.as_ref().map_or(0.0, |phase| phase.active_ns)
+    }
+
     /// The program marks where its stable part begins.
     pub fn mark(&mut self) {
         self.marked = true;
@@ -126,7 +137,7 @@ impl Budget {
         let running = progress.running.max(1.0);
         let passed_ns = (program_ns - self.program_ns).max(0.0);
         self.program_ns = program_ns;
-        let left_ns = limit_ns(program_ns) - spent_ns;
+        let left_ns = limit_ns(program_ns) - spent_ns - rounds_ns(progress);
         let phase = self.phase(progress, left_ns, passed_ns / running);
 
         let phase_ns =
@@ -179,6 +190,12 @@ impl Budget {
 /// What sampling may have taken after so much program time.
 fn limit_ns(program_ns: f64) -> f64 {
     PLANNED * FIXED_NS.max(SHARE * program_ns)
+}
+
+/// What the recorder's rounds take until both limits are equal, as far as that can be kept for them.
+fn rounds_ns(progress: &Progress) -> f64 {
+    let to_go_ns = (EVEN_NS - progress.program_ns).max(0.0) / progress.running.max(0.1);
+    (to_go_ns / progress.slow_ns * progress.round_ns).min(ROUNDS_PART * FIXED_NS)
 }
 
 /// The part of what is left of a phase's allowance to be spent per nanosecond, after so much of it:
@@ -242,6 +259,8 @@ mod tests {
                 rate_hz = budget.rate_hz(&Progress {
                     program_ns: known_ns,
                     spent_ns: run.spent_ns,
+                    round_ns: recorder_ns,
+                    slow_ns: 100e6,
                     sample_ns,
                     running,
                     threads,
@@ -318,6 +337,8 @@ mod tests {
         let mut progress = Progress {
             program_ns: 0.0,
             spent_ns: 0.0,
+            round_ns: 50e3,
+            slow_ns: 300e6,
             sample_ns: 12e3,
             running: 1.0,
             threads: 1.0,
@@ -340,6 +361,8 @@ mod tests {
         let mut progress = Progress {
             program_ns: 0.0,
             spent_ns: 0.0,
+            round_ns: 50e3,
+            slow_ns: 300e6,
             sample_ns: 12e3,
             running: 8.0,
             threads: 8.0,
@@ -377,7 +400,7 @@ mod tests {
         ) {
             let mut budget = Budget::new(300.0, 5_300.0, 2);
             for (program_ns, spent_ns, sample_ns, running, threads, ahead_ns) in steps {
-                let rate_hz = budget.rate_hz(&Progress { program_ns, spent_ns, sample_ns, running, threads, ahead_ns });
+                let rate_hz = budget.rate_hz(&Progress { program_ns, spent_ns, round_ns: 50e3, slow_ns: 300e6, sample_ns, running, threads, ahead_ns });
                 prop_assert!((0.0..=5_300.0).contains(&rate_hz) || !(program_ns.is_finite() && spent_ns.is_finite()), "{rate_hz}");
             }
         }

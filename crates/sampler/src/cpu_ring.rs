@@ -79,6 +79,8 @@ pub(crate) struct CpuRing {
     pub ring: Ring,
     /// The event that the ring belongs to, whatever becomes of its task.
     pub owner: PerfEvent,
+    /// The task that the owner observed has ended: polling it would end at once, every time.
+    pub owner_ended: bool,
     /// By thread; 0 for a command, a group, the machine.
     pub events: FxHashMap<u32, Events>,
     /// The event whose packets are in the ring's AUX area, and its period.

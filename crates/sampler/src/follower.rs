@@ -98,6 +98,19 @@ pub(crate) enum Period {
     First(f32),
 }
 
+impl Period {
+    /// How many of these periods a sample stands for that has its own, of which it stands for so many; and
+    /// how long they are.
+    #[inline]
+    pub fn of(self, periods: f32, own_ns: f32) -> (f32, f32) {
+        match self {
+            Self::Own => (periods, own_ns),
+            Self::Full(full_ns) => (periods, full_ns),
+            Self::First(first_ns) => (own_ns / first_ns, first_ns),
+        }
+    }
+}
+
 /// State of the program as of the last record.
 pub(crate) struct Follower {
     pub threads: Threads,

@@ -13,9 +13,9 @@
 
 /// Rate of the fastest event, in samples a second. A prime, as the steady rates are.
 const FAST_HZ: f64 = 4_001.0;
-/// The slowest event's part of the steady rate. The ratio of the two parts is that of two golden ratios
-/// multiplied, which no fraction is near to: they hardly ever sample at once.
-const SLOWEST_PART: f64 = 0.276_393_202_250_021;
+/// The slowest event's part of the steady rate. The other part is the golden ratio and 4 times as large,
+/// to which no fraction is near: the two hardly ever sample at once.
+const SLOWEST_PART: f64 = 0.151_102_365_260_105;
 /// With more CPUs than these, every event is expensive: each thread inherits one for each CPU.
 const CPUS_OF_THREE: usize = 64;
 /// Sampling never pauses for longer than this share allows.
@@ -138,16 +138,16 @@ mod tests {
 
     use super::*;
 
-    const RATES_HZ: [f64; 3] = [69.0, 182.0, 4_001.0];
+    const RATES_HZ: [f64; 3] = [38.0, 213.0, 4_001.0];
 
     #[test]
     fn levels_are_the_sums_of_events() {
         let levels = Levels::new(&RATES_HZ, 7);
         let sums: Vec<f64> = levels.sums.iter().map(|sum| sum.1).collect();
-        assert_eq!(sums, [69.0, 251.0, 4_070.0, 4_252.0]);
+        assert_eq!(sums, [38.0, 251.0, 4_039.0, 4_252.0]);
         assert_eq!(levels.full_hz(), 4_252.0);
         let setting = levels.nearest(4_000.0);
-        assert_eq!((setting.events, setting.rate_hz), (0b101, 4_070.0));
+        assert_eq!((setting.events, setting.rate_hz), (0b101, 4_039.0));
         let alone = Levels::new(&[251.0], 7);
         assert_eq!(alone.nearest(4_000.0).weight, 1.0);
     }

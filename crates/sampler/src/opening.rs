@@ -212,6 +212,7 @@ impl Opening {
                 cpu,
                 ring,
                 owner: owner.map_err(|error| refused(error, &self.proc_root))?,
+                owner_ended: false,
                 events: FxHashMap::default(),
                 packets,
             });

@@ -12,10 +12,15 @@ use crate::overhead::{RateChange, UNMEASURED_COST_NS, keep_change, own_time_ns};
 use crate::sample_cost::GAPS_NS;
 use crate::sampler::MAX_RATE_HZ;
 
-/// Between two choices: while samples come faster than in the long run, slower, and at that rate.
+/// Between two choices: while samples come faster than in the long run, slower, and at that rate. While
+/// slower, by how long the phase has lasted, as more threads are to be noticed in a part of that.
 const FAST_NS: f64 = 25e6;
-const SLOW_NS: f64 = 150e6;
+const SLOW_NS: f64 = 300e6;
+const SLOW_PART: f64 = 0.07;
 const STEADY_NS: f64 = 200e6;
+/// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
+/// many times: each round costs the recorder a tenth of a millisecond.
+const STRETCH_MAX: f64 = 4.0;
 /// While samples come fast on more CPUs than these, as many threads may begin to run at once.
 const FEW_CPUS: usize = 16;
 const FAST_MANY_NS: f64 = 5e6;
@@ -28,6 +33,8 @@ const RECORDER_SAMPLE_NS: f64 = 1_000.0;
 const SAMPLES_TELLING: f64 = 32.0;
 /// The signal source goes no lower, as its timers take a new period with their next sample.
 const SIGNAL_MIN_HZ: f64 = 10.0;
+/// A rate that is as near to the steady rate is that.
+const STEADY_WITHIN: f64 = 0.1;
 /// Changes of the rate by less are not kept.
 const CHANGE_MIN: f64 = 0.2;
 
@@ -57,8 +64,11 @@ pub(crate) struct Pace {
     seen: Seen,
     running: f64,
     threads: f64,
+    last_busy: f64,
     /// What samples cost inside the program, and switches.
     inside_ns: f64,
+    /// Rounds so far.
+    rounds: f64,
     /// The recorder's CPU time when the command began.
     recorder_begin_ns: u64,
     wanted_hz: f64,
@@ -101,7 +111,9 @@ impl Pace {
             },
             running: 1.0,
             threads: 1.0,
+            last_busy: 1.0,
             inside_ns: 0.0,
+            rounds: 0.0,
             recorder_begin_ns: own_time_ns(),
             wanted_hz: most_hz,
             next_ns: now_ns,
@@ -139,7 +151,11 @@ impl Pace {
 
     /// What sampling has taken so far: of the program's processor time and the recorder's.
     pub fn spent_ns(&self) -> f64 {
-        self.inside_ns + own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
+        self.inside_ns + self.recorder_ns()
+    }
+
+    fn recorder_ns(&self) -> f64 {
+        own_time_ns().saturating_sub(self.recorder_begin_ns) as f64
     }
 
     /// What a sample cost, the recorder's part included; `None` where there were none.
@@ -152,11 +168,16 @@ impl Pace {
         let new = seen.samples.saturating_sub(self.seen.samples) as f64;
         let passed_ns = seen.until_ns.saturating_sub(self.seen.until_ns) as f64;
         self.inside_ns += new * self.inside_at(self.wanted_hz);
+        self.rounds += 1.0;
         if passed_ns > 0.0 {
             let newest = (seen.taken_ns - self.seen.taken_ns) / passed_ns;
             self.running += (newest - self.running) * (new / SAMPLES_TELLING).min(1.0);
         }
-        self.threads = seen.threads.unwrap_or(self.threads);
+        if let Some(busy) = seen.threads {
+            // One program after the other looks like two in the round in which they change.
+            self.threads = busy.min(self.last_busy);
+            self.last_busy = busy;
+        }
         self.seen = Seen {
             until_ns: seen.until_ns.max(self.seen.until_ns),
             ..seen
@@ -181,11 +202,15 @@ impl Pace {
     }
 
     fn choose(&mut self, now_ns: u64) -> Setting {
+        let at_once = self.threads.min(self.cpus as f64);
+        let stretch = (at_once / self.running.max(0.01)).clamp(1.0, STRETCH_MAX);
         let ahead_ns = match () {
             () if self.wanted_hz == self.steady_hz => STEADY_NS,
-            () if self.wanted_hz < self.steady_hz => SLOW_NS,
+            () if self.wanted_hz < self.steady_hz => {
+                (SLOW_PART * self.budget.phase_ns()).clamp(FAST_NS, SLOW_NS) * stretch
+            }
             () if self.cpus > FEW_CPUS => FAST_MANY_NS,
-            () => FAST_NS,
+            () => FAST_NS * stretch,
         };
         let unread_ns = now_ns.saturating_sub(self.seen.until_ns) as f64;
         let unread = self.setting.rate_hz * self.running * unread_ns / 1e9;
@@ -198,11 +223,16 @@ impl Pace {
         let rate_hz = self.budget.rate_hz(&Progress {
             program_ns: self.seen.taken_ns,
             spent_ns,
+            round_ns: self.recorder_ns() / self.rounds.max(1.0),
+            slow_ns: SLOW_NS * stretch,
             sample_ns: inside_ns + RECORDER_SAMPLE_NS,
             running: self.running,
             threads: self.threads,
             ahead_ns,
         });
+        // Near to the steady rate, to switch between levels is worth less than it costs.
+        let is_steady = (rate_hz / self.steady_hz - 1.0).abs() < STEADY_WITHIN;
+        let rate_hz = if is_steady { self.steady_hz } else { rate_hz };
         self.wanted_hz = rate_hz;
         self.setting = match self.source {
             Source::Signal => Setting {
@@ -251,7 +281,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const RATES_HZ: [f64; 3] = [69.4, 181.6, 4_001.0];
+    const RATES_HZ: [f64; 3] = [37.9, 213.1, 4_001.0];
 
     fn calibration() -> Calibration {
         Calibration {
@@ -261,7 +291,8 @@ mod tests {
         }
     }
 
-    /// Two threads for so many seconds; what the pace believes, and samples' weights summed.
+    /// Two threads for so many seconds and a round; what the pace believes, and how much of the time the
+    /// samples' weights stand for.
     fn recorded(seconds: f64) -> (Pace, f64) {
         let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
         let (mut now_ns, mut written, mut weights) = (1, Seen::default(), 0.0);
@@ -282,7 +313,8 @@ mod tests {
             weights += samples * f64::from(setting.weight);
             pace.due(now_ns);
         }
-        (pace, weights)
+        let stood_for = weights / pace.full_hz() / (2.0 * now_ns as f64 / 1e9);
+        (pace, stood_for)
     }
 
     #[test]
@@ -296,12 +328,8 @@ mod tests {
     #[test]
     fn weights_stand_for_the_time_whatever_the_length() {
         for seconds in [0.3, 1.0, 5.0, 60.0] {
-            let (pace, weights) = recorded(seconds);
-            let stood_for = weights / pace.full_hz();
-            assert!(
-                (stood_for / (2.0 * seconds) - 1.0).abs() < 0.1,
-                "{stood_for} of {seconds}"
-            );
+            let (pace, stood_for) = recorded(seconds);
+            assert!((stood_for - 1.0).abs() < 0.1, "{stood_for} of {seconds} s");
             assert!(pace.changes.is_sorted_by_key(|change| change.time_ns));
         }
     }
@@ -323,5 +351,19 @@ mod tests {
         pace.begin(1_000);
         pace.switched(2_000, 5_000_000);
         assert!(pace.patience(2_000) >= Duration::from_millis(500));
+    }
+
+    #[test]
+    fn one_program_after_the_other_is_no_second_thread() {
+        let mut pace = Pace::new(251.0, &RATES_HZ, Source::Clock, &calibration(), 2, 1);
+        let mut busy = |threads| {
+            pace.take_in(Seen {
+                threads: Some(threads),
+                ..Seen::default()
+            });
+            pace.threads
+        };
+        assert_eq!([busy(1.0), busy(1.9), busy(1.0)], [1.0, 1.0, 1.0]);
+        assert_eq!([busy(1.6), busy(2.0), busy(2.0)], [1.0, 1.6, 2.0]);
     }
 }

@@ -284,20 +284,31 @@ impl Sampler {
     /// Drains to the end: [`drain`](Self::drain) in a loop, then [`finish`](Self::finish).
     pub fn run(mut self, sink: &mut dyn Sink) -> Result<Summary, Error> {
         loop {
-            let state = self.drain(Duration::from_millis(200), sink)?;
+            // Within the budget, each round is paid from it, and the pace says when one is due.
+            let patience = match (&self.rate, self.give_up_at_ns) {
+                (RateControl::Budget(_), None) => Duration::from_secs(2),
+                _ => Duration::from_millis(200),
+            };
+            let state = self.drain(patience, sink)?;
             if state != State::Running {
                 return self.finish(state, sink);
             }
         }
     }
 
-    fn wait(&self, patience: Duration) -> Result<(), Error> {
+    fn wait(&mut self, patience: Duration) -> Result<(), Error> {
         let readable = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
-        let mut polled: Vec<_> = self.rings.iter().map(|ring| readable(ring.raw())).collect();
+        let polled_fd = |ring: &CpuRing| match ring.owner_ended {
+            // Passed over.
+            true => -1,
+            false => ring.raw(),
+        };
+        let rings = self.rings.iter().map(polled_fd);
+        let mut polled: Vec<_> = rings.map(readable).collect();
         match &self.observed {
             Observed::Command(child) => {
                 let ended = child.ended.as_ref();
@@ -331,7 +342,11 @@ impl Sampler {
                 timeout_ms,
             )
         };
-        match io::Error::last_os_error() {
+        let error = io::Error::last_os_error();
+        for (ring, polled) in self.rings.iter_mut().zip(&polled) {
+            ring.owner_ended |= result > 0 && polled.revents & libc::POLLHUP != 0;
+        }
+        match error {
             error if result < 0 && error.kind() != io::ErrorKind::Interrupted => {
                 Err(Error::Wait(error))
             }

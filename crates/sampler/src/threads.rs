@@ -30,7 +30,7 @@ pub(crate) struct Threads {
 }
 
 /// Fewer samples do not tell how many threads are busy.
-const BUSY_SAMPLES_MIN: u64 = 16;
+const BUSY_SAMPLES_MIN: u64 = 12;
 
 impl Threads {
     /// A thread began.
@@ -182,8 +182,8 @@ mod tests {
         };
         assert_eq!(busy([40, 0, 0]), Some(1.0));
         assert_eq!(busy([40, 40, 0]), Some(2.0));
-        assert_eq!(busy([5, 0, 5]), None);
-        assert_eq!(busy([5, 0, 5]), Some(2.0));
+        assert_eq!(busy([4, 0, 4]), None);
+        assert_eq!(busy([4, 0, 4]), Some(2.0));
         // A helper that hardly runs is no second thread.
         assert!(busy([100, 3, 2]).is_some_and(|busy| busy < 1.2));
     }

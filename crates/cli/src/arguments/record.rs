@@ -53,11 +53,13 @@ pub struct Record {
     /// Where accesses come from
     #[arg(long, value_enum, default_value = "auto")]
     pub source: Source,
-    /// Samples per second and CPU [default: 97 to 997, as many as cost 0.5 % of its time here]
+    /// Samples per second of a thread's time, throughout [default: 4000 and more at first, falling to 97 to
+    /// 997: sampling takes at most 0.5 % of the program's processor time, or 80 ms where that is more]
     #[arg(long, value_name = "HZ", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Share of the program's time that sampling may take, in percent: the rate follows from what
-    /// samples are found to cost [default: 1, without --rate and --period]
+    /// Share of the program's time that sampling may take, in percent, however short the run is: the rate
+    /// follows from what samples are found to cost [default: with the PMU, and where a running target is
+    /// too large for events of each thread, 1; else see --rate]
     #[arg(long, value_name = "PERCENT", value_parser = overhead)]
     pub max_overhead: Option<f64>,
     /// With the PMU: leave out loads quicker than this, in cycles [default: 30]

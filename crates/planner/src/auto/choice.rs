@@ -181,21 +181,13 @@ pub(super) fn choices(
         let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
-            let chosen = |decision: &Decision| match &decision.placement {
-                Placement::Runs(runs) => match (kind, &group.pattern) {
-                    (Kind::Segments, _) => runs.len(),
-                    // A rule is told by few numbers.
-                    (Kind::Pattern, Pattern::PartialBlock { .. }) => 2,
-                    (Kind::Pattern, Pattern::Tiles { shares, .. }) => 1 + shares.len(),
-                    (Kind::Pattern, Pattern::Segments(_)) => runs.len(),
-                    _ => pages,
-                },
-                _ => 0,
-            };
-            let chosen = decisions.iter().map(chosen).max().unwrap_or(0);
+            let chosen = decisions
+                .iter()
+                .map(|one| numbers(kind, group, one, pages))
+                .max();
             choices.push(Choice {
                 kind,
-                chance_ns: chosen as f64 * sample_ns,
+                chance_ns: chosen.unwrap_or(0) as f64 * sample_ns,
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
                 local_share: local_share(&decisions),
                 decisions,
@@ -218,38 +210,9 @@ pub(super) fn choices(
                 .map(|placement| decided(context, group, subject.clone(), placement, rule));
             offer(kind, decision.into_iter().collect());
         };
-        let segments = affinity::by_segments(context, group, Equation::HopSensitive);
-        let rule = match &segments {
-            Some((_, count)) => format!("each of {count} contiguous parts near its users"),
-            None => String::new(),
-        };
-        one(Kind::Segments, segments.map(|found| found.0), &rule);
-        let team = context.team("");
-        let block = team.filter(|threads| {
-            threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
-        });
-        one(
-            Kind::Block,
-            block.map(|_| Placement::Block {
-                team: String::new(),
-            }),
-            "a share for each thread",
-        );
-        one(
-            Kind::Whole,
-            dominant(context, group).map(Placement::Whole),
-            "all of it near the thread that uses it most",
-        );
-        one(
-            Kind::Interleave,
-            Some(interleave::everywhere()),
-            "over all nodes",
-        );
-        one(
-            Kind::Weighted,
-            weighted(context, group),
-            "over the nodes as its users are spread",
-        );
+        for (kind, placement, rule) in together_choices(context, group) {
+            one(kind, placement, &rule);
+        }
         let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
         let all: f64 = cells(group).map(Cell::accesses).sum();
         if parameters.replicas && stores <= stores_most * all {
@@ -266,6 +229,60 @@ pub(super) fn choices(
         offer(Kind::Uniform, by(Policy::Uniform));
     }
     choices
+}
+
+/// How many numbers of a decision were chosen to suit the samples: what it owes to chance goes by them.
+fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -> usize {
+    let Placement::Runs(runs) = &decision.placement else {
+        return 0;
+    };
+    match (kind, &group.pattern) {
+        (Kind::Segments, _) => runs.len(),
+        // A rule is told by few numbers.
+        (Kind::Pattern, Pattern::PartialBlock { .. }) => 2,
+        (Kind::Pattern, Pattern::Tiles { shares, .. }) => 1 + shares.len(),
+        (Kind::Pattern, Pattern::Segments(_)) => runs.len(),
+        _ => pages,
+    }
+}
+
+/// What may be done with objects that are all treated alike, but for copies, and the rules in words.
+fn together_choices(
+    context: &Context,
+    group: &ObjectGroup,
+) -> [(Kind, Option<Placement>, String); 5] {
+    let segments = affinity::by_segments(context, group, Equation::HopSensitive);
+    let (segments, parts) =
+        segments.map_or((None, 0), |(placement, parts)| (Some(placement), parts));
+    let block = context.team("").filter(|threads| {
+        threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
+    });
+    let block = block.map(|_| Placement::Block {
+        team: String::new(),
+    });
+    [
+        (
+            Kind::Segments,
+            segments,
+            format!("each of {parts} contiguous parts near its users"),
+        ),
+        (Kind::Block, block, "a share for each thread".to_owned()),
+        (
+            Kind::Whole,
+            dominant(context, group).map(Placement::Whole),
+            "all of it near the thread that uses it most".to_owned(),
+        ),
+        (
+            Kind::Interleave,
+            Some(interleave::everywhere()),
+            "over all nodes".to_owned(),
+        ),
+        (
+            Kind::Weighted,
+            weighted(context, group),
+            "over the nodes as its users are spread".to_owned(),
+        ),
+    ]
 }
 
 /// What decisions do, whatever they say of it.

@@ -154,25 +154,24 @@ impl Contention {
                     busy * service / (2.0 * free)
                 }
             };
-            let of_thread = |((&thread, (reader, counts)), own_ns): (
-                (&ThreadIndex, &(usize, Vec<f64>)),
-                &Vec<f64>,
-            )| {
+            let of_thread = |number: usize, thread: ThreadIndex, reader: usize, counts: &[f64]| {
+                let own_ns = &own_ns[number];
                 let misses: f64 = counts
                     .iter()
                     .enumerate()
                     .map(|(memory, count)| {
-                        let way = self.ways[*reader][memory].iter();
+                        let way = self.ways[reader][memory].iter();
                         let waits = way.map(|&at| wait(at, own_ns));
-                        count * (self.latency_ns[*reader][memory] + waits.fold(0.0, f64::max))
+                        count * (self.latency_ns[reader][memory] + waits.fold(0.0, f64::max))
                     })
                     .sum();
                 compute_ns(thread) + misses
             };
-            threads
-                .iter()
-                .zip(&own_ns)
-                .map(of_thread)
+            let numbered = threads.iter().enumerate();
+            numbered
+                .map(|(number, (&thread, (reader, counts)))| {
+                    of_thread(number, thread, *reader, counts)
+                })
                 .collect::<Vec<f64>>()
         };
         let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);

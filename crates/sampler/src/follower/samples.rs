@@ -3,7 +3,7 @@
 
 use nearpage_recording::{Access, AccessKind, Level, Resolution, ThreadIndex};
 
-use super::{Follower, Period};
+use super::Follower;
 use crate::architecture::GENERAL_REGISTERS;
 use crate::lookaside::Sampled;
 use crate::pmu::{MemorySample, Observation, PmuEvent};
@@ -71,12 +71,7 @@ impl Follower {
         thread: ThreadIndex,
     ) {
         let periods = self.periods_at(origin.time_ns);
-        let own_ns = sample.period_ns as f32;
-        let (periods, period_ns) = match self.period {
-            Period::Own => (periods, own_ns),
-            Period::Full(full_ns) => (periods, full_ns),
-            Period::First(first_ns) => (own_ns / first_ns, first_ns),
-        };
+        let (periods, period_ns) = self.period.of(periods, sample.period_ns as f32);
         self.taken += 1;
         self.taken_ns += f64::from(period_ns) * f64::from(periods);
         let counts = self.threads.seen_on(thread, origin.cpu);

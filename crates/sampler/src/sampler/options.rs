@@ -43,7 +43,7 @@ pub struct Options {
     /// The share of the program's time that sampling may take: the rate is lowered to keep it.
     /// `None`: it stays as it is.
     pub max_overhead: Option<f64>,
-    /// Sample faster at first, within [a budget](crate#what-it-costs) that short runs do not exceed, and
+    /// Sample faster at first, within a budget of 80 ms of processor time or 0.5 % of the program's, and
     /// at `rate_hz` in the long run; `max_overhead` is for sources that have no budget then: the PMU,
     /// and what is running already where not each of its threads has events of its own.
     pub budget: bool,

@@ -80,16 +80,7 @@ impl Sampler {
             starting.know_hardware(&mut opened);
         }
         opened.follower.filter = Filter::new(options.wanted.clone());
-        if let Some(pace) = starting.pace.as_ref().filter(|_| opened.has_budget) {
-            let full_ns = (1e9 / pace.full_hz()) as f32;
-            opened.follower.counts_busy = true;
-            opened.follower.period = match source {
-                Source::Signal => Period::First(full_ns),
-                _ => Period::Full(full_ns),
-            };
-            let weight = (0, pace.setting().weight);
-            opened.follower.periods_each.push(weight);
-        }
+        starting.weigh(&mut opened);
         starting.begin(&mut opened)?;
 
         let (rate_hz, begin_ns) = (starting.rate_hz, starting.begin_ns);
@@ -284,6 +275,21 @@ impl<'a> Starting<'a> {
             min_latency_cycles: options.pmu.min_latency_cycles(),
             event: options.pmu.event,
         };
+    }
+
+    /// Says what samples weigh where the rate changes within the budget.
+    fn weigh(&self, opened: &mut Opened) {
+        let Some(pace) = self.pace.as_ref().filter(|_| opened.has_budget) else {
+            return;
+        };
+        let full_ns = (1e9 / pace.full_hz()) as f32;
+        let follower = &mut opened.follower;
+        follower.counts_busy = true;
+        follower.period = match self.choice.source {
+            Source::Signal => Period::First(full_ns),
+            _ => Period::Full(full_ns),
+        };
+        follower.periods_each.push((0, pace.setting().weight));
     }
 
     /// Lets the command go, or tells the follower who was running already.

@@ -1,0 +1,123 @@
+//! Recordings at defaults: samples within a budget of processor time.
+
+use nearpage_tests::{Case, nearpage_path, workload};
+use serde_json::Value;
+
+/// `serial_parallel` with these arguments by two threads: what `record` says, the program's processor
+/// time in seconds, and its accesses: thread, time in nanoseconds, what each stands for in nanoseconds.
+fn recorded(name: &str, arguments: &[&str]) -> (Value, f64, Vec<(u64, u64, f64)>) {
+    let case = Case::new(name);
+    let mut record = case.command(nearpage_path());
+    record
+        .args(["record", "--source", "clock", "--json", "-o", "r", "--"])
+        .arg(workload("serial_parallel"))
+        .args(arguments)
+        .env("OMP_NUM_THREADS", "2");
+    let finished = case.run(record).success();
+    let said: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let processor = finished
+        .stderr
+        .split("processor ")
+        .nth(1)
+        .expect("the program's line");
+    let processor_ms: f64 = processor.split(' ').next().unwrap().parse().unwrap();
+    case.nearpage(["export", "--to", "csv", "-o", "accesses.csv", "r"])
+        .success();
+    let csv = case.read("accesses.csv");
+    let mut lines = csv.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let at = |name: &str| {
+        header
+            .iter()
+            .position(|column| *column == name)
+            .expect("a column")
+    };
+    let (tid, time) = (at("tid"), at("time_ns"));
+    // Names of objects may have commas in them, and stand before the last column.
+    assert_eq!(header.last(), Some(&"cost_ns"));
+    let accesses = lines.map(|line| {
+        let fields: Vec<&str> = line.split(',').collect();
+        (
+            fields[tid].parse().unwrap(),
+            fields[time].parse().unwrap(),
+            fields.last().unwrap().parse().unwrap(),
+        )
+    });
+    (said, processor_ms / 1e3, accesses.collect())
+}
+
+#[test]
+fn a_second_has_many_samples_whose_weights_are_its_time() {
+    let (said, processor_s, accesses) = recorded("budget-second", &["1", "1000"]);
+    let samples = &said["samples"];
+    let count = |kind: &str| samples[kind].as_f64().unwrap();
+    // At 10 to 20 µs a sample there are 4,000 and more; some machines take several times as long.
+    assert!(count("samples") >= 800.0, "{said:#}");
+    assert_eq!(count("lost"), 0.0, "{said:#}");
+    // The budget, and what a round may take beyond it before the recorder hears of it.
+    let sampling_ms = said["sampling_ns"].as_f64().unwrap() / 1e6;
+    assert!(sampling_ms <= 100.0, "{said:#}");
+    // What accesses stand for, with the samples of computation and of the kernel.
+    let cost_s = accesses.iter().map(|access| access.2).sum::<f64>() / 1e9;
+    let stood_for = cost_s * (count("samples") + count("kernel")) / count("accesses");
+    assert!(
+        (0.8..1.25).contains(&(stood_for / processor_s)),
+        "{stood_for} of {processor_s} s"
+    );
+    let rates: Vec<f64> = said["rates"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rate| rate["rate_hz"].as_f64().unwrap())
+        .collect();
+    assert!(
+        rates.len() > 1 && rates[0] > *rates.last().unwrap(),
+        "{rates:?}"
+    );
+}
+
+#[test]
+fn initialisation_by_one_thread_leaves_samples_for_the_others() {
+    for mark in [false, true] {
+        let arguments: &[&str] = match mark {
+            true => &["500", "500", "mark"],
+            false => &["500", "500"],
+        };
+        let (said, _, accesses) = recorded("budget-parts", arguments);
+        // The master has the most numbers of samples; the other thread runs in the parallel part alone.
+        let (first_tid, ..) = *accesses
+            .iter()
+            .min_by_key(|access| access.1)
+            .expect("samples");
+        let others = accesses.iter().filter(|access| access.0 != first_tid);
+        let begin_ns = others
+            .map(|access| access.1)
+            .min()
+            .expect("samples of the other thread");
+        let parallel = accesses
+            .iter()
+            .filter(|access| access.1 >= begin_ns)
+            .count();
+        assert!(
+            parallel * 4 >= accesses.len(),
+            "{parallel} of {}: {said:#}",
+            accesses.len()
+        );
+    }
+}
+
+#[test]
+fn a_given_rate_stays() {
+    let case = Case::new("budget-rate");
+    let program = workload("serial_parallel");
+    let record = [
+        "record", "--source", "clock", "--json", "--rate", "211", "-o", "r", "--",
+    ];
+    let arguments = record.map(Into::into).into_iter();
+    let arguments = arguments.chain([program.into_os_string(), "1".into(), "200".into()]);
+    let finished = case.nearpage(arguments).success();
+    let said: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    assert_eq!(said["rate_hz"], 211.0, "{said:#}");
+    assert_eq!(said["rates"], serde_json::json!([]), "{said:#}");
+    assert_eq!(said["sampling_ns"], Value::Null, "{said:#}");
+}
