@@ -160,7 +160,7 @@ fn auto_spreads_what_all_threads_read_where_nothing_is_known_of_controllers() {
     let unlimited = Machine {
         processor: nearpage_machine::Processor {
             clock_ghz: Some(2.0),
-            ..machine.processor.clone()
+            ..machine.processor
         },
         ..machine.clone()
     };
