@@ -19,8 +19,8 @@ pub(crate) struct Dealer<'a> {
     /// Unit of the plan's page runs.
     pub plan_page_bytes: u64,
     /// A plan's pattern was seen with the team's recorded size: with another number of threads the
-    /// period stays and is divided anew, as NumaMMA §4.1.3 carries 32 threads' pattern over to 8
-    /// nodes. The block of a rule written by hand stays as it is written.
+    /// period of an object of whole periods stays and is divided anew, as NumaMMA §4.1.3 carries 32 threads' pattern over
+    /// to 8 nodes. The block of a rule written by hand stays as it is written.
     pub period_is_kept: bool,
     /// The rule, for messages.
     pub name: &'a str,
@@ -51,7 +51,8 @@ impl Dealer<'_> {
             }
             Placement::BlockCyclic { block_bytes, team } => {
                 let nodes = self.team_nodes(team)?;
-                let block_bytes = self.block_bytes(*block_bytes, team, nodes.len() as u64)?;
+                let threads = nodes.len() as u64;
+                let block_bytes = self.block_bytes(*block_bytes, team, threads, rule.size_bytes)?;
                 Rule {
                     nodes: self.tables.add_nodes(nodes),
                     block_bytes,
@@ -144,7 +145,15 @@ impl Dealer<'_> {
     }
 
     /// Bytes of one piece when so many threads share the period.
-    fn block_bytes(&self, block_bytes: u64, team: &str, threads: u64) -> Result<u64, Error> {
+    /// The period stays where the object is whole periods, as the rows of an array are; else the block does, as a
+    /// program's own constant.
+    fn block_bytes(
+        &self,
+        block_bytes: u64,
+        team: &str,
+        threads: u64,
+        size_bytes: u64,
+    ) -> Result<u64, Error> {
         let name = self.team_name(team)?;
         let recorded = self.teams.iter().find(|team| team.name == name);
         let recorded = recorded.map_or(0, |team| u64::from(team.threads));
@@ -152,7 +161,11 @@ impl Dealer<'_> {
             return Ok(block_bytes);
         }
         let page_bytes = u64::from(self.target.page_bytes).max(1);
-        let period_bytes = block_bytes.saturating_mul(recorded);
+        let period_bytes = block_bytes.saturating_mul(recorded).max(1);
+        let left_bytes = size_bytes % period_bytes;
+        if left_bytes >= page_bytes && period_bytes - left_bytes >= page_bytes {
+            return Ok(block_bytes);
+        }
         Ok((period_bytes / threads.max(1)).max(page_bytes))
     }
 

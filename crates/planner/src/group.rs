@@ -72,7 +72,7 @@ pub(crate) fn decide_group(
         _ => instances::of(context, group, parameters),
     };
     let runs = match instances {
-        Instances::OwnAllocator => return Vec::new(),
+        Instances::OwnToucher => return Vec::new(),
         Instances::Runs(runs) => runs,
         Instances::Together => {
             let placed = place_together(policy, context, group, parameters);

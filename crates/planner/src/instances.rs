@@ -19,8 +19,8 @@ use crate::parameters::Parameters;
 pub(crate) enum Instances {
     /// One instance, or several that threads share.
     Together,
-    /// Each is used by the thread that allocated it: first touch is right.
-    OwnAllocator,
+    /// Each is used by the thread that allocated it, or that touched it first: first touch is right.
+    OwnToucher,
     /// Each has its user.
     Runs(Vec<InstanceRun>),
 }
@@ -104,7 +104,11 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
         .filter(|one| one.object.thread == Some(one.thread));
     let by_allocators: f64 = own.map(|one| one.samples).sum();
     if by_allocators >= parameters.first_touch_local_min * all {
-        return Instances::OwnAllocator;
+        return Instances::OwnToucher;
+    }
+    let by_users = by_main_users(&uses);
+    if touched_by_users(context, group) && by_users >= parameters.instance_share_min * all {
+        return Instances::OwnToucher;
     }
     let by_allocator = by_allocator(context, &uses);
     let is_only = by_allocator.len() == 1;
@@ -130,6 +134,49 @@ pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters
         true => Instances::Together,
         false => Instances::Runs(runs),
     }
+}
+
+/// Do the instances' users touch them first, not who allocated them? Page faults tell, else what was done to them before
+/// a second thread came; and where a second thread was there from the beginning, many samples without any of the allocator.
+pub(crate) fn touched_by_users(context: &Context, group: &ObjectGroup) -> bool {
+    let objects = &context.tables.objects;
+    let mut allocators = group
+        .samples
+        .iter()
+        .filter_map(|id| objects.get(id.0 as usize)?.thread);
+    let Some(allocator) = allocators.next() else {
+        return false;
+    };
+    if allocators.any(|other| other != allocator) {
+        return false;
+    }
+    let faults = &group.first_touches;
+    if faults.len() >= FAULTS_MIN {
+        let by_allocator = faults.iter().filter(|fault| fault.1 == allocator).count();
+        return 2 * by_allocator < faults.len();
+    }
+    let initialisation = &group.affinity.initialisation;
+    match initialisation.is_empty() {
+        false => !initialisation.iter().any(|cell| cell.thread == allocator),
+        true => {
+            let uses = || group.uses.iter();
+            let samples: f64 = uses().map(|one| one.samples).sum();
+            samples >= USES_MIN && !uses().any(|one| one.thread == allocator)
+        }
+    }
+}
+
+/// Page faults that tell who touches instances first.
+const FAULTS_MIN: usize = 4;
+/// Samples of use that tell it where the allocator has none.
+const USES_MIN: f64 = 64.0;
+
+/// Samples of each instance's main user, all together.
+fn by_main_users(uses: &[Use]) -> f64 {
+    let of_one = uses.chunk_by(|a, b| std::ptr::eq(a.object, b.object));
+    of_one
+        .map(|uses| uses.iter().map(|one| one.samples).fold(0.0, f64::max))
+        .sum()
 }
 
 /// Runs of what one thread allocated, from its first object on; to the last of `count`, where that is known. A sample

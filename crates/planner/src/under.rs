@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
 use crate::first_touch::FirstTouchBasis;
 use crate::holder::{Holder, Layout};
-use crate::instances::{self, Instances};
+use crate::instances::{self, Instances, touched_by_users};
 use crate::parameters::Parameters;
 
 /// Where a group's pages go.
@@ -98,26 +98,32 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Adds up a group's instances, each held by the thread that `holder` says (given the object and its allocating
-/// thread), or spread.
+/// Adds up a group's instances, each held by the thread that `owner` says (given the object and its allocating
+/// thread), else spread, else where it is touched first.
 fn over_instances<C: Count>(
     context: &Context,
     group: &ObjectGroup,
-    holder: impl Fn(&Object, ThreadIndex) -> Option<ThreadIndex>,
+    owner: impl Fn(&Object, ThreadIndex) -> Option<ThreadIndex>,
     spread: Option<&Layout>,
 ) -> C {
+    let by_users = touched_by_users(context, group);
     let mut counts = C::default();
-    for one in &group.uses {
-        let Some(object) = context.tables.objects.get(one.object.0 as usize) else {
+    for uses in group.uses.chunk_by(|a, b| a.object == b.object) {
+        let object = context.tables.objects.get(uses[0].object.0 as usize);
+        let most = uses.iter().max_by(|a, b| a.samples.total_cmp(&b.samples));
+        let (Some(object), Some(most)) = (object, most) else {
             continue;
         };
-        let allocator = object.thread.unwrap_or(one.thread);
-        let holder = match (holder(object, allocator), spread) {
+        let allocator = object.thread.unwrap_or(most.thread);
+        let holder = match (owner(object, allocator), spread) {
             (Some(thread), _) => Holder::Thread(thread),
             (None, Some(spread)) => spread.holder(0),
-            (None, None) => continue,
+            (None, None) if by_users => Holder::Thread(most.thread),
+            (None, None) => Holder::Thread(allocator),
         };
-        counts.add(context, Part::Use, one.thread, one.accesses, holder);
+        for one in uses {
+            counts.add(context, Part::Use, one.thread, one.accesses, holder);
+        }
     }
     counts
 }
@@ -157,11 +163,6 @@ fn instances_decided<C: Count>(
         .and_then(|decision| Layout::new(&decision.placement, context, group.size_bytes));
     match layout {
         Some(layout) => under_layout(context, group, &layout),
-        None => over_instances(
-            context,
-            group,
-            |object, allocator| owner(object, allocator).or(Some(allocator)),
-            None,
-        ),
+        None => over_instances(context, group, owner, None),
     }
 }
