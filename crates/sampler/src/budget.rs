@@ -28,7 +28,7 @@ pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
 const EVEN_NS: f64 = FIXED_NS / SHARE;
 /// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
-const PLANNED: f64 = 0.98;
+const PLANNED: f64 = 0.95;
 
 /// The part that is kept for the recorder's rounds at most.
 const ROUNDS_PART: f64 = 0.03;
