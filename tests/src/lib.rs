@@ -8,10 +8,12 @@
 //!
 //! - [`Browser`]: a real Chromium, for the page.
 //! - [`chaos`]: real programs under nearpage while things go wrong around them.
+//! - [`generated`]: programs whose accesses are known, and what plans for them are worth.
 //! - [`mutated`]: recordings that lie, under each command that reads recordings.
 //!
 //! It deliberately knows nothing of nearpage's crates: tests see what a user sees. Only the page's
-//! tests make up a recording, whose pattern they then look for, and [`mutated`] changes tables.
+//! tests make up a recording, whose pattern they then look for, [`mutated`] changes tables, and [`generated`] asks
+//! where a plan puts each page.
 //!
 //! ```no_run
 //! use nearpage_tests::{Case, Guest, Inspection, workload};
@@ -31,6 +33,7 @@
 mod browser;
 mod case;
 pub mod chaos;
+pub mod generated;
 mod guest;
 mod inspection;
 pub mod mutated;

@@ -34,7 +34,7 @@ export interface Instance {
   died_ns: number | null; thread: number | null; user: number | null;
 }
 export interface Shown {
-  kind: string; words: string; pattern: { kind: string; block_bytes?: number; threads?: number[] };
+  kind: string; words: string; pattern: { kind: string; block_bytes?: number; part_bytes?: [number, number]; threads?: number[] };
   strip: number[]; page_bytes: number; pages: number; instances: Instance[]; placeable: boolean;
 }
 export interface Report {

@@ -206,7 +206,7 @@ async function matrix(context: Context, object: number, from: number, to: number
 /** The pattern that was found, drawn over the picture: boundaries, and whose each part is at the right. */
 function pattern(
   context: Context,
-  found: { kind: string; block_bytes?: number; threads?: number[] },
+  found: { kind: string; block_bytes?: number; part_bytes?: [number, number]; threads?: number[] },
   instance: Instance,
   size: number,
   g: CanvasRenderingContext2D,
@@ -215,16 +215,18 @@ function pattern(
 ): void {
   const { block_bytes: block = 0, threads = [] } = found;
   if (block <= 0 || threads.length === 0) return;
-  const first = Math.max(0, Math.floor((content.y.from - instance.page_offset) / block));
-  const last = Math.min(Math.ceil(size / block), Math.ceil((content.y.to - instance.page_offset) / block));
+  // Pieces are counted from where the part begins that they share.
+  const [start, end] = found.part_bytes ?? [0, size];
+  const first = Math.max(0, Math.floor((content.y.from - instance.page_offset - start) / block));
+  const last = Math.min(Math.ceil((end - start) / block) - 1, Math.ceil((content.y.to - instance.page_offset - start) / block));
   if (last - first > 200) return;
   g.strokeStyle = ink("--ink");
   g.setLineDash([6, 4]);
   for (let piece = first; piece <= last; piece += 1) {
-    const at = (offset: number) => toPixels(content, area, [content.x.from, Math.min(offset, size) + instance.page_offset])[1];
+    const at = (offset: number) => toPixels(content, area, [content.x.from, Math.min(start + offset, end) + instance.page_offset])[1];
     const [top, bottom] = [at(piece * block), at((piece + 1) * block)];
     g.globalAlpha = 0.6;
-    if (piece > 0) g.strokeRect(area.x, Math.round(top) + 0.5, area.width, 0);
+    if (piece > 0 || start > 0) g.strokeRect(area.x, Math.round(top) + 0.5, area.width, 0);
     g.globalAlpha = 1;
     g.fillStyle = threadColour(context.recording, threads[piece % threads.length]);
     g.fillRect(area.x + area.width - 7, top, 7, bottom - top);

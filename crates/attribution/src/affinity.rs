@@ -20,6 +20,9 @@ pub struct Cell {
     pub stores: f32,
     /// Time lost to both, in nanoseconds.
     pub cost_ns: f32,
+    /// Samples of both, whatever they weigh: what tells whose the page is. Weights differ by the rate at which the
+    /// recording sampled, and a few heavy ones would drown the rest.
+    pub samples: f32,
 }
 
 impl Cell {
@@ -43,9 +46,8 @@ pub struct Affinity {
     /// The same for the initialisation: what one thread did before any other thread accessed the
     /// object. Not part of `cells`. Empty for objects that only one thread ever used.
     pub initialisation: Vec<Cell>,
-    /// The weight that samples of the recording have on average, each counted as often as its weight
-    /// says (Kish, 1965): a count divided by it is how many equal samples would tell as much. 0 where
-    /// unknown, taken for 1.
+    /// Accesses that a sample of the object stands for, on the average by accesses: tells how many samples a
+    /// count is worth. 0 where unknown, taken for 1.
     pub sample_weight: f64,
 }
 
@@ -98,6 +100,8 @@ pub struct ObjectGroup {
     pub size_bytes: u64,
     /// Number of instances in the recording (sampled ones by weight, rounded).
     pub instances: u64,
+    /// The one object of its call site that this is about, where there are a few and their patterns differ.
+    pub sibling: Option<ObjectId>,
     /// The instances that were accessed, at most [`ObjectGroup::SAMPLES_MAX`] of them, by cost
     /// (of the 8,192 largest objects that are not alone in their group, where there are more).
     pub samples: Vec<ObjectId>,
@@ -114,22 +118,25 @@ pub struct ObjectGroup {
     /// Who touched which page first, as far as the recording knows: page as in
     /// [`Cell::page`], ascending; of several instances the first touch of the first one.
     pub first_touches: Vec<(u32, ThreadIndex)>,
-    /// Where there is more than one instance: the main user of each instance in `samples`, in the
-    /// same order.
-    pub users: Vec<InstanceUser>,
+    /// Where there is more than one instance: what each thread did to each of them that is followed, ascending.
+    pub uses: Vec<InstanceUse>,
     /// What was found in it.
     pub pattern: Pattern,
 }
 
-/// The thread that uses an instance most.
+/// What a thread did to an instance, after its group's initialisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct InstanceUser {
-    /// Which.
+pub struct InstanceUse {
+    /// The instance.
+    pub object: ObjectId,
+    /// The thread.
     pub thread: ThreadIndex,
-    /// Its share of the instance's accesses, 0 to 1.
-    pub share: f64,
-    /// Accesses of all threads to the instance, by weight.
+    /// Accesses, by weight.
     pub accesses: f64,
+    /// Time lost to them, in nanoseconds.
+    pub cost_ns: f64,
+    /// Samples of them, whatever they weigh.
+    pub samples: f64,
 }
 
 impl ObjectGroup {

@@ -25,7 +25,7 @@ pub fn attribute<A: AccessChunks + ?Sized>(
             page_bytes: options.page_bytes,
         });
     }
-    let groups = Groups::new(&input.tables.objects);
+    let groups = Groups::with_siblings(&input.tables.objects);
     let lifetimes = Lifetimes::new(&input.tables.objects, &groups.of_object);
     let context = Context::new(input, options, &groups, &lifetimes);
 

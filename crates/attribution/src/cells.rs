@@ -125,6 +125,7 @@ impl Cells {
                 loads: accesses(sum.loads) as f32,
                 stores: accesses(sum.stores) as f32,
                 cost_ns: nanoseconds(sum.cost) as f32,
+                samples: sum.samples as f32,
             })
             .collect();
         cells.sort_unstable_by_key(|cell| (cell.page, cell.thread));
@@ -218,6 +219,15 @@ impl PhasedCells {
             self.cells.merge(initialisation);
         }
         self.cells.merge(cells);
+    }
+
+    /// Adds those of another object, whose initialisation is its own.
+    pub fn overlay(&mut self, other: PhasedCells) {
+        self.first = self.first.or(other.first);
+        self.joined |= other.joined;
+        self.initialisation.merge(other.initialisation);
+        self.cells.merge(other.cells);
+        self.cells.align(&mut self.initialisation);
     }
 
     /// The cells after the initialisation, and those of the initialisation.

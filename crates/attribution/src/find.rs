@@ -42,6 +42,7 @@ impl ObjectIndex {
                 name: group.name.clone(),
                 size_bytes: group.size_bytes,
                 instances: group.instances.round() as u64,
+                sibling: None,
                 samples: vec![ObjectId(group.first)],
                 loads: OperationTotals::default(),
                 stores: OperationTotals::default(),
@@ -49,7 +50,7 @@ impl ObjectIndex {
                 hot: Vec::new(),
                 affinity: Affinity::default(),
                 first_touches: Vec::new(),
-                users: Vec::new(),
+                uses: Vec::new(),
                 pattern: Pattern::Unknown,
             })
             .collect()

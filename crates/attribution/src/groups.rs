@@ -11,6 +11,10 @@ const SIZES_DIFFER_WILDLY: u64 = 64;
 /// Objects that are not alone in their group and are followed one by one, at most.
 const FOLLOWED_MAX: usize = 1 << 13;
 
+/// A few objects of one call site, each at least so large, are told from each other.
+const SIBLINGS_MAX: f64 = 8.0;
+const SIBLING_BYTES_MIN: u64 = 1 << 18;
+
 /// One row to be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
@@ -22,6 +26,8 @@ pub(crate) struct Group {
     pub first: u32,
     /// There is no other.
     pub is_only: bool,
+    /// It is one of a few large objects of this group.
+    pub parent: Option<u32>,
 }
 
 /// All rows, and who is in which.
@@ -105,6 +111,7 @@ impl Groups {
                     instances: 0.0,
                     first: id as u32,
                     is_only: true,
+                    parent: None,
                 });
                 groups.len() as u32 - 1
             });
@@ -122,6 +129,37 @@ impl Groups {
         }
     }
 
+    /// The same with a group of its own for each of a few large objects of one call site.
+    pub fn with_siblings(objects: &[Object]) -> Groups {
+        let mut all = Self::new(objects);
+        let mut smallest: FxHashMap<u32, u64> = FxHashMap::default();
+        for (object, &group) in objects.iter().zip(&all.of_object) {
+            let least = smallest.entry(group).or_insert(u64::MAX);
+            *least = object.size_bytes.min(*least);
+        }
+        for (id, object) in objects.iter().enumerate() {
+            let number = all.of_object[id];
+            let group = &all.groups[number as usize];
+            let is_one = matches!(group.name, ObjectName::CallSite(_))
+                && !group.is_only
+                && group.instances <= SIBLINGS_MAX
+                && smallest[&number] >= SIBLING_BYTES_MIN;
+            if is_one {
+                all.of_object[id] = all.groups.len() as u32;
+                all.groups.push(Group {
+                    size_bytes: object.size_bytes,
+                    instances: f64::from(object.weight),
+                    first: id as u32,
+                    is_only: true,
+                    parent: Some(number),
+                    ..group.clone()
+                });
+            }
+        }
+        all.followed = follow(objects, &all.groups, &all.of_object);
+        all
+    }
+
     /// Is the object followed by itself?
     #[inline]
     pub fn follows(&self, object: u32) -> bool {
@@ -134,7 +172,7 @@ fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
     let mut candidates: Vec<u32> = (0..objects.len() as u32)
         .filter(|&id| {
             let group = &groups[of_object[id as usize] as usize];
-            !group.is_only
+            (!group.is_only || group.parent.is_some())
                 && matches!(
                     group.kind,
                     ObjectKind::Heap | ObjectKind::Mapping | ObjectKind::Static
@@ -142,7 +180,12 @@ fn follow(objects: &[Object], groups: &[Group], of_object: &[u32]) -> Vec<u64> {
         })
         .collect();
     if candidates.len() > FOLLOWED_MAX {
-        let largest_first = |&id: &u32| (std::cmp::Reverse(objects[id as usize].size_bytes), id);
+        // Of equally large ones, some from everywhere: whose they are may change along the way.
+        let scattered = |id: u32| id.wrapping_mul(0x9E37_79B1);
+        let largest_first = |&id: &u32| {
+            let size_bytes = objects[id as usize].size_bytes;
+            (std::cmp::Reverse(size_bytes), scattered(id))
+        };
         candidates.select_nth_unstable_by_key(FOLLOWED_MAX, largest_first);
         candidates.truncate(FOLLOWED_MAX);
     }

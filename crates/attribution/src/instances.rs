@@ -2,81 +2,96 @@
 
 use std::cmp::Reverse;
 
-use nearpage_recording::{ObjectId, ThreadIndex};
+use nearpage_recording::ObjectId;
 use rustc_hash::FxHashMap;
 
-use crate::{
-    InstanceUser, ObjectGroup,
-    groups::Groups,
-    sums::{HotSum, accesses},
-};
+use crate::{Cell, InstanceUse, ObjectGroup, Segment, cells::PhasedCells, segments::segments};
 
 /// Instances that one thread uses so much are its own.
 const OWN_SHARE: f64 = 0.9;
+/// Samples of an instance that tell whose it is: of two, too often both are one thread's.
+const TELLING_SAMPLES: f64 = 4.0;
+/// Share of the accesses by the owners of segments, from which the instances belong to threads in turn.
+const TURNS_SHARE_MIN: f64 = 0.75;
+/// More segments than this are no order that anybody could follow.
+const SEGMENTS_MAX: usize = 64;
 
-/// The followed instances that were accessed and their main users, by cost, by group.
-pub(crate) fn instances_by_group(
-    groups: &Groups,
-    sums: FxHashMap<u64, HotSum>,
-) -> FxHashMap<u32, (Vec<ObjectId>, Vec<InstanceUser>)> {
-    #[derive(Default)]
-    struct Instance {
-        whole: HotSum,
-        most: (u64, Reverse<u32>),
+/// What each thread did to each followed instance of a group, its initialisation left out where it knows anything
+/// else: `cells` have the object's number for a page.
+pub(crate) fn uses(cells: &PhasedCells) -> Vec<InstanceUse> {
+    let (cells, initialisation) = cells.phases();
+    let mut found = cells.sorted();
+    if found.is_empty() {
+        found = initialisation.sorted();
     }
-    let mut by_object: FxHashMap<u32, Instance> = FxHashMap::default();
-    for (key, sum) in sums {
-        let instance = by_object.entry((key >> 32) as u32).or_default();
-        instance.whole.merge(sum);
-        instance.most = instance.most.max((sum.weight, Reverse(key as u32)));
+    let of = |cell: Cell| InstanceUse {
+        object: ObjectId(cell.page),
+        thread: cell.thread,
+        accesses: cell.accesses(),
+        cost_ns: f64::from(cell.cost_ns),
+        samples: f64::from(cell.samples),
+    };
+    found.into_iter().map(of).collect()
+}
+
+/// The instances with most of the cost.
+pub(crate) fn costliest(uses: &[InstanceUse]) -> Vec<ObjectId> {
+    let mut sums: Vec<(ObjectId, f64, f64)> = Vec::new();
+    for of_one in uses.chunk_by(|a, b| a.object == b.object) {
+        let cost_ns = of_one.iter().map(|one| one.cost_ns).sum();
+        let accesses = of_one.iter().map(|one| one.accesses).sum();
+        sums.push((of_one[0].object, cost_ns, accesses));
     }
-    let mut by_group: FxHashMap<u32, Vec<(u32, Instance)>> = FxHashMap::default();
-    for (object, instance) in by_object {
-        by_group
-            .entry(groups.of_object[object as usize])
-            .or_default()
-            .push((object, instance));
-    }
-    by_group
-        .into_iter()
-        .map(|(group, mut members)| {
-            members.sort_unstable_by_key(|(id, instance)| {
-                (Reverse((instance.whole.cost, instance.whole.weight)), *id)
-            });
-            members.truncate(ObjectGroup::SAMPLES_MAX);
-            let user = |instance: &Instance| InstanceUser {
-                thread: ThreadIndex(instance.most.1.0),
-                share: if instance.whole.weight == 0 {
-                    0.0
-                } else {
-                    instance.most.0 as f64 / instance.whole.weight as f64
-                },
-                accesses: accesses(instance.whole.weight),
-            };
-            let samples = members.iter().map(|(id, _)| ObjectId(*id)).collect();
-            (
-                group,
-                (
-                    samples,
-                    members.iter().map(|(_, instance)| user(instance)).collect(),
-                ),
-            )
-        })
-        .collect()
+    sums.sort_by(|a, b| {
+        let by = |one: &(ObjectId, f64, f64)| (one.1, one.2);
+        by(b)
+            .partial_cmp(&by(a))
+            .unwrap_or(std::cmp::Ordering::Equal)
+            .then(a.0.cmp(&b.0))
+    });
+    sums.truncate(ObjectGroup::SAMPLES_MAX);
+    sums.into_iter().map(|one| one.0).collect()
 }
 
 /// Do the instances belong to different threads, each to one?
-pub(crate) fn each_its_own(users: &[InstanceUser]) -> bool {
-    // An instance with two accesses has one user all too often.
-    let telling: Vec<&InstanceUser> = users.iter().filter(|user| user.accesses >= 4.0).collect();
-    let all: f64 = telling.iter().map(|user| user.accesses).sum();
-    let own: f64 = telling
-        .iter()
-        .filter(|user| user.share >= OWN_SHARE)
-        .map(|user| user.accesses)
-        .sum();
-    let several = telling
-        .windows(2)
-        .any(|pair| pair[0].thread != pair[1].thread);
-    several && own >= OWN_SHARE * all
+pub(crate) fn each_its_own(uses: &[InstanceUse]) -> bool {
+    let (mut all, mut own, mut owners) = (0.0, 0.0, FxHashMap::default());
+    for of_one in uses.chunk_by(|a, b| a.object == b.object) {
+        let sum: f64 = of_one.iter().map(|one| one.samples).sum();
+        if sum < TELLING_SAMPLES {
+            continue;
+        }
+        let by = |one: &&InstanceUse| (one.samples, Reverse(one.thread));
+        let most = of_one.iter().max_by(|a, b| {
+            by(a)
+                .partial_cmp(&by(b))
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+        let Some(most) = most else { continue };
+        all += sum;
+        if most.samples >= OWN_SHARE * sum {
+            own += sum;
+        }
+        *owners.entry(most.thread).or_insert(0) += 1;
+    }
+    owners.len() > 1 && own >= OWN_SHARE * all
+}
+
+/// Runs of instances, in the order in which they were made, each mostly of one thread; none where they are not.
+pub(crate) fn in_turn(uses: &[InstanceUse]) -> Option<Vec<Segment>> {
+    let first = uses.first()?.object.0;
+    let cell = |one: &InstanceUse| Cell {
+        page: one.object.0 - first,
+        thread: one.thread,
+        loads: one.accesses as f32,
+        stores: 0.0,
+        cost_ns: one.cost_ns as f32,
+        samples: one.samples as f32,
+    };
+    let cells: Vec<Cell> = uses.iter().map(cell).collect();
+    let found = segments(&cells);
+    let all: f64 = found.iter().map(|one| one.samples).sum();
+    let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
+    let several = found.windows(2).any(|pair| pair[0].user != pair[1].user);
+    (several && found.len() <= SEGMENTS_MAX && owned >= TURNS_SHARE_MIN * all).then_some(found)
 }

@@ -40,14 +40,17 @@ mod part;
 mod parts;
 mod pattern;
 mod period;
+mod segments;
+mod siblings;
 mod spectrum;
 mod sum_table;
 mod summary;
 mod sums;
 mod teams;
+mod tiles;
 
 pub use affinity::{
-    Affinity, Attribution, Cell, Hot, InstanceUser, ObjectGroup, ObjectName, OperationTotals, Team,
+    Affinity, Attribution, Cell, Hot, InstanceUse, ObjectGroup, ObjectName, OperationTotals, Team,
     ThreadTotals, Totals,
 };
 pub use attribute::attribute;
@@ -57,3 +60,5 @@ pub use groups::IN_BRK_HEAP;
 pub use input::{AccessChunks, Input, Operations, Options, ReadError};
 pub use name::{Names, call_site, place};
 pub use pattern::{Pattern, find_pattern};
+pub use segments::{Segment, find_segments};
+pub use tiles::RowShare;

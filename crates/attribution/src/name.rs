@@ -199,7 +199,16 @@ impl<'a> Names<'a> {
     pub fn of(&self, group: &ObjectGroup) -> String {
         let tables = self.tables;
         match &group.name {
-            ObjectName::CallSite(site) => self.of_call_site(*site, group.kind),
+            ObjectName::CallSite(site) => {
+                let name = self.of_call_site(*site, group.kind);
+                let sibling = group
+                    .sibling
+                    .and_then(|id| tables.objects.get(id.0 as usize));
+                match sibling {
+                    Some(object) => format!("{name} #{}", object.order + 1),
+                    None => name,
+                }
+            }
             ObjectName::Symbol(module, _)
                 if is_own_module(module_name(tables, Some(*module)).as_bytes()) =>
             {

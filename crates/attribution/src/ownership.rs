@@ -11,6 +11,8 @@ pub(crate) struct Ownership {
     page_bytes: f64,
     /// Past the last byte that can have been accessed.
     end: f64,
+    /// Each thread's number in the team.
+    numbers: FxHashMap<ThreadIndex, usize>,
     /// By member: pages accessed, ascending, and how much up to and including each.
     members: Vec<Sums>,
     /// The same for all members together.
@@ -132,15 +134,9 @@ pub(crate) fn divergence(p: f64, q: f64) -> f64 {
 }
 
 impl Ownership {
-    /// `cells` by page, in units of samples (`unit` accesses each), of an object of `size_bytes`.
-    pub fn new(
-        cells: &[Cell],
-        team: &Team,
-        page_bytes: u64,
-        size_bytes: u64,
-        unit: f64,
-    ) -> Ownership {
-        let number: FxHashMap<ThreadIndex, usize> = team
+    /// The samples of `cells`, by page, of an object of `size_bytes`.
+    pub fn new(cells: &[Cell], team: &Team, page_bytes: u64, size_bytes: u64) -> Ownership {
+        let numbers: FxHashMap<ThreadIndex, usize> = team
             .threads
             .iter()
             .enumerate()
@@ -149,8 +145,8 @@ impl Ownership {
         let mut members: Vec<Sums> = team.threads.iter().map(|_| Sums::default()).collect();
         let mut all = Sums::default();
         for cell in cells {
-            if let Some(&member) = number.get(&cell.thread) {
-                let samples = f64::from(cell.loads + cell.stores) / unit;
+            if let Some(&member) = numbers.get(&cell.thread) {
+                let samples = f64::from(cell.samples);
                 members[member].push(cell.page, samples);
                 all.push(cell.page, samples);
             }
@@ -175,6 +171,7 @@ impl Ownership {
         Ownership {
             page_bytes: page_bytes as f64,
             end: (past_last * page_bytes).min(size_bytes) as f64,
+            numbers,
             members,
             all,
             shares,
@@ -185,6 +182,11 @@ impl Ownership {
     /// Members with accesses.
     pub fn active(&self) -> usize {
         self.shares.iter().filter(|&&share| share > 0.0).count()
+    }
+
+    /// A thread's number in the team.
+    pub fn member(&self, thread: ThreadIndex) -> Option<usize> {
+        self.numbers.get(&thread).copied()
     }
 
     /// Size of the team.
@@ -199,8 +201,13 @@ impl Ownership {
 
     /// Pieces of `block_bytes`, dealt to the members in order.
     pub fn fit(&self, block_bytes: f64) -> Fit {
+        self.fit_from(0.0, block_bytes)
+    }
+
+    /// The same from an offset on; accesses before it are nobody's.
+    pub fn fit_from(&self, start_bytes: f64, block_bytes: f64) -> Fit {
         let mut fit = Fit::default();
-        self.each_piece(block_bytes, |mine, any, share| {
+        self.each_piece(start_bytes, block_bytes, |mine, any, share| {
             fit.explained += mine;
             fit.chance += any * share;
         });
@@ -215,7 +222,7 @@ impl Ownership {
     /// than all others.
     pub fn pieces(&self, block_bytes: f64) -> (f64, f64) {
         let (mut accessed, mut owned) = (0.0, 0.0);
-        self.each_piece(block_bytes, |mine, any, _| {
+        self.each_piece(0.0, block_bytes, |mine, any, _| {
             if any > 0.0 {
                 accessed += 1.0;
                 owned += f64::from(u8::from(mine > 0.5 * any));
@@ -224,10 +231,10 @@ impl Ownership {
         (accessed, owned)
     }
 
-    /// For each piece: accesses of its owner, of all, and the owner's share of all accesses to the
-    /// object. A page that two pieces meet in counts for both, unless one merely touches it.
-    fn each_piece(&self, block_bytes: f64, mut piece: impl FnMut(f64, f64, f64)) {
-        let pieces = (self.end / block_bytes - 1e-6).ceil() as u64;
+    /// For each piece from an offset on: accesses of its owner, of all, and the owner's share of all accesses to
+    /// the object. A page that two pieces meet in counts for both, unless one merely touches it.
+    fn each_piece(&self, start_bytes: f64, block_bytes: f64, mut piece: impl FnMut(f64, f64, f64)) {
+        let pieces = ((self.end - start_bytes) / block_bytes - 1e-6).ceil() as u64;
         let (mut at, mut at_of_member) = (0, vec![0; self.members.len()]);
         let touched = (self.page_bytes * TOUCHED).min(block_bytes / 4.0);
         let mut next = 0;
@@ -236,8 +243,8 @@ impl Ownership {
             next += 1;
             let member = (number % self.members.len() as u64) as usize;
             let (start, end) = (
-                number as f64 * block_bytes,
-                (number + 1) as f64 * block_bytes,
+                start_bytes + number as f64 * block_bytes,
+                start_bytes + (number + 1) as f64 * block_bytes,
             );
             // Neither is negative: a cast is the floor.
             let first = ((start + touched) / self.page_bytes) as u64;
@@ -258,7 +265,8 @@ impl Ownership {
                     break;
                 };
                 let at_bytes = f64::from(page) * self.page_bytes;
-                next = next.max(((at_bytes / block_bytes) as u64).saturating_sub(1));
+                let number = ((at_bytes - start_bytes) / block_bytes) as u64;
+                next = next.max(number.saturating_sub(1));
             }
         }
     }
@@ -294,10 +302,11 @@ mod tests {
                 loads: loads as f32,
                 stores: 0.0,
                 cost_ns: 0.0,
+                samples: loads as f32,
             }).collect();
             cells.sort_by_key(|cell| cell.page);
             let team = Team { name: "openmp".to_owned(), pid: 1, threads };
-            let mut ownership = Ownership::new(&cells, &team, 4096, 60 * 4096, 1.0);
+            let mut ownership = Ownership::new(&cells, &team, 4096, 60 * 4096);
             let dense = (ownership.fit(block_bytes), ownership.pieces(block_bytes));
             let sums = ownership.members.iter_mut().chain([&mut ownership.all]);
             sums.for_each(|sums| sums.dense.clear());

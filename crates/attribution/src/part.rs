@@ -2,9 +2,7 @@
 
 use nearpage_machine::CpuId;
 use nearpage_recording::{AccessBatch, AccessKind, ObjectKind, ThreadIndex};
-use rustc_hash::FxHashMap;
 
-use crate::sums::SquaredSum;
 use crate::{
     Operations,
     cells::{CELLS_MAX, GROUP_CELLS_MAX, PhasedCells, cells_for},
@@ -12,7 +10,7 @@ use crate::{
     lifetimes::Cursor,
     live::Place,
     sum_table::SumTable,
-    sums::{Amount, HotSum, OperationSum},
+    sums::{Amount, HotSum, OperationSum, Squares},
 };
 
 /// Pairs of group and instruction that a worker counts; far more than programs have.
@@ -25,8 +23,38 @@ pub(crate) struct GroupPart {
     pub loads: OperationSum,
     pub stores: OperationSum,
     pub cells: PhasedCells,
+    /// The same by followed instance: its number in place of a page.
+    pub instances: PhasedCells,
+    /// Squares of weights.
+    pub squares: Squares,
     /// Cells that objects of this size deserve.
     cells_max: usize,
+}
+
+impl GroupPart {
+    /// Accesses that a sample stands for.
+    pub fn sample_weight(&self) -> f64 {
+        let weights = self.loads.weight.saturating_add(self.stores.weight);
+        self.squares.sample_weight(weights)
+    }
+
+    /// Adds what came later.
+    pub fn append(&mut self, later: GroupPart) {
+        self.loads.merge(&later.loads);
+        self.stores.merge(&later.stores);
+        self.squares.merge(later.squares);
+        self.cells.append(later.cells);
+        self.instances.append(later.instances);
+    }
+
+    /// Adds those of another object.
+    pub fn overlay(&mut self, other: GroupPart) {
+        self.loads.merge(&other.loads);
+        self.stores.merge(&other.stores);
+        self.squares.merge(other.squares);
+        self.cells.overlay(other.cells);
+        self.instances.overlay(other.instances);
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -68,16 +96,12 @@ pub(crate) struct Scratch {
 pub(crate) struct Part {
     pub kinds: [u64; 7],
     pub unknown: u64,
-    /// Weights of all accesses, and their squares.
-    pub weights: SquaredSum,
     /// Position in `groups`, by group; `u32::MAX`: not accessed.
     slots: Vec<u32>,
     pub groups: Vec<(u32, GroupPart)>,
     pub threads: Vec<ThreadPart>,
     /// By instruction, group and image of code.
     pub hot: SumTable<(u64, u64), HotSum>,
-    /// By followed object and thread.
-    pub instances: FxHashMap<u64, HotSum>,
     cell_count: usize,
     group_cells_max: usize,
 }
@@ -87,12 +111,10 @@ impl Part {
         Part {
             kinds: [0; 7],
             unknown: 0,
-            weights: SquaredSum::default(),
             slots: vec![u32::MAX; context.groups.groups.len()],
             groups: Vec::new(),
             threads: vec![ThreadPart::default(); context.threads.len()],
             hot: SumTable::default(),
-            instances: FxHashMap::default(),
             cell_count: 0,
             group_cells_max: GROUP_CELLS_MAX,
         }
@@ -177,7 +199,6 @@ impl Part {
             return None;
         }
         let amount = Amount::new(batch.weight[row], batch.cost_ns[row], kind);
-        self.weights.add(amount.weight);
         let cpu = batch.cpu[row];
         let remote = match batch.page_node[row] {
             Some(node) => context.node(cpu).map(|mine| mine != node),
@@ -251,6 +272,10 @@ impl Part {
             &mut part.loads
         }
         .add(amount, remote);
+        part.squares.add(amount);
+        if context.groups.follows(object) {
+            part.instances.add(u64::from(object), thread, amount);
+        }
         if part.cells.add(page, thread, amount) {
             self.cell_count += 1;
             let cells_max = part.cells_max.min(self.group_cells_max);
@@ -264,11 +289,6 @@ impl Part {
             }
         }
         if let Some(sum) = self.hot.entry_within(hot, HOT_PAIRS_MAX) {
-            sum.merge(amount.into());
-        }
-        if context.groups.follows(object) {
-            let by_object = u64::from(object) << 32 | u64::from(thread.0);
-            let sum = self.instances.entry(by_object).or_default();
             sum.merge(amount.into());
         }
     }
@@ -295,7 +315,6 @@ impl Part {
             *mine = mine.saturating_add(other);
         }
         self.unknown = self.unknown.saturating_add(later.unknown);
-        self.weights.append(later.weights);
         self.group_cells_max = self.group_cells_max.min(later.group_cells_max);
         for (group, part) in later.groups {
             let slot = &mut self.slots[group as usize];
@@ -304,10 +323,7 @@ impl Part {
                 self.groups.push((group, part));
                 continue;
             }
-            let mine = &mut self.groups[*slot as usize].1;
-            mine.loads.merge(&part.loads);
-            mine.stores.merge(&part.stores);
-            mine.cells.append(part.cells);
+            self.groups[*slot as usize].1.append(part);
         }
         for (mine, other) in self.threads.iter_mut().zip(later.threads) {
             mine.loads.merge(&other.loads);
@@ -321,9 +337,6 @@ impl Part {
         }
         for (place, sum) in later.hot.iter() {
             self.hot.entry(place).0.merge(*sum);
-        }
-        for (place, sum) in later.instances {
-            self.instances.entry(place).or_default().merge(sum);
         }
     }
 }

@@ -10,8 +10,7 @@ const PARTS_SKILL_MIN: f64 = 0.4;
 
 /// Do a page's surroundings tell who accesses it, better than chance? Tried at several widths, as a
 /// page may have too few samples to tell.
-pub(crate) fn has_parts(cells: &[Cell], unit: f64, all: f64, most: f64) -> bool {
-    let samples = all / unit;
+pub(crate) fn has_parts(cells: &[Cell], samples: f64, most: f64) -> bool {
     let pages = cells.last().map_or(0, |cell| cell.page);
     (0..32)
         .step_by(2)
@@ -46,7 +45,7 @@ pub(crate) fn has_parts(cells: &[Cell], unit: f64, all: f64, most: f64) -> bool 
                     close(&mut bin);
                     number = cell.page >> width;
                 }
-                bin.push((cell.thread, f64::from(cell.loads + cell.stores) / unit));
+                bin.push((cell.thread, f64::from(cell.samples)));
             }
             close(&mut bin);
             let fit = Fit {

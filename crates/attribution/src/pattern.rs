@@ -1,5 +1,7 @@
 //! Patterns: who uses which part of an object.
 
+use std::ops::Range;
+
 use nearpage_recording::ThreadIndex;
 
 use rustc_hash::FxHashMap;
@@ -8,7 +10,9 @@ use crate::{
     Affinity, Cell, Team,
     ownership::{Fit, Ownership, divergence},
     parts::has_parts,
-    period::best_cyclic,
+    period::{best_cyclic, refine},
+    segments::{Segment, segments},
+    tiles::{RowShare, best_tiles},
 };
 
 /// Who uses which part of an object.
@@ -21,14 +25,26 @@ pub enum Pattern {
         /// Which.
         thread: ThreadIndex,
     },
-    /// Several instances, each used by one thread: see [`crate::ObjectGroup::users`].
+    /// Several instances, each used by one thread: see [`crate::ObjectGroup::uses`].
     PrivateEach,
+    /// Several instances, runs of which belong to threads in the order in which they were made: pages of segments are
+    /// numbers of objects, from the first that was used on.
+    PrivateRuns(Vec<Segment>),
     /// Each thread of a team its own contiguous share, in order of the team.
     Block {
         /// Position in [`crate::Attribution::teams`].
         team: usize,
         /// Bytes of one thread's share.
         block_bytes: u64,
+    },
+    /// The same of a part of the object; what is outside it has no accesses to speak of.
+    PartialBlock {
+        /// Position in [`crate::Attribution::teams`].
+        team: usize,
+        /// Bytes of one thread's share.
+        block_bytes: u64,
+        /// Offsets of the part, in bytes.
+        part_bytes: Range<u64>,
     },
     /// Pieces dealt to the threads of a team in order, over and over.
     BlockCyclic {
@@ -39,10 +55,19 @@ pub enum Pattern {
         /// Bytes after which the pattern repeats: the piece × the team's size.
         period_bytes: u64,
     },
+    /// Rows in shares, of each of which the columns are dealt to some threads: tiles of a two-dimensional array.
+    Tiles {
+        /// Bytes of a tile's part of a row.
+        block_bytes: u64,
+        /// Shares of the rows, ascending.
+        shares: Vec<RowShare>,
+    },
     /// All threads everywhere, with stores.
     Shared,
     /// All threads everywhere, loads only.
     ReadShared,
+    /// Contiguous parts, each mostly of one thread, in no order that a rule says.
+    Segments(Vec<Segment>),
     /// Parts belong to threads, but no rule fits: explicit page runs.
     Mixed,
 }
@@ -64,6 +89,15 @@ pub(crate) const EVIDENCE_MIN: f64 = 10.0;
 /// Stores of an object that counts as read-only: sampling mistakes one now and then.
 const STORES_READ_ONLY: f64 = 0.01;
 
+/// What the team of the main thread alone is called.
+const MAIN_TEAM: &str = "main";
+/// A segment's user with this share of its accesses owns it.
+const OWNER_SHARE: f64 = 0.5;
+/// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
+const CLEARER: f64 = 0.05;
+/// More segments than this are no pattern that anybody could follow.
+const SEGMENTS_MAX: usize = 64;
+
 /// Finds the pattern of an object of `size_bytes`.
 ///
 /// The initialisation is left out, but for objects that know nothing else. Block and block-cyclic
@@ -78,9 +112,7 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     } else {
         &affinity.cells
     };
-    let count = |cell: &Cell| f64::from(cell.loads + cell.stores);
-    // Hardware samples stand for many accesses; samples that share a weight still are one each.
-    let unit = affinity.sample_weight.max(1.0);
+    let count = |cell: &Cell| f64::from(cell.samples);
     let all: f64 = cells.iter().map(count).sum();
     let mut by_thread: FxHashMap<ThreadIndex, f64> = FxHashMap::default();
     for cell in cells {
@@ -88,7 +120,7 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
     let mut threads: Vec<(ThreadIndex, f64)> = by_thread.into_iter().collect();
     threads.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let Some(&(first, most)) = threads.first().filter(|_| all / unit >= SAMPLES_MIN) else {
+    let Some(&(first, most)) = threads.first().filter(|_| all >= SAMPLES_MIN) else {
         return Pattern::Unknown;
     };
     if most >= PRIVATE_SHARE * all {
@@ -96,73 +128,278 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        if let Some(pattern) = best_rule(affinity, cells, size_bytes, teams, unit, all) {
-            return pattern;
+        let rule = best_rule(affinity, cells, size_bytes, teams, all);
+        let segments = owned_segments(cells, all, most / all);
+        match (rule, segments) {
+            (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
+                return Pattern::Segments(segments);
+            }
+            (Some((pattern, _)), _) => return pattern,
+            (None, Some((segments, _))) => return Pattern::Segments(segments),
+            (None, None) => {}
         }
-        if has_parts(cells, unit, all, most / all) {
+        if has_parts(cells, all, most / all) {
             return Pattern::Mixed;
         }
     }
     let stores: f64 = cells.iter().map(|cell| f64::from(cell.stores)).sum();
-    if stores <= STORES_READ_ONLY * all {
+    let accesses: f64 = cells.iter().map(Cell::accesses).sum();
+    if stores <= STORES_READ_ONLY * accesses {
         Pattern::ReadShared
     } else {
         Pattern::Shared
     }
 }
 
-/// Block or block-cyclic over the team that accesses the object most.
+/// Block, block-cyclic or tiles over the team that accesses the object most, or over the main thread and that team, and
+/// the skill.
 fn best_rule(
     affinity: &Affinity,
     cells: &[Cell],
     size_bytes: u64,
     teams: &[Team],
-    unit: f64,
     all: f64,
-) -> Option<Pattern> {
-    let (team, ownership) = teams
-        .iter()
-        .enumerate()
+) -> Option<(Pattern, f64)> {
+    let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes);
+    let covers =
+        |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
+    let numbered = teams.iter().enumerate();
+    let found = numbered
         .filter(|(_, team)| team.threads.len() > 1)
-        .map(|(number, team)| {
-            (
-                number,
-                Ownership::new(cells, team, affinity.page_bytes, size_bytes, unit),
-            )
-        })
-        .filter(|(_, ownership)| {
-            ownership.samples * unit >= TEAM_SHARE * all && ownership.active() > 1
-        })
-        .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)))?;
-    let size = size_bytes as f64;
-    let members = ownership.team() as f64;
-    let significant = |fit: &Fit| {
-        fit.skill() >= SKILL_MIN && ownership.samples * fit.divergence() >= EVIDENCE_MIN
-    };
+        .map(|(number, team)| (number, own(team)))
+        .filter(|(_, ownership)| covers(ownership))
+        .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)));
+    let by_team = found.and_then(|(team, ownership)| {
+        let of = Rule {
+            affinity,
+            cells,
+            size_bytes,
+            ownership: &ownership,
+        };
+        let (pattern, skill) = of.best(team, &teams[team])?;
+        Some((pattern, skill * ownership.samples / all))
+    });
+    if by_team.as_ref().is_some_and(|one| one.1 >= SKILL_CLEAR) {
+        return by_team;
+    }
+    // A program may give the main thread a share, too.
+    let joined = teams.iter().filter_map(|team| with_main(teams, team));
+    let found = joined
+        .map(|team| (own(&team), team))
+        .filter(|(ownership, _)| covers(ownership))
+        .max_by(|left, right| left.0.samples.total_cmp(&right.0.samples));
+    let by_joined = found.and_then(|(ownership, team)| {
+        let of = Rule {
+            affinity,
+            cells,
+            size_bytes,
+            ownership: &ownership,
+        };
+        let (pattern, skill) = of.best(0, &team)?;
+        let pattern = dealt(pattern, &team, affinity)?;
+        Some((pattern, skill * ownership.samples / all))
+    });
+    match (by_team, by_joined) {
+        (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
+        (Some(team), _) => Some(team),
+        (None, joined) => joined,
+    }
+}
 
-    // The whole object in shares; pages are the limit of what can be told.
-    let block = size / members;
-    let block_fit = ownership.fit(block);
-    let found = Pattern::Block {
-        team,
-        block_bytes: size_bytes.div_ceil(ownership.team() as u64),
+/// The main thread, then a team of its process that it is not in.
+fn with_main(teams: &[Team], team: &Team) -> Option<Team> {
+    let is_main = |other: &&Team| {
+        other.pid == team.pid && other.name == MAIN_TEAM && other.threads.len() == 1
     };
-    if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
-        return Some(found);
-    }
-    let cyclic = best_cyclic(&ownership, affinity.page_bytes as f64, size)
-        .map(|block| (block, ownership.fit(block)))
-        .filter(|(block, fit)| significant(fit) && pieces_are_owned(&ownership, *block));
-    if significant(&block_fit)
-        && cyclic.is_none_or(|(_, fit)| fit.skill() <= block_fit.skill() + SKILL_TIE)
-    {
-        return Some(found);
-    }
-    let block_bytes = cyclic?.0.round() as u64;
-    Some(Pattern::BlockCyclic {
-        team,
+    let main = teams
+        .iter()
+        .find(is_main)
+        .filter(|_| team.name != MAIN_TEAM)?;
+    let threads = main.threads.iter().chain(&team.threads).copied().collect();
+    Some(Team {
+        threads,
+        ..team.clone()
+    })
+}
+
+/// A rule over threads of no one team: pieces dealt to them in turn.
+fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> {
+    let block_bytes = match pattern {
+        Pattern::Block { block_bytes, .. } | Pattern::BlockCyclic { block_bytes, .. } => {
+            block_bytes
+        }
+        Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } if part_bytes.start == 0 => block_bytes,
+        Pattern::Tiles { .. } => return Some(pattern),
+        _ => return None,
+    };
+    Some(Pattern::Tiles {
         block_bytes,
-        period_bytes: block_bytes * ownership.team() as u64,
+        shares: vec![RowShare {
+            pages: 0..affinity.pages,
+            threads: team.threads.clone(),
+        }],
+    })
+}
+
+/// What a rule is looked for in.
+struct Rule<'a> {
+    affinity: &'a Affinity,
+    cells: &'a [Cell],
+    size_bytes: u64,
+    ownership: &'a Ownership,
+}
+
+impl Rule<'_> {
+    /// The best rule over a team, which patterns name by `team`, and its skill.
+    fn best(&self, team: usize, threads: &Team) -> Option<(Pattern, f64)> {
+        let Self {
+            affinity,
+            cells,
+            size_bytes,
+            ownership,
+        } = *self;
+        let size = size_bytes as f64;
+        let members = ownership.team() as f64;
+        let significant = |fit: &Fit| {
+            fit.skill() >= SKILL_MIN && ownership.samples * fit.divergence() >= EVIDENCE_MIN
+        };
+
+        // The whole object in shares; pages are the limit of what can be told.
+        let block = size / members;
+        let block_fit = ownership.fit(block);
+        let found = Pattern::Block {
+            team,
+            block_bytes: size_bytes.div_ceil(ownership.team() as u64),
+        };
+        if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
+            return Some((found, block_fit.skill()));
+        }
+        if let Some(partial) = best_partial(ownership, cells, affinity.page_bytes)
+            && significant(&partial.fit)
+            && partial.fit.skill() > block_fit.skill() + SKILL_TIE
+        {
+            return Some((partial.pattern(team, size_bytes), partial.fit.skill()));
+        }
+        let cyclic = best_cyclic(ownership, affinity.page_bytes as f64, size)
+            .map(|block| (block, ownership.fit(block)))
+            .filter(|(block, fit)| significant(fit) && pieces_are_owned(ownership, *block));
+        if significant(&block_fit)
+            && cyclic.is_none_or(|(_, fit)| fit.skill() <= block_fit.skill() + SKILL_TIE)
+        {
+            return Some((found, block_fit.skill()));
+        }
+        let Some((block, fit)) = cyclic else {
+            let tiles = best_tiles(affinity, cells, threads)?;
+            let skill = tiles.fit.skill();
+            let pattern = Pattern::Tiles {
+                block_bytes: tiles.block_bytes.round() as u64,
+                shares: tiles.shares,
+            };
+            return significant(&tiles.fit).then_some((pattern, skill));
+        };
+        let block_bytes = block.round() as u64;
+        let pattern = Pattern::BlockCyclic {
+            team,
+            block_bytes,
+            period_bytes: block_bytes * ownership.team() as u64,
+        };
+        Some((pattern, fit.skill()))
+    }
+}
+
+/// A block distribution over a part of an object.
+struct Partial {
+    start_bytes: f64,
+    block_bytes: f64,
+    end_bytes: f64,
+    fit: Fit,
+}
+
+impl Partial {
+    fn pattern(&self, team: usize, size_bytes: u64) -> Pattern {
+        let end_bytes = (self.end_bytes.round() as u64).min(size_bytes);
+        Pattern::PartialBlock {
+            team,
+            block_bytes: self.block_bytes.round() as u64,
+            part_bytes: (self.start_bytes.round() as u64).min(end_bytes)..end_bytes,
+        }
+    }
+}
+
+/// Where the object's segments are the team's in order, one each, the equal shares that explain them best: of all from
+/// the object's beginning, where those do as well, else of what is used.
+fn best_partial(ownership: &Ownership, cells: &[Cell], page_bytes: u64) -> Option<Partial> {
+    let found = segments(cells);
+    let mut owned: Vec<(usize, &Segment, &Segment)> = Vec::new();
+    for segment in found.iter().filter(|one| one.share >= OWNER_SHARE) {
+        let member = ownership.member(segment.user)?;
+        match owned.last_mut() {
+            Some(last) if last.0 == member => last.2 = segment,
+            _ => owned.push((member, segment, segment)),
+        }
+    }
+    let team = ownership.team();
+    if !owned.iter().map(|one| one.0).eq(0..team) {
+        return None;
+    }
+    let page = page_bytes as f64;
+    let first_bytes = f64::from(owned[0].1.first_page) * page;
+    let end_bytes = (f64::from(owned[team - 1].2.last_page) + 1.0) * page;
+    // Between the last page that one is seen on and the first of the next.
+    let boundary = |pair: &[(usize, &Segment, &Segment)]| {
+        0.5 * page * (f64::from(pair[0].2.last_page) + 1.0 + f64::from(pair[1].1.first_page))
+    };
+    let boundaries: Vec<f64> = owned.windows(2).map(boundary).collect();
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for (number, boundary) in boundaries.iter().enumerate() {
+        sum += boundary * (number + 1) as f64;
+        squares += ((number + 1) * (number + 1)) as f64;
+    }
+    let shares = team as f64;
+    let (from_start, _) = refine(ownership, (sum / squares).max(page), page);
+    let of_used = (end_bytes - first_bytes) / shares;
+    let mut candidates = vec![(0.0, from_start), (first_bytes, of_used)];
+    if let [second, .., last] = boundaries[..] {
+        let block = (last - second) / (shares - 2.0);
+        candidates.push(((second - block).max(0.0), block));
+    }
+    let mut best: Option<Partial> = None;
+    for (start_bytes, block_bytes) in candidates {
+        let fit = ownership.fit_from(start_bytes, block_bytes);
+        // The last share may be smaller, but is one.
+        let is_one_round = start_bytes + shares * block_bytes > end_bytes - page;
+        let known = best.as_ref().map_or(f64::MIN, |best| best.fit.skill());
+        if is_one_round && fit.skill() > known + SKILL_TIE {
+            best = Some(Partial {
+                start_bytes,
+                block_bytes,
+                end_bytes: end_bytes.min(start_bytes + shares * block_bytes),
+                fit,
+            });
+        }
+    }
+    best
+}
+
+/// The object's segments and their skill, where their users explain clearly more than the thread with the share
+/// `most` of its accesses does, and few enough to be looked at.
+fn owned_segments(cells: &[Cell], samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
+    let found = segments(cells);
+    let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
+    // Each segment's owner and beginning are chosen to suit its samples.
+    let chosen = 2.0 * found.len() as f64;
+    let fit = Fit {
+        explained: ((owned - chosen) / samples).clamp(0.0, 1.0),
+        chance: most,
+    };
+    let is_clear = fit.skill() >= SKILL_MIN && samples * fit.divergence() >= EVIDENCE_MIN;
+    (is_clear && (2..=SEGMENTS_MAX).contains(&found.len())).then(|| {
+        let skill = fit.skill();
+        (found, skill)
     })
 }
 

@@ -105,9 +105,12 @@ fn peaks(ownership: &Ownership) -> Vec<f64> {
         .collect()
 }
 
+/// Samples that the best size of pieces explains by chance, about.
+const CHANCE_SAMPLES: f64 = 3.0;
+
 /// Moves from a coarse size of pieces to the one that explains most, then to the roundest of those
 /// that explain as much. Returns it with its skill.
-fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
+pub(crate) fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
     let end = ownership.end_page() as f64 * page;
     let pieces = (end / coarse).max(1.0);
     let skill = |block: f64| ownership.fit(block).skill();
@@ -129,12 +132,10 @@ fn refine(ownership: &Ownership, coarse: f64, page: f64) -> (f64, f64) {
         }
         reach /= 4.0;
     }
-    let (low, high) = plateau(
-        &skill,
-        best,
-        best_skill - 1.0 / ownership.samples.max(100.0),
-        page / pieces,
-    );
+    // The best size fits chance, too: by some samples. Where the last boundary is, no sample nearer than the next says.
+    let by_chance = CHANCE_SAMPLES / ownership.samples.max(100.0);
+    let apart = page.max(end / ownership.samples.max(1.0));
+    let (low, high) = plateau(&skill, best, best_skill - by_chance, apart / pieces);
     let round = roundest(low.max(page), high);
     let block = if skill(round) >= best_skill - SKILL_TIE {
         round

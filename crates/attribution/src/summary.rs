@@ -5,15 +5,16 @@ use nearpage_recording::{ObjectId, ObjectKind, ThreadIndex};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    AccessChunks, Affinity, Attribution, Input, InstanceUser, ObjectGroup, Options, Pattern, Team,
+    AccessChunks, Affinity, Attribution, Input, InstanceUse, ObjectGroup, Options, Pattern, Team,
     ThreadTotals, Totals,
     cells::Cells,
     context::Context,
     find_pattern,
     first_touches::first_touches,
     groups::Group,
-    instances::{each_its_own, instances_by_group},
+    instances::{costliest, each_its_own, in_turn, uses},
     part::{GroupPart, Part, ThreadPart},
+    siblings::{self, Row},
     sums::{CellSum, HotSum, accesses, nanoseconds},
     teams::teams,
 };
@@ -39,25 +40,26 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
             .or_default()
             .push(((instruction, place as u32), *sum));
     }
-    let mut instances = instances_by_group(groups, part.instances);
     let mut first_touches = first_touches(input, context);
 
-    let mut objects: Vec<(u32, ObjectGroup)> = Vec::with_capacity(part.groups.len());
-    for (number, group_part) in part.groups {
-        let group = &groups.groups[number as usize];
-        let uses = match group.is_only {
-            true => (vec![ObjectId(group.first)], Vec::new()),
-            false => instances.remove(&number).unwrap_or_default(),
-        };
-        let details = Details {
-            uses,
+    let row = |(number, part): (u32, GroupPart)| Row {
+        number,
+        part,
+        details: Details {
             hot: hot.remove(&number).unwrap_or_default(),
             first_touches: first_touches.remove(&number).unwrap_or_default(),
-            sample_weight: part.weights.sample_weight(),
-        };
-        let object = object(group, group_part, details, context, options, &teams);
-        objects.push((number, object));
-    }
+        },
+    };
+    let rows = part.groups.into_iter().map(row).collect();
+    let rows = siblings::rows(groups, rows, options.page_bytes, &teams);
+    let mut objects: Vec<(u32, ObjectGroup)> = rows
+        .into_iter()
+        .map(|row| {
+            let group = &groups.groups[row.number as usize];
+            let object = object(group, row.part, row.details, context, options, &teams);
+            (row.number, object)
+        })
+        .collect();
     objects.sort_by(|(a, left), (b, right)| {
         let by = |group: &ObjectGroup| (group.cost_ns(), group.accesses());
         by(right)
@@ -92,13 +94,24 @@ pub(crate) fn summarise<A: AccessChunks + ?Sized>(
 }
 
 /// What was found of a group besides its sums.
-struct Details {
-    /// The objects that were sampled, and who used each.
-    uses: (Vec<ObjectId>, Vec<InstanceUser>),
+pub(crate) struct Details {
     hot: Vec<HotPlace>,
     first_touches: Vec<(u32, ThreadIndex)>,
-    /// Weight of a sample.
-    sample_weight: f64,
+}
+
+impl Details {
+    /// Adds what was found of another object.
+    pub fn merge(&mut self, other: Details) {
+        let mut hot: FxHashMap<(u64, u32), HotSum> = self.hot.drain(..).collect();
+        for (place, sum) in other.hot {
+            hot.entry(place).or_default().merge(sum);
+        }
+        self.hot.extend(hot);
+        self.first_touches.extend(other.first_touches);
+        // Of several, the first object's.
+        self.first_touches.sort_by_key(|&(page, _)| page);
+        self.first_touches.dedup_by_key(|(page, _)| *page);
+    }
 }
 
 /// A group's sums and what else is known of it.
@@ -128,11 +141,15 @@ fn object(
     threads.sort_unstable_by_key(|&(thread, ..)| thread);
 
     let affinity = Affinity {
-        sample_weight: details.sample_weight,
+        sample_weight: part.sample_weight(),
         ..affinity(options.page_bytes, group.size_bytes, cells, initialisation)
     };
-    let (samples, users) = details.uses;
-    let pattern = pattern(group, &affinity, &users, teams);
+    let uses = uses(&part.instances);
+    let samples = match group.is_only {
+        true => vec![ObjectId(group.first)],
+        false => costliest(&uses),
+    };
+    let pattern = pattern(group, &affinity, &uses, teams);
     let mut touches = details.first_touches;
     for (page, _) in &mut touches {
         *page >>= cells.shift();
@@ -151,6 +168,7 @@ fn object(
         name: group.name.clone(),
         size_bytes: group.size_bytes,
         instances: group.instances.round().max(1.0) as u64,
+        sibling: group.parent.map(|_| ObjectId(group.first)),
         samples,
         loads: part.loads.totals(),
         stores: part.stores.totals(),
@@ -158,16 +176,22 @@ fn object(
         hot: context.code.costliest(hot, HOT_MAX),
         affinity,
         first_touches: touches,
-        users,
+        uses,
         pattern,
     }
 }
 
-fn pattern(group: &Group, affinity: &Affinity, users: &[InstanceUser], teams: &[Team]) -> Pattern {
+fn pattern(group: &Group, affinity: &Affinity, uses: &[InstanceUse], teams: &[Team]) -> Pattern {
+    if let Some(runs) = in_turn(uses) {
+        return match each_its_own(uses) {
+            true => Pattern::PrivateEach,
+            false => Pattern::PrivateRuns(runs),
+        };
+    }
     match group.kind {
         // Whose else should a stack be? Many of them lie over each other here.
         ObjectKind::Stack | ObjectKind::Tls if !group.is_only => Pattern::PrivateEach,
-        _ if each_its_own(users) => Pattern::PrivateEach,
+        _ if each_its_own(uses) => Pattern::PrivateEach,
         // No thread has a part of it, whatever it happens to run.
         ObjectKind::Code => {
             let as_one = Affinity {
@@ -194,7 +218,12 @@ fn thread_totals(part: ThreadPart) -> ThreadTotals {
     }
 }
 
-fn affinity(page_bytes: u64, size_bytes: u64, cells: &Cells, initialisation: &Cells) -> Affinity {
+pub(crate) fn affinity(
+    page_bytes: u64,
+    size_bytes: u64,
+    cells: &Cells,
+    initialisation: &Cells,
+) -> Affinity {
     let page_bytes = page_bytes << cells.shift();
     let (cells, initialisation) = (cells.sorted(), initialisation.sorted());
     // One more than the size says where the object begins inside a page and ends in another.

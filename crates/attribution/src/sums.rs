@@ -33,35 +33,6 @@ impl Amount {
     }
 }
 
-/// Weights and their squares.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SquaredSum {
-    sum: u128,
-    squares: u128,
-}
-
-impl SquaredSum {
-    #[inline]
-    pub fn add(&mut self, weight: u64) {
-        let weight = u128::from(weight);
-        self.sum = self.sum.saturating_add(weight);
-        self.squares = self.squares.saturating_add(weight * weight);
-    }
-
-    pub fn append(&mut self, other: Self) {
-        self.sum = self.sum.saturating_add(other.sum);
-        self.squares = self.squares.saturating_add(other.squares);
-    }
-
-    /// The mean weight, by weight; 0 where there are none.
-    pub fn sample_weight(&self) -> f64 {
-        match self.sum {
-            0 => 0.0,
-            sum => self.squares as f64 / sum as f64 / WEIGHT_ONE,
-        }
-    }
-}
-
 /// A weight as a number of accesses.
 pub(crate) fn accesses(weight: u64) -> f64 {
     weight as f64 / WEIGHT_ONE
@@ -111,12 +82,38 @@ impl OperationSum {
     }
 }
 
+/// Squares of weights: with their sum they tell how many samples there are in effect.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Squares(u128);
+
+impl Squares {
+    #[inline]
+    pub fn add(&mut self, amount: Amount) {
+        // Weights have at most 46 bits, so no sum of squares of a recording's accesses overflows.
+        self.0 += u128::from(amount.weight) * u128::from(amount.weight);
+    }
+
+    pub fn merge(&mut self, other: Squares) {
+        self.0 += other.0;
+    }
+
+    /// Accesses that a sample stands for, given the sum of weights: as many samples of this one weight say as much
+    /// as those of different weights do (Kish's effective sample size).
+    pub fn sample_weight(self, sum: u64) -> f64 {
+        match sum {
+            0 => 0.0,
+            sum => self.0 as f64 / sum as f64 / WEIGHT_ONE,
+        }
+    }
+}
+
 /// Loads and stores of one page by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CellSum {
     pub loads: u64,
     pub stores: u64,
     pub cost: u64,
+    pub samples: u64,
 }
 
 impl CellSum {
@@ -127,12 +124,14 @@ impl CellSum {
         let stored = if amount.store { amount.weight } else { 0 };
         self.stores = self.stores.saturating_add(stored);
         self.loads = self.loads.saturating_add(amount.weight - stored);
+        self.samples += 1;
     }
 
     pub fn merge(&mut self, other: &CellSum) {
         self.loads = self.loads.saturating_add(other.loads);
         self.stores = self.stores.saturating_add(other.stores);
         self.cost = self.cost.saturating_add(other.cost);
+        self.samples += other.samples;
     }
 }
 

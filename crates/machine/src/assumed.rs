@@ -2,16 +2,20 @@
 //!
 //! The kernel tells nodes, CPUs and distances, not bandwidths. A planner that took memory without
 //! figures for memory without limits would leave what all threads share on one node. So a node's
-//! controller is assumed to be just busy when all of the node's CPUs wait for it: it serves, at its
-//! unloaded latency, one line at a time for each of them.
+//! controller is assumed to be half busy when all of the node's CPUs wait for it: it serves, at its
+//! unloaded latency, two lines at a time for each of them.
 //!
 //! By the published figures of `carrefour-a`, `carrefour-b`, `xeon-2` and `epyc-8` a controller serves
 //! 3 to 8 lines at a time for each CPU, each of which may ask for 8 to 22. How many a CPU that waits
 //! has asked for depends on the program: one where it follows pointers, all where it streams. So a
-//! waiting CPU asks for between 0.1 and 4 times its share of the controller; one share is assumed.
+//! waiting CPU asks for between 0.1 and 4 times its share of the controller; half a share is assumed, about the
+//! geometric mean of the two.
 //! Of links nothing is assumed: which there are is not known.
 
 use crate::Machine;
+
+/// Lines that a controller serves at a time for each CPU of its node.
+const LINES_A_CPU: f64 = 2.0;
 
 /// A machine with what is assumed of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,11 +40,12 @@ impl Machine {
         let local_ns = local.fold(f64::INFINITY, f64::min);
         let cpus = self.nodes.iter().map(|node| node.cpus.as_slice().len());
         let cpus = cpus.max().unwrap_or(0).max(1);
-        let bytes_per_s = cpus as f64 * f64::from(timing.line_bytes) / local_ns * 1e9;
+        let lines = LINES_A_CPU * cpus as f64;
+        let bytes_per_s = lines * f64::from(timing.line_bytes) / local_ns * 1e9;
         let mut machine = self.clone();
         machine.memory.bandwidth_bytes_per_s = Some(bytes_per_s);
         let words = format!(
-            "no bandwidths are known of {}; its memory is assumed to be just busy when all CPUs of a node \
+            "no bandwidths are known of {}; its memory is assumed to be half busy when all CPUs of a node \
              wait for it ({:.1} GB/s a node): measure it with `nearpage machine --measure`",
             self.name,
             bytes_per_s / 1e9
@@ -62,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn all_cpus_of_a_node_keep_its_memory_busy() {
-        // Six lines of 64 bytes in 100 ns, ten times the distance.
+    fn all_cpus_of_a_node_keep_its_memory_half_busy() {
+        // Twelve lines of 64 bytes in 100 ns, ten times the distance.
         let assumed = discovered("")
             .with_assumed_bandwidth()
             .expect("nothing is known");
         let timing = assumed.machine.timing().expect("timing");
-        assert_eq!(timing.memory_bandwidth_bytes_per_s, Some(3.84e9));
-        assert!(assumed.words.contains("3.8 GB/s"), "{}", assumed.words);
+        assert_eq!(timing.memory_bandwidth_bytes_per_s, Some(7.68e9));
+        assert!(assumed.words.contains("7.7 GB/s"), "{}", assumed.words);
         assert_eq!(assumed.machine.with_assumed_bandwidth(), None);
     }
 

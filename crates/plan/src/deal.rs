@@ -1,7 +1,9 @@
 //! From patterns over threads to sequences of nodes: who gets which part of an object.
 
 use nearpage_machine::{NodeId, several};
-use nearpage_wire::compact_plan::{BRK_HEAP_BYTES_MAX, RULE_WEAK, Rule, Run, placement, subject};
+use nearpage_wire::compact_plan::{
+    BRK_HEAP_BYTES_MAX, NONE, RULE_WEAK, Rule, Run, placement, subject,
+};
 
 use crate::compact::{Tables, run};
 use crate::{Error, Owner, PageRun, Placement, Target, Team};
@@ -72,6 +74,17 @@ impl Dealer<'_> {
                     weights: self.tables.add_weights(nodes),
                     ..place(placement::WEIGHTED_INTERLEAVE)
                 }
+            }
+            // Objects of some numbers are a run of a call site's.
+            Placement::Whole(owner) if rule.order != [0, NONE] => {
+                let nodes = self.run_owner_nodes(owner, false)?;
+                let parts = parts(rule.order, nodes.len());
+                let rules = parts.into_iter().zip(nodes).map(|(order, node)| Rule {
+                    order,
+                    nodes: self.tables.add_nodes([node]),
+                    ..place(placement::NODE)
+                });
+                return Ok(rules.collect());
             }
             Placement::Whole(owner) => {
                 let node = self.owner_node(owner)?;
@@ -161,6 +174,33 @@ impl Dealer<'_> {
         }
     }
 
+    /// The nodes of a run's owner, one after the other along the run. In a team of another size than the planned one the
+    /// owner is the threads that have its share of the team: the middle one of fewer, all of more, in the order in which
+    /// owners follow each other.
+    fn run_owner_nodes(&mut self, owner: &Owner, descends: bool) -> Result<Vec<NodeId>, Error> {
+        let Owner::Thread { team, index } = owner else {
+            return Ok(vec![self.owner_node(owner)?]);
+        };
+        let name = self.team_name(team)?;
+        let planned = self.teams.iter().find(|team| team.name == name);
+        let planned = planned.map_or(0, |team| u64::from(team.threads));
+        let nodes = self.team_nodes(team)?;
+        let (now, index) = (nodes.len() as u64, u64::from(*index));
+        if !self.period_is_kept || planned == now || index >= planned {
+            return Ok(vec![self.owner_node(owner)?]);
+        }
+        let [first, end] = [index * now / planned, (index + 1) * now / planned];
+        if first >= end {
+            let middle = (2 * index + 1) * now / (2 * planned);
+            return Ok(vec![nodes[middle.min(now - 1) as usize]]);
+        }
+        let mut share = nodes[first as usize..end as usize].to_vec();
+        if descends {
+            share.reverse();
+        }
+        Ok(share)
+    }
+
     /// The rule with page runs: exactly as planned where its objects have the planned size.
     fn place_runs(&mut self, rule: Rule, runs: &[PageRun]) -> Result<Vec<Rule>, Error> {
         let page_bytes = u64::from(self.target.page_bytes);
@@ -183,7 +223,7 @@ impl Dealer<'_> {
                     nodes: self.shares(&owned, planned_bytes, pages),
                     ..rule
                 };
-                if rule.order != [0, nearpage_wire::compact_plan::NONE] {
+                if rule.order != [0, NONE] {
                     // Bounds would change what is counted; of the same size the shares are the pages.
                     return Ok(vec![scaled]);
                 }
@@ -212,17 +252,30 @@ impl Dealer<'_> {
 
     /// Begin, end and node of each run, in bytes.
     fn owned_bytes(&mut self, runs: &[PageRun]) -> Result<Vec<(u64, u64, NodeId)>, Error> {
-        let bytes = self.plan_page_bytes;
-        let owned = runs.iter().map(|run| {
+        let bytes = self.plan_page_bytes.max(1);
+        let mut owned = Vec::with_capacity(runs.len());
+        for (number, run) in runs.iter().enumerate() {
             let start = run.first_page.saturating_mul(bytes);
-            let end = run.first_page.saturating_add(run.pages);
-            Ok((
-                start,
-                end.saturating_mul(bytes),
-                self.owner_node(&run.owner)?,
-            ))
-        });
-        owned.collect()
+            let end = run
+                .first_page
+                .saturating_add(run.pages)
+                .saturating_mul(bytes);
+            let beside = number.checked_sub(1).and_then(|before| runs.get(before));
+            let descends = match (beside, runs.get(number + 1)) {
+                (Some(before), _) => is_after(&before.owner, &run.owner),
+                (None, Some(next)) => is_after(&run.owner, &next.owner),
+                (None, None) => false,
+            };
+            let nodes = self.run_owner_nodes(&run.owner, descends)?;
+            let part = |at: usize| {
+                let offset = u128::from(end - start) * at as u128 / nodes.len() as u128;
+                // Whole pages.
+                (start + offset as u64) / bytes * bytes
+            };
+            let parts = (0..nodes.len()).map(|at| (part(at), part(at + 1), nodes[at]));
+            owned.extend(parts.filter(|part| part.0 < part.1));
+        }
+        Ok(owned)
     }
 
     /// Pages that a static object has now, and that it had in the plan, whose runs end at `end`; none
@@ -279,6 +332,30 @@ impl Dealer<'_> {
     }
 }
 
+/// Does one thread of a team come after another of it?
+fn is_after(one: &Owner, other: &Owner) -> bool {
+    match (one, other) {
+        (
+            Owner::Thread { team, index },
+            Owner::Thread {
+                team: other_team,
+                index: other,
+            },
+        ) => team == other_team && index > other,
+        _ => false,
+    }
+}
+
+/// First and last numbers in equal parts, as many as there are numbers at most.
+fn parts([first, last]: [u32; 2], count: usize) -> Vec<[u32; 2]> {
+    let all = u64::from(last.saturating_sub(first)) + 1;
+    let count = (count as u64).min(all);
+    let begin = |part: u64| u64::from(first) + all * part / count;
+    (0..count)
+        .map(|part| [begin(part) as u32, (begin(part + 1) - 1) as u32])
+        .collect()
+}
+
 /// Runs in units of `page_bytes`, strictly ascending, neighbours on different nodes; times
 /// `scale.0 / scale.1`.
 fn page_runs(owned: &[(u64, u64, NodeId)], page_bytes: u64, scale: Option<(u64, u64)>) -> Vec<Run> {
@@ -302,4 +379,24 @@ fn page_runs(owned: &[(u64, u64, NodeId)], page_bytes: u64, scale: Option<(u64, 
         }
     }
     runs
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::parts;
+
+    proptest! {
+        #[test]
+        fn parts_have_every_number_once(first in any::<u32>(), more in any::<u32>(), count in 1usize..40) {
+            let last = first.saturating_add(more);
+            let found = parts([first, last], count);
+            prop_assert!(found.len() <= count);
+            prop_assert_eq!((found[0][0], found[found.len() - 1][1]), (first, last));
+            for pair in found.windows(2) {
+                prop_assert_eq!(u64::from(pair[0][1]) + 1, u64::from(pair[1][0]));
+            }
+        }
+    }
 }

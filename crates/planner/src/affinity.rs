@@ -13,13 +13,13 @@
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern};
+use nearpage_attribution::{Affinity, Cell, ObjectGroup, Pattern, find_segments};
 use nearpage_machine::several;
 use nearpage_online::best_node::{cost_on, hop_sensitive, same, uniform};
 use nearpage_plan::{Owner, PageRun, Placement};
 use nearpage_recording::ThreadIndex;
 
-use crate::blocks::whole_pages;
+use crate::blocks::{over_part, whole_pages};
 use crate::context::Context;
 use crate::holder::{Holder, Layout};
 use crate::parameters::Parameters;
@@ -110,6 +110,67 @@ pub(crate) fn place(
     }
 }
 
+/// Each segment of an object near its users ([`nearpage_attribution::find_segments`]), and how many there are; none
+/// where all would be at one place.
+pub(crate) fn by_segments(
+    context: &Context,
+    group: &ObjectGroup,
+    equation: Equation,
+) -> Option<(Placement, usize)> {
+    let (affinity, places) = (&group.affinity, &context.places);
+    let unit = affinity.page_bytes.max(context.page_bytes).max(1);
+    let mut runs: Vec<Run> = Vec::new();
+    // Where the last segment ended.
+    let mut ended = 0;
+    for segment in find_segments(affinity) {
+        let first = affinity
+            .cells
+            .partition_point(|cell| cell.page < segment.first_page);
+        let end = affinity
+            .cells
+            .partition_point(|cell| cell.page <= segment.last_page);
+        let histogram = places.histogram(&affinity.cells[first..end]);
+        let Some(place) = best_place(&histogram, places, equation) else {
+            continue;
+        };
+        let [begins, ends] = [segment.first_page, segment.last_page + 1].map(u64::from);
+        match runs.last_mut() {
+            Some(last) if last.place == place => {}
+            Some(last) => {
+                // Nothing is known of the pages between two segments: half of them to each.
+                last.end = (ended + begins).div_ceil(2);
+                let first = last.end;
+                runs.push(Run {
+                    first,
+                    end: first,
+                    place,
+                });
+            }
+            None => runs.push(Run {
+                first: 0,
+                end: 0,
+                place,
+            }),
+        }
+        ended = ends;
+    }
+    let pages = group.size_bytes.div_ceil(unit).max(ended);
+    runs.last_mut()?.end = pages;
+    let count = runs.len();
+    let placed = owned(context, affinity, &runs, unit, None);
+    (count > 1 && placed.len() == count).then_some((Placement::Runs(placed), count))
+}
+
+fn best_place(histogram: &[(usize, f64)], places: &Places, equation: Equation) -> Option<usize> {
+    match (equation, places.weights()) {
+        (Equation::HopSensitive, Some(weights)) => {
+            hop_sensitive(histogram, weights, places.holds())
+        }
+        // Threads that stand in for nodes are all equally far: Eq. 2 is Eq. 1.
+        _ => uniform(histogram, places.holds()),
+    }
+}
+
 fn choices(affinity: &Affinity, places: &Places, equation: Equation, unit: u64) -> Vec<Choice> {
     let page_of = |cell: &Cell| u64::from(cell.page) * affinity.page_bytes / unit;
     affinity
@@ -117,16 +178,9 @@ fn choices(affinity: &Affinity, places: &Places, equation: Equation, unit: u64) 
         .chunk_by(|a, b| page_of(a) == page_of(b))
         .filter_map(|cells| {
             let histogram = places.histogram(cells);
-            let place = match (equation, places.weights()) {
-                (Equation::HopSensitive, Some(weights)) => {
-                    hop_sensitive(&histogram, weights, places.holds())
-                }
-                // Threads that stand in for nodes are all equally far: Eq. 2 is Eq. 1.
-                _ => uniform(&histogram, places.holds()),
-            };
             Some(Choice {
                 page: page_of(&cells[0]),
-                place: place?,
+                place: best_place(&histogram, places, equation)?,
                 histogram,
             })
         })
@@ -170,6 +224,11 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         Pattern::Block { team, .. } => Some(Placement::Block {
             team: context.team_name(team)?,
         }),
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            ref part_bytes,
+        } => over_part(context, team, block_bytes, part_bytes, group.size_bytes),
         Pattern::BlockCyclic {
             team, block_bytes, ..
         } => Some(Placement::BlockCyclic {
@@ -178,8 +237,11 @@ fn pattern_placement(context: &Context, group: &ObjectGroup) -> Option<Placement
         }),
         Pattern::Unknown
         | Pattern::PrivateEach
+        | Pattern::PrivateRuns(_)
         | Pattern::Shared
         | Pattern::ReadShared
+        | Pattern::Segments(_)
+        | Pattern::Tiles { .. }
         | Pattern::Mixed => None,
     }
 }

@@ -1,14 +1,14 @@
 //! Call sites that allocate several objects, each for another thread: `for k in threads: a[k] = malloc(…)`.
 //!
 //! Laid over each other such objects look shared by everybody. What decides is who uses which
-//! instance. Where every instance has its main user, runs of instances (by order of allocation, the
-//! way a plan recognises them) go to their users. Instances without a sample follow the sampled one
-//! before them, or after them at the beginning: what is allocated in turn is mostly used in turn
-//! (the "silent regions" of Marathe §4, by object instead of page).
+//! instance. The sequence of instances (by order of allocation, the way a plan recognises them) is cut into
+//! segments, as the pages of an object are; each goes to the thread that uses it most. Instances without
+//! a sample go with the nearest: what is allocated in turn is mostly used in turn (the "silent regions" of
+//! Marathe §4, by object instead of page).
 
 use std::collections::BTreeMap;
 
-use nearpage_attribution::ObjectGroup;
+use nearpage_attribution::{Affinity, Cell, ObjectGroup, find_segments};
 use nearpage_recording::{Object, ThreadIndex};
 
 use crate::context::Context;
@@ -40,104 +40,127 @@ pub(crate) struct InstanceRun {
     pub share: f64,
 }
 
-/// A sampled instance with its main user.
-struct Sample<'a> {
+/// What a thread did to an instance.
+struct Use<'a> {
     object: &'a Object,
-    user: ThreadIndex,
-    share: f64,
+    thread: ThreadIndex,
     accesses: f64,
+    samples: f64,
 }
 
-fn samples<'a>(context: &Context<'a>, group: &ObjectGroup) -> Vec<Sample<'a>> {
-    group
-        .samples
+fn uses<'a>(context: &Context<'a>, group: &ObjectGroup) -> Vec<Use<'a>> {
+    let known = group
+        .uses
         .iter()
-        .zip(&group.users)
-        .filter(|(_, user)| context.places.knows(user.thread))
-        .filter_map(|(id, user)| {
-            let object = context.tables.objects.get(id.0 as usize)?;
-            Some(Sample {
-                object,
-                user: user.thread,
-                share: user.share,
-                accesses: user.accesses,
+        .filter(|one| context.places.knows(one.thread));
+    known
+        .filter_map(|one| {
+            Some(Use {
+                object: context.tables.objects.get(one.object.0 as usize)?,
+                thread: one.thread,
+                accesses: one.accesses,
+                samples: one.samples,
             })
         })
         .collect()
 }
 
+/// Uses by the order of the thread that allocated what is used, and of what it allocated.
+fn by_allocator(context: &Context, uses: &[Use]) -> BTreeMap<u32, Vec<Cell>> {
+    let mut found: BTreeMap<u32, Vec<Cell>> = BTreeMap::new();
+    for one in uses {
+        let allocator = one.object.thread;
+        let allocator = allocator.and_then(|thread| context.tables.threads.get(thread.0 as usize));
+        let Some(allocator) = allocator else { continue };
+        found.entry(allocator.order).or_default().push(Cell {
+            page: one.object.order,
+            thread: one.thread,
+            loads: one.accesses as f32,
+            stores: 0.0,
+            samples: one.samples as f32,
+            cost_ns: 0.0,
+        });
+    }
+    for cells in found.values_mut() {
+        cells.sort_by_key(|cell| (cell.page, cell.thread));
+    }
+    found
+}
+
 /// What a group's instances tell.
 pub(crate) fn of(context: &Context, group: &ObjectGroup, parameters: &Parameters) -> Instances {
-    let samples = samples(context, group);
-    let all: f64 = samples.iter().map(|sample| sample.accesses).sum();
-    let by_user: f64 = samples
+    let uses = uses(context, group);
+    let all: f64 = uses.iter().map(|one| one.samples).sum();
+    let accesses: f64 = uses.iter().map(|one| one.accesses).sum();
+    let one_instance = uses
         .iter()
-        .map(|sample| sample.accesses * sample.share)
-        .sum();
-    let one_user = samples.iter().all(|sample| sample.user == samples[0].user);
-    if samples.len() < 2 || one_user || by_user < parameters.instance_share_min * all {
+        .all(|one| std::ptr::eq(one.object, uses[0].object));
+    let one_user = uses.iter().all(|one| one.thread == uses[0].thread);
+    if one_instance || one_user {
         return Instances::Together;
     }
-    let own = |sample: &&Sample| sample.object.thread == Some(sample.user);
-    let by_allocator: f64 = samples
+    let own = uses
         .iter()
-        .filter(own)
-        .map(|sample| sample.accesses * sample.share)
-        .sum();
-    if by_allocator >= parameters.first_touch_local_min * all {
+        .filter(|one| one.object.thread == Some(one.thread));
+    let by_allocators: f64 = own.map(|one| one.samples).sum();
+    if by_allocators >= parameters.first_touch_local_min * all {
         return Instances::OwnAllocator;
     }
-    let mut by_allocating: BTreeMap<u32, Vec<&Sample>> = BTreeMap::new();
-    for sample in &samples {
-        let allocator = sample
-            .object
-            .thread
-            .and_then(|thread| context.tables.threads.get(thread.0 as usize));
-        if let Some(allocator) = allocator {
-            by_allocating
-                .entry(allocator.order)
-                .or_default()
-                .push(sample);
-        }
+    let by_allocator = by_allocator(context, &uses);
+    let is_only = by_allocator.len() == 1;
+    let mut runs: Vec<InstanceRun> = Vec::new();
+    for (allocator, cells) in by_allocator {
+        let affinity = Affinity {
+            page_bytes: 1,
+            cells,
+            ..Affinity::default()
+        };
+        let count = u32::try_from(group.instances).unwrap_or(u32::MAX);
+        let each = accesses / all.max(f64::MIN_POSITIVE);
+        runs.extend(runs_of(
+            allocator,
+            &affinity,
+            each,
+            is_only.then_some(count),
+        ));
     }
-    let single = by_allocating.len() == 1;
-    let mut runs = Vec::new();
-    for (allocator, mut instances) in by_allocating {
-        instances.sort_by_key(|sample| sample.object.order);
-        let same_user = instances
-            .chunk_by(|a, b| a.user == b.user)
-            .collect::<Vec<_>>();
-        for (position, run) in same_user.iter().enumerate() {
-            let first = if position == 0 {
-                0
-            } else {
-                run[0].object.order
-            };
-            let last = match same_user.get(position + 1) {
-                Some(next) => next[0].object.order.saturating_sub(1),
-                None if single => {
-                    let count = u32::try_from(group.instances).unwrap_or(u32::MAX);
-                    run[run.len() - 1].object.order.max(count.saturating_sub(1))
-                }
-                None => run[run.len() - 1].object.order,
-            };
-            let accesses: f64 = run.iter().map(|sample| sample.accesses).sum();
-            let by_user: f64 = run
-                .iter()
-                .map(|sample| sample.accesses * sample.share)
-                .sum();
-            runs.push(InstanceRun {
-                allocator,
-                order: (first, last),
-                user: run[0].user,
-                accesses,
-                share: if accesses > 0.0 {
-                    by_user / accesses
-                } else {
-                    0.0
-                },
-            });
-        }
+    let by_user: f64 = runs.iter().map(|run| run.accesses * run.share).sum();
+    let one_user = runs.iter().all(|run| run.user == runs[0].user);
+    match one_user || by_user < parameters.instance_share_min * accesses {
+        true => Instances::Together,
+        false => Instances::Runs(runs),
     }
-    Instances::Runs(runs)
+}
+
+/// Runs of what one thread allocated, from its first object on; to the last of `count`, where that is known. A sample
+/// stands for `each` accesses.
+fn runs_of(allocator: u32, affinity: &Affinity, each: f64, count: Option<u32>) -> Vec<InstanceRun> {
+    let mut runs: Vec<InstanceRun> = Vec::new();
+    for segment in find_segments(affinity) {
+        let accesses = segment.samples * each;
+        match runs.last_mut() {
+            Some(last) if last.user == segment.user => {
+                let sum = last.accesses + accesses;
+                last.share = (last.share * last.accesses + segment.share * accesses) / sum;
+                last.accesses = sum;
+                last.order.1 = segment.last_page;
+                continue;
+            }
+            // Nothing is known of what is between two segments: half of it to each.
+            Some(last) => last.order.1 = last.order.1.midpoint(segment.first_page - 1),
+            None => {}
+        }
+        let first = runs.last().map_or(0, |last| last.order.1 + 1);
+        runs.push(InstanceRun {
+            allocator,
+            order: (first, segment.last_page),
+            user: segment.user,
+            accesses,
+            share: segment.share,
+        });
+    }
+    if let (Some(last), Some(count)) = (runs.last_mut(), count) {
+        last.order.1 = last.order.1.max(count.saturating_sub(1));
+    }
+    runs
 }

@@ -4,10 +4,13 @@
 //! | pattern | placement |
 //! | --- | --- |
 //! | block | `block`: share k of T to thread k, whatever T will be |
+//! | block over a part | page runs: the same shares of that part |
 //! | block-cyclic | `block-cyclic` with the block found, in whole pages |
 //! | one thread | `thread k` |
 //! | shared, read-only or not | `interleave` over the nodes its threads run on |
 //! | each instance one thread's | `thread k`, for runs of instances (`instances`) |
+//! | tiles | page runs: columns of each share of the rows |
+//! | segments | page runs: each segment near its users |
 //! | mixed | page runs by Eq. 2 |
 //! | unknown | left to first touch |
 //!
@@ -23,10 +26,11 @@
 //! threads, and neighbours on one node make the 20 MiB.
 
 use nearpage_attribution::{ObjectGroup, Pattern};
+use nearpage_machine::several;
 use nearpage_plan::{Owner, Placement};
 
 use crate::affinity::Equation;
-use crate::blocks::whole_pages;
+use crate::blocks::{over_part, tiles, whole_pages};
 use crate::context::Context;
 use crate::effect::share_near;
 use crate::first_touch::FirstTouches;
@@ -48,7 +52,7 @@ pub(crate) fn place(
     }
     match group.pattern {
         // What is known of each instance has been used before.
-        Pattern::Unknown | Pattern::PrivateEach => None,
+        Pattern::Unknown | Pattern::PrivateEach | Pattern::PrivateRuns(_) => None,
         Pattern::Private { thread } => {
             let owner = context.owner(thread)?;
             let Owner::Thread { team, index } = &owner else {
@@ -91,6 +95,9 @@ pub(crate) fn place(
             );
             Some(with_own_share(context, group, placement, rule))
         }
+        Pattern::PartialBlock { .. } | Pattern::Tiles { .. } | Pattern::Segments(_) => {
+            parts(context, group, parameters)
+        }
         Pattern::Shared => Some((
             interleave::over_users(context, group)?,
             "all its threads use all of it".to_owned(),
@@ -108,6 +115,56 @@ pub(crate) fn place(
             ))
         }
     }
+}
+
+/// The same of patterns whose parts are runs of pages.
+fn parts(
+    context: &Context,
+    group: &ObjectGroup,
+    parameters: &Parameters,
+) -> Option<(Placement, String)> {
+    let print = nearpage_plan::print_size;
+    let (placement, rule) = match &group.pattern {
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            part_bytes,
+        } => (
+            over_part(context, *team, *block_bytes, part_bytes, group.size_bytes)?,
+            format!(
+                "each of {} uses {} of its own between {} and {}",
+                context.team_words(*team),
+                print(*block_bytes),
+                print(part_bytes.start),
+                print(part_bytes.end),
+            ),
+        ),
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } => {
+            let columns = print(*block_bytes);
+            let rule = match shares.as_slice() {
+                [one] => format!(
+                    "blocks of {columns} go round {}, the main thread first",
+                    several(one.threads.len() as u64, "thread")
+                ),
+                _ => format!(
+                    "tiles: columns of {columns} in {}",
+                    several(shares.len() as u64, "row share"),
+                ),
+            };
+            let runs_max = parameters.runs_max;
+            (tiles(context, group, *block_bytes, shares, runs_max)?, rule)
+        }
+        Pattern::Segments(segments) => {
+            let parts = several(segments.len() as u64, "contiguous part");
+            let found = affinity::by_segments(context, group, Equation::HopSensitive)?;
+            (found.0, format!("each of {parts} is near its users"))
+        }
+        _ => return None,
+    };
+    Some(with_own_share(context, group, placement, rule))
 }
 
 /// Adds to the rule how well the pattern fits the accesses that were seen.

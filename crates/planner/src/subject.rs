@@ -40,11 +40,16 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
     match (&group.name, group.kind) {
         (ObjectName::CallSite(call_site), ObjectKind::Heap | ObjectKind::Mapping) => {
             let frames = frames(tables, *call_site);
+            let sibling = group
+                .sibling
+                .and_then(|id| tables.objects.get(id.0 as usize));
+            let allocator = sibling.and_then(|object| object.thread);
+            let allocator = allocator.and_then(|thread| tables.threads.get(thread.0 as usize));
             (!frames.is_empty()).then_some(Subject::CallSite {
                 frames,
                 size_bytes: group.size_bytes,
-                order: None,
-                thread: None,
+                order: sibling.map(|object| (object.order, object.order)),
+                thread: allocator.map(|thread| thread.order),
             })
         }
         (ObjectName::Symbol(id, offset), ObjectKind::Static) => {
@@ -81,8 +86,8 @@ pub(crate) fn subject(tables: &Tables, group: &ObjectGroup) -> Option<Subject> {
     }
 }
 
-/// Does a plan's subject mean the objects that `own`, a group's subject, means? Order and thread are
-/// not looked at: they pick among the objects of a group.
+/// Does a plan's subject mean the objects that `own`, a group's subject, means? Order and thread pick among the
+/// objects of a group: they are looked at where the group is about one of them.
 pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool {
     match (subject, own) {
         (
@@ -95,16 +100,30 @@ pub(crate) fn means(subject: &Subject, own: &Subject, kind: ObjectKind) -> bool 
         ) => symbol == own && (module.is_empty() || module == own_module),
         (
             Subject::CallSite {
-                frames, size_bytes, ..
+                frames,
+                size_bytes,
+                order,
+                thread,
             },
             Subject::CallSite {
                 frames: own,
                 size_bytes: own_size,
-                ..
+                order: own_order,
+                thread: own_thread,
             },
         ) => {
             let key = |frame: &CallSiteFrame| (frame.module.clone(), frame.offset);
-            frames.iter().map(key).eq(own.iter().map(key))
+            let is_picked = match (order, own_order) {
+                (Some(picked), Some(own)) => picked.0 <= own.1 && own.0 <= picked.1,
+                _ => true,
+            };
+            let is_allocators = match (thread, own_thread) {
+                (Some(picked), Some(own)) => picked == own,
+                _ => true,
+            };
+            is_picked
+                && is_allocators
+                && frames.iter().map(key).eq(own.iter().map(key))
                 && size_bytes.checked_ilog2() == own_size.checked_ilog2()
         }
         (Subject::Code { module, .. }, Subject::Code { module: own, .. }) => module == own,

@@ -2,7 +2,7 @@
 
 use nearpage_attribution::ObjectGroup;
 use nearpage_plan::{Decision, Placement, Start, Subject};
-use nearpage_recording::ThreadIndex;
+use nearpage_recording::{Object, ThreadIndex};
 
 use crate::context::Context;
 use crate::effect::{Count, Part, add_initialisation, under_first_touch, under_layout};
@@ -98,38 +98,26 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Adds up a group's sampled instances, each held by the thread that `holder` says (given its
-/// position and its allocating thread), or spread.
+/// Adds up a group's instances, each held by the thread that `holder` says (given the object and its allocating
+/// thread), or spread.
 fn over_instances<C: Count>(
     context: &Context,
     group: &ObjectGroup,
-    holder: impl Fn(usize, ThreadIndex) -> Option<ThreadIndex>,
+    holder: impl Fn(&Object, ThreadIndex) -> Option<ThreadIndex>,
     spread: Option<&Layout>,
 ) -> C {
-    let all: f64 = group
-        .threads
-        .iter()
-        .map(|(_, loads, stores, _)| loads + stores)
-        .sum();
     let mut counts = C::default();
-    for (position, (id, user)) in group.samples.iter().zip(&group.users).enumerate() {
-        let object = context.tables.objects.get(id.0 as usize);
-        let allocator = object
-            .and_then(|object| object.thread)
-            .unwrap_or(user.thread);
-        let holder = match (holder(position, allocator), spread) {
+    for one in &group.uses {
+        let Some(object) = context.tables.objects.get(one.object.0 as usize) else {
+            continue;
+        };
+        let allocator = object.thread.unwrap_or(one.thread);
+        let holder = match (holder(object, allocator), spread) {
             (Some(thread), _) => Holder::Thread(thread),
             (None, Some(spread)) => spread.holder(0),
             (None, None) => continue,
         };
-        let own = user.accesses * user.share;
-        counts.add(context, Part::Use, user.thread, own, holder);
-        // Whose the other accesses are was not kept: as the group's on the whole.
-        let others = user.accesses * (1.0 - user.share) / all.max(f64::MIN_POSITIVE);
-        for &(thread, loads, stores, _) in &group.threads {
-            let part = others * (loads + stores);
-            counts.add(context, Part::Use, thread, part, holder);
-        }
+        counts.add(context, Part::Use, one.thread, one.accesses, holder);
     }
     counts
 }
@@ -139,11 +127,7 @@ fn instances_decided<C: Count>(
     group: &ObjectGroup,
     decisions: &[&Decision],
 ) -> C {
-    let owner = |position: usize, allocator: ThreadIndex| {
-        let object = group
-            .samples
-            .get(position)
-            .and_then(|id| context.tables.objects.get(id.0 as usize))?;
+    let owner = |object: &Object, allocator: ThreadIndex| {
         let creation = context
             .tables
             .threads
@@ -176,7 +160,7 @@ fn instances_decided<C: Count>(
         None => over_instances(
             context,
             group,
-            |position, allocator| owner(position, allocator).or(Some(allocator)),
+            |object, allocator| owner(object, allocator).or(Some(allocator)),
             None,
         ),
     }

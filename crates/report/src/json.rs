@@ -137,13 +137,30 @@ struct PatternForm {
     block_bytes: Option<u64>,
     /// Bytes from a block of a thread to its next one.
     period_bytes: Option<u64>,
+    /// Offsets of the part that the blocks share; none: all of the object.
+    part_bytes: Option<[u64; 2]>,
+    /// Contiguous parts, where that is the pattern.
+    segments: Vec<SegmentForm>,
+}
+
+/// A contiguous part of an object with the same users.
+#[derive(Serialize, JsonSchema)]
+struct SegmentForm {
+    /// Offsets of its first byte and after its last one, as far as it was sampled.
+    part_bytes: [u64; 2],
+    /// Position in `threads` of the recording of the thread that uses it most.
+    thread: u32,
+    /// That thread's share of the accesses, 0 to 1.
+    share: f64,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum PatternKind {
-    /// One thread uses it.
+    /// One thread uses it; of several objects, each.
     Private,
+    /// Of several objects of one call site, each thread uses those that were made one after another.
+    PrivateRuns,
     /// Each thread uses a block.
     Block,
     /// Blocks go round the threads.
@@ -152,8 +169,16 @@ enum PatternKind {
     Shared,
     /// All threads read all of it.
     ReadShared,
-    /// None of these, or too few accesses to tell.
+    /// Each thread uses a block of a part of it; the rest is not used.
+    PartialBlock,
+    /// Rows in shares, of each of which the columns are dealt to some threads.
+    Tiles,
+    /// Contiguous parts, each mostly of one thread, in no order that a rule says.
+    Segments,
+    /// Parts belong to threads by no rule.
     Mixed,
+    /// Too few accesses to tell.
+    Unknown,
 }
 
 /// An instruction.
@@ -311,7 +336,7 @@ fn object<'a>(
         loads,
         stores,
         threads,
-        pattern: pattern(&group.pattern),
+        pattern: pattern(group),
         hot: group
             .hot
             .iter()
@@ -347,27 +372,58 @@ fn call<'a>(tables: &'a Tables, frame: &'a Frame) -> Call<'a> {
     }
 }
 
-fn pattern(pattern: &Pattern) -> PatternForm {
-    let (kind, block_bytes, period_bytes) = match *pattern {
-        Pattern::Private { .. } | Pattern::PrivateEach => (PatternKind::Private, None, None),
-        Pattern::Block { block_bytes, .. } => (PatternKind::Block, Some(block_bytes), None),
+fn pattern(group: &ObjectGroup) -> PatternForm {
+    let form = |kind| PatternForm {
+        kind,
+        block_bytes: None,
+        period_bytes: None,
+        part_bytes: None,
+        segments: Vec::new(),
+    };
+    match &group.pattern {
+        Pattern::Private { .. } | Pattern::PrivateEach => form(PatternKind::Private),
+        Pattern::PrivateRuns(_) => form(PatternKind::PrivateRuns),
+        Pattern::Block { block_bytes, .. } => PatternForm {
+            block_bytes: Some(*block_bytes),
+            ..form(PatternKind::Block)
+        },
+        Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } => PatternForm {
+            block_bytes: Some(*block_bytes),
+            part_bytes: Some([part_bytes.start, part_bytes.end]),
+            ..form(PatternKind::PartialBlock)
+        },
         Pattern::BlockCyclic {
             block_bytes,
             period_bytes,
             ..
-        } => (
-            PatternKind::BlockCyclic,
-            Some(block_bytes),
-            Some(period_bytes),
-        ),
-        Pattern::Shared => (PatternKind::Shared, None, None),
-        Pattern::ReadShared => (PatternKind::ReadShared, None, None),
-        Pattern::Mixed | Pattern::Unknown => (PatternKind::Mixed, None, None),
-    };
-    PatternForm {
-        kind,
-        block_bytes,
-        period_bytes,
+        } => PatternForm {
+            block_bytes: Some(*block_bytes),
+            period_bytes: Some(*period_bytes),
+            ..form(PatternKind::BlockCyclic)
+        },
+        Pattern::Tiles { block_bytes, .. } => PatternForm {
+            block_bytes: Some(*block_bytes),
+            ..form(PatternKind::Tiles)
+        },
+        Pattern::Shared => form(PatternKind::Shared),
+        Pattern::ReadShared => form(PatternKind::ReadShared),
+        Pattern::Segments(segments) => PatternForm {
+            segments: segments
+                .iter()
+                .map(|segment| SegmentForm {
+                    part_bytes: segment.part_bytes(&group.affinity),
+                    thread: segment.user.0,
+                    share: segment.share,
+                })
+                .collect(),
+            ..form(PatternKind::Segments)
+        },
+        Pattern::Mixed => form(PatternKind::Mixed),
+        Pattern::Unknown => form(PatternKind::Unknown),
     }
 }
 

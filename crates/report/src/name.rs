@@ -34,6 +34,9 @@ pub fn pattern_words(
             }
         }
         Pattern::PrivateEach => "each object its own thread".to_owned(),
+        Pattern::PrivateRuns(runs) => {
+            format!("each of {} runs of objects its own thread", runs.len())
+        }
         Pattern::Block { block_bytes, .. } => {
             format!("each thread its own block of {}", bytes(*block_bytes))
         }
@@ -47,6 +50,42 @@ pub fn pattern_words(
             bytes(*period_bytes),
             size(*team)
         ),
+        Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } => {
+            let part = match part_bytes.start {
+                0 => format!("the first {}", bytes(part_bytes.end)),
+                start => format!("{} from {} on", bytes(part_bytes.end - start), bytes(start)),
+            };
+            format!(
+                "each thread its own block of {} in {part}",
+                bytes(*block_bytes)
+            )
+        }
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } if shares.len() == 1 => format!(
+            "block-cyclic, {} each, over {} threads, the main thread first",
+            bytes(*block_bytes),
+            shares[0].threads.len()
+        ),
+        Pattern::Tiles {
+            block_bytes,
+            shares,
+        } => format!(
+            "tiles: columns of {} in {} row shares",
+            bytes(*block_bytes),
+            shares.len()
+        ),
+        Pattern::Segments(segments) => {
+            format!(
+                "{} contiguous parts, each mostly one thread's",
+                segments.len()
+            )
+        }
         Pattern::Shared => "all threads everywhere".to_owned(),
         Pattern::ReadShared => "all threads everywhere, read-only".to_owned(),
         Pattern::Mixed => "parts belong to threads, by no rule".to_owned(),

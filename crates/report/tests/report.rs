@@ -125,7 +125,8 @@ fn group(
         }],
         affinity: Affinity::default(),
         first_touches: vec![],
-        users: vec![],
+        uses: vec![],
+        sibling: None,
         pattern,
     }
 }
@@ -149,6 +150,7 @@ fn attribution() -> Attribution {
         thread: ThreadIndex(thread),
         loads,
         stores: 1.0,
+        samples: loads + 1.0,
         cost_ns: loads * 1e6,
     };
     cvar.affinity = Affinity {

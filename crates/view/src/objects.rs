@@ -87,15 +87,15 @@ fn instances(opened: &Opened, group: &ObjectGroup, most: usize) -> Vec<Value> {
     let known = group
         .samples
         .iter()
-        .filter_map(|id| objects.get(id.0 as usize));
+        .filter_map(|id| Some((id, objects.get(id.0 as usize)?)));
     known
         .take(most)
-        .enumerate()
-        .filter_map(|(number, object)| {
+        .filter_map(|(id, object)| {
             let place = opened.space.place(object.pid, object.address)?;
             let died =
                 (object.died_ns != u64::MAX).then(|| object.died_ns.saturating_sub(begin_ns));
-            let user = group.users.get(number);
+            let of_this = group.uses.iter().filter(|one| one.object == *id);
+            let user = of_this.max_by(|a, b| a.accesses.total_cmp(&b.accesses));
             Some(json!({
                 "pid": object.pid,
                 "address": format!("{:#x}", object.address),
@@ -143,11 +143,20 @@ fn pattern(attribution: &Attribution, pattern: &Pattern) -> Value {
         let threads = attribution.teams.get(team).map(|team| &team.threads);
         json!({ "kind": kind, "block_bytes": block_bytes, "threads": threads })
     };
-    match *pattern {
-        Pattern::Block { team, block_bytes } => dealt("block", team, block_bytes),
+    match pattern {
+        Pattern::Block { team, block_bytes } => dealt("block", *team, *block_bytes),
+        Pattern::PartialBlock {
+            team,
+            block_bytes,
+            part_bytes,
+        } => {
+            let mut value = dealt("partial-block", *team, *block_bytes);
+            value["part_bytes"] = json!([part_bytes.start, part_bytes.end]);
+            value
+        }
         Pattern::BlockCyclic {
             team, block_bytes, ..
-        } => dealt("block-cyclic", team, block_bytes),
+        } => dealt("block-cyclic", *team, *block_bytes),
         Pattern::Private { thread } => json!({ "kind": "private", "threads": [thread] }),
         _ => json!({ "kind": "none" }),
     }
@@ -238,6 +247,7 @@ mod tests {
             thread: ThreadIndex(thread),
             loads,
             stores,
+            samples: loads + stores,
             cost_ns: loads + stores,
         }
     }
@@ -271,7 +281,8 @@ mod tests {
                 (1, ThreadIndex(0)),
                 (5, ThreadIndex(2)),
             ],
-            users: vec![],
+            uses: vec![],
+            sibling: None,
             pattern: Pattern::Mixed,
         }
     }

@@ -9,7 +9,7 @@
 mod event;
 mod harness;
 mod programs;
-mod random;
+pub(crate) mod random;
 mod surroundings;
 
 pub use event::{Event, Mishap, Observer};

@@ -62,6 +62,7 @@ fn sample(
             loads,
             stores,
             cost_ns: loads + stores,
+            samples: loads + stores,
         })
         .collect();
     Affinity {
@@ -115,12 +116,126 @@ fn an_array_of_the_greatest_size_of_which_a_part_is_used() {
 }
 
 #[test]
-fn parts_of_unequal_size_are_mixed() {
+fn parts_of_unequal_size_are_segments() {
     let ends = [3 * MIB, 4 * MIB, 13 * MIB, 20 * MIB];
     let affinity = sample(20 * MIB, 5000, &mut Random(3), |offset, _| {
         [2, 0, 3, 1][ends.iter().position(|&end| offset < end).unwrap()]
     });
-    assert_eq!(find_pattern(&affinity, 20 * MIB, &team(4)), Pattern::Mixed);
+    let Pattern::Segments(found) = find_pattern(&affinity, 20 * MIB, &team(4)) else {
+        panic!("no segments");
+    };
+    let users: Vec<u32> = found.iter().map(|segment| segment.user.0).collect();
+    assert_eq!(users, [2, 0, 3, 1]);
+    for (segment, end) in found.iter().zip(ends) {
+        assert!((u64::from(segment.last_page) + 1) * PAGE <= end);
+        assert!((u64::from(segment.last_page) + 20) * PAGE > end);
+    }
+}
+
+/// A static array of the greatest size, of which a run uses the first 48 of 64 MiB in four equal shares, each with the
+/// edge of its neighbour's: from 221 samples these were blocks of 16 MiB, or parts by no rule.
+#[test]
+fn equal_shares_of_the_used_head_are_found_from_few_samples() {
+    for samples in [221, 1000, 20_000] {
+        let mut affinity = sample(48 * MIB, samples, &mut Random(11), |offset, random| {
+            let own = (offset / (12 * MIB)) as u32;
+            match random.below(50) {
+                0 => (own + 1) % 4,
+                _ => own,
+            }
+        });
+        affinity.pages = (64 * MIB / PAGE) as u32;
+        let Pattern::PartialBlock {
+            block_bytes,
+            part_bytes,
+            ..
+        } = find_pattern(&affinity, 64 * MIB, &team(4))
+        else {
+            panic!("{samples} samples");
+        };
+        assert_eq!(part_bytes.start, 0);
+        let off = block_bytes.abs_diff(12 * MIB) as f64 / (12 * MIB) as f64;
+        assert!(
+            off < 5.0 / samples as f64,
+            "{samples} samples: {block_bytes}"
+        );
+    }
+}
+
+#[test]
+fn equal_shares_after_an_unused_head_are_found() {
+    let mut affinity = sample(40 * MIB, 2000, &mut Random(12), |offset, _| {
+        (offset / (5 * MIB)) as u32
+    });
+    let head = (24 * MIB / PAGE) as u32;
+    affinity.cells.iter_mut().for_each(|cell| cell.page += head);
+    affinity.pages = (64 * MIB / PAGE) as u32;
+    let Pattern::PartialBlock {
+        block_bytes,
+        part_bytes,
+        ..
+    } = find_pattern(&affinity, 64 * MIB, &team(8))
+    else {
+        panic!("no partial block");
+    };
+    assert!(part_bytes.start.abs_diff(24 * MIB) < MIB && part_bytes.end > 63 * MIB);
+    assert!(block_bytes.abs_diff(5 * MIB) < MIB / 4);
+}
+
+/// From 88 samples blocks of 4 MiB were 4092 KiB.
+#[test]
+fn round_blocks_are_round_from_few_samples() {
+    for seed in 0..20 {
+        let affinity = sample(64 * MIB, 88, &mut Random(seed), |offset, _| {
+            (offset / (4 * MIB) % 4) as u32
+        });
+        assert_eq!(
+            find_pattern(&affinity, 64 * MIB, &team(4)),
+            Pattern::BlockCyclic {
+                team: 0,
+                block_bytes: 4 * MIB,
+                period_bytes: 16 * MIB
+            },
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn tiles_of_two_by_two() {
+    let (rows, row) = (1500, 32 << 10);
+    let size = rows * row;
+    let affinity = sample(size, 700, &mut Random(14), |offset, _| {
+        let (down, across) = (offset / row, offset % row);
+        (2 * (2 * down / rows) + 2 * across / row) as u32
+    });
+    let Pattern::Tiles {
+        block_bytes,
+        shares,
+    } = find_pattern(&affinity, size, &team(4))
+    else {
+        panic!("no tiles");
+    };
+    assert_eq!(block_bytes, row / 2);
+    let threads: Vec<Vec<u32>> = shares
+        .iter()
+        .map(|share| share.threads.iter().map(|thread| thread.0).collect())
+        .collect();
+    assert_eq!(threads, [[0, 1], [2, 3]]);
+    let half = (rows / 2 * row / PAGE) as u32;
+    assert!(shares[0].pages.end.abs_diff(half) < 100 && shares[1].pages.start.abs_diff(half) < 100);
+}
+
+#[test]
+fn blocks_that_descend_are_segments() {
+    let affinity = sample(32 * MIB, 500, &mut Random(13), |offset, _| {
+        3 - (offset / (8 * MIB)) as u32
+    });
+    let Pattern::Segments(found) = find_pattern(&affinity, 32 * MIB, &team(4)) else {
+        panic!("no segments");
+    };
+    let users: Vec<u32> = found.iter().map(|segment| segment.user.0).collect();
+    assert_eq!(users, [3, 2, 1, 0]);
 }
 
 #[test]

@@ -502,6 +502,57 @@ fn every_pattern_is_dealt_to_nodes() {
 }
 
 #[test]
+fn page_runs_go_round_a_team_of_another_size_in_proportion() {
+    let compiled = Compiled::new();
+    let image = compiled.image("prog", &[]);
+    let told = compiled.told("prog");
+    let mut plan = plan_for(
+        &image,
+        vec![(
+            call_site(&image, told["first"], 38, 8 * PAGE),
+            "first-touch",
+        )],
+    );
+    // Made with 4 threads, whose shares descend.
+    let runs = [
+        "0+2 thread:3",
+        "2+2 thread:2",
+        "4+2 thread:1",
+        "6+2 thread:0",
+    ];
+    let runs = runs
+        .iter()
+        .map(|run| nearpage_plan::PageRun::parse(run).expect("run"));
+    plan.decisions[0].placement = Placement::Runs(runs.collect());
+    let machine = machine();
+    for (threads, expected) in [
+        (2, [1, 1, 1, 1, 0, 0, 0, 0]),
+        (4, [3, 3, 2, 2, 1, 1, 0, 0]),
+        // Two and four to a node.
+        (16, [3, 3, 2, 2, 1, 1, 0, 0]),
+        (8, [3, 3, 2, 2, 1, 1, 0, 0]),
+    ] {
+        let compact = translate(
+            std::slice::from_ref(&plan),
+            &[],
+            &target(&machine, threads),
+            std::slice::from_ref(&image),
+        )
+        .expect("runs");
+        assert_eq!(compact.warnings, Vec::<String>::new());
+        let verdict = Reference::decode(&compact)
+            .evaluate(
+                identity(&image),
+                None,
+                &heap(&image, told["first"]),
+                8 * PAGE,
+            )
+            .expect("placed");
+        assert_eq!(nodes(&verdict), expected, "{threads} threads");
+    }
+}
+
+#[test]
 fn page_runs_fit_their_size_and_are_scaled_otherwise() {
     let compiled = Compiled::new();
     let image = compiled.image("prog", &[]);

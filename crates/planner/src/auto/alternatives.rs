@@ -239,6 +239,17 @@ impl<'a> Alternatives<'a> {
         self.objects[object].resized[choice] != choice
     }
 
+    /// Share of an object's accesses that a choice makes local, where that is known.
+    pub(super) fn local_share(&self, object: usize, choice: usize) -> Option<f64> {
+        self.objects[object].choices[choice].local_share
+    }
+
+    /// Is a choice by a pattern, which its samples are enough for, or to leave the object alone?
+    pub(super) fn is_by_pattern(&self, object: usize, choice: usize) -> bool {
+        let choice = &self.objects[object].choices[choice];
+        matches!(choice.kind, Kind::Left | Kind::Pattern | Kind::Segments)
+    }
+
     /// Decisions about an object.
     pub(crate) fn decisions(&self, object: usize, choice: usize) -> &[Decision] {
         &self.objects[object].choices[choice].decisions
@@ -329,8 +340,9 @@ impl<'a> Alternatives<'a> {
 }
 
 /// Rules that may treat all objects alike.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Pattern,
+    Kind::Segments,
     Kind::Block,
     Kind::NextTouch,
     Kind::Interleave,

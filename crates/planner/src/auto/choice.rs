@@ -1,23 +1,26 @@
 //! What may be done with one object.
 
-use nearpage_attribution::{Cell, ObjectGroup};
+use nearpage_attribution::{Cell, ObjectGroup, Pattern};
 use nearpage_machine::NodeId;
 use nearpage_plan::{Decision, Owner, Placement, Start, Subject};
 
+use crate::affinity::{self, Equation};
 use crate::context::Context;
+use crate::effect::Tally;
 use crate::first_touch::FirstTouches;
 use crate::group::{decide_group, decided};
 use crate::holder::{Holder, Layout};
 use crate::instances::{self, Instances};
 use crate::interleave;
 use crate::parameters::{Parameters, Policy};
-use crate::under::assumed_toucher;
+use crate::under::{Fate, assumed_toucher, under};
 
 /// A rule that may treat all objects alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Left,
     Pattern,
+    Segments,
     Block,
     Whole,
     NextTouch,
@@ -40,6 +43,8 @@ pub(super) struct Choice {
     pub error_ns: f64,
     /// What it makes slower ([`super::inputs::slower_ns`]).
     pub slower_ns: f64,
+    /// Share of the accesses that are local, 0 to 1; none where that is not known.
+    pub local_share: Option<f64>,
 }
 
 /// Most stores among accesses to what is worth copying, where samples do not say to which pages they are:
@@ -53,6 +58,7 @@ pub(super) fn left() -> Choice {
         chance_ns: 0.0,
         error_ns: 0.0,
         slower_ns: 0.0,
+        local_share: None,
     }
 }
 
@@ -147,6 +153,9 @@ fn pages_by_cost(
     pages
 }
 
+/// Samples of a page from which it may be decided about by itself.
+const PAGE_SAMPLES_MIN: f64 = 4.0;
+
 /// Everything that may be done with a group, without repetitions; leaving it alone first.
 pub(super) fn choices(
     context: &Context,
@@ -156,7 +165,15 @@ pub(super) fn choices(
     latency_ns: &[Vec<f64>],
     stores_most: f64,
 ) -> Vec<Choice> {
-    let mut choices = vec![left()];
+    let local_share = |decisions: &[Decision]| {
+        let decisions: Vec<&Decision> = decisions.iter().collect();
+        let found = under::<Tally>(context, group, Fate::Decided(&decisions), parameters);
+        found.map(|(_, tally)| tally.local_share())
+    };
+    let mut choices = vec![Choice {
+        local_share: local_share(&[]),
+        ..left()
+    }];
     let sample_ns = sample_ns(latency_ns, group);
     let by_page = group.affinity.cells.chunk_by(|a, b| a.page == b.page);
     let pages = by_page.count();
@@ -164,22 +181,25 @@ pub(super) fn choices(
         let same = |choice: &Choice| placements(&choice.decisions) == placements(&decisions);
         // Rules that agree are one choice.
         if !choices.iter().any(same) {
-            let by_page = |decision: &Decision| matches!(decision.placement, Placement::Runs(_));
-            let chosen = match decisions.iter().any(by_page) {
-                true => pages,
-                false => 0,
-            };
+            let chosen = decisions
+                .iter()
+                .map(|one| numbers(kind, group, one, pages))
+                .max();
             choices.push(Choice {
                 kind,
-                chance_ns: chosen as f64 * sample_ns,
+                chance_ns: chosen.unwrap_or(0) as f64 * sample_ns,
                 error_ns: sampling_error_ns(context, group, &decisions, latency_ns),
+                local_share: local_share(&decisions),
                 decisions,
                 ..left()
             });
         }
     };
     let by = |policy| decide_group(policy, context, group, subject, parameters);
-    offer(Kind::Pattern, by(Policy::Object));
+    let samples: f64 = cells(group).map(|cell| f64::from(cell.samples)).sum();
+    if group.pattern != Pattern::Mixed || samples >= PAGE_SAMPLES_MIN * pages as f64 {
+        offer(Kind::Pattern, by(Policy::Object));
+    }
     let together = matches!(
         instances::of(context, group, parameters),
         Instances::Together
@@ -190,32 +210,9 @@ pub(super) fn choices(
                 .map(|placement| decided(context, group, subject.clone(), placement, rule));
             offer(kind, decision.into_iter().collect());
         };
-        let team = context.team("");
-        let block = team.filter(|threads| {
-            threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
-        });
-        one(
-            Kind::Block,
-            block.map(|_| Placement::Block {
-                team: String::new(),
-            }),
-            "a share for each thread",
-        );
-        one(
-            Kind::Whole,
-            dominant(context, group).map(Placement::Whole),
-            "all of it near the thread that uses it most",
-        );
-        one(
-            Kind::Interleave,
-            Some(interleave::everywhere()),
-            "over all nodes",
-        );
-        one(
-            Kind::Weighted,
-            weighted(context, group),
-            "over the nodes as its users are spread",
-        );
+        for (kind, placement, rule) in together_choices(context, group) {
+            one(kind, placement, &rule);
+        }
         let stores: f64 = cells(group).map(|cell| f64::from(cell.stores)).sum();
         let all: f64 = cells(group).map(Cell::accesses).sum();
         if parameters.replicas && stores <= stores_most * all {
@@ -226,9 +223,66 @@ pub(super) fn choices(
             );
         }
     }
-    offer(Kind::HopSensitive, by(Policy::HopSensitive));
-    offer(Kind::Uniform, by(Policy::Uniform));
+    // From few samples of a page, whoever made them seems to own it.
+    if samples >= PAGE_SAMPLES_MIN * pages as f64 {
+        offer(Kind::HopSensitive, by(Policy::HopSensitive));
+        offer(Kind::Uniform, by(Policy::Uniform));
+    }
     choices
+}
+
+/// How many numbers of a decision were chosen to suit the samples: what it owes to chance goes by them.
+fn numbers(kind: Kind, group: &ObjectGroup, decision: &Decision, pages: usize) -> usize {
+    let Placement::Runs(runs) = &decision.placement else {
+        return 0;
+    };
+    match (kind, &group.pattern) {
+        (Kind::Segments, _) => runs.len(),
+        // A rule is told by few numbers.
+        (Kind::Pattern, Pattern::PartialBlock { .. }) => 2,
+        (Kind::Pattern, Pattern::Tiles { shares, .. }) => 1 + shares.len(),
+        (Kind::Pattern, Pattern::Segments(_)) => runs.len(),
+        _ => pages,
+    }
+}
+
+/// What may be done with objects that are all treated alike, but for copies, and the rules in words.
+fn together_choices(
+    context: &Context,
+    group: &ObjectGroup,
+) -> [(Kind, Option<Placement>, String); 5] {
+    let segments = affinity::by_segments(context, group, Equation::HopSensitive);
+    let (segments, parts) =
+        segments.map_or((None, 0), |(placement, parts)| (Some(placement), parts));
+    let block = context.team("").filter(|threads| {
+        threads.len() > 1 && group.size_bytes >= threads.len() as u64 * context.page_bytes
+    });
+    let block = block.map(|_| Placement::Block {
+        team: String::new(),
+    });
+    [
+        (
+            Kind::Segments,
+            segments,
+            format!("each of {parts} contiguous parts near its users"),
+        ),
+        (Kind::Block, block, "a share for each thread".to_owned()),
+        (
+            Kind::Whole,
+            dominant(context, group).map(Placement::Whole),
+            "all of it near the thread that uses it most".to_owned(),
+        ),
+        (
+            Kind::Interleave,
+            Some(interleave::everywhere()),
+            "over all nodes".to_owned(),
+        ),
+        (
+            Kind::Weighted,
+            weighted(context, group),
+            "over the nodes as its users are spread".to_owned(),
+        ),
+    ]
 }
 
 /// What decisions do, whatever they say of it.

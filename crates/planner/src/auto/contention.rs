@@ -3,9 +3,10 @@
 //!
 //! A phase of threads that run side by side takes as long as the slowest of them. A thread takes its
 //! computation and, for each miss, the unloaded latency and the longest of its waits on the way. With
-//! a time `T`, a station that serves `n` requests in `s` each is busy for ρ = n s ÷ T, and a request
-//! waits ρ s ÷ 2 (1 − ρ) there (Pollaczek and Khinchine, for equal service), but never longer than all
-//! other threads' requests take, since each waits for its own. Waits shrink as `T` grows: there is one
+//! a time `T`, a station that serves `n` requests of other threads in `s` each is busy with them for ρ = n s ÷ T, and a
+//! request waits ρ s ÷ 2 (1 − ρ) there (Pollaczek and Khinchine, for equal service; that a request meets what others
+//! have under way is the arrival theorem of closed queues), but never longer than a request of each other thread
+//! takes, since each waits for its own. Waits shrink as `T` grows: there is one
 //! `T` at which what threads take is what was assumed, and bisection finds it. No phase is shorter
 //! than its busiest station.
 
@@ -126,23 +127,25 @@ impl Contention {
         threads: &BTreeMap<ThreadIndex, (usize, Vec<f64>)>,
         compute_ns: impl Fn(ThreadIndex) -> f64,
     ) -> Time {
-        let mut requests = vec![0.0; self.service_ns.len()];
-        for (reader, counts) in threads.values() {
+        // By thread, then for all: time that each station is busy with their requests.
+        let busy_with = |(reader, counts): &(usize, Vec<f64>)| {
+            let mut busy_ns = vec![0.0; self.service_ns.len()];
             for (memory, count) in counts.iter().enumerate() {
                 for &station in &self.ways[*reader][memory] {
-                    requests[station] += count;
+                    busy_ns[station] += count * self.service_ns[station];
                 }
             }
-        }
-        let busy_ns: Vec<f64> = requests
-            .iter()
-            .zip(&self.service_ns)
-            .map(|(requests, service)| requests * service)
+            busy_ns
+        };
+        let own_ns: Vec<Vec<f64>> = threads.values().map(busy_with).collect();
+        let busy_ns: Vec<f64> = (0..self.service_ns.len())
+            .map(|station| own_ns.iter().map(|own| own[station]).sum())
             .collect();
         let others = threads.len().saturating_sub(1) as f64;
         let each = |time_ns: f64| {
-            let wait = |station: usize| {
-                let (service, busy) = (self.service_ns[station], busy_ns[station]);
+            let wait = |station: usize, own_ns: &[f64]| {
+                let service = self.service_ns[station];
+                let busy = (busy_ns[station] - own_ns[station]).max(0.0);
                 let free = (time_ns - busy).max(0.0);
                 let most = others * service;
                 if 2.0 * free * most <= busy * service {
@@ -151,18 +154,25 @@ impl Contention {
                     busy * service / (2.0 * free)
                 }
             };
-            let of_thread = |(&thread, (reader, counts)): (&ThreadIndex, &(usize, Vec<f64>))| {
+            let of_thread = |number: usize, thread: ThreadIndex, reader: usize, counts: &[f64]| {
+                let own_ns = &own_ns[number];
                 let misses: f64 = counts
                     .iter()
                     .enumerate()
                     .map(|(memory, count)| {
-                        let waits = self.ways[*reader][memory].iter().map(|&at| wait(at));
-                        count * (self.latency_ns[*reader][memory] + waits.fold(0.0, f64::max))
+                        let way = self.ways[reader][memory].iter();
+                        let waits = way.map(|&at| wait(at, own_ns));
+                        count * (self.latency_ns[reader][memory] + waits.fold(0.0, f64::max))
                     })
                     .sum();
                 compute_ns(thread) + misses
             };
-            threads.iter().map(of_thread).collect::<Vec<f64>>()
+            let numbered = threads.iter().enumerate();
+            numbered
+                .map(|(number, (&thread, (reader, counts)))| {
+                    of_thread(number, thread, *reader, counts)
+                })
+                .collect::<Vec<f64>>()
         };
         let needed = |time_ns: f64| each(time_ns).into_iter().fold(0.0, f64::max);
         let mut low = busy_ns.iter().copied().fold(0.0, f64::max);

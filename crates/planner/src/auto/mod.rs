@@ -11,7 +11,7 @@
 //! takes objects one by one, the costliest first, until nothing changes. It prefers, in this order:
 //! leaving an object alone, placements that fit other inputs and machines (patterns), and page runs;
 //! each is passed over only for one that is faster by more than what is uncertain about the
-//! prediction: two standard errors of the samples that it makes faster or slower, all of the object's
+//! prediction (but a pattern's placement that makes more local is preferred to one about as quick): two standard errors of the samples that it makes faster or slower, all of the object's
 //! together (where the judge goes by samples, at least of their number, by which relief of queues grows
 //! too), and a share of the time that says how far the judge is trusted ([`Margins`]). Page runs are chosen by the very accesses that they are
 //! judged by: each page is taken to owe one sample to chance, so that pages with a sample each, which
@@ -193,6 +193,14 @@ impl<J: Judge> Judged<'_, '_, J> {
         };
         let is_heap = self.alternatives.is_brk_heap(object);
         let time_ns = |at: usize| {
+            let by_pattern = self
+                .alternatives
+                .is_by_pattern(object, selections[at].choice(object));
+            let share = match (is_heap, by_pattern) {
+                (true, _) => share.min(RESIZED_HEAP),
+                (false, true) => share.max(RESIZED_PATTERN),
+                (false, false) => share,
+            };
             let is_compared = |&other: &usize| {
                 let is_slower = after_ns[other][0] > after_ns[at][0];
                 other == 0 || is_heap && is_slower && has_size(at) && !has_size(other)
@@ -263,13 +271,40 @@ impl<J: Judge> Judged<'_, '_, J> {
                     false => error,
                 };
                 let margin = margins.object * times[0] + error;
-                selection = all[least(&times, margin)].clone();
+                let quickest = least(&times, margin);
+                selection = all[self.more_local(object, &choices, &times, quickest)].clone();
             }
             if selection == before {
                 break;
             }
         }
         Ok(selection)
+    }
+
+    /// Of an object's choices the one that a pattern makes most local, where it takes about as long as the quickest and
+    /// no longer than leaving the object alone, which is the first; else the position that is given.
+    fn more_local(
+        &self,
+        object: usize,
+        choices: &[usize],
+        times: &[f64],
+        otherwise: usize,
+    ) -> usize {
+        let local = |at: usize| self.alternatives.local_share(object, choices[at]);
+        let Some(local_otherwise) = local(otherwise) else {
+            return otherwise;
+        };
+        let fastest_ns = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let limit_ns = (fastest_ns + LOCAL_TIME * times[0]).min(times[0]);
+        let candidates = (0..choices.len())
+            .filter(|&at| self.alternatives.is_by_pattern(object, choices[at]))
+            .filter(|&at| times[at] <= limit_ns)
+            .filter_map(|at| Some((at, local(at)?)));
+        let most = candidates.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        match most {
+            Some((at, share)) if share > local_otherwise + LOCAL_SHARE => at,
+            _ => otherwise,
+        }
     }
 
     /// Proposes to treat all objects by one rule, from each start that they may have, and keeps the quickest; none
@@ -380,6 +415,18 @@ impl<J: Judge> Judged<'_, '_, J> {
         worth.collect()
     }
 }
+
+/// The same of a placement by a pattern that its samples are enough for: patterns mostly go with the input.
+const RESIZED_PATTERN: f64 = 2.0;
+
+/// Placements by a pattern that make more accesses local, by more than this share, may take longer than the quickest
+/// choice by this share of the program's time: what queues cost is known less surely than what distance does.
+const LOCAL_TIME: f64 = 0.003;
+const LOCAL_SHARE: f64 = 0.02;
+
+/// What a decision about the heap that `brk` extends may cost of what it saves, with an input of another size: it is
+/// another size with most.
+const RESIZED_HEAP: f64 = 1.0 / 3.0;
 
 /// Rounds over the objects; each is a new look at an object after others have changed.
 const ROUNDS_MAX: usize = 3;

@@ -2,7 +2,8 @@
 //!
 //! A recording of samples does not say how often threads wait for each other. With one barrier at the
 //! end the slowest thread's time counts; with many, each after another's longest step, the mean of all.
-//! What a plan does to the time is taken to be the worse of what it does to these two.
+//! What a plan does to the time is taken to be half-way between what it does to these two, and worse by
+//! what it loses in either.
 
 use std::convert::Infallible;
 
@@ -24,10 +25,10 @@ use crate::under::{Fate, under};
 /// worth so much of the time; see docs/reproduction.md. What a sampled gain owes to what it makes slower is in the
 /// error of its samples.
 const MARGINS: Margins = Margins {
-    plan: 0.02,
+    plan: 0.005,
     object: 0.002,
     slower: 0.0,
-    resized: 1.0 / 3.0,
+    resized: 1.0,
     of_samples: true,
 };
 const OBJECTS_MAX: usize = 24;
@@ -136,7 +137,7 @@ impl<'a> Model<'a> {
         let fixed = self.prepare(alternatives);
         let first_touch = self.selected(&fixed, &alternatives.nothing(), longer);
         let time_ns = |selection: &Selection| {
-            worse_ns(&first_touch, &self.selected(&fixed, selection, longer))
+            expected_ns(&first_touch, &self.selected(&fixed, selection, longer))
         };
         selections.iter().map(time_ns).collect()
     }
@@ -166,7 +167,7 @@ impl<'a> Model<'a> {
             let planned = self.time(&after, moving_ns, longer);
             Times {
                 first_touch_ns: first_touch.slowest_ns,
-                planned_ns: worse_ns(&first_touch, &planned),
+                planned_ns: expected_ns(&first_touch, &planned),
             }
         })
     }
@@ -229,12 +230,14 @@ impl Judge for Model<'_> {
     }
 }
 
-/// Whether threads wait for each other often or once is not known: the worse of the two, from what they are under
-/// first touch.
-fn worse_ns(first_touch: &Time, time: &Time) -> f64 {
+/// Whether threads wait for each other often or once is not known: half-way between the two, from what they are under
+/// first touch, and longer by what the worse of the two loses.
+fn expected_ns(first_touch: &Time, time: &Time) -> f64 {
     let ratio = |ns: f64, before_ns: f64| ns / before_ns.max(f64::MIN_POSITIVE);
     let slowest = ratio(time.slowest_ns, first_touch.slowest_ns);
-    first_touch.slowest_ns * slowest.max(ratio(time.mean_ns, first_touch.mean_ns))
+    let mean = ratio(time.mean_ns, first_touch.mean_ns);
+    let lost = (slowest.max(mean) - 1.0).max(0.0);
+    first_touch.slowest_ns * ((slowest + mean) / 2.0 + lost)
 }
 
 /// Time that threads spent on computing, by [`ThreadIndex`], as far as samples tell: those that were

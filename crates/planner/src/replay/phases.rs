@@ -381,6 +381,7 @@ mod tests {
             thread: ThreadIndex(thread),
             loads,
             stores: 0.0,
+            samples: loads,
             cost_ns: 0.0,
         };
         [ObjectGroup {
@@ -400,7 +401,8 @@ mod tests {
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
-            users: Vec::new(),
+            uses: Vec::new(),
+            sibling: None,
             pattern: Pattern::Unknown,
         }]
     }

@@ -21,12 +21,13 @@ fn every_policy_places_them_by_their_distance_from_its_start() {
     let shares = Placement::Block {
         team: String::new(),
     };
-    // By another input's heap of another size nobody's share would be where it is: `auto` spreads it.
-    let plan = recording.decide(Policy::Auto, &opteron());
-    let spread = Placement::Interleave { nodes: Vec::new() };
-    assert!(matches!(only(&plan).subject, Subject::BrkHeap { .. }));
-    assert_eq!(only(&plan).placement, spread);
-    for policy in [Policy::Object, Policy::Uniform, Policy::HopSensitive] {
+    // With an input of another size shares would be no worse than spreading it.
+    for policy in [
+        Policy::Auto,
+        Policy::Object,
+        Policy::Uniform,
+        Policy::HopSensitive,
+    ] {
         let plan = recording.decide(policy, &opteron());
         let decision = only(&plan);
         let size_bytes = 40 * PAGE;

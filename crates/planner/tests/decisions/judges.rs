@@ -317,6 +317,7 @@ fn code_is_not_left_to_whoever_runs_it_next() {
         thread: ThreadIndex(0),
         loads: 64.0,
         stores: 0.0,
+        samples: 64.0,
         cost_ns: 64.0,
     }];
     let parameters = Parameters {

@@ -1,7 +1,7 @@
 //! Decisions and predictions on recordings made up for the purpose.
 
 use nearpage_attribution::{
-    Affinity, Attribution, Cell, InstanceUser, Names, ObjectGroup, ObjectName, OperationTotals,
+    Affinity, Attribution, Cell, InstanceUse, Names, ObjectGroup, ObjectName, OperationTotals,
     Pattern, Team, ThreadTotals, Totals,
 };
 use nearpage_machine::{Machine, NodeId, ThreadPlacement, preset};
@@ -159,13 +159,15 @@ impl Recording {
                         thread: ThreadIndex(thread),
                         loads,
                         stores: 0.0,
+                        samples: loads,
                         cost_ns: loads * 1e6,
                     })
                     .collect(),
                 ..Affinity::default()
             },
             first_touches: Vec::new(),
-            users: Vec::new(),
+            uses: Vec::new(),
+            sibling: None,
             pattern,
         });
         self.attribution.objects.last_mut().expect("just added")
@@ -281,6 +283,7 @@ fn filled_by_master() -> Cell {
         thread: ThreadIndex(0),
         loads: 0.0,
         stores: 64.0,
+        samples: 64.0,
         cost_ns: 64.0,
     }
 }

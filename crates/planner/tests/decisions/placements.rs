@@ -339,11 +339,13 @@ fn instances_go_to_their_users_in_order_of_allocation() {
     let group = &mut recording.attribution.objects[0];
     group.instances = 8;
     group.samples = (0..6).map(ObjectId).collect();
-    group.users = (0..6)
-        .map(|order| InstanceUser {
+    group.uses = (0..6)
+        .map(|order| InstanceUse {
+            object: ObjectId(order),
             thread: ThreadIndex(order / 2),
-            share: 1.0,
             accesses: 8.0,
+            samples: 8.0,
+            cost_ns: 8e6,
         })
         .collect();
     let plan = recording.decide(Policy::Object, &opteron());

@@ -41,6 +41,7 @@ fn predictions_count_the_stores_that_initialise() {
         thread: ThreadIndex(0),
         loads: 0.0,
         stores: 100.0,
+        samples: 100.0,
         cost_ns: 1e8,
     };
     group.affinity.initialisation = (0..4).map(store).collect();

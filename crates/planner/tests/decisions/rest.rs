@@ -127,11 +127,13 @@ fn instances_of_their_own_threads_are_kept_too() {
     let group = recording.attribution.objects.last_mut().expect("blocks");
     group.instances = 16;
     group.samples = (first..first + 16).map(ObjectId).collect();
-    group.users = (0..16)
-        .map(|thread| InstanceUser {
+    group.uses = (0..16)
+        .map(|thread| InstanceUse {
+            object: ObjectId(first + thread),
             thread: ThreadIndex(thread),
-            share: 1.0,
             accesses: 4000.0,
+            samples: 4000.0,
+            cost_ns: 4e9,
         })
         .collect();
     let plan = recording.decide(Policy::Auto, &carrefour());

@@ -41,6 +41,7 @@ fn summary() -> Summary {
             rate_hz: 997.0,
         }],
         sample_ns: None,
+        sampling_ns: None,
         signal_losses: SignalLosses::default(),
         notes: Vec::new(),
         counting_share: 1.0,

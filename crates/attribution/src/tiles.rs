@@ -1,0 +1,97 @@
+//! Two-dimensional tiles: rows of an array in shares, of which the columns are dealt to threads in turn.
+//!
+//! Along the array each share of rows is a segment that several threads use, and within it the columns go round
+//! these threads with the length of a row. So tiles are found in two steps: segments, then a block-cyclic distribution
+//! over the users of each, with the same block everywhere.
+
+use std::ops::Range;
+
+use nearpage_recording::ThreadIndex;
+
+use crate::{
+    Affinity, Cell, Team,
+    ownership::{Fit, Ownership},
+    period::best_cyclic,
+    segments::{Segment, segments},
+};
+
+/// Users of a share of the rows have at least this part of what its most active user has.
+const USER_MIN: f64 = 0.5;
+/// Blocks of shares differ by less than this where they are the same.
+const SAME_BLOCK: f64 = 0.02;
+
+/// A share of the rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowShare {
+    /// Its pages, in units of [`Affinity::page_bytes`]: to the last one that was sampled.
+    pub pages: Range<u32>,
+    /// Threads to which the columns are dealt, in order.
+    pub threads: Vec<ThreadIndex>,
+}
+
+/// Tiles and how well they explain the accesses.
+pub(crate) struct Tiles {
+    pub shares: Vec<RowShare>,
+    pub block_bytes: f64,
+    pub fit: Fit,
+}
+
+/// The tiles that a team's accesses form, where they do.
+pub(crate) fn best_tiles(affinity: &Affinity, cells: &[Cell], team: &Team) -> Option<Tiles> {
+    let found = segments(cells);
+    if found.len() > team.threads.len() {
+        return None;
+    }
+    let page = affinity.page_bytes as f64;
+    let mut shares: Vec<(RowShare, Ownership)> = Vec::new();
+    for segment in &found {
+        let of = |page: u32| cells.partition_point(|cell| cell.page < page);
+        let own = &cells[of(segment.first_page)..of(segment.last_page + 1)];
+        let threads = users(own, team, segment)?;
+        let users = Team {
+            threads: threads.clone(),
+            ..team.clone()
+        };
+        let size = u64::from(affinity.pages) * affinity.page_bytes;
+        let ownership = Ownership::new(own, &users, affinity.page_bytes, size);
+        let pages = segment.first_page..segment.last_page + 1;
+        shares.push((RowShare { pages, threads }, ownership));
+    }
+    // Rows that are not cut are a block-cyclic distribution, if anything.
+    if shares.len() < 2 {
+        return None;
+    }
+    let most = shares
+        .iter()
+        .max_by(|a, b| a.1.samples.total_cmp(&b.1.samples))?;
+    let block = best_cyclic(&most.1, page, f64::from(affinity.pages) * page)?;
+    let all: f64 = cells.iter().map(|cell| f64::from(cell.samples)).sum();
+    let mut fit = Fit::default();
+    for (_, ownership) in &shares {
+        let own = best_cyclic(ownership, page, f64::from(affinity.pages) * page)?;
+        if (own - block).abs() > SAME_BLOCK * block {
+            return None;
+        }
+        let part = ownership.samples / all;
+        let of_share = ownership.fit(block);
+        fit.explained += part * of_share.explained;
+        fit.chance += part * of_share.chance;
+    }
+    Some(Tiles {
+        shares: shares.into_iter().map(|share| share.0).collect(),
+        block_bytes: block,
+        fit,
+    })
+}
+
+/// The members of a team that use a segment, in the team's order; none where it is one thread's, or another's.
+fn users(cells: &[Cell], team: &Team, segment: &Segment) -> Option<Vec<ThreadIndex>> {
+    let sum = |thread: ThreadIndex| -> f64 {
+        let own = cells.iter().filter(|cell| cell.thread == thread);
+        own.map(|cell| f64::from(cell.samples)).sum()
+    };
+    let most = sum(segment.user);
+    let members = team.threads.iter().copied();
+    let users: Vec<ThreadIndex> = members.filter(|&one| sum(one) >= USER_MIN * most).collect();
+    (users.len() > 1 && users.contains(&segment.user)).then_some(users)
+}

@@ -1,0 +1,253 @@
+//! Programs whose accesses are known, recorded, planned and judged (`tests/generated --help`).
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
+
+use clap::Parser;
+use nearpage_tests::generated::{
+    Judgement, Program, PublicTrial, Summary, Trial, Truth, kernels, source,
+};
+use nearpage_tests::{nearpage_path, target};
+use serde_json::Value;
+
+/// Programs whose accesses are known, recorded, planned and judged
+///
+/// Each program is recorded at defaults and planned for a machine with several nodes. The plan's score is the share of
+/// cache lines that it has on the node of the thread that fetches them, as a part of what the best static placement has.
+/// A run of several seeds that was interrupted goes on where it was, with the same build of nearpage. NEARPAGE_BIN names
+/// the nearpage under test.
+#[derive(Parser)]
+#[command(name = "tests/generated")]
+struct Options {
+    /// The first program is drawn from this
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// So many programs, of consecutive seeds
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// Record each program so many times, and compare what is decided
+    #[arg(long, default_value_t = 1)]
+    repeat: u64,
+    /// Samples a second, to see what more samples would do [default: what `record` chooses]
+    #[arg(long, value_name = "HZ")]
+    rate: Option<u64>,
+    /// Where programs and recordings are made, and results.jsonl; each program and its recordings stay there [default:
+    /// target/generated, where recordings stay if there is one seed]
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Programs at a time; more than one at a time take the CPU from each other
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1))]
+    jobs: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print the program, and stop
+    #[arg(long, conflicts_with = "truth")]
+    source: bool,
+    /// Print the program's table of cache lines by page and thread, and stop
+    #[arg(long)]
+    truth: bool,
+    /// Instead of programs of ours, judge public benchmark kernels by their full traces
+    #[arg(long)]
+    public: bool,
+    /// With --truth: of another size
+    #[arg(long, default_value_t = 1)]
+    size: u64,
+    /// With --truth: of another team
+    #[arg(long)]
+    threads: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("generated: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> io::Result<()> {
+    let seeds = options.seed..options.seed + options.seeds;
+    if options.source || options.truth {
+        for program in seeds.map(Program::draw) {
+            print!("{}", description(options, &program));
+        }
+        return Ok(());
+    }
+    let folder = options.keep.clone();
+    let folder = folder.unwrap_or_else(|| target().join("generated"));
+    fs::create_dir_all(&folder)?;
+    if options.public {
+        return public(options, &folder);
+    }
+    let build = build(&nearpage_path())?;
+    let file = folder.join("results.jsonl");
+    let mut results = Vec::new();
+    let known = fs::read_to_string(&file).unwrap_or_default();
+    let known: Vec<Value> = known
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    for seed in seeds {
+        let is_this = |result: &&Value| {
+            result["seed"] == seed
+                && result["build"] == build.as_str()
+                && result["recordings"] == options.repeat
+                && result["rate"].as_u64() == options.rate
+        };
+        if let Some(result) = known.iter().find(is_this).filter(|_| options.seeds > 1) {
+            results.push(result.clone());
+            continue;
+        }
+        let program = Program::draw(seed);
+        let own = folder.join(seed.to_string());
+        if !options.json {
+            println!("{program}");
+        }
+        let trial = Trial::new(
+            program,
+            &nearpage_path(),
+            &own,
+            options.repeat,
+            options.rate,
+        )?;
+        if !options.json {
+            println!("{}", table(&trial));
+        }
+        let mut result = trial.to_json();
+        result["build"] = build.as_str().into();
+        result["recordings"] = options.repeat.into();
+        result["rate"] = options.rate.into();
+        let mut log = OpenOptions::new().create(true).append(true).open(&file)?;
+        writeln!(log, "{result}")?;
+        results.push(result);
+        if options.seeds > 1 && options.keep.is_none() {
+            fs::remove_dir_all(own)?;
+        }
+    }
+    let summary = Summary::of(&results);
+    match (options.json, options.seeds) {
+        (true, 1) => results.iter().for_each(|result| println!("{result}")),
+        (true, _) => println!("{}", summary.to_json()),
+        (false, 1) => {}
+        (false, _) => print!("{summary}"),
+    }
+    Ok(())
+}
+
+/// Public kernels: what plans of samples gain, as a part of what plans of traces gain.
+fn public(options: &Options, folder: &Path) -> io::Result<()> {
+    let mut results = Vec::new();
+    if !options.json {
+        println!(
+            "{:16} {:>8} {:>14} {:>16} {:>6}",
+            "kernel", "accesses", "gain of trace", "gain of samples", "part"
+        );
+    }
+    for kernel in kernels() {
+        let own = folder.join(kernel.name.replace(' ', "-"));
+        let trial = match PublicTrial::new(&kernel, &nearpage_path(), &own) {
+            Ok(trial) => trial,
+            Err(error) => {
+                eprintln!("{} (package {}): {error}", kernel.name, kernel.package);
+                continue;
+            }
+        };
+        let [full, sampled] = trial.gains().map(|gain| 100.0 * gain);
+        let part = trial
+            .part()
+            .map_or("-".to_owned(), |part| format!("{part:.2}"));
+        if !options.json {
+            println!(
+                "{:16} {:8} {full:12.1} % {sampled:14.1} % {part:>6}",
+                kernel.name, trial.accesses
+            );
+        }
+        results.push(trial);
+    }
+    let mut parts: Vec<f64> = results.iter().filter_map(PublicTrial::part).collect();
+    parts.sort_by(f64::total_cmp);
+    if options.json {
+        let kernels: Vec<Value> = results.iter().map(PublicTrial::to_json).collect();
+        println!("{}", Value::from(kernels));
+    } else if let Some(median) = parts.get(parts.len() / 2) {
+        println!(
+            "median part of {} with something to gain: {median:.2}",
+            parts.len()
+        );
+    }
+    Ok(())
+}
+
+/// What is printed of a program that is not recorded.
+fn description(options: &Options, program: &Program) -> String {
+    if options.source {
+        return source(program);
+    }
+    let team = options.threads.unwrap_or(program.team);
+    let truth = Truth::of(
+        program,
+        options.size,
+        team,
+        program.whole_rounds(program.passes, team),
+    );
+    truth.table(program, options.size)
+}
+
+/// What tells a build from others: results of another one are not of this.
+fn build(nearpage: &Path) -> io::Result<String> {
+    let metadata = fs::metadata(nearpage)?;
+    let age = metadata.modified()?.duration_since(UNIX_EPOCH);
+    let age = age.map_err(io::Error::other)?.as_secs();
+    Ok(format!("{age}-{}", metadata.len()))
+}
+
+/// Each object with what was found and decided.
+fn table(trial: &Trial) -> String {
+    let mut text = format!(
+        "{:10} {:14} {:>6} {:>6} {:>5} {:>5} {:>5} {:>6} {:3} {:30} decision\n",
+        "object", "kind", "lines", "score", "plan", "best", "touch", "other", "", "pattern"
+    );
+    for (object, other) in trial.own.objects.iter().zip(&trial.other.objects) {
+        let [planned, best, touch] = object.local.map(|local| 100.0 * local);
+        text += &format!(
+            "{:10} {:14} {:5.1}% {:6.3} {planned:4.0}% {best:4.0}% {touch:4.0}% {:6.3} {} {:30} {}\n",
+            object.name,
+            object.kind,
+            100.0 * object.share,
+            object.score(),
+            other.score(),
+            if object.is_pattern_right {
+                "   "
+            } else {
+                "NOT"
+            },
+            object.pattern,
+            object.decision
+        );
+    }
+    let scores = [&trial.own, &trial.other].map(Judgement::score);
+    let (size, team) = trial.program.other;
+    text += &format!(
+        "score {:.3} from {} accesses; {:.3} at size {size} with {team} threads",
+        scores[0], trial.own.accesses, scores[1]
+    );
+    if let Some([before, after]) = trial.own.predicted {
+        let [planned, best, touch] = trial.own.local.map(|local| 100.0 * local);
+        text += &format!(
+            "; local: first touch {touch:.0} % (predicted {:.0} %), plan {planned:.0} % ({:.0} %), best {best:.0} %",
+            100.0 * before,
+            100.0 * after
+        );
+    }
+    let (alike, of) = trial.decided_alike;
+    if of > 0 {
+        text += &format!("; {alike} of {of} objects decided alike");
+    }
+    text + "\n"
+}

@@ -1,0 +1,179 @@
+//! Public benchmark kernels, of which nobody here wrote the access pattern: what plans of their default samples gain, as a
+//! part of what the plan of their full trace gains.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+/// The machine that kernels are traced on, and that plans are for.
+const MACHINE: [&str; 4] = ["--machine", "xeon-2", "--threads", "scatter"];
+/// A gain of less of the time is none.
+const GAIN_MIN: f64 = 0.01;
+
+/// A kernel of a package.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// Its name.
+    pub name: &'static str,
+    /// Debian's package.
+    pub package: &'static str,
+    /// The command; `{}` is how much it does.
+    pub command: &'static str,
+    /// How much it does when it is traced, several times what fills its memory, and when it is sampled for a second or
+    /// two.
+    pub amounts: [&'static str; 2],
+}
+
+macro_rules! likwid {
+    ($($name:literal)*) => { [$(Kernel {
+        name: concat!("likwid ", $name),
+        package: "likwid",
+        command: concat!("likwid-bench -t ", $name, " -w S0:64MB:2 -i {}"),
+        amounts: ["5", "250"],
+    }),*] };
+}
+
+const LIKWID: [Kernel; 10] =
+    likwid!("copy" "daxpy" "ddot" "divide" "load" "store" "stream" "sum" "triad" "update");
+
+const OTHERS: [Kernel; 2] = [
+    Kernel {
+        name: "sysbench global",
+        package: "sysbench",
+        command: "sysbench memory --threads=4 --memory-block-size=16M --memory-scope=global --time=0 \
+                  --memory-total-size={}M run",
+        amounts: ["512", "20000"],
+    },
+    Kernel {
+        name: "sysbench local",
+        package: "sysbench",
+        command: "sysbench memory --threads=4 --memory-block-size=16M --memory-scope=local --memory-oper=read --time=0 \
+                  --memory-total-size={}M run",
+        amounts: ["512", "20000"],
+    },
+];
+
+/// All of them.
+pub fn kernels() -> Vec<Kernel> {
+    LIKWID.into_iter().chain(OTHERS).collect()
+}
+
+/// What plans of a kernel are worth.
+#[derive(Clone, Debug)]
+pub struct PublicTrial {
+    /// Its name.
+    pub name: &'static str,
+    /// Accesses in the recording of samples.
+    pub accesses: u64,
+    /// Time of the trace under first touch, under its own plan, and under the plan of the samples.
+    pub time_ns: [f64; 3],
+}
+
+impl PublicTrial {
+    /// Records, traces and plans a kernel in a folder, and replays its trace under both plans.
+    ///
+    /// # Errors
+    /// A step failed; the kernel is not installed.
+    pub fn new(kernel: &Kernel, nearpage: &Path, folder: &Path) -> io::Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)?;
+        let steps = Steps {
+            nearpage: nearpage.canonicalize()?,
+            folder: folder.canonicalize()?,
+        };
+        let [traced, sampled] = kernel
+            .amounts
+            .map(|amount| kernel.command.replace("{}", amount));
+        let full = [&["record", "--source", "full"], &MACHINE[..]].concat();
+        steps.record(&full, "full", &traced)?;
+        steps.record(&["record"], "sampled", &sampled)?;
+        steps.run(&["plan", "full", "-o", "full.toml", "--machine", MACHINE[1]])?;
+        let plan = [&["plan", "sampled", "-o", "sampled.toml"], &MACHINE[..]].concat();
+        steps.run(&plan)?;
+        let report = steps.json(&["report", "sampled", "--json"])?;
+        let simulated = steps.json(&[
+            "simulate",
+            "full",
+            "--machine",
+            MACHINE[1],
+            "--policy",
+            "first-touch,plan:full.toml,plan:sampled.toml",
+            "--json",
+        ])?;
+        let time = |at: usize| {
+            simulated["results"][at]["time_ns"]
+                .as_f64()
+                .unwrap_or(f64::NAN)
+        };
+        Ok(Self {
+            name: kernel.name,
+            accesses: report["accesses"].as_u64().unwrap_or(0),
+            time_ns: [time(0), time(1), time(2)],
+        })
+    }
+
+    /// Share of the time under first touch that the plans of the trace and of the samples save.
+    pub fn gains(&self) -> [f64; 2] {
+        [1, 2].map(|at| 1.0 - self.time_ns[at] / self.time_ns[0])
+    }
+
+    /// The gain of the samples' plan as a part of the trace's; none where there is nothing to gain.
+    pub fn part(&self) -> Option<f64> {
+        let [full, sampled] = self.gains();
+        (full >= GAIN_MIN).then(|| sampled / full)
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Value {
+        let [full, sampled] = self.gains();
+        json!({
+            "name": self.name,
+            "accesses": self.accesses,
+            "time_ns": self.time_ns,
+            "gain_of_trace": full,
+            "gain_of_samples": sampled,
+            "part": self.part(),
+        })
+    }
+}
+
+/// Commands in a folder.
+struct Steps {
+    nearpage: PathBuf,
+    folder: PathBuf,
+}
+
+impl Steps {
+    fn record(&self, options: &[&str], name: &str, command: &str) -> io::Result<()> {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        self.run(&[options, &["-q", "-o", name, "--"], &words].concat())?;
+        Ok(())
+    }
+
+    fn json(&self, arguments: &[&str]) -> io::Result<Value> {
+        Ok(serde_json::from_str(&self.run(arguments)?)?)
+    }
+
+    /// What `nearpage` prints.
+    fn run(&self, arguments: &[&str]) -> io::Result<String> {
+        let output = Command::new(&self.nearpage)
+            .args(arguments)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(format!(
+            "nearpage {}: {}\n{said}",
+            arguments.join(" "),
+            output.status
+        )))
+    }
+}

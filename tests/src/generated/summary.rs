@@ -1,0 +1,273 @@
+//! Figures over several programs.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use serde_json::{Value, json};
+
+/// Objects of a smaller share of the lines need not have their pattern named.
+const SHARE_MIN: f64 = 0.02;
+
+/// What must hold: its name, and the least that is enough.
+const AIMS: [(&str, f64); 6] = [
+    ("score_median", 0.97),
+    ("score_percentile_5", 0.85),
+    ("other_score_median", 0.95),
+    ("other_score_percentile_5", 0.80),
+    ("patterns_right", 0.95),
+    ("decided_alike", 0.95),
+];
+
+/// Figures of objects or programs that have something in common.
+#[derive(Clone, Debug, Default)]
+struct Group {
+    count: u64,
+    scores: Vec<f64>,
+    other_scores: Vec<f64>,
+    /// Lines that the best placement has local and the plan has not, as a share of all lines of their program: a sum.
+    lost: f64,
+    /// Objects whose pattern has to be named.
+    named: u64,
+    /// Of these, those that have another one, by what was found.
+    wrong: BTreeMap<String, u64>,
+}
+
+/// Figures over lines of results.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    all: Group,
+    kinds: BTreeMap<String, Group>,
+    styles: BTreeMap<String, Group>,
+    /// By pattern found and decision made.
+    decisions: BTreeMap<String, Group>,
+    accesses: Vec<f64>,
+    decided_alike: (u64, u64),
+    /// Programs that had been better left to first touch.
+    worse_than_first_touch: u64,
+}
+
+/// A plan is worse than first touch that has so much of all lines less on their thread's node.
+const WORSE: f64 = 0.02;
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn objects(judgement: &Value) -> &[Value] {
+    judgement["objects"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What was found in an object and decided about it, without sizes and owners.
+fn decision(object: &Value) -> String {
+    let word = |name: &str| {
+        let text = text(&object[name]);
+        let word = text.split([' ', ':', '{', '(']).next();
+        match word.unwrap_or_default() {
+            "" | "-" => "none",
+            word => word,
+        }
+    };
+    format!("{}: {}", word("pattern"), word("decision"))
+}
+
+/// The value below which a part of them is; 1 of none.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 1.0,
+        count => {
+            let place = (count - 1) as f64 * part;
+            let (low, high) = (
+                sorted[place.floor() as usize],
+                sorted[place.ceil() as usize],
+            );
+            low + (high - low) * place.fract()
+        }
+    }
+}
+
+impl Group {
+    fn add_object(&mut self, object: &Value, other: Option<&Value>) {
+        self.count += 1;
+        self.scores.push(number(&object["score"]));
+        self.other_scores
+            .extend(other.map(|other| number(&other["score"])));
+        let share = number(&object["share"]);
+        self.lost += share * (number(&object["local"][1]) - number(&object["local"][0]));
+        if share >= SHARE_MIN {
+            self.named += 1;
+            if object["is_pattern_right"] != true {
+                let pattern = text(&object["pattern"]);
+                let name = pattern.split([' ', '{', '(']).next().unwrap_or_default();
+                *self.wrong.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+    }
+
+    fn right(&self) -> f64 {
+        let wrong: u64 = self.wrong.values().sum();
+        match self.named {
+            0 => 1.0,
+            named => (named - wrong) as f64 / named as f64,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "count": self.count,
+            "score_median": quantile(&self.scores, 0.5),
+            "score_percentile_5": quantile(&self.scores, 0.05),
+            "other_score_median": quantile(&self.other_scores, 0.5),
+            "other_score_percentile_5": quantile(&self.other_scores, 0.05),
+            "lost": self.lost,
+            "patterns_right": self.right(),
+            "patterns_wrong": self.wrong,
+        })
+    }
+}
+
+impl Summary {
+    /// Figures of results.
+    pub fn of<'a>(results: impl IntoIterator<Item = &'a Value>) -> Self {
+        let mut summary = Self::default();
+        for result in results {
+            let [own, other] = ["own", "other"].map(|name| &result[name]);
+            summary.all.count += 1;
+            summary.all.scores.push(number(&own["score"]));
+            summary.all.other_scores.push(number(&other["score"]));
+            summary.accesses.push(number(&result["accesses"]));
+            let local = |at: usize| number(&own["local"][at]);
+            summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE);
+            let alike = |at: usize| result["decided_alike"][at].as_u64().unwrap_or(0);
+            summary.decided_alike.0 += alike(0);
+            summary.decided_alike.1 += alike(1);
+            let style = text(&result["style"]).to_owned();
+            let style = summary.styles.entry(style).or_default();
+            for (number, object) in objects(own).iter().enumerate() {
+                let other = objects(other).get(number);
+                let kind = text(&object["kind"]).to_owned();
+                summary
+                    .kinds
+                    .entry(kind)
+                    .or_default()
+                    .add_object(object, other);
+                style.add_object(object, other);
+                let decision = summary.decisions.entry(decision(object)).or_default();
+                decision.add_object(object, other);
+                let mut all = Group::default();
+                all.add_object(object, other);
+                summary.all.lost += all.lost;
+                summary.all.named += all.named;
+                for (name, count) in all.wrong {
+                    *summary.all.wrong.entry(name).or_default() += count;
+                }
+            }
+            // Of programs, not of their objects.
+            style.count += 1;
+        }
+        summary
+    }
+
+    /// What must hold, and what was measured, in the order of the aims.
+    fn figures(&self) -> [Option<f64>; 6] {
+        let (alike, of) = self.decided_alike;
+        [
+            Some(quantile(&self.all.scores, 0.5)),
+            Some(quantile(&self.all.scores, 0.05)),
+            Some(quantile(&self.all.other_scores, 0.5)),
+            Some(quantile(&self.all.other_scores, 0.05)),
+            Some(self.all.right()),
+            (of > 0).then(|| alike as f64 / of as f64),
+        ]
+    }
+
+    /// Median of the programs' scores.
+    pub fn score_median(&self) -> f64 {
+        quantile(&self.all.scores, 0.5)
+    }
+
+    /// As JSON: each figure beside its aim, and the same by kind of object and by style of program.
+    pub fn to_json(&self) -> Value {
+        let figures = AIMS.iter().zip(self.figures());
+        let figures: serde_json::Map<String, Value> = figures
+            .map(|((name, aim), figure)| {
+                ((*name).to_owned(), json!({"measured": figure, "aim": aim}))
+            })
+            .collect();
+        let groups = |groups: &BTreeMap<String, Group>| -> serde_json::Map<String, Value> {
+            let each = groups.iter();
+            each.map(|(name, group)| (name.clone(), group.to_json()))
+                .collect()
+        };
+        json!({
+            "programs": self.all.count,
+            "accesses_median": quantile(&self.accesses, 0.5),
+            "worse_than_first_touch": self.worse_than_first_touch,
+            "figures": figures,
+            "kinds": groups(&self.kinds),
+            "styles": groups(&self.styles),
+            "decisions": groups(&self.decisions),
+        })
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} programs, {:.0} accesses recorded of each (median); {} plans are worse than first touch\n",
+            self.all.count,
+            quantile(&self.accesses, 0.5),
+            self.worse_than_first_touch
+        )?;
+        writeln!(f, "{:26} {:>8} {:>6}", "", "measured", "aim")?;
+        for ((name, aim), figure) in AIMS.iter().zip(self.figures()) {
+            let figure = figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"));
+            writeln!(f, "{:26} {figure:>8} {aim:>6}", name.replace('_', " "))?;
+        }
+        for (what, groups) in [
+            ("kind", &self.kinds),
+            ("style", &self.styles),
+            ("decision", &self.decisions),
+        ] {
+            writeln!(
+                f,
+                "\n{what:24} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8}  wrong patterns",
+                "objects", "lost", "median", "5 %", "other", "5 %", "patterns"
+            )?;
+            let mut sorted: Vec<(&String, &Group)> = groups.iter().collect();
+            sorted.sort_by(|a, b| b.1.lost.total_cmp(&a.1.lost));
+            for (name, group) in sorted {
+                let mut wrong: Vec<(&String, &u64)> = group.wrong.iter().collect();
+                wrong.sort_by(|a, b| b.1.cmp(a.1));
+                let words = wrong
+                    .iter()
+                    .fold(String::new(), |mut words, (name, count)| {
+                        let _ = write!(
+                            words,
+                            " {} {count}",
+                            if name.is_empty() { "none" } else { name }
+                        );
+                        words
+                    });
+                writeln!(
+                    f,
+                    "{name:24} {:7} {:5.1}% {:6.3} {:6.3} {:6.3} {:6.3} {:7.0}% {words}",
+                    group.scores.len(),
+                    100.0 * group.lost / self.all.count.max(1) as f64,
+                    quantile(&group.scores, 0.5),
+                    quantile(&group.scores, 0.05),
+                    quantile(&group.other_scores, 0.5),
+                    quantile(&group.other_scores, 0.05),
+                    100.0 * group.right(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+}

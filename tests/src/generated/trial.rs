@@ -1,0 +1,143 @@
+//! One program recorded, planned and judged: as recorded, at another size with another team, and again.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::judge::{JudgedObject, Judgement, Setting, judge};
+use super::program::Program;
+use super::run::Run;
+
+/// Objects of a smaller share of the cost need not be decided alike.
+const COST_MIN: f64 = 0.01;
+
+/// A program under the plan of its recording.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The program.
+    pub program: Program,
+    /// As it was recorded.
+    pub own: Judgement,
+    /// At another size, with another team.
+    pub other: Judgement,
+    /// Objects of which as much is decided in all recordings, and all that count; 0 of a single recording.
+    pub decided_alike: (u64, u64),
+}
+
+impl Trial {
+    /// Records a program so many times into a folder, plans and judges. `rate`: samples a second; none: as many as by
+    /// default.
+    ///
+    /// # Errors
+    /// A step failed.
+    pub fn new(
+        program: Program,
+        nearpage: &Path,
+        folder: &Path,
+        recordings: u64,
+        rate: Option<u64>,
+    ) -> io::Result<Self> {
+        let run = Run::new(&program, nearpage, folder)?.at_rate(rate);
+        let Program { team, passes, .. } = program;
+        let setting = Setting {
+            recording: "recorded",
+            size: 1,
+            team,
+            passes,
+        };
+        run.record("recorded", 1, team, passes)?;
+        let plan = run.plan("recorded")?;
+        let own = judge(&program, &run, &plan, setting)?;
+
+        // Only where objects are has to be known of the other run.
+        let (size, other_team) = program.other;
+        run.record("other", size, other_team, 1)?;
+        let other = Setting {
+            recording: "other",
+            size,
+            team: other_team,
+            passes: program.whole_rounds(1, other_team),
+        };
+        let other = judge(&program, &run, &plan, other)?;
+
+        let mut again = Vec::new();
+        for number in 2..=recordings {
+            let name = format!("recorded.{number}");
+            run.record(&name, 1, team, passes)?;
+            let plan = run.plan(&name)?;
+            let setting = Setting {
+                recording: &name,
+                ..setting
+            };
+            again.push(judge(&program, &run, &plan, setting)?);
+            fs::remove_dir_all(run.folder().join(&name))?;
+        }
+        let alike = |(number, object): &(usize, &JudgedObject)| {
+            let mut others = again.iter().map(|one| &one.objects[*number]);
+            others.all(|other| object.is_decided_as(other))
+        };
+        let counted = own.objects.iter().enumerate();
+        let counted = counted.filter(|(_, object)| object.cost_share >= COST_MIN);
+        let decided_alike = match again.is_empty() {
+            true => (0, 0),
+            false => (
+                counted.clone().filter(alike).count() as u64,
+                counted.count() as u64,
+            ),
+        };
+        Ok(Self {
+            program,
+            own,
+            other,
+            decided_alike,
+        })
+    }
+
+    /// As a line of a file of results.
+    pub fn to_json(&self) -> Value {
+        let Program {
+            seed,
+            style,
+            team,
+            machine,
+            layout,
+            ..
+        } = self.program;
+        json!({
+            "seed": seed,
+            "style": format!("{style:?}"),
+            "team": team,
+            "machine": machine,
+            "layout": layout,
+            "accesses": self.own.accesses,
+            "predicted": self.own.predicted,
+            "own": judgement(&self.own),
+            "other": judgement(&self.other),
+            "decided_alike": [self.decided_alike.0, self.decided_alike.1],
+        })
+    }
+}
+
+fn judgement(judgement: &Judgement) -> Value {
+    let object = |object: &JudgedObject| {
+        json!({
+            "name": object.name,
+            "kind": object.kind,
+            "share": object.share,
+            "cost_share": object.cost_share,
+            "expected": object.expected,
+            "pattern": object.pattern,
+            "is_pattern_right": object.is_pattern_right,
+            "decision": object.decision,
+            "local": object.local,
+            "score": object.score(),
+        })
+    };
+    json!({
+        "score": judgement.score(),
+        "local": judgement.local,
+        "objects": judgement.objects.iter().map(object).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,84 @@
+//! Programs whose accesses are known: the table is what the program does, and plans are not far from the best. What plans
+//! are worth over many programs, `tests/generated --seeds 200` says.
+
+use std::ops::Range;
+
+use nearpage_tests::generated::{Initialiser, Kind, Program, Run, Summary, Trial, Truth};
+use nearpage_tests::{Case, nearpage_path};
+
+/// Seeds of the programs whose table is checked.
+const SEEDS: Range<u64> = 0..20;
+/// Seeds of the programs that are recorded and planned.
+const RECORDED: Range<u64> = 1..6;
+/// Passes that are counted: objects that are used in two ways are used in both.
+const PASSES: u64 = 3;
+
+#[test]
+fn tables_are_what_instrumented_programs_count() {
+    let case = Case::new("generated-counts");
+    for seed in SEEDS {
+        let program = Program::draw(seed);
+        let folder = case.path(seed.to_string());
+        let run = Run::new(&program, &nearpage_path(), &folder).unwrap();
+        let (size, team) = match seed % 2 {
+            0 => (1, program.team),
+            _ => program.other,
+        };
+        let counts = run.count(size, team, PASSES).unwrap();
+        let truth = Truth::of(&program, size, team, PASSES);
+        assert_eq!(truth.differences(&program, &counts), [""; 0], "{program}");
+    }
+}
+
+#[test]
+fn threads_initialise_each_line_of_their_objects_once() {
+    for seed in 0..50 {
+        let program = Program::draw(seed);
+        let (size, team) = program.other;
+        let truth = Truth::of(&program, size, team, 0);
+        for (object, truth) in program.objects.iter().zip(&truth.objects) {
+            let (first, end) = object.extent(size, team);
+            let lines = match object.kind {
+                // The main thread does not know of gaps between rows.
+                Kind::Padded { row, used } if object.initialiser == Initialiser::Threads => {
+                    end / row * used
+                }
+                _ => end - first,
+            };
+            let initialised: u64 = truth.units.iter().map(|unit| unit.initialised).sum();
+            assert_eq!(initialised, lines, "seed {seed}: {object:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_table_is_noticed() {
+    let case = Case::new("generated-wrong");
+    let program = Program::draw(1);
+    let run = Run::new(&program, &nearpage_path(), case.folder()).unwrap();
+    let counts = run.count(1, program.team, PASSES).unwrap();
+    let truth = Truth::of(&program, 1, program.team, PASSES + 1);
+    assert!(!truth.differences(&program, &counts).is_empty());
+}
+
+#[test]
+fn plans_are_not_far_from_the_best_placement() {
+    let case = Case::new("generated-plans");
+    let trial = |seed: u64| {
+        let folder = case.path(seed.to_string());
+        Trial::new(Program::draw(seed), &nearpage_path(), &folder, 1, None).unwrap()
+    };
+    let trials: Vec<Trial> = RECORDED.map(trial).collect();
+    for trial in &trials {
+        for judgement in [&trial.own, &trial.other] {
+            let [planned, best, first_touch] = judgement.local;
+            assert!(planned <= best && first_touch <= best, "{}", trial.program);
+            assert!(best > 0.1, "{}", trial.program);
+        }
+        assert!(trial.own.accesses > 20, "{}", trial.program);
+    }
+    let results: Vec<_> = trials.iter().map(Trial::to_json).collect();
+    let summary = Summary::of(&results);
+    // On a busy machine there are few samples of each object.
+    assert!(summary.score_median() > 0.5, "{summary}");
+}
