@@ -28,13 +28,13 @@ pub(crate) const SHARE: f64 = DEFAULT_COST_SHARE;
 /// Program time at which both limits are equal.
 const EVEN_NS: f64 = FIXED_NS / SHARE;
 /// The part of `FIXED_NS` that is planned with: what comes late or unforeseen has the rest.
-const PLANNED: f64 = 0.98;
+const PLANNED: f64 = 0.95;
 
 /// The part that is kept for the recorder's rounds at most.
-const ROUNDS_PART: f64 = 0.03;
+const ROUNDS_PART: f64 = 0.05;
 
 /// The part of what is left that no phase gets, so that samples never cease.
-const KEPT: f64 = 0.02;
+const KEPT: f64 = 0.04;
 /// Samples that a phase is to have: more, and the later phases gain more from them.
 const SAMPLES_WANTED: f64 = 5_000.0;
 /// Least and greatest part of what is left that a phase of several threads gets.
@@ -51,7 +51,7 @@ const GROWTH: f64 = 1.5;
 const BEGINNING_NS: f64 = 500e6;
 const BEGINNING_PART: f64 = 0.95;
 
-/// Samples of a thread in each doubling of a phase's length at least, times the logarithm of 2.
+/// Samples of all threads in each doubling of a phase's length at least, times the logarithm of 2.
 const TELLING: f64 = 120.0;
 
 /// At most this part of what is left may be spent before the next choice, were all CPUs to be busy.
@@ -151,7 +151,7 @@ impl Budget {
             _ => f64::INFINITY,
         };
         let rate_hz = a_second / sample_ns + (even_ns / sample_ns).min(self.steady_hz);
-        let telling_hz = TELLING * 1e9 / phase.active_ns.max(BEGINNING_NS);
+        let telling_hz = TELLING * 1e9 / phase.active_ns.max(BEGINNING_NS) / running;
         let rate_hz = rate_hz.max(telling_hz.min(self.steady_hz));
         let grown_ns = left_ns + SHARE * running * ahead_ns * f64::from(program_ns >= EVEN_NS);
         let at_once_hz = AT_ONCE * grown_ns * 1e9 / (sample_ns * self.cpus * ahead_ns);

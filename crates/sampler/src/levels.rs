@@ -18,8 +18,9 @@ const FAST_HZ: f64 = 4_001.0;
 const SLOWEST_PART: f64 = 0.151_102_365_260_105;
 /// With more CPUs than these, every event is expensive: each thread inherits one for each CPU.
 const CPUS_OF_THREE: usize = 64;
-/// Sampling never pauses for longer than this share allows.
-const SHARE_MIN: f64 = 0.02;
+/// Sampling never pauses for longer than this share allows: an interval that stands for many is a rough
+/// guess of them.
+const SHARE_MIN: f64 = 0.25;
 /// With a larger share than this, sampling does not pause.
 const ALWAYS: f64 = 0.97;
 

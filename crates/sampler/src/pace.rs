@@ -15,7 +15,7 @@ use crate::sampler::MAX_RATE_HZ;
 /// Between two choices: while samples come faster than in the long run, slower, and at that rate. While
 /// slower, by how long the phase has lasted, as more threads are to be noticed in a part of that.
 const FAST_NS: f64 = 25e6;
-const SLOW_NS: f64 = 300e6;
+const SLOW_NS: f64 = 500e6;
 const SLOW_PART: f64 = 0.07;
 const STEADY_NS: f64 = 200e6;
 /// The first is of the time that threads have CPUs for. While others have them, it takes longer, at most so
