@@ -599,7 +599,13 @@ fn json_has_every_key_and_its_counts_add_up() {
     );
     expect(
         &object["pattern"],
-        vec!["kind", "block_bytes", "period_bytes"],
+        vec![
+            "kind",
+            "block_bytes",
+            "period_bytes",
+            "part_bytes",
+            "segments",
+        ],
     );
     expect(
         &object["hot"][0],
