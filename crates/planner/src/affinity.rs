@@ -133,7 +133,9 @@ pub(crate) fn by_segments(
         let Some(place) = best_place(&histogram, places, equation) else {
             continue;
         };
-        let [begins, ends] = [segment.first_page, segment.last_page + 1].map(u64::from);
+        // The machine's pages may be larger than those that the recording counted.
+        let [begins, ends] = segment.part_bytes(affinity);
+        let (begins, ends) = (begins / unit, ends.div_ceil(unit));
         match runs.last_mut() {
             Some(last) if last.place == place => {}
             Some(last) => {
@@ -156,6 +158,8 @@ pub(crate) fn by_segments(
     }
     let pages = group.size_bytes.div_ceil(unit).max(ended);
     runs.last_mut()?.end = pages;
+    // Of what lies on one page, nothing is left.
+    runs.retain(|run| run.first < run.end);
     let count = runs.len();
     let placed = owned(context, affinity, &runs, unit, None);
     (count > 1 && placed.len() == count).then_some((Placement::Runs(placed), count))

@@ -447,3 +447,25 @@ fn too_many_runs_are_decided_in_larger_units() {
     // In units of two pages every unit ties, and the lowest node wins all.
     assert_eq!(only(&plan).placement, Placement::Whole(thread(0)));
 }
+
+/// Recorded with pages of 4 KiB, planned for a machine of 16 KiB: runs were four times as long.
+#[test]
+fn segments_are_placed_in_pages_of_the_machine() {
+    let cells: Vec<_> = (0..64).map(|page| (page, 3 - page / 16, 20.0)).collect();
+    let mut recording = Recording::new(4);
+    recording.object("build", 64, Pattern::Segments(Vec::new()), &cells);
+    let plan = recording.with(&opteron(), |input| {
+        let input = Input {
+            page_bytes: 4 * PAGE,
+            ..input.clone()
+        };
+        decide(Policy::Object, &input, &Parameters::default())
+    });
+    let run = |first_page, index| PageRun {
+        first_page,
+        pages: 4,
+        owner: thread(index),
+    };
+    let runs = vec![run(0, 3), run(4, 2), run(8, 1), run(12, 0)];
+    assert_eq!(only(&plan).placement, Placement::Runs(runs));
+}
