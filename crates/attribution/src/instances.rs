@@ -5,7 +5,10 @@ use std::cmp::Reverse;
 use nearpage_recording::ObjectId;
 use rustc_hash::FxHashMap;
 
-use crate::{Cell, InstanceUse, ObjectGroup, Segment, cells::PhasedCells, segments::segments};
+use crate::{
+    Cell, InstanceUse, ObjectGroup, Segment, cells::PhasedCells, pattern::SEGMENTS_MAX,
+    segments::segments,
+};
 
 /// Instances that one thread uses so much are its own.
 const OWN_SHARE: f64 = 0.9;
@@ -13,8 +16,6 @@ const OWN_SHARE: f64 = 0.9;
 const TELLING_SAMPLES: f64 = 4.0;
 /// Share of the accesses by the owners of segments, from which the instances belong to threads in turn.
 const TURNS_SHARE_MIN: f64 = 0.75;
-/// More segments than this are no order that anybody could follow.
-const SEGMENTS_MAX: usize = 64;
 
 /// What each thread did to each followed instance of a group, its initialisation left out where it knows anything
 /// else: `cells` have the object's number for a page.

@@ -95,8 +95,8 @@ const MAIN_TEAM: &str = "main";
 const OWNER_SHARE: f64 = 0.5;
 /// A rule gives way to segments that are by so much more skilful: rules carry over to other sizes and teams.
 const CLEARER: f64 = 0.05;
-/// More segments than this are no pattern that anybody could follow.
-const SEGMENTS_MAX: usize = 64;
+/// More segments than this, of pages or of instances, are no pattern that anybody could follow.
+pub(crate) const SEGMENTS_MAX: usize = 64;
 
 /// Finds the pattern of an object of `size_bytes`.
 ///
@@ -128,8 +128,9 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
     }
 
     if affinity.pages > 1 {
-        let rule = best_rule(affinity, cells, size_bytes, teams, all);
-        let segments = owned_segments(cells, all, most / all);
+        let found = segments(cells);
+        let rule = best_rule(affinity, cells, &found, size_bytes, teams, all);
+        let segments = owned_segments(found, all, most / all);
         match (rule, segments) {
             (Some((_, skill)), Some((segments, clearer))) if clearer > skill + CLEARER => {
                 return Pattern::Segments(segments);
@@ -156,10 +157,23 @@ pub fn find_pattern(affinity: &Affinity, size_bytes: u64, teams: &[Team]) -> Pat
 fn best_rule(
     affinity: &Affinity,
     cells: &[Cell],
+    segments: &[Segment],
     size_bytes: u64,
     teams: &[Team],
     all: f64,
 ) -> Option<(Pattern, f64)> {
+    // The skill is that of all accesses, those of others than the team too.
+    let best = |ownership: &Ownership, number: usize, team: &Team| {
+        let rule = Rule {
+            affinity,
+            cells,
+            segments,
+            size_bytes,
+            ownership,
+        };
+        let (pattern, skill) = rule.best(number, team)?;
+        Some((pattern, skill * ownership.samples / all))
+    };
     let own = |team: &Team| Ownership::new(cells, team, affinity.page_bytes, size_bytes);
     let covers =
         |ownership: &Ownership| ownership.samples >= TEAM_SHARE * all && ownership.active() > 1;
@@ -169,16 +183,7 @@ fn best_rule(
         .map(|(number, team)| (number, own(team)))
         .filter(|(_, ownership)| covers(ownership))
         .max_by(|(a, left), (b, right)| left.samples.total_cmp(&right.samples).then(b.cmp(a)));
-    let by_team = found.and_then(|(team, ownership)| {
-        let of = Rule {
-            affinity,
-            cells,
-            size_bytes,
-            ownership: &ownership,
-        };
-        let (pattern, skill) = of.best(team, &teams[team])?;
-        Some((pattern, skill * ownership.samples / all))
-    });
+    let by_team = found.and_then(|(team, ownership)| best(&ownership, team, &teams[team]));
     if by_team.as_ref().is_some_and(|one| one.1 >= SKILL_CLEAR) {
         return by_team;
     }
@@ -189,15 +194,8 @@ fn best_rule(
         .filter(|(ownership, _)| covers(ownership))
         .max_by(|left, right| left.0.samples.total_cmp(&right.0.samples));
     let by_joined = found.and_then(|(ownership, team)| {
-        let of = Rule {
-            affinity,
-            cells,
-            size_bytes,
-            ownership: &ownership,
-        };
-        let (pattern, skill) = of.best(0, &team)?;
-        let pattern = dealt(pattern, &team, affinity)?;
-        Some((pattern, skill * ownership.samples / all))
+        let (pattern, skill) = best(&ownership, 0, &team)?;
+        Some((dealt(pattern, &team, affinity)?, skill))
     });
     match (by_team, by_joined) {
         (Some(team), Some(joined)) if joined.1 > team.1 + CLEARER => Some(joined),
@@ -249,6 +247,7 @@ fn dealt(pattern: Pattern, team: &Team, affinity: &Affinity) -> Option<Pattern> 
 struct Rule<'a> {
     affinity: &'a Affinity,
     cells: &'a [Cell],
+    segments: &'a [Segment],
     size_bytes: u64,
     ownership: &'a Ownership,
 }
@@ -259,6 +258,7 @@ impl Rule<'_> {
         let Self {
             affinity,
             cells,
+            segments,
             size_bytes,
             ownership,
         } = *self;
@@ -278,7 +278,7 @@ impl Rule<'_> {
         if significant(&block_fit) && block_fit.skill() >= SKILL_CLEAR {
             return Some((found, block_fit.skill()));
         }
-        if let Some(partial) = best_partial(ownership, cells, affinity.page_bytes)
+        if let Some(partial) = best_partial(ownership, segments, affinity.page_bytes)
             && significant(&partial.fit)
             && partial.fit.skill() > block_fit.skill() + SKILL_TIE
         {
@@ -293,7 +293,7 @@ impl Rule<'_> {
             return Some((found, block_fit.skill()));
         }
         let Some((block, fit)) = cyclic else {
-            let tiles = best_tiles(affinity, cells, threads)?;
+            let tiles = best_tiles(affinity, cells, segments, threads)?;
             let skill = tiles.fit.skill();
             let pattern = Pattern::Tiles {
                 block_bytes: tiles.block_bytes.round() as u64,
@@ -332,10 +332,9 @@ impl Partial {
 
 /// Where the object's segments are the team's in order, one each, the equal shares that explain them best: of all from
 /// the object's beginning, where those do as well, else of what is used.
-fn best_partial(ownership: &Ownership, cells: &[Cell], page_bytes: u64) -> Option<Partial> {
-    let found = segments(cells);
+fn best_partial(ownership: &Ownership, segments: &[Segment], page_bytes: u64) -> Option<Partial> {
     let mut owned: Vec<(usize, &Segment, &Segment)> = Vec::new();
-    for segment in found.iter().filter(|one| one.share >= OWNER_SHARE) {
+    for segment in segments.iter().filter(|one| one.share >= OWNER_SHARE) {
         let member = ownership.member(segment.user)?;
         match owned.last_mut() {
             Some(last) if last.0 == member => last.2 = segment,
@@ -387,8 +386,7 @@ fn best_partial(ownership: &Ownership, cells: &[Cell], page_bytes: u64) -> Optio
 
 /// The object's segments and their skill, where their users explain clearly more than the thread with the share
 /// `most` of its accesses does, and few enough to be looked at.
-fn owned_segments(cells: &[Cell], samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
-    let found = segments(cells);
+fn owned_segments(found: Vec<Segment>, samples: f64, most: f64) -> Option<(Vec<Segment>, f64)> {
     let owned: f64 = found.iter().map(|one| one.samples * one.share).sum();
     // Each segment's owner and beginning are chosen to suit its samples.
     let chosen = 2.0 * found.len() as f64;

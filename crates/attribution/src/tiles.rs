@@ -12,7 +12,7 @@ use crate::{
     Affinity, Cell, Team,
     ownership::{Fit, Ownership},
     period::best_cyclic,
-    segments::{Segment, segments},
+    segments::Segment,
 };
 
 /// Users of a share of the rows have at least this part of what its most active user has.
@@ -37,14 +37,22 @@ pub(crate) struct Tiles {
 }
 
 /// The tiles that a team's accesses form, where they do.
-pub(crate) fn best_tiles(affinity: &Affinity, cells: &[Cell], team: &Team) -> Option<Tiles> {
-    let found = segments(cells);
-    if found.len() > team.threads.len() {
+pub(crate) fn best_tiles(
+    affinity: &Affinity,
+    cells: &[Cell],
+    segments: &[Segment],
+    team: &Team,
+) -> Option<Tiles> {
+    // Rows that are not cut are a block-cyclic distribution, if anything.
+    if !(2..=team.threads.len()).contains(&segments.len()) {
         return None;
     }
     let page = affinity.page_bytes as f64;
-    let mut shares: Vec<(RowShare, Ownership)> = Vec::new();
-    for segment in &found {
+    let size = u64::from(affinity.pages) * affinity.page_bytes;
+    let mut shares: Vec<RowShare> = Vec::new();
+    // Of each share: who owns what, and the block that explains most of it.
+    let mut found: Vec<(Ownership, f64)> = Vec::new();
+    for segment in segments {
         let of = |page: u32| cells.partition_point(|cell| cell.page < page);
         let own = &cells[of(segment.first_page)..of(segment.last_page + 1)];
         let threads = users(own, team, segment)?;
@@ -52,23 +60,18 @@ pub(crate) fn best_tiles(affinity: &Affinity, cells: &[Cell], team: &Team) -> Op
             threads: threads.clone(),
             ..team.clone()
         };
-        let size = u64::from(affinity.pages) * affinity.page_bytes;
         let ownership = Ownership::new(own, &users, affinity.page_bytes, size);
+        let block = best_cyclic(&ownership, page, size as f64)?;
+        found.push((ownership, block));
         let pages = segment.first_page..segment.last_page + 1;
-        shares.push((RowShare { pages, threads }, ownership));
+        shares.push(RowShare { pages, threads });
     }
-    // Rows that are not cut are a block-cyclic distribution, if anything.
-    if shares.len() < 2 {
-        return None;
-    }
-    let most = shares
-        .iter()
-        .max_by(|a, b| a.1.samples.total_cmp(&b.1.samples))?;
-    let block = best_cyclic(&most.1, page, f64::from(affinity.pages) * page)?;
+    let by_samples =
+        |a: &&(Ownership, f64), b: &&(Ownership, f64)| a.0.samples.total_cmp(&b.0.samples);
+    let block = found.iter().max_by(by_samples)?.1;
     let all: f64 = cells.iter().map(|cell| f64::from(cell.samples)).sum();
     let mut fit = Fit::default();
-    for (_, ownership) in &shares {
-        let own = best_cyclic(ownership, page, f64::from(affinity.pages) * page)?;
+    for (ownership, own) in &found {
         if (own - block).abs() > SAME_BLOCK * block {
             return None;
         }
@@ -78,7 +81,7 @@ pub(crate) fn best_tiles(affinity: &Affinity, cells: &[Cell], team: &Team) -> Op
         fit.chance += part * of_share.chance;
     }
     Some(Tiles {
-        shares: shares.into_iter().map(|share| share.0).collect(),
+        shares,
         block_bytes: block,
         fit,
     })

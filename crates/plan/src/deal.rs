@@ -144,6 +144,13 @@ impl Dealer<'_> {
         self.target.thread_nodes(self.team_name(team)?)
     }
 
+    /// Threads that a team had when the plan was made; 0: the plan does not say.
+    fn planned_threads(&self, team: &str) -> Result<u64, Error> {
+        let name = self.team_name(team)?;
+        let planned = self.teams.iter().find(|team| team.name == name);
+        Ok(planned.map_or(0, |team| u64::from(team.threads)))
+    }
+
     /// Bytes of one piece when so many threads share the period.
     /// The period stays where the object is whole periods, as the rows of an array are; else the block does, as a
     /// program's own constant.
@@ -154,9 +161,7 @@ impl Dealer<'_> {
         threads: u64,
         size_bytes: u64,
     ) -> Result<u64, Error> {
-        let name = self.team_name(team)?;
-        let recorded = self.teams.iter().find(|team| team.name == name);
-        let recorded = recorded.map_or(0, |team| u64::from(team.threads));
+        let recorded = self.planned_threads(team)?;
         if !self.period_is_kept || recorded == 0 || recorded == threads {
             return Ok(block_bytes);
         }
@@ -194,9 +199,7 @@ impl Dealer<'_> {
         let Owner::Thread { team, index } = owner else {
             return Ok(vec![self.owner_node(owner)?]);
         };
-        let name = self.team_name(team)?;
-        let planned = self.teams.iter().find(|team| team.name == name);
-        let planned = planned.map_or(0, |team| u64::from(team.threads));
+        let planned = self.planned_threads(team)?;
         let nodes = self.team_nodes(team)?;
         let (now, index) = (nodes.len() as u64, u64::from(*index));
         if !self.period_is_kept || planned == now || index >= planned {

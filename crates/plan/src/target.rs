@@ -74,6 +74,32 @@ pub struct Target<'a> {
     pub summary: bool,
 }
 
+impl<'a> Target<'a> {
+    /// For a recorded run that is not there any more: nothing is pinned, all mappings may be had, and pages move once.
+    pub fn of_recorded(
+        machine: &'a Machine,
+        teams: HashMap<String, Vec<CpuId>>,
+        threads: Vec<CpuId>,
+    ) -> Self {
+        let page_bytes = machine.page_bytes as u32;
+        Self {
+            machine,
+            teams,
+            threads,
+            pinning: Pinning::None,
+            mechanism: Mechanism::Bind,
+            page_bytes,
+            huge_page_bytes: page_bytes,
+            mappings_max: u32::MAX,
+            touch_pages_max: u64::MAX,
+            touch_group: 1,
+            has_copies: false,
+            later: Later::Once,
+            summary: false,
+        }
+    }
+}
+
 impl Target<'_> {
     /// CPUs of the team's threads, in order.
     pub(crate) fn cpus(&self, team: &str) -> &[CpuId] {

@@ -331,19 +331,24 @@ mod tests {
         assert!(run.rates_hz.iter().all(|rate| *rate > 10.0));
     }
 
-    #[test]
-    fn a_mark_begins_a_phase() {
-        let mut budget = Budget::new(300.0, 5_300.0, 2);
-        let mut progress = Progress {
+    /// So many threads, of which nothing was seen yet.
+    fn beginning(threads: f64) -> Progress {
+        Progress {
             program_ns: 0.0,
             spent_ns: 0.0,
             round_ns: 50e3,
             slow_ns: 300e6,
             sample_ns: 12e3,
-            running: 1.0,
-            threads: 1.0,
+            running: threads,
+            threads,
             ahead_ns: 20e6,
-        };
+        }
+    }
+
+    #[test]
+    fn a_mark_begins_a_phase() {
+        let mut budget = Budget::new(300.0, 5_300.0, 2);
+        let mut progress = beginning(1.0);
         let first_hz = budget.rate_hz(&progress);
         (progress.program_ns, progress.spent_ns) = (3e9, 36e6);
         let later_hz = budget.rate_hz(&progress);
@@ -358,16 +363,7 @@ mod tests {
     #[test]
     fn threads_that_are_one_fewer_or_more_of_many_begin_no_phase() {
         let mut budget = Budget::new(300.0, 5_300.0, 64);
-        let mut progress = Progress {
-            program_ns: 0.0,
-            spent_ns: 0.0,
-            round_ns: 50e3,
-            slow_ns: 300e6,
-            sample_ns: 12e3,
-            running: 8.0,
-            threads: 8.0,
-            ahead_ns: 20e6,
-        };
+        let mut progress = beginning(8.0);
         budget.rate_hz(&progress);
         let begun = budget.phase.unwrap().spent_ns;
         for threads in [7.0, 9.0, 1.0, 8.0, 11.9] {

@@ -17,6 +17,7 @@ use crate::record::{self, Body, CLOCK_SAMPLE, Identifiers, Record, Sample};
 use crate::ring::Ring;
 use crate::sample_cost::{Came, Coming, TIME_MAX, cost_ns, gap_ns};
 use crate::signal::own::{OwnTimer, Ticks};
+use crate::source::SourceWish;
 
 /// Where the instruction that a sample stands for is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +187,17 @@ const PERIOD_NS: u64 = 100_000;
 const CHAIN_BYTES: usize = 4 << 20;
 pub(crate) const LINE_BYTES: usize = 64;
 
+/// Measures for the source that is asked for; where the kernel refuses the clock, what it would not refuse.
+///
+/// # Errors
+/// The clock is refused, and so are timers; or timers, where they are asked for.
+pub fn calibrate_for(wish: SourceWish) -> Result<Calibration, Error> {
+    match wish {
+        SourceWish::Signal => calibrate_signal(),
+        _ => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+    }
+}
+
 /// Runs two loops in the calling thread: a chain of pointers, to see where its samples stand, and
 /// one that works in its CPU's cache, to see what samples cost it that are as close as in a run's
 /// beginning, and as far apart as in a long one. Takes about 90 ms, on a busy or emulated machine up to
@@ -198,7 +210,7 @@ pub fn calibrate() -> Result<Calibration, Error> {
 
 /// The same for the signal source: the side with timers that interrupt by themselves; the cost with
 /// those of the source, which ticks serve that come anyway.
-pub fn calibrate_signal() -> Result<Calibration, Error> {
+fn calibrate_signal() -> Result<Calibration, Error> {
     signal_supported().map_err(|why| Error::NoSource(format!("source signal: {why}")))?;
     let side = side(&mut OwnTimer::new(libc::CLOCK_MONOTONIC, PERIOD_NS).map_err(no_timer)?)?;
     Ok(side.with_cost(Source::Signal))

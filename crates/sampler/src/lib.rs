@@ -132,6 +132,7 @@ mod perf_event;
 mod pmu;
 mod probe;
 mod processes;
+mod random;
 mod record;
 mod ring;
 mod sample_cost;
@@ -145,7 +146,7 @@ mod verdict;
 mod x86_64;
 
 pub use calibrate::{
-    Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal,
+    Calibration, DEFAULT_COST_SHARE, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_for,
     clock_opens,
 };
 pub use error::{Error, NoPreload, Refusal, UnknownSide, paranoid_level};

@@ -11,6 +11,7 @@ use nearpage_recording::Source;
 
 use crate::calibrate::{CALIBRATED_HZ, Calibration, measure_cost_ns};
 use crate::governor::{Governor, Interval};
+use crate::random::Random;
 use crate::sample_cost::{TIME_MAX_AGAIN, gap_ns};
 
 /// The cost of a sample is measured again after so long, which takes 40 ms at most.
@@ -193,7 +194,7 @@ pub(crate) struct Turns {
     share: f64,
     on: bool,
     next_ns: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Turns {
@@ -203,7 +204,7 @@ impl Turns {
             share: 1.0,
             on: true,
             next_ns: u64::MAX,
-            random: seed | 1,
+            random: Random::new(seed),
         }
     }
 
@@ -247,12 +248,9 @@ impl Turns {
         Duration::from_nanos(self.next_ns.saturating_sub(now_ns))
     }
 
-    /// Half of the mean to one and a half: not in step with the program (xorshift64).
+    /// Half of the mean to one and a half: not in step with the program.
     fn turn_ns(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        TURN_NS / 2 + self.random % TURN_NS
+        TURN_NS / 2 + self.random.next() % TURN_NS
     }
 }
 

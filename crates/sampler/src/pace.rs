@@ -9,6 +9,7 @@ use crate::budget::{Budget, Progress};
 use crate::calibrate::Calibration;
 use crate::levels::{Levels, Setting};
 use crate::overhead::{RateChange, UNMEASURED_COST_NS, keep_change, own_time_ns};
+use crate::random::Random;
 use crate::sample_cost::GAPS_NS;
 use crate::sampler::MAX_RATE_HZ;
 
@@ -74,7 +75,7 @@ pub(crate) struct Pace {
     wanted_hz: f64,
     setting: Setting,
     next_ns: u64,
-    random: u64,
+    random: Random,
     pub changes: Vec<RateChange>,
 }
 
@@ -117,7 +118,7 @@ impl Pace {
             recorder_begin_ns: own_time_ns(),
             wanted_hz: most_hz,
             next_ns: now_ns,
-            random: now_ns | 1,
+            random: Random::new(now_ns),
             changes: Vec::new(),
         };
         pace.choose(now_ns);
@@ -268,12 +269,9 @@ impl Pace {
         self.close_ns + part * (self.apart_ns - self.close_ns)
     }
 
-    /// Half to one and a half: not in step with the program (xorshift64).
+    /// Half to one and a half: not in step with the program.
     fn jitter(&mut self) -> f64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        0.5 + (self.random >> 11) as f64 / (1u64 << 53) as f64
+        0.5 + (self.random.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 
 use nearpage_machine::{CpuId, Machine, NodeId, ThreadPlacement, thread_cpus};
 use nearpage_plan::{
-    Allocation, Compact, Error, Later, Mechanism, ModuleName, Origin, Pinning, PlacedPages, Plan,
-    ProgramImage, SearchPaths, Target, translate,
+    Allocation, Compact, Error, ModuleName, Origin, PlacedPages, Plan, ProgramImage, SearchPaths,
+    Target, translate,
 };
 use nearpage_recording::{Module, Object, ObjectKind, Recording, Tables};
 use nearpage_wire::is_runtime_module;
@@ -54,22 +54,8 @@ fn compact(
     program: &OsStr,
 ) -> Result<Compact, Error> {
     let tables = &recording.tables;
-    let page_bytes = machine.page_bytes as u32;
-    let target = Target {
-        machine,
-        teams: teams(tables, machine, layout),
-        threads: thread_cpus(machine, tables.threads.len(), layout, None),
-        pinning: Pinning::None,
-        mechanism: Mechanism::Bind,
-        page_bytes,
-        huge_page_bytes: page_bytes,
-        mappings_max: u32::MAX,
-        touch_pages_max: u64::MAX,
-        touch_group: 1,
-        has_copies: false,
-        later: Later::Once,
-        summary: false,
-    };
+    let threads = thread_cpus(machine, tables.threads.len(), layout, None);
+    let target = Target::of_recorded(machine, teams(tables, machine, layout), threads);
     let image = ProgramImage::load(program, &SearchPaths::from_environment())?;
     translate(std::slice::from_ref(plan), &[], &target, &[image])
 }

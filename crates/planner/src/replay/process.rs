@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Evaluated, Later, Mechanism, ModuleImage, ModuleName, Origin, Phase,
-    Pinning, Plan, ProgramImage, SearchPaths, Target, translate,
+    Allocation, Compact, Evaluated, Later, ModuleImage, ModuleName, Origin, Phase, Plan,
+    ProgramImage, SearchPaths, Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
 use nearpage_recording::{Module, Object, ObjectKind, Recording, ThreadIndex};
@@ -289,21 +289,11 @@ impl<'a> Process<'a> {
                 teams.insert(team.name.clone(), cpus);
             }
         }
-        let page_bytes = self.machine.page_bytes as u32;
+        let threads = self.threads.iter().map(|&(.., cpu)| cpu).collect();
         let target = Target {
-            machine: self.machine,
-            teams,
-            threads: self.threads.iter().map(|&(.., cpu)| cpu).collect(),
-            pinning: Pinning::None,
-            mechanism: Mechanism::Bind,
-            page_bytes,
-            huge_page_bytes: page_bytes,
-            mappings_max: u32::MAX,
-            touch_pages_max: u64::MAX,
-            touch_group: 1,
             has_copies: true,
             later: Later::AsPlanned,
-            summary: false,
+            ..Target::of_recorded(self.machine, teams, threads)
         };
         translate(
             std::slice::from_ref(plan),

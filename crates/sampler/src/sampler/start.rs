@@ -9,9 +9,7 @@ use nearpage_recording::Source;
 use super::governing::RateControl;
 use super::{MAX_RATE_HZ, Observed, Options, Sampler, nanoseconds, now_ns};
 use crate::attached::Attached;
-use crate::calibrate::{
-    Calibration, Side, UNMEASURED_RATE_HZ, calibrate, calibrate_signal, page_bytes,
-};
+use crate::calibrate::{Calibration, Side, UNMEASURED_RATE_HZ, calibrate_for, page_bytes};
 use crate::cpu_ring::CpuRing;
 use crate::error::Error;
 use crate::filter::Filter;
@@ -30,7 +28,7 @@ use crate::perf_event::Scope;
 use crate::pmu::Frequencies;
 use crate::processes::Processes;
 use crate::signal::{self, Signals};
-use crate::source::{Choice, Facts, Pmu, Reach, SourceWish, choose, errno};
+use crate::source::{Choice, Facts, Pmu, Reach, choose, errno};
 use crate::target::Target;
 
 /// The governor does not go below, so that it hears of cheaper times.
@@ -169,10 +167,9 @@ impl<'a> Starting<'a> {
             found.try_cgroup(&opening, cpus[0]);
         }
         let reach = reach(found.as_ref());
-        let calibrated = match (options.calibration, options.source) {
-            (Some(calibration), _) => Ok(calibration),
-            (None, SourceWish::Signal) => calibrate_signal(),
-            (None, _) => calibrate().or_else(|refused| calibrate_signal().map_err(|_| refused)),
+        let calibrated = match options.calibration {
+            Some(calibration) => Ok(calibration),
+            None => calibrate_for(options.source),
         };
         let rate_hz = rate_hz(options, &calibrated);
         let facts = facts(options, rate_hz, reach)?;
