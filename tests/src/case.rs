@@ -122,6 +122,29 @@ impl Case {
         path
     }
 
+    /// Writes a program, and gives its path. A child writes the file: a file that this process
+    /// itself had open for writing would stay open in whatever other tests fork at that moment,
+    /// and could not be executed until those execute another program (ETXTBSY).
+    pub fn program(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let plain = self.write(".program", content);
+        self.program_copy(plain, name)
+    }
+
+    /// Copies a program into the folder, by a child as [`Case::program`] says, and gives its path.
+    pub fn program_copy(&self, from: impl AsRef<Path>, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        let status = Command::new("install")
+            .args(["-m", "755", "--"])
+            .args([from.as_ref(), &path])
+            .status();
+        assert!(
+            status.is_ok_and(|status| status.success()),
+            "{}",
+            path.display()
+        );
+        path
+    }
+
     /// A command that runs in the folder, at home there, and knows nothing of a surrounding
     /// nearpage or OpenMP setting.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {

@@ -423,7 +423,7 @@ fn without_permission_the_capability_is_named() {
 fn readable_nearpage(case: &Case) -> PathBuf {
     let copy = case.path("nearpage");
     if !copy.exists() {
-        fs::copy(nearpage_path(), &copy).unwrap();
+        case.program_copy(nearpage_path(), "nearpage");
     }
     copy
 }

@@ -1601,8 +1601,7 @@ fn names_move_no_cursor() {
     let case = Case::new("names");
     let machine = "name = \"a\\u001b[31mred\\nline\"\npage_bytes = 4096\n[[node]]\nid = 0\ncpus = \"0\"\n[[node]]\nid = 1\ncpus = \"1\"\n";
     case.write("\x1b[7mmachine.toml", machine);
-    let program = case.path("tri\x1b[32mad");
-    fs::copy(workload("triad"), &program).unwrap();
+    let program = case.program_copy(workload("triad"), "tri\x1b[32mad");
     let run = |arguments: &[&str], code: i32| {
         let finished = case.nearpage(arguments).exits(code);
         let printed = format!("{}{}", finished.stdout, finished.stderr);

@@ -5,7 +5,6 @@
     reason = "a test tells one story from its beginning to its end"
 )]
 
-use std::process::Command;
 
 use nearpage_tests::{Case, Finished, nearpage_path, workload};
 use serde_json::Value;
@@ -339,10 +338,7 @@ fn what_nearpage_does_itself_is_not_in_the_recording() {
 #[test]
 fn scripts_are_traced_and_statuses_passed_on() {
     let case = Case::new("full_status");
-    let script = case.write("exit7", "#!/bin/sh -e\nexit 7\n");
-    let mut chmod = Command::new("chmod");
-    chmod.arg("+x").arg(&script);
-    case.run(chmod).success();
+    case.program("exit7", "#!/bin/sh -e\nexit 7\n");
     let finished = case.nearpage([
         "record",
         "--source",
@@ -487,10 +483,7 @@ fn what_cannot_be_traced_is_said_in_a_line() {
     let mut header = b"\x7fELF\x02\x01\x01".to_vec();
     header.resize(64, 0);
     (header[16], header[18]) = (2, 183);
-    let program = case.write("arm", header);
-    let mut chmod = Command::new("chmod");
-    chmod.arg("+x").arg(&program);
-    case.run(chmod).success();
+    case.program("arm", header);
     says(
         case.nearpage(with("flash-8", &["--", "./arm"])),
         1,
@@ -509,10 +502,7 @@ fn what_cannot_be_traced_is_said_in_a_line() {
     // An emulator as the static packages have it.
     let script = "#!/bin/sh\necho 'qemu-x86_64 version 10.0.2 (Debian)'\n";
     std::fs::create_dir_all(case.path("static")).unwrap();
-    let emulator = case.write("static/qemu-x86_64", script);
-    let mut chmod = Command::new("chmod");
-    chmod.arg("+x").arg(&emulator);
-    case.run(chmod).success();
+    case.program("static/qemu-x86_64", script);
     let mut without = case.command(nearpage_path());
     without
         .args(with("flash-8", &["--", "/bin/true"]))

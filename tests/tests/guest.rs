@@ -431,13 +431,10 @@ fn exchange_plan() -> String {
 fn another_build(case: &Case, name: &str, copy: &str) {
     // A note of the linker: lengths of name and build-id, its kind, its name.
     const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
-    let copy = case.path(copy);
-    std::fs::copy(workload(name), &copy).unwrap();
-    let mut bytes = std::fs::read(&copy).unwrap();
+    let mut bytes = std::fs::read(workload(name)).unwrap();
     let at = bytes.windows(NOTE.len()).position(|part| part == NOTE);
     bytes[at.expect("a build-id") + NOTE.len()] ^= 1;
-    // The copy has the permissions of the original.
-    std::fs::write(&copy, bytes).unwrap();
+    case.program(copy, bytes);
 }
 
 /// For `smalls` alone: the smaller array goes to node 2, the larger one is left to who fills it.

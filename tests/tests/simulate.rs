@@ -220,7 +220,7 @@ fn where_phases_are_looked_for_a_stripped_program_is_named() {
         .arg(case.path("bare"))
         .arg(workload("stages"));
     case.run(strip).success();
-    std::fs::copy(workload("stages"), case.path("whole")).unwrap();
+    case.program_copy(workload("stages"), "whole");
     let said = |name: &str| {
         let mut record = case.command(nearpage_path());
         record

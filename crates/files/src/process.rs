@@ -230,20 +230,21 @@ mod tests {
         }
     }
 
+    /// Copies `sleep`, by a child: a file that this process itself had open for writing would stay
+    /// open in whatever other tests fork at that moment, and could not be executed until those
+    /// execute another program (ETXTBSY).
+    fn copy_sleep(to: &Path) {
+        let copied = Command::new("cp").arg("/bin/sleep").arg(to).status();
+        assert!(copied.unwrap().success());
+    }
+
     /// A process that runs the file of `sleep` from `program`, which is then removed.
     fn nameless(folder: &Path, program: &Path) -> Child {
         let program = folder.join(program);
-        fs::copy("/bin/sleep", &program).unwrap();
-        // A process that another test starts meanwhile has the copy open until it executes its own program.
-        let child = (0..6000).find_map(|_| match Command::new(&program).arg("100").spawn() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-                None
-            }
-            started => Some(started.unwrap()),
-        });
+        copy_sleep(&program);
+        let child = Command::new(&program).arg("100").spawn().unwrap();
         fs::remove_file(&program).unwrap();
-        child.expect("not busy for good")
+        child
     }
 
     /// Where a process has mapped the program: a moment after it was started, when it has its own memory.
@@ -290,8 +291,8 @@ mod tests {
             assert!(fd >= 0);
             File::from_raw_fd(fd)
         };
-        let link = format!("/proc/self/fd/{}", memory.as_raw_fd());
-        fs::copy("/bin/sleep", &link).unwrap();
+        let link = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        copy_sleep(Path::new(&link));
         let mut child = Command::new(&link)
             .arg0("sleep")
             .arg("100")

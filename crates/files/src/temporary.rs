@@ -5,10 +5,14 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::{memory_folder, own_user};
 
 const PREFIX: &str = "nearpage-";
+
+/// `execve` takes far less from a process's new memory to its environment in there.
+const LAYOUT_OF_MEMORY: Duration = Duration::from_millis(20);
 
 /// A folder that nobody else may write into, removed with all that is in it when this is dropped, or by the next that
 /// is made where its owner was killed.
@@ -104,11 +108,29 @@ fn is_name(name: &str) -> bool {
 fn is_named_to_a_process(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
     let proc_root = Path::new("/proc");
+    let environment = |pid| fs::read(memory_folder(proc_root, pid).join("environ")).ok();
+    let names = |text: &[u8]| text.windows(name.len()).any(|part| part == name);
     let processes = fs::read_dir(proc_root).into_iter().flatten().flatten();
     let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut environments =
-        processes.filter_map(|pid| fs::read(memory_folder(proc_root, pid).join("environ")).ok());
-    environments.any(|text| text.windows(name.len()).any(|part| part == name))
+    let mut without = Vec::new();
+    for pid in processes {
+        match environment(pid) {
+            Some(text) if names(&text) => return true,
+            Some(text) if text.is_empty() => without.push(pid),
+            _ => {}
+        }
+    }
+    // `execve` gives a process its new memory a moment before that memory has an environment.
+    let has_program = |pid: &u32| proc_root.join(format!("{pid}/exe")).read_link().is_ok();
+    without.retain(has_program);
+    if without.is_empty() {
+        return false;
+    }
+    std::thread::sleep(LAYOUT_OF_MEMORY);
+    without
+        .into_iter()
+        .filter_map(environment)
+        .any(|text| names(&text))
 }
 
 impl Drop for TemporaryFolder {
