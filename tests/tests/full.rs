@@ -5,7 +5,6 @@
     reason = "a test tells one story from its beginning to its end"
 )]
 
-
 use nearpage_tests::{Case, Finished, nearpage_path, workload};
 use serde_json::Value;
 

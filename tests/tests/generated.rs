@@ -66,7 +66,15 @@ fn plans_are_not_far_from_the_best_placement() {
     let case = Case::new("generated-plans");
     let trial = |seed: u64| {
         let folder = case.path(seed.to_string());
-        Trial::new(Program::draw(seed), &nearpage_path(), &folder, 1, None).unwrap()
+        Trial::new(
+            Program::draw(seed),
+            &nearpage_path(),
+            &folder,
+            1,
+            None,
+            false,
+        )
+        .unwrap()
     };
     let trials: Vec<Trial> = RECORDED.map(trial).collect();
     for trial in &trials {

@@ -228,9 +228,6 @@ fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
     );
     refuses("nowhere", MACHINE, &[], 1, &["nowhere"]);
 
-    trace(&case, "scatter", "size", &[&triad(), "2", "1"]);
-    let said = "a b and size are of other arguments (1 1; 2 1)";
-    refuses("size", MACHINE, &[], 1, &[said]);
     trace(&case, "scatter", "program", &["/bin/true"]);
     let said = "a b is of triad, program of true: several recordings";
     refuses("program", MACHINE, &[], 1, &[said]);
@@ -241,9 +238,40 @@ fn recordings_whose_times_say_nothing_beside_each_other_are_refused() {
         "can't be compared",
     ];
     refuses("tenth", MACHINE, &[], 1, &said);
+}
+
+#[test]
+fn one_plan_of_recordings_with_other_arguments_and_teams_says_what_holds_for_all() {
+    let case = Case::new("several inputs");
+    trace(&case, "scatter", "small", &[&triad(), "1", "1"]);
+    trace(&case, "scatter", "large", &[&triad(), "2", "1"]);
     let mut fewer = traced(&case, "scatter", "fewer", &[&triad(), "1", "1"]);
     fewer.env("OMP_NUM_THREADS", "2");
     case.run(fewer).success();
-    let said = "a b and fewer have other numbers of threads (openmp 4; openmp 2)";
-    refuses("fewer", MACHINE, &[], 1, &[said]);
+    let words = ["plan", "small", "large", "fewer", "-o", "all.toml"];
+    let printed = case.nearpage(words).success().stdout;
+    for said in [
+        "one plan for 3 inputs, in the sizes and threads of small",
+        "large (2 1)",
+        "block; holds for all inputs",
+    ] {
+        assert!(printed.contains(said), "{said}: {printed}");
+    }
+    let plan = case.read("all.toml");
+    assert!(plan.contains("; holds for all inputs"), "{plan}");
+
+    let found = json(&case.nearpage([&words[..], &["--json"]].concat()).success());
+    let inputs = &found["inputs"];
+    assert_eq!(found.get("choice"), None);
+    assert_eq!(inputs["recordings"].as_array().map(Vec::len), Some(3));
+    assert_eq!(inputs["recordings"][2]["threads"], 2);
+    for one in inputs["recordings"].as_array().into_iter().flatten() {
+        let [planned, first_touch] =
+            ["planned_ns", "first_touch_ns"].map(|name| one[name].as_f64());
+        assert!(planned <= first_touch, "{one}");
+    }
+
+    // A layout may be asked for, as for one recording.
+    let words = ["plan", "small", "large", "--threads", "compact", "-o", "-"];
+    case.nearpage(words).success();
 }

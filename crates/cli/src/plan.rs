@@ -1,6 +1,7 @@
 //! `nearpage plan`: decide where each object's pages should live, and predict what that does.
 
 mod choice;
+mod inputs;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::process::ExitCode;
 
 use nearpage_attribution::Operations;
 use nearpage_machine::Machine;
-use nearpage_planner::recordings::{Choice, choose};
+use nearpage_planner::recordings::{Choice, Several, differ_in_input, of_several};
+use nearpage_planner::several_inputs::AcrossInputs;
 use nearpage_planner::{Analysis, DecidedPlan, Planner, Policy};
 use nearpage_report::printable;
 use schemars::JsonSchema;
@@ -29,11 +31,14 @@ pub struct PlanOutput {
     /// Of several recordings: how they were weighed against each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     choice: Option<Choice>,
+    /// Of several recordings with different inputs: what the plan does to each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inputs: Option<AcrossInputs>,
 }
 
 pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     if arguments.recordings.len() > 1 {
-        choice::refuse(&arguments)?;
+        choice::refuse_policies(&arguments)?;
     }
     let mut policies: Vec<Policy> = Vec::new();
     for policy in arguments.policy.iter().map(|one| one.policy()) {
@@ -57,13 +62,15 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .map(|folder| analysis::read(folder, Operations::Both))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let machine = named.unwrap_or_else(|| analyses[0].recording.machine.clone());
-    let (mut plans, choice) = match analyses.as_slice() {
+    let (mut plans, several) = match analyses.as_slice() {
         [analysis] => (decided(&arguments, analysis, &machine, &policies)?, None),
-        several => {
-            let _progress = Progress::new("weighing recordings".to_owned());
-            let choice = choose(several, &machine, &arguments.deciding.parameters())?;
-            let taken = choice.taken().planned.clone();
-            (taken.into_iter().collect(), Some(choice))
+        recordings => {
+            let several = one_plan(&arguments, recordings, &machine)?;
+            let plan = match &several {
+                Several::Layouts(choice) => choice.taken().planned.clone(),
+                Several::Inputs(inputs) => Some(inputs.planned.clone()),
+            };
+            (plan.into_iter().collect(), Some(several))
         }
     };
     if is_printed {
@@ -80,23 +87,52 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
     write(&mut plans, &output, policies.len())?;
     if arguments.json {
         let version = nearpage_planner::VERSION;
+        let (choice, inputs) = match several {
+            Some(Several::Layouts(choice)) => (Some(choice), None),
+            Some(Several::Inputs(inputs)) => (None, Some(inputs)),
+            None => (None, None),
+        };
         json::print(&PlanOutput {
             version,
             plans,
             choice,
+            inputs,
         })?;
         return Ok(ExitCode::SUCCESS);
     }
     for decided in &plans {
         let mut text = to_text(decided, terminal::width());
-        if let Some(choice) = &choice {
-            text += &format!("\n{}", choice::to_text(choice));
-        }
+        let of_several = match &several {
+            Some(Several::Layouts(choice)) => Some(choice::to_text(choice)),
+            Some(Several::Inputs(inputs)) => Some(inputs::to_text(inputs)),
+            None => None,
+        };
+        text.extend(of_several.map(|words| format!("\n{words}")));
         let file = decided.file.as_deref().unwrap_or(&output);
         let file = printable(&file.to_string_lossy());
         terminal::print(&format!("{text}\nThe plan is in {file}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// One plan of several recordings.
+fn one_plan(
+    arguments: &arguments::Plan,
+    recordings: &[Analysis],
+    machine: &Machine,
+) -> anyhow::Result<Several> {
+    if !differ_in_input(recordings, machine)? {
+        choice::refuse_threads(arguments)?;
+    }
+    let _progress = Progress::new("comparing recordings".to_owned());
+    let deciding = &arguments.deciding;
+    let parameters = deciding.parameters();
+    Ok(of_several(
+        recordings,
+        machine,
+        deciding.threads(),
+        &parameters,
+    )?)
 }
 
 /// Plans of one recording: of each policy, for each program.

@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 
 use nearpage_attribution::{Attribution, Names};
 use nearpage_machine::{Assumed, Machine, NodeId, ThreadPlacement};
-use nearpage_plan::{Plan, Predicted, Program};
+use nearpage_plan::{Plan, Predicted, Program, Team};
 use nearpage_recording::Recording;
 
 use crate::analysis::Analysis;
 use crate::auto::{Model, Times};
-use crate::context::Input;
+use crate::carried::carried;
+use crate::context::{Context, Input};
 use crate::decide::decide;
 use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads, VERSION};
 use crate::error::Error;
@@ -246,11 +247,19 @@ impl<'a> Planner<'a> {
         parameters: &Parameters,
         replays: Option<&mut Replays<'_>>,
     ) -> Result<DecidedPlan, Error> {
-        let prediction = predict(&plan, input);
+        let carried = match is_of_other_run(&plan, input) {
+            true => Some(carried(&plan, input)?),
+            false => None,
+        };
+        let here = carried.as_ref().map_or(&plan, |carried| &carried.plan);
+        let mut prediction = predict(here, input);
         let times = match replays {
             Some(replays) => Some((Judged::Replay, replays.times(&plan)?)),
-            None => Model::new(input, parameters).map(|model| (Judged::Model, model.times(&plan))),
+            None => Model::new(input, parameters).map(|model| (Judged::Model, model.times(here))),
         };
+        if let Some(carried) = &carried {
+            carried.name_decisions(&plan, &mut prediction);
+        }
         let time = times.map(|(by, [recorded, scaled]): (_, [Times; 2])| PlanTime {
             by,
             first_touch_ns: recorded.first_touch_ns,
@@ -320,6 +329,18 @@ impl<'a> Planner<'a> {
             ),
         }]
     }
+}
+
+/// Was a plan made of a run with other arguments, or with teams of other sizes? Patterns over threads are dealt anew then.
+fn is_of_other_run(plan: &Plan, input: &Input) -> bool {
+    let own = Context::new(input).plan_teams();
+    let other_size = |team: &Team| {
+        let mut same = own.iter().filter(|one| one.name == team.name);
+        same.any(|one| one.threads != team.threads)
+    };
+    let [planned, recorded] = [&plan.program.arguments, &input.program.arguments];
+    let is_known = !planned.is_empty() && !recorded.is_empty();
+    is_known && planned != recorded || plan.teams.iter().any(other_size)
 }
 
 /// Makes the plan of one program; none where replays show that it takes longer than `limit_ns` under all simple rules.

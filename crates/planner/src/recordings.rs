@@ -1,7 +1,8 @@
-//! Several recordings of one program: which of them has its threads where it takes least time.
+//! Several recordings of one program.
 //!
-//! What threads elsewhere would miss no recording says, since they would share other caches. So the program is
-//! recorded under each layout, and each recording has a plan of its own; the quickest is taken.
+//! Recordings of different inputs get one plan that holds for all ([`several_inputs`]). Recordings of the same input
+//! under different layouts are compared: what threads elsewhere would miss no recording says, since they would share
+//! other caches. So each recording has a plan of its own, and the quickest is taken.
 
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::layout::{has_recorded_cpus, pinned_layout, recorded_layout};
 use crate::parameters::{Parameters, Policy};
 use crate::planner::Planner;
 use crate::replay::Replays;
+use crate::several_inputs::{self, AcrossInputs};
 
 /// Another recording than the first has to take so much less time: two tracings of the same thing differ by
 /// some percent, by how their threads happened to take turns.
@@ -78,11 +80,65 @@ impl Choice {
     }
 }
 
+/// What several recordings came to.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one, for as long as a command runs"
+)]
+pub enum Several {
+    /// They differ in where threads ran: the quickest is taken.
+    Layouts(Choice),
+    /// They differ in their input, or in the number of threads: one plan is for all.
+    Inputs(AcrossInputs),
+}
+
+/// Do recordings of one program differ in what it was given to do, or by how many threads?
+///
+/// # Errors
+/// They are of different programs, or of several.
+pub fn differ_in_input(analyses: &[Analysis], machine: &Machine) -> Result<bool, Error> {
+    let planners = analyses.iter();
+    let planners: Vec<Planner> = planners
+        .map(|analysis| Planner::of(analysis, machine, None))
+        .collect();
+    let mut programs: Vec<Input> = Vec::new();
+    for (analysis, planner) in analyses.iter().zip(&planners) {
+        programs.push(one_program(analysis, planner)?);
+    }
+    let mut differ = false;
+    for (analysis, program) in analyses.iter().zip(&programs) {
+        same_build((&analyses[0], &programs[0]), (analysis, program))?;
+        let [first, other] = [&analyses[0], analysis].map(|one| &one.recording.metadata.command);
+        let is_known = !first.is_empty() && !other.is_empty();
+        differ |= is_known && first[1..] != other[1..] || teams(&programs[0]) != teams(program);
+    }
+    Ok(differ)
+}
+
+/// Makes one plan of several recordings of a program. `threads` is the layout to assume where they differ in their
+/// input; else threads stay where each was recorded.
+///
+/// # Errors
+/// Recordings that can't be compared, or whose times cannot be predicted.
+pub fn of_several(
+    analyses: &[Analysis],
+    machine: &Machine,
+    threads: Option<ThreadPlacement>,
+    parameters: &Parameters,
+) -> Result<Several, Error> {
+    match differ_in_input(analyses, machine)? {
+        true => several_inputs::plan_for_all(analyses, machine, threads, parameters)
+            .map(Several::Inputs),
+        false => choose(analyses, machine, parameters).map(Several::Layouts),
+    }
+}
+
 /// Makes a plan of each recording that may be the quickest, and takes the quickest.
 ///
 /// # Errors
 /// Recordings whose times can't be compared, or cannot be predicted.
-pub fn choose(
+fn choose(
     analyses: &[Analysis],
     machine: &Machine,
     parameters: &Parameters,
@@ -104,7 +160,8 @@ pub fn choose(
         programs.push(only_program(analysis, planner, machine)?);
     }
     for (analysis, program) in analyses.iter().zip(&programs) {
-        comparable((&analyses[0], &programs[0]), (analysis, program), machine)?;
+        same_build((&analyses[0], &programs[0]), (analysis, program))?;
+        comparable(&analyses[0], analysis, machine)?;
     }
     let mut replays = Vec::new();
     let mut touch_ns = Vec::new();
@@ -238,7 +295,7 @@ fn layout(analysis: &Analysis, machine: &Machine) -> Option<Layout> {
     })
 }
 
-/// The program of a recording that is whole and of one program, as it ran on this machine.
+/// The same of a recording of a run on this machine.
 fn only_program<'a>(
     analysis: &Analysis,
     planner: &'a Planner<'_>,
@@ -246,10 +303,25 @@ fn only_program<'a>(
 ) -> Result<Input<'a>, Error> {
     let recording = &analysis.recording;
     let folder = recording.folder.display();
+    let program = one_program(analysis, planner)?;
+    if !has_recorded_cpus(recording, &analysis.attribution, machine) {
+        return Err(incomparable(format!(
+            "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
+             --source full --machine {}",
+            recording.machine.name, machine.name, machine.name
+        )));
+    }
+    Ok(program)
+}
+
+/// The program of a recording that is whole and of one program.
+fn one_program<'a>(analysis: &Analysis, planner: &'a Planner<'_>) -> Result<Input<'a>, Error> {
+    let recording = &analysis.recording;
     if !recording.is_complete() || recording.metadata.attached.is_some() {
         return Err(incomparable(format!(
-            "{folder}: not of a whole run of the program, so that its time says nothing beside others'; record it from \
-             start to end"
+            "{}: not of a whole run of the program, so that its time says nothing beside others'; record it from start \
+             to end",
+            recording.folder.display()
         )));
     }
     let mut programs = planner.programs()?;
@@ -259,16 +331,10 @@ fn only_program<'a>(
             .map(|input| input.program.executable.as_str())
             .collect();
         return Err(incomparable(format!(
-            "{folder}: of {} programs ({}), and several recordings are weighed for one; name this recording alone",
+            "{}: of {} programs ({}), and several recordings are weighed for one; name this recording alone",
+            recording.folder.display(),
             names.len(),
             names.join(", ")
-        )));
-    }
-    if !has_recorded_cpus(recording, &analysis.attribution, machine) {
-        return Err(incomparable(format!(
-            "{folder}: recorded on {}, and where its threads ran there says nothing of {}; record it with \
-             --source full --machine {}",
-            recording.machine.name, machine.name, machine.name
         )));
     }
     Ok(programs.remove(0))
@@ -291,52 +357,35 @@ fn teams(input: &Input) -> Vec<(String, usize)> {
     teams
 }
 
-/// Refuses recordings that did not do the same.
-fn comparable(
+/// Refuses recordings of different programs, or builds.
+fn same_build(
     (first, first_program): (&Analysis, &Input),
     (other, program): (&Analysis, &Input),
-    machine: &Machine,
 ) -> Result<(), Error> {
+    if is_build_of(first_program, program) {
+        return Ok(());
+    }
+    let (is_of, other_is_of) = (
+        &first_program.program.executable,
+        &program.program.executable,
+    );
+    let builds = if is_of == other_is_of {
+        ", built differently"
+    } else {
+        ""
+    };
+    Err(incomparable(format!(
+        "{} is of {is_of}, {} of {other_is_of}{builds}: several recordings have to be of one program",
+        first.recording.folder.display(),
+        other.recording.folder.display()
+    )))
+}
+
+/// Refuses recordings that were not made alike.
+fn comparable(first: &Analysis, other: &Analysis, machine: &Machine) -> Result<(), Error> {
     let folders = [first, other].map(|one| one.recording.folder.display().to_string());
     let [a, b] = &folders;
-    if !is_build_of(first_program, program) {
-        let (is_of, other_is_of) = (
-            &first_program.program.executable,
-            &program.program.executable,
-        );
-        let builds = if is_of == other_is_of {
-            ", built differently"
-        } else {
-            ""
-        };
-        return Err(incomparable(format!(
-            "{a} is of {is_of}, {b} of {other_is_of}{builds}: several recordings have to be of one program"
-        )));
-    }
     let [first, other] = [first, other].map(|one| &one.recording.metadata);
-    let redacted = first.command.is_empty() || other.command.is_empty();
-    if !redacted && first.command[1..] != other.command[1..] {
-        return Err(incomparable(format!(
-            "{a} and {b} are of other arguments ({}; {}): what they did took other time wherever their threads ran; record \
-             the same",
-            first.command[1..].join(" "),
-            other.command[1..].join(" ")
-        )));
-    }
-    let (teams, other_teams) = (teams(first_program), teams(program));
-    if teams != other_teams {
-        let words = |teams: &[(String, usize)]| {
-            let words = teams
-                .iter()
-                .map(|(name, threads)| format!("{name} {threads}"));
-            words.collect::<Vec<_>>().join(", ")
-        };
-        return Err(incomparable(format!(
-            "{a} and {b} have other numbers of threads ({}; {}): their times say nothing of where threads run; record the same",
-            words(&teams),
-            words(&other_teams)
-        )));
-    }
     let keep_hits = |tracing: &Option<nearpage_recording::trace::Tracing>| {
         tracing.as_ref().map(|tracing| tracing.keep_hits())
     };

@@ -98,12 +98,12 @@ pub(crate) fn assumed_toucher(context: &Context, group: &ObjectGroup) -> Option<
         .or_else(any)
 }
 
-/// Adds up a group's instances, each held by the thread that `owner` says (given the object and its allocating
+/// Adds up a group's instances, each held as `owner` says (given the object and its allocating
 /// thread), else spread, else where it is touched first.
-fn over_instances<C: Count>(
-    context: &Context,
+fn over_instances<'a, C: Count>(
+    context: &Context<'a>,
     group: &ObjectGroup,
-    owner: impl Fn(&Object, ThreadIndex) -> Option<ThreadIndex>,
+    owner: impl Fn(&Object, ThreadIndex) -> Option<Holder<'a>>,
     spread: Option<&Layout>,
 ) -> C {
     let by_users = touched_by_users(context, group);
@@ -116,7 +116,7 @@ fn over_instances<C: Count>(
         };
         let allocator = object.thread.unwrap_or(most.thread);
         let holder = match (owner(object, allocator), spread) {
-            (Some(thread), _) => Holder::Thread(thread),
+            (Some(holder), _) => holder,
             (None, Some(spread)) => spread.holder(0),
             (None, None) if by_users => Holder::Thread(most.thread),
             (None, None) => Holder::Thread(allocator),
@@ -128,8 +128,8 @@ fn over_instances<C: Count>(
     counts
 }
 
-fn instances_decided<C: Count>(
-    context: &Context,
+fn instances_decided<'a, C: Count>(
+    context: &Context<'a>,
     group: &ObjectGroup,
     decisions: &[&Decision],
 ) -> C {
@@ -151,7 +151,7 @@ fn instances_decided<C: Count>(
                 &decision.placement,
                 Layout::new(&decision.placement, context, group.size_bytes)?,
             ) {
-                (Placement::Whole(_), Layout::Whole(Holder::Thread(thread))) => Some(thread),
+                (Placement::Whole(_), Layout::Whole(holder)) => Some(holder),
                 _ => None,
             }
         })

@@ -41,6 +41,9 @@ struct Options {
     /// Programs at a time; more than one at a time take the CPU from each other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1))]
     jobs: u64,
+    /// Plan of two recordings, too, of different sizes and teams, and judge it at a third size as well
+    #[arg(long)]
+    both: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -99,6 +102,7 @@ fn run(options: &Options) -> io::Result<()> {
                 && result["build"] == build.as_str()
                 && result["recordings"] == options.repeat
                 && result["rate"].as_u64() == options.rate
+                && result["both"].is_null() != options.both
         };
         if let Some(result) = known.iter().find(is_this).filter(|_| options.seeds > 1) {
             results.push(result.clone());
@@ -115,6 +119,7 @@ fn run(options: &Options) -> io::Result<()> {
             &own,
             options.repeat,
             options.rate,
+            options.both,
         )?;
         if !options.json {
             println!("{}", table(&trial));
@@ -243,6 +248,13 @@ fn table(trial: &Trial) -> String {
             "; local: first touch {touch:.0} % (predicted {:.0} %), plan {planned:.0} % ({:.0} %), best {best:.0} %",
             100.0 * before,
             100.0 * after
+        );
+    }
+    if let Some(both) = &trial.both {
+        let [own, other, third] = both.planned.each_ref().map(Judgement::score);
+        let alone = both.third_of_first.score();
+        text += &format!(
+            "; plan of both {own:.3}, {other:.3} at the other size, {third:.3} at a third (of the first alone {alone:.3})"
         );
     }
     let (alike, of) = trial.decided_alike;

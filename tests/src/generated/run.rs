@@ -130,17 +130,19 @@ impl<'a> Run<'a> {
         Ok(recording)
     }
 
-    /// Plans for the program's machine.
+    /// Makes one plan of one recording or more, for the program's machine.
     ///
     /// # Errors
     /// Planning failed.
-    pub fn plan(&self, name: &str) -> io::Result<PathBuf> {
+    pub fn plan(&self, recordings: &[&str]) -> io::Result<PathBuf> {
         let Program {
             machine, layout, ..
         } = self.program;
+        let name = recordings.join("+");
         let file = format!("{name}.toml");
         let mut command = self.command(&self.nearpage.to_string_lossy());
-        command.args(["plan", name, "--machine", machine, "--threads", layout]);
+        command.arg("plan").args(recordings);
+        command.args(["--machine", machine, "--threads", layout]);
         command.args(["-o", &file]);
         self.finish(command, &format!("{name}.plan.log"))?;
         Ok(self.folder.join(file))

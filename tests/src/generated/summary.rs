@@ -42,12 +42,22 @@ pub struct Summary {
     decisions: BTreeMap<String, Group>,
     accesses: Vec<f64>,
     decided_alike: (u64, u64),
+    /// Scores as recorded, at the other size and at a third: of plans of the first recording, and of both.
+    of_first: [Vec<f64>; 3],
+    of_both: [Vec<f64>; 3],
     /// Programs that had been better left to first touch.
     worse_than_first_touch: u64,
 }
 
 /// A plan is worse than first touch that has so much of all lines less on their thread's node.
 const WORSE: f64 = 0.02;
+
+/// Median and fifth percentile of scores.
+fn quantiles(scores: &[Vec<f64>; 3]) -> [[f64; 2]; 3] {
+    scores
+        .each_ref()
+        .map(|scores| [0.5, 0.05].map(|part| quantile(scores, part)))
+}
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
@@ -141,6 +151,14 @@ impl Summary {
             summary.all.scores.push(number(&own["score"]));
             summary.all.other_scores.push(number(&other["score"]));
             summary.accesses.push(number(&result["accesses"]));
+            let both = &result["both"];
+            if !both.is_null() {
+                let first = [own, other, &both["third_of_first"]];
+                for (at, first) in first.into_iter().enumerate() {
+                    summary.of_first[at].push(number(&first["score"]));
+                    summary.of_both[at].push(number(&both["planned"][at]["score"]));
+                }
+            }
             let local = |at: usize| number(&own["local"][at]);
             summary.worse_than_first_touch += u64::from(local(0) < local(2) - WORSE);
             let alike = |at: usize| result["decided_alike"][at].as_u64().unwrap_or(0);
@@ -212,6 +230,8 @@ impl Summary {
             "kinds": groups(&self.kinds),
             "styles": groups(&self.styles),
             "decisions": groups(&self.decisions),
+            "of_first": quantiles(&self.of_first),
+            "of_both": quantiles(&self.of_both),
         })
     }
 }
@@ -229,6 +249,24 @@ impl fmt::Display for Summary {
         for ((name, aim), figure) in AIMS.iter().zip(self.figures()) {
             let figure = figure.map_or("-".to_owned(), |figure| format!("{figure:.3}"));
             writeln!(f, "{:26} {figure:>8} {aim:>6}", name.replace('_', " "))?;
+        }
+        if !self.of_both[0].is_empty() {
+            writeln!(
+                f,
+                "\n{:26} {:>8} {:>6} {:>8} {:>6} {:>8} {:>6}",
+                "plan of", "recorded", "5 %", "other", "5 %", "third", "5 %"
+            )?;
+            for (name, scores) in [
+                ("the first recording", &self.of_first),
+                ("both recordings", &self.of_both),
+            ] {
+                let [own, other, third] = quantiles(scores);
+                writeln!(
+                    f,
+                    "{name:26} {:8.3} {:6.3} {:8.3} {:6.3} {:8.3} {:6.3}",
+                    own[0], own[1], other[0], other[1], third[0], third[1]
+                )?;
+            }
         }
         for (what, groups) in [
             ("kind", &self.kinds),

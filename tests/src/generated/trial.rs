@@ -1,4 +1,4 @@
-//! One program recorded, planned and judged: as recorded, at another size with another team, and again.
+//! One program recorded, planned and judged: as recorded, at another size with another team, by both, and again.
 
 use std::fs;
 use std::io;
@@ -13,6 +13,18 @@ use super::run::Run;
 /// Objects of a smaller share of the cost need not be decided alike.
 const COST_MIN: f64 = 0.01;
 
+/// What a plan of two recordings comes to beside the plan of the first one.
+#[derive(Clone, Debug)]
+pub struct OfBoth {
+    /// As it was recorded, at the other size with the other team, and at a third size.
+    pub planned: [Judgement; 3],
+    /// The plan of the first recording alone, at the third size.
+    pub third_of_first: Judgement,
+}
+
+/// The third size, of which there is no recording that a plan is made of; the team is as first recorded.
+const THIRD_SIZE: u64 = 3;
+
 /// A program under the plan of its recording.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -22,13 +34,15 @@ pub struct Trial {
     pub own: Judgement,
     /// At another size, with another team.
     pub other: Judgement,
+    /// The plan of both recordings; none where it was not asked for.
+    pub both: Option<OfBoth>,
     /// Objects of which as much is decided in all recordings, and all that count; 0 of a single recording.
     pub decided_alike: (u64, u64),
 }
 
 impl Trial {
     /// Records a program so many times into a folder, plans and judges. `rate`: samples a second; none: as many as by
-    /// default.
+    /// default. `is_of_both`: the other size is recorded as long, and one plan is made of both recordings.
     ///
     /// # Errors
     /// A step failed.
@@ -38,6 +52,7 @@ impl Trial {
         folder: &Path,
         recordings: u64,
         rate: Option<u64>,
+        is_of_both: bool,
     ) -> io::Result<Self> {
         let run = Run::new(&program, nearpage, folder)?.at_rate(rate);
         let Program { team, passes, .. } = program;
@@ -48,25 +63,51 @@ impl Trial {
             passes,
         };
         run.record("recorded", 1, team, passes)?;
-        let plan = run.plan("recorded")?;
+        let plan = run.plan(&["recorded"])?;
         let own = judge(&program, &run, &plan, setting)?;
 
         // Only where objects are has to be known of the other run.
         let (size, other_team) = program.other;
-        run.record("other", size, other_team, 1)?;
-        let other = Setting {
+        let other_passes = match is_of_both {
+            // As many lines in all.
+            true => program.whole_rounds((passes / size).max(1), other_team),
+            false => 1,
+        };
+        run.record("other", size, other_team, other_passes)?;
+        let other_setting = Setting {
             recording: "other",
             size,
             team: other_team,
             passes: program.whole_rounds(1, other_team),
         };
-        let other = judge(&program, &run, &plan, other)?;
+        let other = judge(&program, &run, &plan, other_setting)?;
+        let both = match is_of_both {
+            true => {
+                let of_both = run.plan(&["recorded", "other"])?;
+                run.record("third", THIRD_SIZE, team, 1)?;
+                let third = Setting {
+                    recording: "third",
+                    size: THIRD_SIZE,
+                    team,
+                    passes: program.whole_rounds(1, team),
+                };
+                Some(OfBoth {
+                    planned: [
+                        judge(&program, &run, &of_both, setting)?,
+                        judge(&program, &run, &of_both, other_setting)?,
+                        judge(&program, &run, &of_both, third)?,
+                    ],
+                    third_of_first: judge(&program, &run, &plan, third)?,
+                })
+            }
+            false => None,
+        };
 
         let mut again = Vec::new();
         for number in 2..=recordings {
             let name = format!("recorded.{number}");
             run.record(&name, 1, team, passes)?;
-            let plan = run.plan(&name)?;
+            let plan = run.plan(&[&name])?;
             let setting = Setting {
                 recording: &name,
                 ..setting
@@ -91,6 +132,7 @@ impl Trial {
             program,
             own,
             other,
+            both,
             decided_alike,
         })
     }
@@ -115,6 +157,10 @@ impl Trial {
             "predicted": self.own.predicted,
             "own": judgement(&self.own),
             "other": judgement(&self.other),
+            "both": self.both.as_ref().map(|both| json!({
+                "planned": both.planned.iter().map(judgement).collect::<Vec<_>>(),
+                "third_of_first": judgement(&both.third_of_first),
+            })),
             "decided_alike": [self.decided_alike.0, self.decided_alike.1],
         })
     }

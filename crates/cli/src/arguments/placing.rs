@@ -39,8 +39,9 @@ impl Policy {
 
 #[derive(Debug, Args)]
 pub struct Plan {
-    /// The recording; several are of one program with its threads in different places: what takes least time is planned,
-    /// and the plan says where threads run
+    /// The recording. Several recordings of one program: with different arguments or numbers of threads they get one plan
+    /// that holds for all of them, and the output says what depends on the input. With the same arguments and threads in
+    /// different places, the quickest is planned, and the plan says where threads run
     #[arg(required = true, value_name = "DIR")]
     pub recordings: Vec<PathBuf>,
     /// File to write; `-` prints it [default: DIR/plan.toml, of the first recording]. With several policies each

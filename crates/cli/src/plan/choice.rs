@@ -9,23 +9,28 @@ use nearpage_report::printable;
 use crate::Usage;
 use crate::arguments::{self, Policy, Threads};
 
-/// What can't be asked of several recordings, by the arguments alone.
-pub fn refuse(arguments: &arguments::Plan) -> Result<(), Usage> {
-    if let Some(threads @ (Threads::Compact | Threads::Scatter)) = arguments.deciding.threads {
-        return Err(Usage(format!(
-            "--threads {} contradicts several recordings: where threads run is what they are weighed by, each with its threads \
-             where they were; leave it out, or name one recording",
+/// A layout can't be asked for of recordings that are compared by their layouts.
+pub fn refuse_threads(arguments: &arguments::Plan) -> Result<(), Usage> {
+    match arguments.deciding.threads {
+        Some(threads @ (Threads::Compact | Threads::Scatter)) => Err(Usage(format!(
+            "--threads {} contradicts several recordings of one input: where threads run is what they are weighed by, each \
+             with its threads where they were; leave it out, or name one recording",
             threads.as_str()
-        )));
+        ))),
+        _ => Ok(()),
     }
-    if let Some(policy) = arguments.policy.iter().find(|one| **one != Policy::Auto) {
-        return Err(Usage(format!(
+}
+
+/// Only `auto` predicts times.
+pub fn refuse_policies(arguments: &arguments::Plan) -> Result<(), Usage> {
+    match arguments.policy.iter().find(|one| **one != Policy::Auto) {
+        Some(policy) => Err(Usage(format!(
             "--policy {} predicts no time, by which several recordings could be weighed: take --policy auto, or name \
              one recording",
             policy.policy().as_str()
-        )));
+        ))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A row for each recording, and what was taken why.

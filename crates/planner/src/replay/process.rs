@@ -7,14 +7,14 @@ use std::ops::Range;
 
 use nearpage_machine::{CpuId, Machine};
 use nearpage_plan::{
-    Allocation, Compact, Evaluated, Later, ModuleImage, ModuleName, Origin, Phase, Plan,
-    ProgramImage, SearchPaths, Target, translate,
+    Compact, Evaluated, Later, ModuleImage, ModuleName, Phase, Plan, ProgramImage, SearchPaths,
+    Target, translate,
 };
 use nearpage_recording::trace::{PageIndex, Touch, Trace};
-use nearpage_recording::{Module, Object, ObjectKind, Recording, ThreadIndex};
-use nearpage_wire::is_runtime_module;
+use nearpage_recording::{Module, Object, Recording, ThreadIndex};
 use nearpage_wire::pieces::Extent;
 
+use crate::placed_objects::{module_name, place_objects};
 use crate::programs::program;
 
 /// The processes of a full recording, in which plans are looked for.
@@ -305,70 +305,11 @@ impl<'a> Process<'a> {
 
     /// Hands out the objects that rules take, in order of birth.
     pub fn place_objects(&self, compact: &Compact, mut each: impl FnMut(&Object, &Evaluated)) {
+        let rules = compact.process(self.executable(), self.rank(), self.machine.page_bytes);
         let tables = &self.recording.tables;
-        let page_bytes = self.machine.page_bytes;
-        let mut rules = compact.process(self.executable(), self.rank(), page_bytes);
-        let frames: Vec<Vec<_>> = tables
-            .call_sites
-            .iter()
-            .map(|site| {
-                let physical = site.frames.iter().filter(|frame| !frame.inlined);
-                physical
-                    .map(|frame| {
-                        let module = tables.modules.get(frame.module?.0 as usize)?;
-                        Some((module_name(module), frame.offset))
-                    })
-                    .filter(|frame| {
-                        !frame.is_some_and(|(name, _)| is_runtime_module(name.file_name.as_bytes()))
-                    })
-                    .collect()
-            })
-            .collect();
-        let mut objects: Vec<&Object> = tables
-            .objects
-            .iter()
-            .filter(|object| object.pid == self.pid)
-            .collect();
-        // The heap as a whole is what is left of it.
-        objects.sort_by_key(|object| (object.is_brk_heap(), object.born_ns));
-        for object in objects {
-            let allocation = || {
-                let site = object.call_site.map(|site| &frames[site.0 as usize]);
-                let thread = object
-                    .thread
-                    .and_then(|thread| tables.threads.get(thread.0 as usize));
-                Allocation {
-                    frames: site.map_or(&[], Vec::as_slice),
-                    thread: thread.map_or(0, |thread| thread.order),
-                }
-            };
-            let origin = match object.kind {
-                ObjectKind::Heap => Origin::Heap(allocation()),
-                ObjectKind::Mapping => Origin::Mapping(allocation()),
-                ObjectKind::Static => {
-                    let module = object
-                        .module
-                        .and_then(|module| tables.modules.get(module.0 as usize));
-                    let Some(module) = module else { continue };
-                    Origin::Static {
-                        module: module_name(module),
-                        offset: object.module_offset,
-                    }
-                }
-                _ if object.is_brk_heap() => Origin::BrkHeap,
-                _ => continue,
-            };
-            if let Some(evaluated) = rules.place(&origin, object.address, object.size_bytes) {
-                each(object, &evaluated);
-            }
-        }
-    }
-}
-
-fn module_name(module: &Module) -> ModuleName<'_> {
-    ModuleName {
-        build_id: &module.build_id,
-        file_name: module.file_name(),
+        place_objects(tables, self.pid, rules, |_, object, evaluated| {
+            each(object, &evaluated);
+        });
     }
 }
 

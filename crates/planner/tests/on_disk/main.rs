@@ -3,6 +3,7 @@
 mod analysis;
 mod choice;
 mod decided;
+mod inputs;
 mod making;
 
 use nearpage_planner::Analysis;

@@ -23,10 +23,16 @@ pub struct Samples {
     pub page_node: Option<NodeId>,
     /// Time per access.
     pub cost_ns: f32,
+    /// Pages of the grid for each thread.
+    pub share_pages: u64,
+    /// A thread's share is in blocks of so many pages, which go round the team.
+    pub block_pages: u64,
+    /// The last thread has the first share.
+    pub is_reversed: bool,
 }
 
 /// Pages of the grid for each thread.
-const BLOCK_PAGES: u64 = 16;
+const SHARE_PAGES: u64 = 16;
 
 impl Samples {
     pub fn of(machine: &str, cpus: &[u32]) -> Self {
@@ -47,7 +53,7 @@ impl Samples {
             counts: SampleCounts::default(),
         };
         let tables = Tables {
-            objects: vec![grid(HEAP, u64::from(threads) * BLOCK_PAGES)],
+            objects: vec![grid(HEAP, u64::from(threads) * SHARE_PAGES)],
             threads: (0..threads).map(thread).collect(),
             modules: vec![Module {
                 path: PROGRAM.to_owned(),
@@ -80,7 +86,19 @@ impl Samples {
             cpus: cpus.to_vec(),
             page_node: Some(NodeId(0)),
             cost_ns: 100.0,
+            share_pages: SHARE_PAGES,
+            block_pages: SHARE_PAGES,
+            is_reversed: false,
         }
+    }
+
+    /// The same with an argument, and shares of so many pages in such blocks.
+    pub fn with_input(mut self, argument: &str, share_pages: u64, block_pages: u64) -> Self {
+        let threads = self.tables.threads.len() as u64;
+        self.metadata.command = vec!["program".to_owned(), argument.to_owned()];
+        self.tables.objects = vec![grid(HEAP, threads * share_pages)];
+        (self.share_pages, self.block_pages) = (share_pages, block_pages);
+        self
     }
 
     pub fn write(&self, folder: &Path) {
@@ -115,7 +133,13 @@ impl Samples {
         let mut batch = AccessBatch::default();
         for number in 0..1_000 * threads {
             let (thread, step) = (number % threads, number / threads);
-            let page = thread * BLOCK_PAGES + step % BLOCK_PAGES;
+            let own = step % self.share_pages;
+            let place = match self.is_reversed {
+                true => threads - 1 - thread,
+                false => thread,
+            };
+            let block = own / self.block_pages * threads + place;
+            let page = block * self.block_pages + own % self.block_pages;
             let cpu = CpuId(self.cpus[thread as usize]);
             batch.push(Access {
                 time_ns: 1_000_000_000 + number * 100_000,

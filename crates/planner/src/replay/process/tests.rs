@@ -1,7 +1,7 @@
 //! Which pages, threads and code of a traced process a plan means.
 
 use nearpage_plan::{Decision, Program};
-use nearpage_recording::{ModuleId, ModuleMapping};
+use nearpage_recording::{ModuleId, ModuleMapping, ObjectKind};
 use tempfile::TempDir;
 
 use super::*;

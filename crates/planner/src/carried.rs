@@ -1,0 +1,233 @@
+//! A plan of one recording in the terms of another: of another input, or of a team of another size.
+//!
+//! Patterns over threads are dealt to the threads of a run when the plan is translated. So the plan is translated for
+//! the recorded run, as `run` translates it for a new one, and each object's decision becomes the nodes that its pages
+//! get.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nearpage_attribution::ObjectGroup;
+use nearpage_machine::{CpuId, NodeId};
+use nearpage_plan::{
+    Decision, Error, ModuleName, Owner, PageRun, PlacedPages, Placement, Plan, Subject, Target,
+    Team, translate,
+};
+use nearpage_recording::{Object, ObjectId, ThreadIndex};
+
+use crate::context::{Context, Input};
+use crate::instances::{self, Instances};
+use crate::parameters::Parameters;
+use crate::placed_objects::place_objects;
+use crate::prediction::Prediction;
+use crate::subject::subject;
+
+/// A plan in the terms of another recording.
+pub(crate) struct Carried {
+    /// Its decisions are about objects of that recording, its owners are nodes.
+    pub plan: Plan,
+    /// By decision: the position of the plan's own decision.
+    pub origins: Vec<usize>,
+}
+
+impl Carried {
+    /// Names decisions and placements of a prediction of this as the plan itself does.
+    pub fn name_decisions(&self, plan: &Plan, prediction: &mut Prediction) {
+        for object in &mut prediction.objects {
+            for at in &mut object.decisions {
+                *at = self.origins[*at];
+            }
+            object.decisions.dedup();
+            if let Some(decision) = object.decisions.first().map(|&at| &plan.decisions[at]) {
+                object.placement = decision.placement.to_string();
+            }
+        }
+    }
+}
+
+/// What a rule says of an object.
+struct Taken {
+    decision: usize,
+    pages: Vec<PlacedPages>,
+}
+
+/// Carries a plan to the recorded run of `input`. Phases, online migration and copies of code are left out.
+///
+/// # Errors
+/// The plan names nodes or teams that there are not.
+pub(crate) fn carried(plan: &Plan, input: &Input) -> Result<Carried, Error> {
+    let context = Context::new(input);
+    let taken = taken(plan, input, &context)?;
+    let mut found = Carried {
+        plan: Plan {
+            page_bytes: context.page_bytes,
+            teams: context.plan_teams(),
+            decisions: Vec::new(),
+            live: None,
+            phases: Vec::new(),
+            ..plan.clone()
+        },
+        origins: Vec::new(),
+    };
+    for group in &input.attribution.objects {
+        let Some(own) = subject(input.tables, group) else {
+            continue;
+        };
+        for (at, subject, placement) in of_group(plan, &context, group, &own, &taken) {
+            found.origins.push(at);
+            found.plan.decisions.push(Decision {
+                subject,
+                placement,
+                ..plan.decisions[at].clone()
+            });
+        }
+    }
+    // It has no size.
+    let mut decisions = plan.decisions.iter();
+    if let Some(at) = decisions.position(|decision| decision.subject == Subject::Rest) {
+        found.origins.push(at);
+        found.plan.decisions.push(plan.decisions[at].clone());
+    }
+    Ok(found)
+}
+
+/// What becomes of the objects of a group: the plan's decision, and subject and placement in terms of the group.
+fn of_group(
+    plan: &Plan,
+    context: &Context,
+    group: &ObjectGroup,
+    own: &Subject,
+    taken: &HashMap<ObjectId, Taken>,
+) -> Vec<(usize, Subject, Placement)> {
+    let object = |id: &ObjectId| context.tables.objects.get(id.0 as usize);
+    let carried = |id: &ObjectId| {
+        let (taken, object) = (taken.get(id)?, object(id)?);
+        let placement = &plan.decisions[taken.decision].placement;
+        let placement = on_nodes(placement, object, &taken.pages, context.page_bytes)?;
+        Some((taken.decision, object, placement))
+    };
+    let parameters = Parameters::default();
+    let by_instance = instances::of(context, group, &parameters) != Instances::Together;
+    let (
+        true,
+        Subject::CallSite {
+            frames, size_bytes, ..
+        },
+    ) = (by_instance, own)
+    else {
+        let first = group.samples.iter().find_map(carried);
+        return first
+            .into_iter()
+            .map(|(at, _, placement)| (at, own.clone(), placement))
+            .collect();
+    };
+    let mut used: Vec<ObjectId> = group.uses.iter().map(|one| one.object).collect();
+    used.dedup();
+    let of_one = |id: &ObjectId| {
+        let (at, object, placement) = carried(id)?;
+        let allocator = object
+            .thread
+            .and_then(|thread| context.tables.threads.get(thread.0 as usize));
+        let subject = Subject::CallSite {
+            frames: frames.clone(),
+            size_bytes: *size_bytes,
+            order: Some((object.order, object.order)),
+            thread: allocator.map(|thread| thread.order),
+        };
+        Some((at, subject, placement))
+    };
+    used.iter().filter_map(of_one).collect()
+}
+
+/// A placement with its pages on nodes; none: pages stay where they are touched first.
+fn on_nodes(
+    placement: &Placement,
+    object: &Object,
+    pages: &[PlacedPages],
+    page_bytes: u64,
+) -> Option<Placement> {
+    match placement {
+        Placement::Interleave { .. } | Placement::Replicate | Placement::FirstTouch => {
+            return Some(placement.clone());
+        }
+        Placement::Whole(_)
+        | Placement::Block { .. }
+        | Placement::BlockCyclic { .. }
+        | Placement::Runs(_) => {}
+    }
+    let mut runs: Vec<PageRun> = Vec::new();
+    for piece in pages {
+        let page = |address: u64| {
+            let offset = address.saturating_sub(object.address);
+            (offset + page_bytes / 2) / page_bytes
+        };
+        let owner = Owner::Node(piece.node(piece.start, page_bytes)?);
+        let (first_page, end) = (page(piece.start), page(piece.end));
+        match runs.last_mut() {
+            Some(last) if last.owner == owner => last.pages = end - last.first_page,
+            _ => runs.push(PageRun {
+                first_page,
+                pages: end.saturating_sub(first_page),
+                owner,
+            }),
+        }
+    }
+    match runs.as_slice() {
+        [] => None,
+        [one] => Some(Placement::Whole(one.owner.clone())),
+        _ => Some(Placement::Runs(runs)),
+    }
+}
+
+/// What the plan's rules say of the process's objects with accesses.
+fn taken(plan: &Plan, input: &Input, context: &Context) -> Result<HashMap<ObjectId, Taken>, Error> {
+    let machine = input.machine;
+    let mut of_node: BTreeMap<NodeId, CpuId> = BTreeMap::new();
+    for node in &machine.nodes {
+        if let Some(cpu) = node.cpus.first() {
+            of_node.insert(node.id, *cpu);
+        }
+    }
+    let cpu = |thread: &ThreadIndex| {
+        let node = input.thread_nodes.get(thread.0 as usize)?;
+        of_node.get(node).copied()
+    };
+    let cpus = |team: &Team| {
+        let threads = context.team(&team.name)?;
+        Some((team.name.clone(), threads.iter().filter_map(cpu).collect()))
+    };
+    let teams = plan.teams.iter().filter_map(cpus).collect();
+    let mut threads: Vec<_> = (0..)
+        .map(ThreadIndex)
+        .zip(&input.tables.threads)
+        .filter(|(_, thread)| thread.pid == input.pid)
+        .collect();
+    threads.sort_by_key(|(_, thread)| thread.order);
+    let threads = threads.iter().filter_map(|(thread, _)| cpu(thread));
+    let target = Target::of_recorded(machine, teams, threads.collect());
+    let compact = translate(std::slice::from_ref(plan), &[], &target, &[])?;
+    let program = ModuleName {
+        build_id: &input.program.build_id,
+        file_name: &input.program.executable,
+    };
+    let rules = compact.process(program, input.program.rank, machine.page_bytes);
+    let mut is_used = vec![false; input.tables.objects.len()];
+    for group in &input.attribution.objects {
+        let uses = group.uses.iter().map(|one| one.object);
+        for id in group.samples.iter().copied().chain(uses) {
+            if let Some(used) = is_used.get_mut(id.0 as usize) {
+                *used = true;
+            }
+        }
+    }
+    let mut found = HashMap::new();
+    place_objects(input.tables, input.pid, rules, |number, _, evaluated| {
+        if !is_used[number] {
+            return;
+        }
+        if let Some(decision) = compact.decisions[evaluated.rule] {
+            let pages = evaluated.pages;
+            found.insert(ObjectId(number as u32), Taken { decision, pages });
+        }
+    });
+    Ok(found)
+}

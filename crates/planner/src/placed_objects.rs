@@ -1,0 +1,76 @@
+//! Which objects of a recorded process the rules of a translated plan take, and where their pages go.
+
+use nearpage_plan::{Allocation, Evaluated, ModuleName, Origin, ProcessRules};
+use nearpage_recording::{Module, Object, ObjectKind, Tables};
+use nearpage_wire::is_runtime_module;
+
+pub(crate) fn module_name(module: &Module) -> ModuleName<'_> {
+    ModuleName {
+        build_id: &module.build_id,
+        file_name: module.file_name(),
+    }
+}
+
+/// Hands out the objects of a process that rules take, with their position in the tables, in order of birth; the heap
+/// that `brk` extends comes last, as it is what is left of it.
+pub(crate) fn place_objects(
+    tables: &Tables,
+    pid: u32,
+    mut rules: ProcessRules<'_>,
+    mut each: impl FnMut(usize, &Object, Evaluated),
+) {
+    let frames: Vec<Vec<_>> = tables
+        .call_sites
+        .iter()
+        .map(|site| {
+            let physical = site.frames.iter().filter(|frame| !frame.inlined);
+            physical
+                .map(|frame| {
+                    let module = tables.modules.get(frame.module?.0 as usize)?;
+                    Some((module_name(module), frame.offset))
+                })
+                .filter(|frame| {
+                    !frame.is_some_and(|(name, _)| is_runtime_module(name.file_name.as_bytes()))
+                })
+                .collect()
+        })
+        .collect();
+    let mut objects: Vec<(usize, &Object)> = tables
+        .objects
+        .iter()
+        .enumerate()
+        .filter(|(_, object)| object.pid == pid)
+        .collect();
+    objects.sort_by_key(|(_, object)| (object.is_brk_heap(), object.born_ns));
+    for (number, object) in objects {
+        let allocation = || {
+            let site = object.call_site.map(|site| &frames[site.0 as usize]);
+            let thread = object
+                .thread
+                .and_then(|thread| tables.threads.get(thread.0 as usize));
+            Allocation {
+                frames: site.map_or(&[], Vec::as_slice),
+                thread: thread.map_or(0, |thread| thread.order),
+            }
+        };
+        let origin = match object.kind {
+            ObjectKind::Heap => Origin::Heap(allocation()),
+            ObjectKind::Mapping => Origin::Mapping(allocation()),
+            ObjectKind::Static => {
+                let module = object
+                    .module
+                    .and_then(|module| tables.modules.get(module.0 as usize));
+                let Some(module) = module else { continue };
+                Origin::Static {
+                    module: module_name(module),
+                    offset: object.module_offset,
+                }
+            }
+            _ if object.is_brk_heap() => Origin::BrkHeap,
+            _ => continue,
+        };
+        if let Some(evaluated) = rules.place(&origin, object.address, object.size_bytes) {
+            each(number, object, evaluated);
+        }
+    }
+}
