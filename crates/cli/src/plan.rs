@@ -79,7 +79,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
     write(&mut plans, &output, policies.len())?;
     if arguments.json {
-        let version = nearpage_planner::VERSION;
+        let version = nearpage_recording::JSON_VERSION;
         json::print(&PlanOutput {
             version,
             plans,

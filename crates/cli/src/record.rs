@@ -102,7 +102,7 @@ impl RecordOutput {
             State::Running | State::Detached => (Ending::TargetGoesOn, None),
         };
         Self {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             recording: recording.to_owned(),
             source: observed.source,
             exit_status,
@@ -122,7 +122,7 @@ impl RecordOutput {
     pub fn of_trace(recording: &Recording, traced: Traced) -> Self {
         let total = |name| trace::total(recording, name);
         Self {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             recording: recording.folder.clone(),
             source: recording.metadata.source,
             exit_status: Some(traced.status.into()),

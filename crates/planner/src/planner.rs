@@ -15,7 +15,7 @@ use crate::analysis::Analysis;
 use crate::auto::{Model, Times};
 use crate::context::Input;
 use crate::decide::decide;
-use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads, VERSION};
+use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
 use crate::error::Error;
 use crate::layout::{has_recorded_cpus, thread_nodes};
 use crate::parameters::{Parameters, Policy};
@@ -271,7 +271,7 @@ impl<'a> Planner<'a> {
         let changes_something =
             !plan.decisions.is_empty() || !plan.phases.is_empty() || plan.live.is_some();
         Ok(DecidedPlan {
-            version: VERSION,
+            version: nearpage_recording::JSON_VERSION,
             file: None,
             program: input.program.executable.clone(),
             machine: self.machine.name.clone(),

@@ -59,3 +59,6 @@ pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Module, ModuleId, ModuleMapping, Object,
     ObjectId, ObjectKind, SampleCounts, Tables, Thread, ThreadIndex,
 };
+
+/// Version of all that nearpage prints or serves as JSON. A key that goes or changes its meaning takes the next number.
+pub const JSON_VERSION: u32 = 1;
