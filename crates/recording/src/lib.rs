@@ -38,6 +38,7 @@ mod jit;
 pub mod log;
 mod messages;
 mod metadata;
+mod nameless;
 mod no_log;
 mod recording;
 mod storage;

@@ -7,7 +7,7 @@ use nearpage_files::readable;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
-use crate::{Frame, Module, ModuleId, jit};
+use crate::{Frame, Module, ModuleId, jit, nameless};
 
 /// Where distributions put separate debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
@@ -140,6 +140,15 @@ impl Symbols {
                 lines: None,
                 functions,
                 is_generated: true,
+            });
+        }
+        let kept = self.folder.as_deref();
+        let kept = kept.map(|folder| nameless::map_of(folder, recorded));
+        if let Some(functions) = kept.and_then(|map| jit::read(&map).ok()) {
+            return Some(Loaded {
+                lines: None,
+                functions,
+                is_generated: false,
             });
         }
         match open_module(recorded, &self.paths) {
