@@ -1,5 +1,6 @@
 //! `nearpage record`: run a command and record it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -221,7 +222,11 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
 fn wanted(arguments: &Record) -> Result<Wanted, Usage> {
     let wanted = Wanted {
         ranges: arguments.range.clone(),
-        objects: arguments.object.clone(),
+        objects: arguments
+            .object
+            .iter()
+            .map(|name| nearpage_files::path_to_text(name.as_bytes()))
+            .collect(),
     };
     if arguments.source == Source::Full && !wanted.all() {
         let wording = "--range and --object are for samples: --source full keeps every miss";
