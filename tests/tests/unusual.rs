@@ -250,6 +250,12 @@ fn a_program_whose_path_is_not_utf8_is_recorded_and_placed() {
     };
     observed("library", &[]);
     names(&case, "library", "in_library");
+    // By the library's name, what is in its mappings.
+    let mut command = case.command(nearpage_path());
+    command.args(["record", "-o", "filtered", "--object"]);
+    command.arg(library).arg("--").arg(&program);
+    let filtered = case.run(command).success();
+    assert!(!filtered.stderr.contains("no static object"), "{filtered}");
     let report = case.nearpage(["report", "library"]).success();
     assert!(!report.stdout.contains("no static objects"), "{report}");
     let planned = ["plan", "library", "--machine", "opteron-4", "--policy"];
@@ -279,11 +285,24 @@ fn code_without_a_file_is_decoded_and_named() {
         ];
         case.nearpage(fixed.iter().chain(words)).success()
     };
+    let hot = |function: &str| {
+        let report = json(&case, &["report", "--json", "r"]);
+        let objects = report["objects"].as_array().expect("objects");
+        let mut instructions = objects
+            .iter()
+            .flat_map(|object| object["hot"].as_array().expect("a list"));
+        assert!(
+            instructions.any(|instruction| instruction["function"] == function),
+            "{report}"
+        );
+    };
     recorded(&["memory"]);
     names(&case, "r", "in_program");
     names(&case, "r", "make_table");
+    hot("run");
     recorded(&["library", "libwalk.so"]);
     names(&case, "r", "in_library");
+    hot("walk");
 }
 
 #[test]

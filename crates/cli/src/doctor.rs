@@ -67,7 +67,7 @@ pub fn main(arguments: arguments::Doctor) -> anyhow::Result<ExitCode> {
     let findings = examine();
     if arguments.json {
         json::print(&DoctorOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             findings,
         })?;
     } else {

@@ -81,7 +81,7 @@ pub fn main(arguments: Export) -> anyhow::Result<ExitCode> {
 fn told(arguments: &Export, Written { accesses, dropped }: Written) -> anyhow::Result<()> {
     if arguments.json {
         return json::print(&ExportOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             input: &arguments.recording,
             output: &arguments.output,
             format: arguments.to,

@@ -50,7 +50,7 @@ pub fn main(arguments: Import) -> anyhow::Result<ExitCode> {
     };
     if arguments.json {
         json::print(&ImportOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             input: arguments.file,
             output,
             source,

@@ -8,9 +8,6 @@ use serde::Serialize;
 
 use crate::terminal;
 
-/// Version of all that this crate prints as JSON. A key that goes or changes its meaning takes the next number.
-pub const VERSION: u32 = 1;
-
 /// Prints a result as indented JSON.
 pub fn print(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(terminal::print(

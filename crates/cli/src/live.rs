@@ -168,7 +168,7 @@ impl Show {
         }
         let result = if let Some(out) = &mut self.json {
             let line = LiveOutput {
-                version: json::VERSION,
+                version: nearpage_recording::JSON_VERSION,
                 entry: &report.entry,
             };
             append(out, &line)
@@ -199,7 +199,7 @@ fn decide_again(log: &Path, json: bool) -> anyhow::Result<ExitCode> {
     }
     if json {
         json::print(&ReplayOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             log: name,
             intervals: replayed.intervals,
             decisions: replayed.decisions,

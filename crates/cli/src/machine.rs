@@ -98,7 +98,7 @@ pub fn main(arguments: arguments::Machine) -> anyhow::Result<ExitCode> {
     }
     if arguments.json {
         json::print(&MachineOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             machine,
         })?;
         return Ok(ExitCode::SUCCESS);
@@ -164,7 +164,7 @@ fn calibrate(arguments: &arguments::Machine) -> anyhow::Result<ExitCode> {
     let rate_hz = samples.as_ref().ok().map(|found| found.default_rate_hz());
     if arguments.json {
         json::print(&CalibrationOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             placing: PlacingCalibration {
                 threshold_accesses_per_us: threshold,
                 slowdown_min: SLOWDOWN_MIN,

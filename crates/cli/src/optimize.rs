@@ -10,7 +10,7 @@ use anyhow::Context;
 use nearpage_attribution::{Attribution, Operations};
 use nearpage_machine::Machine;
 use nearpage_plan::{Plan, ProgramImage, SearchPaths, Store};
-use nearpage_planner::{Analysis, DecidedPlan, Planner, VERSION};
+use nearpage_planner::{Analysis, DecidedPlan, Planner};
 use nearpage_report::printable;
 use nearpage_runner::{
     ComparedRun, Environment, Observed, Placing, PlacingOptions, PreloadLibrary, default_output,
@@ -109,7 +109,7 @@ pub fn main(arguments: Optimize) -> anyhow::Result<ExitCode> {
     }
     if arguments.json {
         json::print(&OptimizeOutput {
-            version: VERSION,
+            version: nearpage_recording::JSON_VERSION,
             plans,
             kept,
             verdict,

@@ -86,7 +86,7 @@ pub fn main(arguments: arguments::Plan) -> anyhow::Result<ExitCode> {
         .unwrap_or_else(|| arguments.recordings[0].join("plan.toml"));
     write(&mut plans, &output, policies.len())?;
     if arguments.json {
-        let version = nearpage_planner::VERSION;
+        let version = nearpage_recording::JSON_VERSION;
         let (choice, inputs) = match several {
             Some(Several::Layouts(choice)) => (Some(choice), None),
             Some(Several::Inputs(inputs)) => (None, Some(inputs)),

@@ -1,5 +1,6 @@
 //! `nearpage record`: run a command and record it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -102,7 +103,7 @@ impl RecordOutput {
             State::Running | State::Detached => (Ending::TargetGoesOn, None),
         };
         Self {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             recording: recording.to_owned(),
             source: observed.source,
             exit_status,
@@ -122,7 +123,7 @@ impl RecordOutput {
     pub fn of_trace(recording: &Recording, traced: Traced) -> Self {
         let total = |name| trace::total(recording, name);
         Self {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             recording: recording.folder.clone(),
             source: recording.metadata.source,
             exit_status: Some(traced.status.into()),
@@ -221,7 +222,11 @@ fn pmu_options(arguments: &Record) -> Result<PmuOptions, Usage> {
 fn wanted(arguments: &Record) -> Result<Wanted, Usage> {
     let wanted = Wanted {
         ranges: arguments.range.clone(),
-        objects: arguments.object.clone(),
+        objects: arguments
+            .object
+            .iter()
+            .map(|name| nearpage_files::path_to_text(name.as_bytes()))
+            .collect(),
     };
     if arguments.source == Source::Full && !wanted.all() {
         let wording = "--range and --object are for samples: --source full keeps every miss";

@@ -37,7 +37,7 @@ pub struct RunOutput {
 impl From<Ran> for RunOutput {
     fn from(ran: Ran) -> Self {
         Self {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             exit_status: ran.status,
             plans: ran.plans,
             placed: ran.placed,

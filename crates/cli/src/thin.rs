@@ -91,7 +91,7 @@ pub fn main(arguments: Thin) -> anyhow::Result<ExitCode> {
     }
     if arguments.json {
         json::print(&ThinOutput {
-            version: json::VERSION,
+            version: nearpage_recording::JSON_VERSION,
             input: arguments.recording,
             output: arguments.output,
             setting: arguments.setting,

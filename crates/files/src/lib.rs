@@ -109,6 +109,11 @@ pub fn is_written_through(path: &Path) -> bool {
     !leads_to.is_file() && is_of(there.uid(), own_user())
 }
 
+/// Can nobody but root and this user write to the file? Then nobody else cuts it short while it is mapped.
+pub fn is_written_by_this_user_alone(metadata: &fs::Metadata) -> bool {
+    is_of(metadata.uid(), own_user()) && metadata.mode() & 0o022 == 0
+}
+
 /// Whose files this process makes.
 pub fn own_user() -> u32 {
     // SAFETY: takes nothing, cannot fail.

@@ -2,20 +2,18 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fmt;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use addr2line::demangle_auto;
+use nearpage_elf::{CodeFrame, Contents, Lines, demangle};
 use nearpage_files::path_to_text;
 use nearpage_wire::is_mangled;
 use object::read::elf::{ElfFile64, FileHeader as _, ProgramHeader as _};
-use object::{Endianness, Object as _, ObjectSymbol as _, ReadCache, SymbolKind, elf};
+use object::{Endianness, Object as _, ObjectSymbol as _, SymbolKind, elf};
 
 use crate::{BuildId, Error};
 
-type Elf<'data> = ElfFile64<'data, Endianness, &'data ReadCache<File>>;
+type Elf<'data> = ElfFile64<'data, Endianness, &'data Contents>;
 
 /// A line's code in more pieces than this is taken from its first to its last.
 const RANGES_MAX: usize = 4;
@@ -37,15 +35,6 @@ pub struct ModuleImage {
     pub(crate) needed: Needed,
     symbols: OnceCell<Symbols>,
     lines: OnceCell<Option<Lines>>,
-}
-
-/// The file's line table, opened at first use.
-struct Lines(addr2line::Loader);
-
-impl fmt::Debug for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lines")
-    }
 }
 
 /// The dynamic section's words on libraries.
@@ -95,7 +84,7 @@ impl Names {
             let mut positions: HashMap<String, Vec<usize>> = HashMap::new();
             for (position, symbol) in self.symbols.iter().enumerate() {
                 if is_mangled(&symbol.name) {
-                    let name = demangle(symbol.name.clone());
+                    let name = demangle(&symbol.name);
                     positions.entry(name).or_default().push(position);
                 }
             }
@@ -117,8 +106,8 @@ impl ModuleImage {
             source,
         };
         let path = path.canonicalize().map_err(read)?;
-        let cache = ReadCache::new(nearpage_files::open(&path).map_err(read)?);
-        let file = Elf::parse(&cache).map_err(|error| Error::Elf {
+        let contents = Contents::open(&path).map_err(read)?;
+        let file = Elf::parse(&contents).map_err(|error| Error::Elf {
             path: path.clone(),
             message: format!("expected a 64-bit ELF program or library: {error}"),
         })?;
@@ -181,16 +170,16 @@ impl ModuleImage {
     /// the line no code.
     pub fn line_ranges(&self, function: &Symbol, line: u32) -> Vec<(u64, u64)> {
         self.ranges_where(function, |frames| {
-            frames.last().is_some_and(|frame| frame.1 == Some(line))
+            frames.last().is_some_and(|frame| frame.line == Some(line))
         })
     }
 
     /// The same of the function called `name` wherever it was inlined (line 0: of all its lines).
     pub fn inlined_ranges(&self, name: &str, line: u32) -> Vec<(u64, u64)> {
-        let matches = |frames: &[(String, Option<u32>)]| {
+        let matches = |frames: &[CodeFrame]| {
             let (_, inlined) = frames.split_last().unwrap_or((&frames[0], &[]));
-            let is_it = |frame: &(String, Option<u32>)| {
-                frame.0 == name && (line == 0 || frame.1 == Some(line))
+            let is_it = |frame: &CodeFrame| {
+                frame.function == name && (line == 0 || frame.line == Some(line))
             };
             inlined.iter().any(is_it)
         };
@@ -205,30 +194,16 @@ impl ModuleImage {
     fn ranges_where(
         &self,
         function: &Symbol,
-        wanted: impl Fn(&[(String, Option<u32>)]) -> bool,
+        wanted: impl Fn(&[CodeFrame]) -> bool,
     ) -> Vec<(u64, u64)> {
-        let open = || addr2line::Loader::new(&self.path).ok().map(Lines);
-        let Some(Lines(debug)) = self.lines.get_or_init(open) else {
+        let open = || Lines::open(&self.path);
+        let Some(lines) = self.lines.get_or_init(open) else {
             return Vec::new();
         };
         let end = function.offset.saturating_add(function.size_bytes);
-        let Ok(rows) = debug.find_location_range(function.offset, end) else {
-            return Vec::new();
-        };
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for (start, length, _) in rows {
-            let mut frames = Vec::new();
-            if let Ok(mut chain) = debug.find_frames(start) {
-                while let Ok(Some(frame)) = chain.next() {
-                    let name = frame
-                        .function
-                        .and_then(|name| Some(demangle(name.raw_name().ok()?.into_owned())));
-                    frames.push((
-                        name.unwrap_or_default(),
-                        frame.location.and_then(|location| location.line),
-                    ));
-                }
-            }
+        for (start, length) in lines.pieces(function.offset, end) {
+            let frames = lines.frames(start);
             if frames.is_empty() || !wanted(&frames) {
                 continue;
             }
@@ -251,14 +226,6 @@ impl ModuleImage {
     fn symbols(&self) -> &Symbols {
         self.symbols
             .get_or_init(|| read_symbols(&self.path).unwrap_or_default())
-    }
-}
-
-/// As people write it.
-fn demangle(name: String) -> String {
-    match is_mangled(&name) {
-        true => demangle_auto(name.into(), None).into_owned(),
-        false => name,
     }
 }
 
@@ -290,8 +257,8 @@ fn read_needed(file: &Elf<'_>) -> Needed {
 }
 
 fn read_symbols(path: &Path) -> Option<Symbols> {
-    let cache = ReadCache::new(nearpage_files::open(path).ok()?);
-    let file = Elf::parse(&cache).ok()?;
+    let contents = Contents::open(path).ok()?;
+    let file = Elf::parse(&contents).ok()?;
     let mut symbols = Symbols::default();
     // The dynamic table repeats part of the full one, which stripped files lack.
     for symbol in file.symbols().chain(file.dynamic_symbols()) {

@@ -11,9 +11,6 @@ use serde::Serialize;
 
 use crate::prediction::Prediction;
 
-/// Version of the JSON of [`DecidedPlan`].
-pub const VERSION: u32 = 1;
-
 /// Where threads are taken to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -46,9 +46,7 @@ mod under;
 pub use analysis::Analysis;
 pub use context::Input;
 pub use decide::decide;
-pub use decided::{
-    DecidedPlan, Judged, Layout, PhaseDecisions, PhaseObject, PlanTime, Threads, VERSION,
-};
+pub use decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PhaseObject, PlanTime, Threads};
 pub use error::Error;
 pub use first_touch::FirstTouchBasis;
 pub use layout::{recorded_layout, thread_nodes};

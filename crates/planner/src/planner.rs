@@ -16,7 +16,7 @@ use crate::auto::{Model, Times};
 use crate::carried::carried;
 use crate::context::{Context, Input};
 use crate::decide::decide;
-use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads, VERSION};
+use crate::decided::{DecidedPlan, Judged, Layout, PhaseDecisions, PlanTime, Threads};
 use crate::error::Error;
 use crate::layout::{has_recorded_cpus, thread_nodes};
 use crate::parameters::{Parameters, Policy};
@@ -280,7 +280,7 @@ impl<'a> Planner<'a> {
         let changes_something =
             !plan.decisions.is_empty() || !plan.phases.is_empty() || plan.live.is_some();
         Ok(DecidedPlan {
-            version: VERSION,
+            version: nearpage_recording::JSON_VERSION,
             file: None,
             program: input.program.executable.clone(),
             machine: self.machine.name.clone(),

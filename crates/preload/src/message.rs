@@ -3,9 +3,7 @@
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use nearpage_wire::messages::{
-    COUNT_OFFSET, FILE_BYTES, LINES_MAX, SLOT_BYTES, TEXT_BYTES_MAX, TEXT_OFFSET,
-};
+use nearpage_wire::messages::{FILE_BYTES, FILE_WORDS, TEXT_BYTES_MAX};
 
 use crate::{environment, sys};
 
@@ -121,19 +119,10 @@ fn leave(text: fmt::Arguments<'_>, ends_log: bool) {
     }
     let mut line = Text::<TEXT_BYTES_MAX>::new();
     let _ = line.write_fmt(text);
-    // SAFETY: the file is mapped as long as the process lives. A slot is written by whoever counted up to it.
-    unsafe {
-        let count = &*((file + COUNT_OFFSET) as *const AtomicU32);
-        let number = count.fetch_add(1, Ordering::Relaxed) as usize;
-        if number < LINES_MAX {
-            let slot = file + (number + 1) * SLOT_BYTES;
-            let (text, length) = (line.bytes.as_ptr(), line.length);
-            core::ptr::copy_nonoverlapping(text, (slot + TEXT_OFFSET) as *mut u8, length);
-            *((slot + 4) as *mut u32) = PID.load(Ordering::Relaxed);
-            *((slot + 8) as *mut u32) = ends_log.into();
-            (*(slot as *const AtomicU32)).store(length as u32, Ordering::Release);
-        }
-    }
+    // SAFETY: the file is mapped, from a page's begin, as long as the process lives.
+    let file = unsafe { &*(file as *const [AtomicU32; FILE_WORDS]) };
+    let pid = PID.load(Ordering::Relaxed);
+    nearpage_wire::messages::leave(file, pid, line.as_bytes(), ends_log);
 }
 
 #[cfg(test)]

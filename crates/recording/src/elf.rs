@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-use nearpage_wire::is_mangled;
+use nearpage_elf::Contents;
+pub use nearpage_elf::demangle;
 use object::read::elf::ProgramHeader as _;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
@@ -15,11 +15,11 @@ use object::{
 use crate::Error;
 use crate::error::IoContext;
 
-/// An ELF file, mapped.
+/// An ELF file; what is asked for is read.
 #[derive(Debug)]
 pub struct ElfFile {
     path: PathBuf,
-    map: Mmap,
+    contents: Contents,
 }
 
 /// A segment that is loaded into memory.
@@ -56,21 +56,17 @@ impl ElfFile {
     /// # Errors
     /// [`Error::Io`]; [`Error::Damaged`] where it is no ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = nearpage_files::open(path).at(path, "open")?;
-        // SAFETY: the map is only read. A program that shortens its own file under a running
-        // analysis makes that analysis fail; linkers and package managers replace files instead.
-        let map = unsafe { Mmap::map(&file) }.at(path, "map")?;
         let elf = Self {
             path: path.to_owned(),
-            map,
+            contents: Contents::open(path).at(path, "open")?,
         };
-        object::File::parse(&*elf.map)
+        object::File::parse(&elf.contents)
             .map_err(|cause| Error::damaged(path, format!("not an ELF file: {cause}")))?;
         Ok(elf)
     }
 
-    fn parsed(&self) -> Option<object::File<'_>> {
-        object::File::parse(&*self.map).ok()
+    fn parsed(&self) -> Option<object::File<'_, &Contents>> {
+        object::File::parse(&self.contents).ok()
     }
 
     /// Where it was opened.
@@ -109,7 +105,7 @@ impl ElfFile {
 
     /// For a program: does it start without a dynamic loader, so that no library can be preloaded?
     pub fn is_static(&self) -> bool {
-        let Ok(object::File::Elf64(file)) = object::File::parse(&*self.map) else {
+        let Ok(object::File::Elf64(file)) = object::File::parse(&self.contents) else {
             return false;
         };
         let headers = file.elf_program_headers().iter();
@@ -133,7 +129,7 @@ impl ElfFile {
 
     /// Segments that are loaded, in the file's order.
     pub fn segments(&self) -> Vec<LoadSegment> {
-        let segment = |segment: object::Segment<'_, '_>| {
+        let segment = |segment: object::Segment<'_, '_, &Contents>| {
             let (file_offset, file_bytes) = segment.file_range();
             let permissions = segment.permissions();
             let SegmentFlags::Elf { .. } = segment.flags() else {
@@ -183,7 +179,7 @@ impl ElfFile {
 
     /// Sections that are loaded and hold data (no code, no thread-local templates).
     pub fn data_sections(&self) -> Vec<Symbol> {
-        let section = |section: object::Section<'_, '_>| {
+        let section = |section: object::Section<'_, '_, &Contents>| {
             let holds_data = !matches!(
                 section.kind(),
                 SectionKind::Text | SectionKind::Tls | SectionKind::UninitializedTls
@@ -248,41 +244,10 @@ impl ElfFile {
     }
 }
 
-/// `name` as people write it.
-pub fn demangle(name: &str) -> String {
-    // Versions (`stdout@@GLIBC_2.2.5`) are no part of the name.
-    let name = name.split_once('@').map_or(name, |(name, _)| name);
-    if !is_mangled(name) {
-        return name.to_owned();
-    }
-    addr2line::demangle_auto(name.into(), None).into_owned()
-}
-
 fn hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::demangle;
-
-    #[test]
-    fn only_what_a_compiler_has_encoded_is_demangled() {
-        for (name, readable) in [
-            ("_ZN4mesh5solveEv", "mesh::solve()"),
-            ("_ZSt4cout@GLIBCXX_3.4", "std::cout"),
-            ("_RNvC4demo5sweep", "demo::sweep"),
-            ("stdout@@GLIBC_2.2.5", "stdout"),
-        ] {
-            assert_eq!(demangle(name), readable);
-        }
-        // Each encodes a type of C++: bool, __int128, char const*.
-        for name in ["b", "n", "PKc"] {
-            assert_eq!(demangle(name), name);
-        }
-    }
 }

@@ -38,6 +38,7 @@ mod jit;
 pub mod log;
 mod messages;
 mod metadata;
+mod nameless;
 mod no_log;
 mod recording;
 mod storage;
@@ -59,3 +60,6 @@ pub use tables::{
     CallSite, CallSiteId, Event, FirstTouch, Frame, Mark, Module, ModuleId, ModuleMapping, Object,
     ObjectId, ObjectKind, SampleCounts, Tables, Thread, ThreadIndex,
 };
+
+/// Version of all that nearpage prints or serves as JSON. A key that goes or changes its meaning takes the next number.
+pub const JSON_VERSION: u32 = 1;

@@ -1,4 +1,4 @@
-//! What the preload library had to say: lines in a file ([`nearpage_wire::messages`]) that the recorder makes before the
+//! What the preload library and the tracer had to say: lines in a file ([`nearpage_wire::messages`]) that the recorder makes before the
 //! program runs.
 
 use std::io::Read;
@@ -18,7 +18,7 @@ pub struct Messages {
 
 impl Messages {
     /// Name of the file in the folder that the library writes to.
-    pub const FILE: &str = "messages";
+    pub const FILE: &str = nearpage_wire::messages::FILE_NAME;
 
     /// Reads the file in `folder`; where it is missing, nothing was said.
     pub fn read(folder: &Path) -> Self {
@@ -52,7 +52,7 @@ impl Messages {
         if lost(file) > 0 {
             let lost = several(lost(file) as u64, "more line");
             lines.push(format!(
-                "the preload library had {lost} to say than there is room for"
+                "there were {lost} from inside the program than there is room for"
             ));
         }
         Self { lines, explained }

@@ -7,12 +7,12 @@ use nearpage_machine::Machine;
 use crate::convert::{self, FromLogs, ModulePaths};
 use crate::error::IoContext;
 use crate::folder;
-use crate::jit;
 use crate::log::LogReader;
 use crate::storage::{self, TablesWriter, accesses};
 use crate::symbols::Symbols;
 use crate::trace::{self, OpenFrames, SharedTrace, Trace, Traced};
 use crate::{AccessBatch, Error, Metadata, ModuleId, Status, Tables};
+use crate::{jit, nameless};
 
 /// A recording: everything but the accesses in memory, the accesses in chunks on disk.
 #[derive(Debug)]
@@ -283,13 +283,16 @@ impl Recording {
             .next()
     }
 
-    /// Copies the names of generated code to the folder of a recording that was written from this one's tables.
+    /// Copies the names of generated code, and of code without a file, to the folder of a recording that was written from this one's tables.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn copy_names(&self, folder: &Path) -> Result<(), Error> {
-        let maps = self.tables.modules.iter();
-        for map in maps.filter_map(|module| jit::map_of(&self.folder, module)) {
+        let kept = |module| {
+            let nameless = nameless::map_of(&self.folder, module);
+            jit::map_of(&self.folder, module).or_else(|| nameless.is_file().then_some(nameless))
+        };
+        for map in self.tables.modules.iter().filter_map(kept) {
             let copy = folder.join(map.file_name().unwrap_or_default());
             let from = nearpage_files::open(&map).at(&map, "open")?;
             jit::copy(from, &copy).at(&map, "copy")?;

@@ -11,6 +11,7 @@ mod file;
 pub(crate) mod first_touches;
 pub(crate) mod modules;
 pub(crate) mod objects;
+mod page_header;
 mod reader;
 pub(crate) mod threads;
 pub(crate) mod trace;

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use addr2line::Loader;
+use nearpage_elf::Lines;
 use nearpage_files::readable;
 use rustc_hash::FxHashMap;
 
 use crate::elf::{ElfFile, Symbol, demangle};
-use crate::{Frame, Module, ModuleId, jit};
+use crate::{Frame, Module, ModuleId, jit, nameless};
 
 /// Where distributions put separate debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
@@ -37,7 +37,7 @@ pub struct Symbols {
 }
 
 struct Loaded {
-    dwarf: Option<Loader>,
+    lines: Option<Lines>,
     functions: Vec<Symbol>,
     /// Names as they are.
     is_generated: bool,
@@ -137,9 +137,18 @@ impl Symbols {
                 })
                 .ok()?;
             return Some(Loaded {
-                dwarf: None,
+                lines: None,
                 functions,
                 is_generated: true,
+            });
+        }
+        let kept = self.folder.as_deref();
+        let kept = kept.map(|folder| nameless::map_of(folder, recorded));
+        if let Some(functions) = kept.and_then(|map| jit::read(&map).ok()) {
+            return Some(Loaded {
+                lines: None,
+                functions,
+                is_generated: false,
             });
         }
         match open_module(recorded, &self.paths) {
@@ -225,12 +234,12 @@ impl Loaded {
             functions.sort_by_key(|function| function.address);
         }
         let source = debug.as_ref().unwrap_or(file);
-        let dwarf = source
+        let lines = source
             .has_debug_information()
-            .then(|| Loader::new(source.path()).ok())
+            .then(|| Lines::open(source.path()))
             .flatten();
         Self {
-            dwarf,
+            lines,
             functions,
             is_generated: false,
         }
@@ -238,9 +247,9 @@ impl Loaded {
 
     fn frames(&self, probe: u64) -> Vec<Frame> {
         let mut frames = self
-            .dwarf
+            .lines
             .as_ref()
-            .and_then(|dwarf| dwarf_frames(dwarf, probe))
+            .and_then(|lines| frames_of(lines, probe))
             .unwrap_or_default();
         let symbol = self.function(probe);
         match (frames.last_mut(), symbol) {
@@ -271,36 +280,19 @@ impl Loaded {
     }
 }
 
-fn dwarf_frames(dwarf: &Loader, probe: u64) -> Option<Vec<Frame>> {
-    let mut found = dwarf.find_frames(probe).ok()?;
-    let mut frames: Vec<Frame> = Vec::new();
-    while let Ok(Some(frame)) = found.next() {
-        let function = frame
-            .function
-            .as_ref()
-            .and_then(|name| Some(demangle(&name.raw_name().ok()?)))
-            .unwrap_or_default();
-        let file = frame
-            .location
-            .as_ref()
-            .and_then(|location| location.file)
-            .unwrap_or_default()
-            .to_owned();
-        let line = frame
-            .location
-            .as_ref()
-            .and_then(|location| location.line)
-            .unwrap_or_default();
-        if let Some(inner) = frames.last_mut() {
-            inner.inlined = true;
-        }
-        frames.push(Frame {
-            function,
-            file,
-            line,
+fn frames_of(lines: &Lines, probe: u64) -> Option<Vec<Frame>> {
+    let frames = lines.frames(probe);
+    let outermost = frames.len().saturating_sub(1);
+    let frames = frames.into_iter().enumerate();
+    let frames: Vec<Frame> = frames
+        .map(|(at, frame)| Frame {
+            function: frame.function,
+            file: frame.file,
+            line: frame.line.unwrap_or_default(),
+            inlined: at < outermost,
             ..Frame::unknown(ModuleId(0), 0)
-        });
-    }
+        })
+        .collect();
     let known = frames
         .iter()
         .any(|frame| !frame.function.is_empty() || frame.line != 0);

@@ -7,7 +7,7 @@ use nearpage_recording::{Frame, ObjectKind, Source, Tables};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Content, JSON_VERSION, Locate, name::hot_frame, trace::TraceForm};
+use crate::{Content, Locate, name::hot_frame, trace::TraceForm};
 
 /// What `report --json` prints: every object, thread and hot instruction.
 #[derive(Serialize, JsonSchema)]
@@ -242,7 +242,7 @@ pub fn json(content: &Content, rows: usize, locate: &mut impl Locate) -> String 
     let names = Names::new(tables, &attribution.objects);
     let all_cost: f64 = attribution.objects.iter().map(ObjectGroup::cost_ns).sum();
     let report = ReportOutput {
-        version: JSON_VERSION,
+        version: nearpage_recording::JSON_VERSION,
         accesses,
         compute: attribution.counts.compute,
         lost: attribution.counts.lost,

@@ -45,9 +45,6 @@ pub use simulation::{
 pub use table::wrapped;
 pub use text::{By, Count, Sort, TextOptions, text};
 
-/// Version of the JSON of reports and simulations.
-pub const JSON_VERSION: u32 = 1;
-
 /// What a report is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {

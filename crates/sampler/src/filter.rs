@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use nearpage_files::readable;
 use nearpage_recording::elf::{ElfFile, Symbol, demangle};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -89,7 +90,9 @@ impl Filter {
     pub fn unseen(&self) -> Option<String> {
         let wanted = self.wanted.objects.iter();
         let unseen = wanted.filter(|object| !self.seen.contains(*object));
-        let unseen: Vec<String> = unseen.map(|object| format!("`{object}`")).collect();
+        let unseen: Vec<String> = unseen
+            .map(|object| format!("`{}`", readable(object)))
+            .collect();
         (!unseen.is_empty()).then(|| {
             format!(
                 "there was no static object or mapping called {}: --object takes symbols, files, `[heap]` and names of \

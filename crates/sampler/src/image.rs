@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use object::read::ReadCache;
+use nearpage_elf::Contents;
 use object::{
     Object, ObjectSection, ObjectSegment, ObjectSymbol, ReadRef, SegmentFlags, SymbolKind,
 };
@@ -83,9 +83,8 @@ pub(crate) struct Image {
 impl Image {
     /// Opens an ELF file; `None` if it is not one, or cannot be read.
     pub fn open(path: &Path) -> Option<Self> {
-        let file = nearpage_files::open(path).ok()?;
-        let cache = ReadCache::new(file.try_clone().ok()?);
-        let elf = object::File::parse(&cache).ok()?;
+        let contents = Contents::open(path).ok()?;
+        let elf = object::File::parse(&contents).ok()?;
         let loaded: Vec<(Range<u64>, u64, bool)> = elf
             .segments()
             .map(|segment| {
@@ -123,7 +122,7 @@ impl Image {
         let build_id = elf.build_id().ok().flatten().unwrap_or_default().to_vec();
         let bitness = if elf.is_64() { 64 } else { 32 };
         Some(Self {
-            file,
+            file: contents.file().try_clone().ok()?,
             build_id,
             text,
             functions,

@@ -111,7 +111,8 @@ impl Thread {
         match number {
             // Ordinary files and folders answer at once.
             READ | READV => {
-                let kind = metadata(format!("/proc/self/fd/{first}")).map(|file| file.file_type());
+                let kind =
+                    metadata(format!("/proc/thread-self/fd/{first}")).map(|file| file.file_type());
                 kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_char_device())
             }
             _ => SLEEPING.contains(&number),

@@ -51,7 +51,7 @@ pub fn of_waitid(
 /// A word of the program's memory. Whatever the address is, this is no fault.
 pub fn word(address: u64, guest_base: u64) -> Option<u32> {
     let mut bytes = [0; 4];
-    let memory = File::open("/proc/self/mem").ok()?;
+    let memory = File::open("/proc/thread-self/mem").ok()?;
     memory
         .read_exact_at(&mut bytes, address.wrapping_add(guest_base))
         .ok()?;

@@ -52,8 +52,9 @@ pub fn look(arguments: [u64; 3], guest_base: u64) -> Exec {
     if !runs || Path::new(OsStr::from_bytes(&path)).is_dir() {
         return Exec::Fails;
     }
-    let emulator = fs::read_link("/proc/self/exe").map(|path| path.into_os_string().into_vec());
-    let own = fs::read("/proc/self/cmdline").unwrap_or_default();
+    let emulator =
+        fs::read_link("/proc/thread-self/exe").map(|path| path.into_os_string().into_vec());
+    let own = fs::read("/proc/thread-self/cmdline").unwrap_or_default();
     let own = own.split(|byte| *byte == 0);
     let command = emulator.ok().and_then(|emulator| {
         let words = emulated(path, words)?;
@@ -68,7 +69,7 @@ type Word = Vec<u8>;
 /// Path, arguments and environment from the program's memory.
 fn read([path, words, environment]: [u64; 3], base: u64) -> Option<(Word, Vec<Word>, Vec<Word>)> {
     // Whatever the program points to, a read of this file is no fault.
-    let memory = File::open("/proc/self/mem").ok()?;
+    let memory = File::open("/proc/thread-self/mem").ok()?;
     let word = |address: u64| {
         let mut word = Vec::new();
         let mut at = address.wrapping_add(base);

@@ -33,6 +33,7 @@ use nearpage_wire::tracer_setup::Setup;
 use crate::error::StartError;
 use crate::instructions::{at, instruction_text, is_atomic, is_string_instruction, names_gs};
 use crate::memory::{self, Memory, PAGE_BITS};
+use crate::messages;
 use crate::plugin::{self, process};
 use crate::qemu::{
     self, ALL_ACCESSES, AccessKind, Block, ClockInterface, Id, Instruction, Interface,
@@ -115,10 +116,10 @@ fn begin(guest: &Guest) {
             // Without a thread for it, the clock goes on as it does.
             let _ = Builder::new().spawn(slow_the_clock);
         }
-        Err(error) => eprintln!(
-            "nearpage: the guest is not traced: {}: {error}",
+        Err(error) => messages::say(format_args!(
+            "the guest is not traced: {}: {error}",
             guest.folder.display()
-        ),
+        )),
     }
 }
 

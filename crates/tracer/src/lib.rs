@@ -29,6 +29,7 @@ pub mod lock;
 pub mod lockstep;
 pub mod maps;
 pub mod memory;
+pub mod messages;
 pub mod output;
 pub mod pages;
 pub mod pipes;

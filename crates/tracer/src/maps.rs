@@ -1,4 +1,4 @@
-//! Mappings that were there before the first system call, from `/proc/self/maps`, and files behind
+//! Mappings that were there before the first system call, from `/proc/thread-self/maps`, and files behind
 //! descriptors.
 
 mod line;
@@ -26,7 +26,7 @@ pub struct MappedFile {
 
 /// The file behind a descriptor.
 pub fn file_of(descriptor: u64) -> Option<MappedFile> {
-    let link = format!("/proc/self/fd/{}", descriptor as i32);
+    let link = format!("/proc/thread-self/fd/{}", descriptor as i32);
     let metadata = fs::metadata(&link).ok()?;
     let path = fs::read_link(&link).ok()?;
     Some(MappedFile {
@@ -40,9 +40,9 @@ fn mappings(text: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     text.split(|byte| *byte == b'\n').filter_map(mapping)
 }
 
-/// The process's maps file as it is now.
+/// The process's maps file as it is now: this thread's, as a main thread that has ended has none.
 pub fn read() -> Vec<u8> {
-    fs::read("/proc/self/maps").unwrap_or_default()
+    fs::read("/proc/thread-self/maps").unwrap_or_default()
 }
 
 /// What stands in the maps file for an address of the program, and how many bytes from there on: what

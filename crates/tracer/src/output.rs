@@ -13,6 +13,7 @@ use nearpage_wire::trace::{
     open_counters_words,
 };
 
+use crate::messages;
 use crate::system::{self, Memory};
 
 /// Bytes that a thread holds back: of a frame, header included, and its counters.
@@ -71,7 +72,9 @@ impl Output {
                 Err(error) => {
                     self.stopped.store(true, Relaxed);
                     let path = self.path.display();
-                    eprintln!("nearpage: no more of the trace is written: {path}: {error}");
+                    messages::say(format_args!(
+                        "no more of the trace is written: {path}: {error}"
+                    ));
                 }
             }
         }

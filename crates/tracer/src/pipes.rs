@@ -100,7 +100,10 @@ pub fn written(descriptor: u64) -> Option<Pipe> {
 
 /// All that the process may write to.
 pub fn all_written() -> Vec<Pipe> {
-    let descriptors = read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let descriptors = read_dir("/proc/thread-self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
     descriptors
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(written)
@@ -150,7 +153,7 @@ mod tests {
         assert_eq!(written(number(&reads)), None);
         assert_eq!(written(number(&writes)), of);
         assert!(all_written().contains(&of.expect("a pipe")));
-        let file = File::open("/proc/self/exe").expect("our own");
+        let file = File::open("/proc/thread-self/exe").expect("our own");
         assert_eq!(pipe(number(&file)), None);
         assert_eq!(pipe(u64::from(u32::MAX)), None);
     }

@@ -18,7 +18,7 @@ use crate::process::Process;
 use crate::qemu::{self, ALL_ACCESSES, AccessKind, Block, Id, Info, NO_REGISTERS, StoreBit};
 use crate::thread::{Code, Run, Thread};
 use crate::vcpus::{self, Entered, Vcpu};
-use crate::{guest, maps};
+use crate::{guest, maps, messages};
 
 /// How long the end waits for threads in system calls: such a thread may wait for another that has stopped.
 const CALLS_MAX: Duration = Duration::from_secs(2);
@@ -327,7 +327,7 @@ unsafe extern "C" fn returned(_: Id, vcpu: c_uint, number: i64, result: i64) {
         PROCESS.store(std::ptr::null_mut(), Relaxed);
         let parent = std::os::unix::process::parent_id();
         if let Err(error) = begin(process.setup, &process.folder, parent) {
-            eprintln!("nearpage: a forked child is not traced: {error}");
+            messages::say(format_args!("a forked child is not traced: {error}"));
         }
     }
 }
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match install(id, target, info.system_emulation, arguments) {
         Ok(()) => 0,
         Err(message) => {
-            eprintln!("nearpage: the tracer does not start: {message}");
+            messages::say(format_args!("the tracer does not start: {message}"));
             1
         }
     }
@@ -411,6 +411,7 @@ fn install<'a>(
     let (Some(path), Some(folder)) = (setup, folder) else {
         return Err(StartError::ArgumentMissing);
     };
+    messages::start(Path::new(&path));
     let file = |path: String| move |source| StartError::File { path, source };
     let folder = std::fs::canonicalize(&folder).map_err(file(folder))?;
     let text = std::fs::read_to_string(&path).map_err(file(path.clone()))?;

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
@@ -127,6 +127,13 @@ impl Memory {
         };
         let start = NonNull::new(start.cast()).filter(|_| start.addr() != FAILED)?;
         Some(Self { start, bytes })
+    }
+
+    /// Its words, for as long as the process lives.
+    pub fn into_words(self) -> &'static [AtomicU32] {
+        let memory = ManuallyDrop::new(self);
+        // SAFETY: it is mapped at a page's begin, and stays so.
+        unsafe { std::slice::from_raw_parts(memory.start.as_ptr().cast(), memory.bytes / 4) }
     }
 
     /// Writes a word, after all that was written before. `offset`: a multiple of 8.

@@ -4,13 +4,16 @@
 //! | --- | --- |
 //! | `points.bin` | points of 21 bytes ([`Point`](crate::point::Point)), chunk by chunk, by bucket |
 //! | `sums.bin` | `f32`, `[row][by][column][colour]`: see [`pyramid`](crate::pyramid) |
-//! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
+//! | `index.bin` | written last; little-endian: magic, the recording's [`Identity`], what [`identity_of_file`] says of the other two, number of segments, and for each: chunk, position in `points.bin`, first tick, end tick, number of starts, starts; CRC-32 of all before it |
 //!
 //! Whatever does not fit is made again, so nothing here needs to be understood by a later version.
+//!
+//! A stranger's recording may come with such a folder. It is believed where this user made these very files: a copy, as out of
+//! an archive, has other numbers and times of change, which nobody can set. In somebody else's folder nothing is kept.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use flate2::Crc;
@@ -22,9 +25,11 @@ use crate::pyramid::Pyramid;
 use crate::store::{Bytes, Segment, Store};
 
 /// Changes with the layout of any of the files.
-const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW02");
+const MAGIC: u64 = u64::from_le_bytes(*b"NPVIEW03");
 const FOLDER: &str = "view";
 const INDEX: &str = "index.bin";
+const POINTS: &str = "points.bin";
+const SUMS: &str = "sums.bin";
 /// A segment takes some ten KiB of it.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
@@ -46,6 +51,28 @@ fn identity(recording: &Recording, scale: &Scale, functions: &Functions) -> Iden
     ]
 }
 
+/// What tells a file that this user wrote from every other file, and from itself after a change.
+fn identity_of_file(file: &File) -> Option<[u64; 4]> {
+    let metadata = file.metadata().ok()?;
+    is_own(&metadata).then(|| {
+        [
+            metadata.dev(),
+            metadata.ino(),
+            metadata.ctime().cast_unsigned(),
+            metadata.ctime_nsec().cast_unsigned(),
+        ]
+    })
+}
+
+/// Can nobody but this user (and root) have put there what is there?
+fn is_own(metadata: &fs::Metadata) -> bool {
+    metadata.uid() == nearpage_files::own_user() && metadata.mode() & 0o022 == 0
+}
+
+fn is_own_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir() && is_own(&metadata))
+}
+
 /// Where the files of a recording are, or will be.
 pub(crate) struct Cache {
     folder: Option<PathBuf>,
@@ -55,7 +82,7 @@ pub(crate) struct Cache {
 impl Cache {
     pub fn new(recording: &Recording, scale: &Scale, functions: &Functions) -> Self {
         Self {
-            folder: Some(recording.folder.join(FOLDER)),
+            folder: is_own_folder(&recording.folder).then(|| recording.folder.join(FOLDER)),
             identity: identity(recording, scale, functions),
         }
     }
@@ -63,18 +90,18 @@ impl Cache {
     /// What an earlier opening left, where all of it fits.
     pub fn open(&self, scale: &Scale) -> Option<(Store, Pyramid)> {
         let folder = self.folder.as_ref()?;
-        let index = nearpage_files::read(&folder.join(INDEX), INDEX_BYTES_MAX).ok()?;
-        let segments = self.segments(&index)?;
-        let store = Store::from_segments(
-            scale,
-            segments,
-            nearpage_files::open(&folder.join("points.bin")).ok()?,
-        )?;
-        let sums = Pyramid::open(scale, nearpage_files::open(&folder.join("sums.bin")).ok()?)?;
-        Some((store, sums))
+        let open = |name| nearpage_files::open(&folder.join(name)).ok();
+        let (index, points, sums) = (open(INDEX)?, open(POINTS)?, open(SUMS)?);
+        identity_of_file(&index)?;
+        let files = [identity_of_file(&points)?, identity_of_file(&sums)?];
+        let mut bytes = Vec::new();
+        index.take(INDEX_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        let segments = self.segments(&bytes, files)?;
+        let store = Store::from_segments(scale, segments, points)?;
+        Some((store, Pyramid::open(scale, sums)?))
     }
 
-    fn segments(&self, index: &[u8]) -> Option<Vec<Segment>> {
+    fn segments(&self, index: &[u8], files: [[u64; 4]; 2]) -> Option<Vec<Segment>> {
         let (content, sum) = index.split_last_chunk::<4>()?;
         let mut crc = Crc::new();
         crc.update(content);
@@ -85,7 +112,7 @@ impl Cache {
         if words.u64()? != MAGIC {
             return None;
         }
-        for expected in self.identity {
+        for expected in self.identity.into_iter().chain(files.into_iter().flatten()) {
             if words.u64()? != expected {
                 return None;
             }
@@ -111,13 +138,14 @@ impl Cache {
     /// nameless ones that go with this process.
     pub fn create(&mut self) -> io::Result<(File, File)> {
         if let Some(folder) = self.folder.take() {
-            let made = fs::DirBuilder::new().mode(0o700).create(&folder);
-            let exists = made.is_ok() || folder.is_dir();
-            let _ = fs::remove_file(folder.join(INDEX));
-            let file = |name| nearpage_files::create(&folder.join(name));
-            if let (true, Ok(points), Ok(sums)) = (exists, file("points.bin"), file("sums.bin")) {
-                self.folder = Some(folder);
-                return Ok((points, sums));
+            let _ = fs::DirBuilder::new().mode(0o700).create(&folder);
+            if is_own_folder(&folder) {
+                let _ = fs::remove_file(folder.join(INDEX));
+                let file = |name| nearpage_files::create(&folder.join(name));
+                if let (Ok(points), Ok(sums)) = (file(POINTS), file(SUMS)) {
+                    self.folder = Some(folder);
+                    return Ok((points, sums));
+                }
             }
         }
         Ok((tempfile::tempfile()?, tempfile::tempfile()?))
@@ -131,7 +159,7 @@ impl Cache {
     /// Removes what [`Cache::create`] began.
     pub fn abandon(&self) {
         if let Some(folder) = &self.folder {
-            for name in ["points.bin", "sums.bin"] {
+            for name in [POINTS, SUMS] {
                 let _ = fs::remove_file(folder.join(name));
             }
             let _ = fs::remove_dir(folder);
@@ -146,6 +174,11 @@ impl Cache {
         let mut index = Vec::new();
         index.extend(MAGIC.to_le_bytes());
         index.extend(self.identity.iter().flat_map(|word| word.to_le_bytes()));
+        for name in [POINTS, SUMS] {
+            let file = identity_of_file(&nearpage_files::open(&folder.join(name))?);
+            let words = file.ok_or(io::ErrorKind::PermissionDenied)?;
+            index.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        }
         index.extend((store.segments.len() as u64).to_le_bytes());
         for segment in &store.segments {
             let Bytes::File(at) = segment.bytes else {

@@ -131,7 +131,7 @@ fn simulation(path: &Path) -> Result<Value, Error> {
     let value: Value = serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
     // Results from before there were versions have none, and the same keys.
     let version = value.get("version");
-    if version.is_some_and(|version| *version != nearpage_report::JSON_VERSION) {
+    if version.is_some_and(|version| *version != nearpage_recording::JSON_VERSION) {
         return Err(refuse(
             "a newer nearpage made it: view it with that version, or simulate again".to_owned(),
         ));

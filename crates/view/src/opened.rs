@@ -228,7 +228,7 @@ impl Opened {
             let folder = recording.folder.display();
             match (cache.kept(), cache.finish(&store)) {
                 (None, _) => pass.missing.push(format!(
-                    "{folder} can't be written to: its pictures are made anew at the next opening"
+                    "{folder}/view can't be written to by this user alone: its pictures are made anew at the next opening"
                 )),
                 (_, Err(error)) => pass.missing.push(format!(
                     "{folder}/view: {error}: its pictures are made anew at the next opening"

@@ -1,7 +1,7 @@
-//! What the preload library has to say to people: lines in a file that the recorder makes before the program runs, and
-//! reads when it has ended.
+//! What the preload library and the tracer have to say to people: lines in a file that the recorder makes before the program
+//! runs, and reads when it has ended.
 //!
-//! The library maps the file when it starts. A line is a few stores from then on: no system call, no descriptor of the
+//! Both map the file when they start. A line is a few stores from then on: no system call, no descriptor of the
 //! program's, nothing that can block or raise a signal.
 //!
 //! # File (version 1)
@@ -23,6 +23,10 @@
 //!     12       text, UTF-8, cut to the slot
 //! ```
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Name of the file, beside what else a recorder gives to the program.
+pub const FILE_NAME: &str = "messages";
 /// First eight bytes of the file; the last is the version.
 pub const MAGIC: [u8; 8] = *b"NPLINES\x01";
 /// Bytes of the file.
@@ -37,6 +41,31 @@ pub const TEXT_BYTES_MAX: usize = SLOT_BYTES - TEXT_OFFSET;
 pub const LINES_MAX: usize = FILE_BYTES / SLOT_BYTES - 1;
 /// Where the number of lines stands.
 pub const COUNT_OFFSET: usize = 8;
+
+/// Words of a file that is mapped.
+pub const FILE_WORDS: usize = FILE_BYTES / 4;
+
+/// Leaves a line of process `pid`, by stores alone. `ends_log`: as [`Line::ends_log`].
+pub fn leave(file: &[AtomicU32; FILE_WORDS], pid: u32, text: &[u8], ends_log: bool) {
+    let text = text.get(..TEXT_BYTES_MAX).unwrap_or(text);
+    let [header, slots @ ..] = file.as_chunks::<{ SLOT_BYTES / 4 }>().0 else {
+        return;
+    };
+    let count = &header[COUNT_OFFSET / 4];
+    // A slot is written by whoever counted up to it.
+    let number = count.fetch_add(1, Ordering::Relaxed) as usize;
+    let Some([length, process, ends, words @ ..]) = slots.get(number) else {
+        return;
+    };
+    for (word, bytes) in words.iter().zip(text.chunks(4)) {
+        let mut all = [0; 4];
+        all.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        word.store(u32::from_ne_bytes(all), Ordering::Relaxed);
+    }
+    process.store(pid.to_le(), Ordering::Relaxed);
+    ends.store(u32::from(ends_log).to_le(), Ordering::Relaxed);
+    length.store((text.len() as u32).to_le(), Ordering::Release);
+}
 
 /// What a process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +112,36 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_read_up_to_the_last_slot() {
+        let file = [const { AtomicU32::new(0) }; FILE_WORDS];
+        file[0].store(u32::from_ne_bytes(*b"NPLI"), Ordering::Relaxed);
+        file[1].store(u32::from_ne_bytes(*b"NES\x01"), Ordering::Relaxed);
+        leave(&file, 7, b"odd bytes", true);
+        leave(&file, 8, &[b'l'; TEXT_BYTES_MAX + 1], false);
+        for _ in 2..LINES_MAX + 3 {
+            leave(&file, 9, b"more", false);
+        }
+        let mut bytes = [0; FILE_BYTES];
+        for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(&file) {
+            *to = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        let mut read = lines(&bytes);
+        let (first, second) = (read.next().unwrap(), read.next().unwrap());
+        let expected = Line {
+            pid: 7,
+            ends_log: true,
+            text: b"odd bytes",
+        };
+        assert_eq!(first, expected);
+        assert_eq!(
+            (second.text.len(), second.ends_log),
+            (TEXT_BYTES_MAX, false)
+        );
+        assert!(read.all(|line| line.text == b"more"));
+        assert_eq!((lines(&bytes).count(), lost(&bytes)), (LINES_MAX, 3));
+    }
 
     #[test]
     fn complete_lines_are_read_whatever_else_the_file_holds() {

@@ -434,9 +434,42 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
                     .unwrap_or(&path)
                     .display()
                     .to_string();
-                files.insert(name, fs::read(&path).unwrap_or_default());
+                let bytes = fs::read(&path).unwrap_or_default();
+                files.insert(name, without_process_numbers(bytes));
             }
         }
     }
     files
+}
+
+/// stress-ng puts the number of its process into its messages (`stress-ng: fail:  [4711] memfd: …`).
+fn without_process_numbers(text: Vec<u8>) -> Vec<u8> {
+    if !text.starts_with(b"stress-ng: ") {
+        return text;
+    }
+    let text = String::from_utf8_lossy(&text);
+    let lines = text.lines().map(|line| match line.split_once("  [") {
+        Some((begin, rest)) => {
+            let rest = rest.trim_start_matches(|character: char| character.is_ascii_digit());
+            format!("{begin}  [{rest}\n")
+        }
+        None => format!("{line}\n"),
+    });
+    lines.collect::<String>().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_process_numbers;
+
+    #[test]
+    fn messages_of_different_processes_are_equal_and_other_output_is_kept() {
+        let message = |pid| {
+            format!("stress-ng: fail:  [{pid}] memfd: errno=1\nstress-ng: 7\n").into_bytes()
+        };
+        let [one, other] = [14086, 9].map(|pid| without_process_numbers(message(pid)));
+        assert_eq!(one, other);
+        assert_eq!(one, b"stress-ng: fail:  [] memfd: errno=1\nstress-ng: 7\n");
+        assert_eq!(without_process_numbers(b"  [1] x".to_vec()), b"  [1] x");
+    }
 }

@@ -77,7 +77,7 @@ pub struct Record {
     /// Keep only accesses to this static object or mapping: a symbol, `[heap]`, a file's path or name,
     /// the name of named memory
     #[arg(long, value_name = "NAME")]
-    pub object: Vec<String>,
+    pub object: Vec<OsString>,
     /// Pin threads while recording
     #[arg(long, value_enum, default_value = "none")]
     pub threads: Threads,

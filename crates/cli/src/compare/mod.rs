@@ -11,9 +11,7 @@ use anyhow::bail;
 use nearpage_attribution::Operations;
 use nearpage_machine::{Machine, duration};
 use nearpage_plan::Plan;
-use nearpage_planner::{
-    Analysis, Planner, Policy, Prediction, Quality, Threads, VERSION, predict, quality,
-};
+use nearpage_planner::{Analysis, Planner, Policy, Prediction, Quality, Threads, predict, quality};
 use nearpage_recording::{Error, Recording};
 use nearpage_report::{printable, shorten};
 use nearpage_simulator::Outcome;
@@ -184,7 +182,7 @@ impl Comparison<'_> {
         let mut rows: Vec<Compared> = rows.iter().enumerate().map(form).collect();
         let recordings = rows.split_off(1);
         CompareOutput {
-            version: VERSION,
+            version: nearpage_recording::JSON_VERSION,
             reference: rows.remove(0),
             machine: self.machine.name.clone(),
             policy: self.policy.as_str(),

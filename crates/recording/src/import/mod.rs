@@ -14,10 +14,12 @@ mod perf_data;
 mod perf_script;
 
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 use nearpage_machine::{CpuId, Machine, Node, NodeId};
 use nearpage_perf_abi::{DataSource, Sideband};
 
@@ -156,7 +158,8 @@ fn foreign(file: &Path, cause: impl Into<String>) -> Error {
     }
 }
 
-/// The bytes of a file. Nobody writes to another tool's finished file meanwhile.
+/// The bytes of a file. One that nobody but root and this user can write is mapped, as it may have many gigabytes; any other
+/// is read into memory, as whoever cuts a mapped file short ends its reader.
 fn read(file: &Path) -> Result<Mmap, Error> {
     let opened = File::open(file).at(file, "open")?;
     let metadata = opened.metadata().at(file, "read")?;
@@ -169,8 +172,14 @@ fn read(file: &Path) -> Result<Mmap, Error> {
     if metadata.len() == 0 {
         return Err(foreign(file, "empty; record it again"));
     }
-    // SAFETY: read only; that nobody cuts it short meanwhile is the caller's assumption for any file.
-    unsafe { Mmap::map(&opened) }.at(file, "read")
+    if nearpage_files::is_written_by_this_user_alone(&metadata) {
+        // SAFETY: read only, and nobody else can cut it short.
+        return unsafe { Mmap::map(&opened) }.at(file, "read");
+    }
+    let bytes = usize::try_from(metadata.len()).map_err(io::Error::other);
+    let mut memory = bytes.and_then(MmapMut::map_anon).at(file, "read")?;
+    opened.read_exact_at(&mut memory, 0).at(file, "read")?;
+    memory.make_read_only().at(file, "read")
 }
 
 /// A file of one format or the other.
@@ -344,4 +353,32 @@ pub fn fuzz(bytes: &[u8]) {
     let forks = follower.events.iter();
     let forks = forks.filter(|event| matches!(event, Event::Fork { .. }));
     assert_eq!(forks.count(), follower.counts().count());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_can_write_is_read_and_not_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("perf.data");
+        fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let is_mapped = || {
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            maps.contains(path.to_str().unwrap())
+        };
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let mapped = read(&path).unwrap();
+        assert!(is_mapped());
+        drop(mapped);
+
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let bytes = read(&path).unwrap();
+        assert!(!is_mapped());
+        fs::write(&path, "").unwrap();
+        assert!(bytes.len() == 1 << 20 && bytes.iter().all(|&byte| byte == 7));
+    }
 }

@@ -18,7 +18,10 @@ use crate::convert::{self, ModulePaths};
 use crate::error::IoContext;
 use crate::folder::{self, LOG_FOLDER, RECORDER_LOG_FILE};
 use crate::storage::checksums::TableChecksums;
-use crate::{AccessBatch, Error, Event, Metadata, Status, jit, trace};
+use crate::{AccessBatch, Error, Event, Metadata, Module, Status, jit, nameless, trace};
+
+/// Where this process finds the files that it has open.
+const OPENED: &str = "/proc/self/fd";
 
 /// Writes a recording while it is made.
 ///
@@ -204,6 +207,15 @@ impl LogWriter {
             self.generating.extend(traced);
             jit::keep(std::mem::take(&mut self.generating), since, &self.folder);
         }
+        for (path, build_id) in &self.modules {
+            let (path, build_id) = (path.clone(), build_id.clone());
+            let opened = self.paths.get(&(path.clone(), build_id.clone()));
+            let opened = opened.filter(|opened| opened.starts_with(OPENED));
+            if let Some(opened) = opened {
+                // Best effort, as with maps of generated code.
+                let _ = nameless::keep(&self.folder, Module { path, build_id }, opened);
+            }
+        }
         let worthwhile =
             convert::estimate(&self.folder, self.accesses, &self.paths) <= convert::BUDGET;
         if !worthwhile && !self.metadata.redacted {
@@ -228,9 +240,9 @@ impl LogWriter {
             let real = match elsewhere {
                 None => path.into_owned(),
                 Some(file) => {
-                    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                    let path = Path::new(OPENED).join(file.as_raw_fd().to_string());
                     self.elsewhere.push(file);
-                    PathBuf::from(path)
+                    path
                 }
             };
             self.paths.insert(key, real);

@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::error::IoContext;
 
+/// Most bytes of a section: four times what a row group of the longest texts takes. A sparse file has any number for free.
+const SECTION_BYTES_MAX: u64 = 512 << 20;
+
 /// Checksums by file name.
 pub(crate) type TableChecksums = BTreeMap<String, Checksums>;
 
@@ -72,6 +75,11 @@ impl Checksums {
         let size = file.metadata().at(path, "read")?.len();
         if size != self.file_bytes() {
             let cause = format!("expected {} bytes, found {size}", self.file_bytes());
+            return Err(Error::damaged(path, cause));
+        }
+        if section.length > SECTION_BYTES_MAX {
+            let most = SECTION_BYTES_MAX >> 20;
+            let cause = format!("a row group of it has more than {most} MiB");
             return Err(Error::damaged(path, cause));
         }
         let mut bytes = vec![0; section.length as usize];

@@ -73,58 +73,44 @@ impl Columns {
 }
 
 fn column(group: &RowGroup<'_>, name: &str, kind: Kind) -> Result<Values, Error> {
-    Ok(match kind {
-        Kind::U64 => {
-            let mut values = Vec::new();
-            group.u64(name, &mut values, |value| value)?;
-            Values::u64(values)
-        }
-        Kind::U32 => {
-            let mut values = Vec::new();
-            group.u32(name, &mut values, |value| value)?;
-            Values::u32(values)
-        }
-        Kind::U8 => {
-            let mut values = Vec::new();
-            group.code(name, &mut values, |value| Some(i32::from(value)))?;
-            Values::small(values)
-        }
-        Kind::I8 => {
-            let mut values = Vec::new();
-            group.i8(name, &mut values)?;
-            Values::small(values.into_iter().map(i32::from))
-        }
-        Kind::F32 => {
-            let mut values = Vec::new();
-            group.f32(name, &mut values)?;
-            Values::f32(values)
-        }
-        Kind::Bool => {
-            let mut values = Vec::new();
-            group.bool(name, &mut values)?;
-            Values::Bool(values)
-        }
-        Kind::Text => {
-            let mut values = Vec::new();
-            group.text(name, &mut values)?;
-            Values::text(values.iter().map(String::as_str))
-        }
-        Kind::OptionalU64 => {
-            let mut values = Vec::new();
-            group.optional_u64(name, &mut values, |value| value)?;
-            Values::optional_u64(values)
-        }
-        Kind::OptionalU32 => {
-            let mut values = Vec::new();
-            group.optional_u32(name, &mut values, |value| value)?;
-            Values::optional_u32(values)
-        }
-        Kind::OptionalU16 => {
-            let mut values = Vec::new();
-            group.optional_u16(name, &mut values, u32::from)?;
-            Values::optional_u32(values)
-        }
-    })
+    fn all<T>(
+        read: impl FnOnce(&mut Vec<T>) -> Result<(), Error>,
+        values: impl FnOnce(Vec<T>) -> Values,
+    ) -> Result<Values, Error> {
+        let mut list = Vec::new();
+        read(&mut list)?;
+        Ok(values(list))
+    }
+    match kind {
+        Kind::U64 => all(|to| group.u64(name, to, |value| value), Values::u64),
+        Kind::U32 => all(|to| group.u32(name, to, |value| value), Values::u32),
+        Kind::U8 => all(
+            |to| group.code(name, to, |value| Some(i32::from(value))),
+            Values::small,
+        ),
+        Kind::I8 => all(
+            |to| group.i8(name, to),
+            |list| Values::small(list.into_iter().map(i32::from)),
+        ),
+        Kind::F32 => all(|to| group.f32(name, to), Values::f32),
+        Kind::Bool => all(|to| group.bool(name, to), Values::Bool),
+        Kind::Text => all(
+            |to| group.text(name, to),
+            |list| Values::text(list.iter().map(String::as_str)),
+        ),
+        Kind::OptionalU64 => all(
+            |to| group.optional_u64(name, to, |value| value),
+            Values::optional_u64,
+        ),
+        Kind::OptionalU32 => all(
+            |to| group.optional_u32(name, to, |value| value),
+            Values::optional_u32,
+        ),
+        Kind::OptionalU16 => all(
+            |to| group.optional_u16(name, to, u32::from),
+            Values::optional_u32,
+        ),
+    }
 }
 
 /// Does the same to the values of a column, whatever they are.

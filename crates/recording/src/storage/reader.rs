@@ -17,11 +17,16 @@ use parquet::file::statistics::Statistics;
 
 use super::checksums::{Checksums, TableChecksums};
 use super::file::{Format, VERSION_KEY};
+use super::page_header;
 use crate::error::IoContext;
 use crate::{Error, folder};
 
-/// Most rows that a reader takes for one row group: a file must not make it allocate without bound.
-const ROWS_MAX: i64 = 1 << 24;
+/// Most rows that a reader takes for one row group, four times as many as are written: a file must not make it allocate
+/// without bound.
+const ROWS_MAX: i64 = 1 << 20;
+/// Most rows of a table are so many for each byte of its file, and [`ROWS_MAX`]. Compressed rows that all are the same take
+/// next to nothing; of real ones no two have the same address and time.
+const ROWS_PER_BYTE_MAX: u64 = 4;
 
 /// Longest text of a table, in bytes: what is longer is cut. Paths have no more, and a symbol's first part says enough.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -71,6 +76,7 @@ impl TableReader {
             positions,
             text_bytes: AtomicU64::new(0),
         };
+        let mut rows = 0;
         for (group, row_group) in table.metadata.row_groups().iter().enumerate() {
             if !(0..=ROWS_MAX).contains(&row_group.num_rows()) {
                 return Err(Error::damaged(
@@ -78,6 +84,12 @@ impl TableReader {
                     format!("row group {group} has an impossible number of rows"),
                 ));
             }
+            rows += row_group.num_rows().cast_unsigned();
+        }
+        let bytes = table.checksums.file_bytes();
+        if rows > bytes.saturating_mul(ROWS_PER_BYTE_MAX) + ROWS_MAX.cast_unsigned() {
+            let cause = format!("it has {rows} rows, more than fit into its {bytes} bytes");
+            return Err(Error::damaged(&table.path, cause));
         }
         Ok(table)
     }
@@ -99,10 +111,16 @@ impl TableReader {
     /// Reads a row group into memory, encoded, and checks it.
     pub(super) fn group(&self, number: usize) -> Result<RowGroup<'_>, Error> {
         let (offset, bytes) = self.checksums.read(&self.file, &self.path, number)?;
+        // Values of up to eight bytes, and as much for levels and headers.
+        let page_bytes_max = 16 * self.rows(number) as u64 + TEXTS_BYTES_MAX + (1 << 20);
         Ok(RowGroup {
             table: self,
             number,
-            section: Arc::new(Section { offset, bytes }),
+            section: Arc::new(Section {
+                offset,
+                bytes,
+                page_bytes_max,
+            }),
         })
     }
 }
@@ -455,6 +473,8 @@ impl Constant for bool {
 struct Section {
     offset: u64,
     bytes: Bytes,
+    /// Bytes that one page of it may decompress to.
+    page_bytes_max: u64,
 }
 
 impl Length for Section {
@@ -466,8 +486,16 @@ impl Length for Section {
 impl ChunkReader for Section {
     type T = Reader<Bytes>;
 
+    /// Pages' headers are read by this, and nothing else.
     fn get_read(&self, position: u64) -> Result<Self::T, ParquetError> {
-        self.bytes.get_read(self.within(position)?)
+        let within = self.within(position)?;
+        let header = self.bytes.get(within as usize..).unwrap_or_default();
+        match page_header::uncompressed_bytes(header) {
+            Some(bytes) if bytes <= self.page_bytes_max => self.bytes.get_read(within),
+            _ => Err(ParquetError::General(format!(
+                "the page at byte {position} claims no size or more than its rows can have"
+            ))),
+        }
     }
 
     fn get_bytes(&self, position: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -479,5 +507,43 @@ impl Section {
     fn within(&self, position: u64) -> Result<u64, ParquetError> {
         let within = position.checked_sub(self.offset);
         within.ok_or_else(|| ParquetError::EOF(format!("byte {position} is of another row group")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::trace::{read_moments, write_moments};
+    use super::*;
+
+    /// What becomes of a table with so many equal rows.
+    fn read_equal_rows(rows: usize) -> Result<usize, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let table = write_moments(folder.path(), &vec![(0, (7, 7)); rows]).unwrap();
+        let checksums = BTreeMap::from([(table.name(), table.checksums().clone())]);
+        table.put_in_place().unwrap();
+        Ok(read_moments(folder.path(), &checksums)?.len())
+    }
+
+    #[test]
+    fn a_small_file_does_not_decode_to_any_number_of_rows() {
+        assert_eq!(read_equal_rows(1 << 20).unwrap(), 1 << 20);
+        let error = read_equal_rows(1 << 21).unwrap_err().to_string();
+        let words = "moments.parquet: damaged: it has 2097152 rows, more than fit into its";
+        assert!(error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn a_page_that_claims_more_than_its_rows_can_have_is_not_decompressed() {
+        let section = |page_bytes_max| Section {
+            offset: 100,
+            bytes: Bytes::from_static(&[0x15, 0, 0x15, 0x80, 0x80, 0x80, 0x80, 8, 0x15, 2, 0]),
+            page_bytes_max,
+        };
+        assert!(section(1 << 30).get_read(100).is_ok());
+        let error = section((1 << 30) - 1).get_read(100).map(drop).unwrap_err();
+        assert!(error.to_string().contains("byte 100 claims"), "{error}");
+        assert!(section(1 << 30).get_read(101).is_err());
     }
 }

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::course::{MovementsOutput, TimelineOutput, pretty};
 use super::{Simulation, ThreadsElsewhere};
-use crate::JSON_VERSION;
 
 /// What `simulate --json` prints. Times of threads are sums over them. Null: there is no such figure.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -129,7 +128,7 @@ impl<'a> SimulationOutput<'a> {
     fn new(simulation: &Simulation<'a>) -> Self {
         let outcomes = simulation.outcomes;
         Self {
-            version: JSON_VERSION,
+            version: nearpage_recording::JSON_VERSION,
             machine: simulation.machine,
             recording: match simulation.recordings {
                 [one] => Recordings::One(one),

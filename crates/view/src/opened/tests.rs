@@ -148,6 +148,45 @@ fn a_sample_first_then_all_then_at_once() {
 }
 
 #[test]
+fn points_that_came_with_a_recording_are_not_believed() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path().join("r");
+    write(&folder);
+    open(&folder).read_all().expect("room");
+    assert_eq!(open(&folder).stage().store_share, 1.0);
+    let points = folder.join("view/points.bin");
+    let bytes = fs::read(&points).expect("points");
+
+    // As an archive is unpacked: by this user, byte for byte.
+    fs::remove_file(&points).expect("removed");
+    fs::write(&points, &bytes).expect("written");
+    assert!(open(&folder).stage().store_share < 1.0);
+
+    // Changed in place, in a folder that leads elsewhere nothing is written.
+    open(&folder).read_all().expect("room");
+    fs::write(&points, vec![0; bytes.len()]).expect("written");
+    assert!(open(&folder).stage().store_share < 1.0);
+    let elsewhere = scratch.path().join("elsewhere");
+    fs::rename(folder.join("view"), &elsewhere).expect("renamed");
+    std::os::unix::fs::symlink(&elsewhere, folder.join("view")).expect("a link");
+    let before = fs::read(elsewhere.join("index.bin")).expect("an index");
+    open(&folder).read_all().expect("room");
+    let after = fs::read(elsewhere.join("index.bin")).expect("the index that was there");
+    assert_eq!(before, after);
+}
+
+#[test]
+fn in_a_folder_that_others_write_to_nothing_is_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = tempfile::tempdir().expect("a folder");
+    let folder = scratch.path().join("r");
+    write(&folder);
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("permissions");
+    open(&folder).read_all().expect("room");
+    assert!(!folder.join("view").exists());
+}
+
+#[test]
 fn without_room_beside_the_recording_pictures_go_with_the_process() {
     let scratch = tempfile::tempdir().expect("a folder");
     let folder = scratch.path().join("r");
