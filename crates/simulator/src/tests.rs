@@ -8,6 +8,7 @@ use crate::{
     Home, Job, MemoryTrace, MoveSplit, Outcome, PlanHomes, Policy, ThreadSteps, Trace, simulate,
 };
 
+mod agreement;
 mod miss_times;
 mod movements;
 mod moving;

@@ -14,6 +14,11 @@ pub struct Mechanisms {
     pub colocation: bool,
 }
 
+/// Does an application load enough for its pages to be replicated (step 2)?
+pub fn loads_enough(application: &ApplicationCounters, parameters: &TrafficParameters) -> bool {
+    100.0 * application.read_share >= parameters.reads_percent as f64
+}
+
 /// The four steps; `None`: the application is left alone.
 pub fn decide(
     counters: &Counters,
@@ -29,8 +34,8 @@ pub fn decide(
     }
     // Step 2: all that is resident could be replicated, and little is written.
     let nodes = counters.node_maptu.len() as f64;
-    let replication = counters.free_share >= 1.0 - 1.0 / nodes
-        && percent(application.read_share) >= parameters.reads_percent as f64;
+    let replication =
+        counters.free_share >= 1.0 - 1.0 / nodes && loads_enough(application, parameters);
     Some(Mechanisms {
         replication: parameters.replication != 0 && replication,
         // Step 3.
