@@ -361,6 +361,9 @@ pub trait OnlinePolicy {
     /// given up. Bit n of `stale`: node n gets a fresh copy when it next refers to the page.
     fn settled(&mut self, _page: u32, _copies: Copies, _stale: u64) {}
 
+    /// The phase that is judged begins, at its marker, or ends.
+    fn marked(&mut self, _begins: bool) {}
+
     /// A thread fetches instructions from memory or another cache: byte of the page. Without a view.
     #[inline]
     fn fetched(&mut self, _page: u32, _offset_bytes: u32) {}

@@ -371,6 +371,63 @@ fn only_the_stable_phase_counts() {
 }
 
 #[test]
+fn post_facto_places_pages_for_the_marked_phases() {
+    let machine = machine(2, CLOCK);
+    let mark = |at, begin| (at, 0, Happening::Mark { begin });
+    let signal = |at, sequence| (at, 0, Happening::Signal { sequence });
+    let resume = |at, after| {
+        let waited_instructions = 0;
+        let what = Happening::Resume {
+            after,
+            waited_instructions,
+        };
+        (at, 0, what)
+    };
+    // Node 0 fills the page, and stores to it again between the phases; node 1 reads it in both.
+    let filler = vec![
+        mark(50, true),
+        signal(50, 1),
+        resume(50, 2),
+        mark(50, false),
+        mark(90, true),
+        signal(90, 3),
+    ];
+    let reader = vec![signal(5, 2), resume(5, 3)];
+    let trace = trace(
+        1,
+        vec![
+            thread(0, 0, 0, batch(vec![store(0, 0); 90], filler)),
+            thread(1, 4, 1, batch(vec![load(0, 0); 10], reader)),
+        ],
+    );
+    let outcome = one(&trace, &machine, job("post-facto", &[]));
+    assert_eq!((outcome.local, outcome.remote()), (10, 0));
+    let still = one(&trace, &machine, job("first-touch", &[]));
+    assert_eq!(still.remote(), 10);
+}
+
+#[test]
+fn nodes_without_memory_are_no_idle_controllers() {
+    let memory = "memory_bytes = 1_000_000\n";
+    let machine = Machine::from_toml(
+        &format!(
+            "name = \"t\"\npage_bytes = 4096\nlatency_ns = [[1, 2, 2], [2, 1, 2], [2, 2, 1]]\n{CLOCK}\
+             [[node]]\nid = 0\ncpus = \"0\"\n{memory}[[node]]\nid = 1\ncpus = \"1\"\n{memory}\
+             [[node]]\nid = 2\ncpus = \"2\"\nmemory_bytes = 0\n"
+        ),
+        "test",
+    )
+    .expect("machine");
+    let outcome = one(
+        &each(2, &[0], &reads(2, 5)),
+        &machine,
+        job("round-robin", &[]),
+    );
+    assert_eq!(outcome.controller_load, [5, 5, 0]);
+    assert_eq!(outcome.controller_imbalance(), 0.0);
+}
+
+#[test]
 fn ping_pong_and_multiple_migrations_are_counted() {
     let machine = preset("flash-8").expect("preset");
     // Node 5 misses 128 times, then node 0, then node 5 again; the interval is over in between.

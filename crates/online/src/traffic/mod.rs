@@ -24,7 +24,7 @@ mod replicas;
 
 use nearpage_recording::ThreadIndex;
 
-pub use counters::imbalance;
+pub use counters::{controller_imbalance, imbalance};
 pub use parameters::TrafficParameters;
 
 use self::counters::Counters;
@@ -324,7 +324,7 @@ impl OnlinePolicy for Traffic {
     }
 
     fn end_epoch(&mut self, epoch: &Epoch<'_>, actions: &mut Vec<Action>) {
-        let counters = Counters::new(epoch);
+        let counters = Counters::new(epoch, self.memory_nodes);
         let mut profile = std::mem::take(&mut self.profile);
         let mut managed: Vec<Option<Managed>> = counters
             .applications
